@@ -1,0 +1,57 @@
+# pyfuser's commands. `make` alone lists them; every one of them sets up what it needs in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+# Two test processes: each of them runs kernels on all cores, so more of them gain little.
+WORKERS ?= 2
+SOURCES := pyfuser tests benchmarks demo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format golden bench bench-gpu gpu show clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## see fused kernels do real work, beside torch
+	$(BIN)/python -m demo
+
+test: lint ## ruff, mypy and all tests; PYTEST_ARGS="-k softmax" runs some
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+lint: $(STAMP) ## ruff (check and format) and mypy
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(STAMP) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read the difference)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --update-golden $(PYTEST_ARGS)
+
+bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-gpu: $(STAMP) ## the same kernels on an NVIDIA GPU
+	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
+
+gpu: $(STAMP) ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu]
+	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE))
+
+clean: ## remove what `make` made, the environment included
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# torch comes first and by its exact version, so that nothing else decides which one is installed.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "pyfuser: expected Python 3.11 or newer, got `$(PYTHON) --version`; make PYTHON=python3.12 ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[dev,cuda,bench]' -c constraints.txt
+	@touch $@

@@ -1,0 +1,137 @@
+"""`make bench`: measures kernels (fresh and warm memory) and overheads, and writes the tables.
+
+Each part runs in a process of its own: `fresh` with the memory allocator as the system sets it
+up, `warm` with glibc told to keep freed blocks, so that nobody pays for page faults.  A whole run
+writes results/*.json and the tables of README.md; a run of a part (`--cases softmax --sizes
+4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from . import kernels, overhead, report
+from .cases import DEFAULT_DTYPES, DTYPES, SIZES
+
+MODES = ("fresh", "warm")
+PARTS = (*MODES, "overhead")
+# Blocks of any size stay with the allocator: neither mapped one by one nor given back.
+_KEEP_FREED_BLOCKS = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+
+
+def main() -> int:
+    """Runs the parts that the command line asks for; 1 where a case failed or was wrong."""
+    arguments = _arguments()
+    if arguments.child:
+        return _child(arguments)
+    whole = not (arguments.cases or arguments.sizes or arguments.dtypes or arguments.mode)
+    parts = [arguments.mode] if arguments.mode else list(PARTS)
+    results = Path(arguments.results) if arguments.results else report.FOLDER / "results"
+    with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as scratch:
+        target = results if whole or arguments.write else Path(scratch)
+        target.mkdir(parents=True, exist_ok=True)
+        codes = [_run_part(part, target, scratch) for part in parts]
+        _show(parts, target)
+        if whole or arguments.write:
+            _write_readme(results)
+    return max(codes)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--cases", nargs="*", default=[], help="parts of case names")
+    parser.add_argument("--sizes", nargs="*", default=[], help="ROWSxCOLUMNS")
+    parser.add_argument("--dtypes", nargs="*", default=[], choices=tuple(DTYPES))
+    parser.add_argument("--mode", choices=PARTS, help="one part only")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=0.25, help="per contestant and row")
+    parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--write", action="store_true", help="write files even for a part")
+    parser.add_argument("--results", help="folder of the JSON files")
+    parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _run_part(part: str, target: Path, scratch: str) -> int:
+    """The part in a process of its own; both modes share Inductor's cache, which starts empty."""
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(Path(scratch) / "inductor"),
+        "PYFUSER_CACHE_DIR": str(Path(scratch) / "pyfuser"),
+        # A kernel that fails to compile must not be measured as torch.
+        "PYFUSER_STRICT": "1",
+        **(_KEEP_FREED_BLOCKS if part == "warm" else {}),
+    }
+    command = [sys.executable, "-m", "benchmarks", *sys.argv[1:]]
+    command += ["--child", part, "--results", str(target)]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _child(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.results) / f"{arguments.child}.json"
+    console = Console(stderr=True)
+    if arguments.child == "overhead":
+        found = overhead.measure(inductor=kernels.inductor_works("cpu"))
+        path.write_text(found.to_json(), encoding="utf-8")
+        return 0
+    with console.status("starting") as status:
+        results = kernels.measure(
+            arguments.child,
+            arguments.cases,
+            [_size(text) for text in arguments.sizes] or SIZES,
+            arguments.dtypes or DEFAULT_DTYPES,
+            arguments.device,
+            arguments.seconds,
+            not arguments.no_inductor,
+            lambda text: status.update(f"{arguments.child}: {text}"),
+        )
+    path.write_text(results.to_json(), encoding="utf-8")
+    return 1 if any(row.failure for row in results.rows) else 0
+
+
+def _size(text: str) -> tuple[int, int]:
+    rows, _, columns = text.partition("x")
+    return int(rows), int(columns)
+
+
+def _sections(part: str, folder: Path) -> dict[str, str]:
+    """Section name -> Markdown, of one part's JSON file."""
+    text = (folder / f"{part}.json").read_text(encoding="utf-8")
+    if part == "overhead":
+        return {"overhead": overhead.Overheads.from_json(text).table()}
+    results = report.Results.from_json(text)
+    facts = report.facts_line(results.machine, results.copy_bytes_per_second)
+    return {
+        f"{part} summary": f"{facts}\n\n{results.summary()}",
+        f"{part} rows": results.table(),
+    }
+
+
+def _show(parts: list[str], folder: Path) -> None:
+    for part in parts:
+        if (folder / f"{part}.json").exists():
+            for name, body in _sections(part, folder).items():
+                print(f"\n{name}\n\n{body}")
+
+
+def _write_readme(results: Path) -> None:
+    sections: dict[str, str] = {}
+    for part in PARTS:
+        if (results / f"{part}.json").exists():
+            sections |= _sections(part, results)
+    report.write_readme(sections)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

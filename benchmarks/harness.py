@@ -1,0 +1,142 @@
+"""Measures functions side by side: in one process, on the same threads, round by round in turn.
+
+Functions -> seconds per call (medians), next to the bytes that an ideal kernel would move and the
+bandwidth of a plain copy on the same machine in the same run.  Interleaving makes the ratios hold
+on a noisy machine: a slow moment hits every contestant of a round.  Nothing here is about pyfuser.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+# A sample shorter than this is mostly the timer; quick functions are called several times a sample.
+_SHORTEST_SAMPLE_SECONDS = 0.5e-3
+_MOST_CALLS_A_SAMPLE = 1000
+
+
+def interleaved(
+    contestants: Mapping[str, Callable[[], object]],
+    seconds: float = 0.5,
+    fewest_rounds: int = 7,
+    synchronise: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    """Median seconds per call of each contestant.
+
+    Each round times every contestant once, in an order that rotates; rounds go on until about
+    `seconds` have gone by for each, and for at least `fewest_rounds`.  A result is dropped before
+    the next call, so that its memory can be used again.
+    """
+    wait = synchronise or (lambda: None)
+    calls = {name: _calls_a_sample(function, wait) for name, function in contestants.items()}
+    samples: dict[str, list[float]] = {name: [] for name in contestants}
+    order = list(contestants)
+    end = time.perf_counter() + seconds * len(order)
+    while len(samples[order[-1]]) < fewest_rounds or time.perf_counter() < end:
+        for name in order:
+            samples[name].append(_sample(contestants[name], calls[name], wait))
+        order.append(order.pop(0))
+    return {name: statistics.median(samples[name]) for name in contestants}
+
+
+def _sample(function: Callable[[], object], calls: int, wait: Callable[[], None]) -> float:
+    """Seconds per call, over `calls` calls."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        function()
+    wait()
+    return (time.perf_counter() - start) / calls
+
+
+def _calls_a_sample(function: Callable[[], object], wait: Callable[[], None]) -> int:
+    """Calls that fill a sample; warms the function up on the way."""
+    function()
+    wait()
+    once = min(_sample(function, 1, wait) for _ in range(3))
+    wanted = math.ceil(_SHORTEST_SAMPLE_SECONDS / max(once, 1e-7))
+    return min(wanted, _MOST_CALLS_A_SAMPLE)
+
+
+def synchroniser(device: str) -> Callable[[], None] | None:
+    """What makes the host wait for `device`; None where calls return when the work is done."""
+    return torch.cuda.synchronize if device.startswith("cuda") else None
+
+
+def copy_bandwidth(device: str = "cpu", size_bytes: int = 128 << 20) -> float:
+    """Bytes read and written per second by torch's `copy_` between two tensors of `size_bytes`."""
+    source = torch.ones(size_bytes // 4, device=device)
+    target = torch.zeros_like(source)
+    times = interleaved(
+        {"copy": lambda: target.copy_(source)}, 0.2, 5, synchronise=synchroniser(device)
+    )
+    return 2 * size_bytes / times["copy"]
+
+
+def traffic_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the distinct elements of inputs and outputs (an expanded dimension counts once)."""
+    total = 0
+    for tensor in tensors:
+        sizes = (
+            size
+            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            if stride != 0 or size == 0
+        )
+        total += math.prod(sizes) * tensor.element_size()
+    return total
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Geometric mean of positive numbers; NaN for none."""
+    return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
+
+
+def error_of(
+    outputs: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor],
+    magnitudes: Sequence[torch.Tensor] | None = None,
+) -> float:
+    """Greatest difference from the float64 references, in parts of each one's greatest magnitude.
+
+    `magnitudes` are the references themselves unless given: a sum that cancels is as precise as the
+    sum of the absolute values.
+    """
+    worst = 0.0
+    sizes = references if magnitudes is None else magnitudes
+    for output, reference, size in zip(outputs, references, sizes, strict=True):
+        if output.shape != reference.shape:
+            return math.inf
+        scale = max(size.abs().max().item(), 1e-30)
+        difference = (output.double() - reference).abs().max().item() / scale
+        worst = math.inf if math.isnan(difference) else max(worst, difference)
+    return worst
+
+
+def machine_facts(device: str = "cpu") -> dict[str, object]:
+    """What a reader needs to judge the numbers; nothing that names the computer itself."""
+    facts: dict[str, object] = {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": platform.system(),
+    }
+    if device.startswith("cuda"):
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return facts
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()

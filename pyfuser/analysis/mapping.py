@@ -1,0 +1,65 @@
+"""Which axis of a producer is which axis of its consumer.
+
+`producer_to_consumer` is the one place that knows, for every kind of expression, how the logical
+axes of an input correspond to the root axes of an output.  Indexing, propagation, inlining and
+segmentation all go through it.
+"""
+
+from __future__ import annotations
+
+from ..errors import InternalError
+from ..ir.domains import IterDomain
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    PermuteOp,
+    PointwiseOp,
+    ReductionOp,
+    ReshapeOp,
+    SqueezeOp,
+    WelfordOp,
+)
+from ..ir.vals import TensorView
+
+AxisMap = dict[IterDomain, IterDomain]
+
+
+def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView) -> AxisMap:
+    """Logical axis of the producer -> root axis of the consumer.
+
+    Axes without a partner (new broadcast axes, squeezed axes) are absent.
+    """
+    source, target = producer.axes, consumer.domain.root_or_logical
+    match expr:
+        case BroadcastOp(flags=flags):
+            target = [axis for axis, new in zip(target, flags, strict=True) if not new]
+        case SqueezeOp(flags=flags):
+            source = [axis for axis, gone in zip(source, flags, strict=True) if not gone]
+        case PermuteOp(dims=dims) if consumer.domain.root is None:
+            source = [source[d] for d in dims]
+        case PermuteOp() | PointwiseOp() | ReductionOp() | WelfordOp() | ExpandOp() | ReshapeOp():
+            pass
+        case _:
+            raise InternalError(f"mapping: expected an expression over tensors, got {expr.name}")
+    if len(source) != len(target):
+        raise InternalError(
+            f"mapping: expected equal ranks in {expr}, got {len(source)} and {len(target)}"
+        )
+    return dict(zip(source, target, strict=True))
+
+
+def consumer_to_producer(expr: Expr, producer: TensorView, consumer: TensorView) -> AxisMap:
+    """Root axis of the consumer -> logical axis of the producer."""
+    return {c: p for p, c in producer_to_consumer(expr, producer, consumer).items()}
+
+
+def consumers(tensor: TensorView) -> list[tuple[Expr, TensorView]]:
+    """The expressions that read a tensor, with each tensor they define."""
+    return [(expr, output) for expr in tensor.uses_list for output in expr.tensor_outputs]
+
+
+def producers(tensor: TensorView) -> list[tuple[Expr, TensorView]]:
+    """The tensors that a tensor's definition reads, each once."""
+    expr = tensor.expr
+    return [] if expr is None else [(expr, p) for p in dict.fromkeys(expr.tensor_inputs)]

@@ -1,0 +1,44 @@
+"""Whether an axis of a producer's loop domain is the same loop as one of its consumer's.
+
+Two axes match when they come from mapped axes by the same splits, merges and swizzles.  A broadcast
+axis of the producer matches whatever its consumer has in that place: sharing the loop means that
+the producer is computed (or its one value read) once an iteration.  `pairs` collects those, so that
+extents and indices of such axes can be taken from the consumer.
+"""
+
+from __future__ import annotations
+
+from ..ir.domains import IterDomain, Merge, Split, Swizzle
+from .mapping import AxisMap
+
+Pairs = dict[IterDomain, IterDomain]
+
+
+def axes_match(
+    producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs
+) -> bool:
+    """True when the two loops are the same; fills `pairs` with producer broadcast -> consumer."""
+    if producer in mapping:
+        if mapping[producer] is not consumer:
+            return False
+        if producer.is_broadcast:
+            pairs[producer] = consumer
+        return True
+    if producer.definition is None:
+        if producer.is_broadcast:  # a stand-in made by propagation, or an axis that was squeezed
+            pairs[producer] = consumer
+        return producer.is_broadcast
+    made, other = producer.definition, consumer.definition
+    if other is None or type(made) is not type(other):
+        return False
+    if made.outputs.index(producer) != other.outputs.index(consumer):
+        return False
+    match made, other:
+        case Split(), Split():
+            if made.factor is not other.factor or made.inner_split != other.inner_split:
+                return False
+        case (Merge(), Merge()) | (Swizzle(), Swizzle()):
+            pass
+    return all(
+        axes_match(p, c, mapping, pairs) for p, c in zip(made.inputs, other.inputs, strict=True)
+    )

@@ -1,0 +1,408 @@
+"""Kernel -> LLVM IR text: one range function a phase, with explicit vectors.
+
+A grid loop is the loop over this thread's share of the tasks; a block_x or vectorize loop that
+contains no vectorize loop is run in lanes; unrolled loops are written out; everything else is a
+loop.  Tensors of one element that are written once are SSA values, the others memory: small ones on
+the stack, where LLVM's `sroa` turns them into registers, large or symbolic ones in the thread's
+workspace.  Invariants: no fast-math; every masked access is inside its buffer; text is
+deterministic.
+"""
+
+from __future__ import annotations
+
+from ...dtypes import DataType, compute_dtype, size_in_bytes
+from ...errors import InternalError, UnsupportedError, expected
+from ...ir.domains import GRID, ParallelType
+from ...ir.kernel import (
+    Access,
+    Allocate,
+    Buffer,
+    Compute,
+    For,
+    Initialise,
+    Kernel,
+    Phase,
+    Reduce,
+    Statement,
+    walk,
+)
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
+from ...ir.schedule import MemoryType
+from .conversions import storage_type
+from .jit import function_attributes
+from .kernel_code import CpuKernelCode, slot_names
+from .lanes import Lanes
+from .llvm_writer import I64, PTR, FunctionWriter, Value
+from .machine import machine
+from .scopes import Scopes, flatten
+from .statements import StatementEmitter
+
+STACK_BYTES = 16 << 10  # larger buffers go to the workspace: threads may have small stacks
+MAXIMUM_LANES = 64
+_SERIAL = (ParallelType.serial, ParallelType.unswitch, ParallelType.block_y, ParallelType.block_z)
+
+
+def generate(kernel: Kernel) -> CpuKernelCode:
+    """The text of a kernel.  UnsupportedError for dtypes and operations kernels can't compute."""
+    functions, texts = [], []
+    declarations: dict[str, str] = {}
+    definitions: dict[str, str] = {}
+    workspace: IntExpr = ZERO
+    streaming: dict[tuple[IntExpr, int], None] = {}
+    for number, phase in enumerate(kernel.phases):
+        generator = PhaseGenerator(kernel, phase, f"{kernel.name}_phase{number}")
+        texts.append(generator.text())
+        functions.append(generator.name)
+        declarations |= generator.writer.declarations
+        definitions |= generator.writer.definitions
+        workspace = workspace + generator.workspace
+        streaming |= generator.statements.streaming
+    attributes = f"attributes #0 = {{ {function_attributes()} }}"
+    parts = [*texts, *definitions.values(), *declarations.values(), attributes, "!0 = !{i32 1}"]
+    return CpuKernelCode(kernel, "\n".join(parts) + "\n", tuple(functions), workspace,
+                         tuple(streaming))
+
+
+class PhaseGenerator:
+    """Writes the range function of one phase."""
+
+    def __init__(self, kernel: Kernel, phase: Phase, name: str) -> None:
+        self.kernel, self.phase, self.name = kernel, phase, name
+        host = machine()
+        self.writer = FunctionWriter(has_fma=host.has_fma, has_avx512=host.vector_bits >= 512)
+        self.vector_bytes = host.vector_bits // 8
+        self.scopes = Scopes(self.writer)
+        self.entry: list[str] = []
+        self.workspace: IntExpr = ZERO
+        self.statements = StatementEmitter(self.writer, self.scopes, self)
+        self.pointers: dict[Buffer, Value] = {}
+        self.lanes: Lanes | None = None
+        self.open_grid: set[ParallelType] = set()
+        self.widened: dict[Buffer, int] = {}
+        self.registers = _register_buffers(phase.body)
+
+    # -- the function
+
+    def text(self) -> str:
+        """The whole function."""
+        body = self.writer.lines
+        self.writer.lines = self.entry
+        self._load_slots()
+        self.writer.lines = body
+        self._tasks()
+        self.writer.ret()
+        lines = [*self.entry, *flatten(body)]  # type: ignore[arg-type]
+        signature = f"define void @{self.name}(ptr noalias %args, i64 %thread, i64 %threads)"
+        return "\n".join([f"{signature} #0 {{", "entry:", *lines, "}", ""])
+
+    def _load_slots(self) -> None:
+        w = self.writer
+        symbols = {s.name: s for s in self.kernel.symbols}
+        buffers = {b.name: b for b in (*(t.buffer for t in self.kernel.tensors), *self.kernel.scratch)}
+        for i, name in enumerate(slot_names(self.kernel)):
+            slot = w.element_pointer(Value("%args", PTR), "i64", w.constant(i, I64))
+            if name in buffers or name == "workspace":
+                pointer = w.load(PTR, slot, 8)
+                if name in buffers:
+                    self.pointers[buffers[name]] = pointer
+                else:
+                    self.workspace_pointer = pointer
+            else:
+                value = w.load(I64, slot, 8)
+                if name in symbols:
+                    self.scopes.define(symbols[name], value)
+                elif name == "workspace_bytes":
+                    offset = w.mul(value, Value("%thread", I64))
+                    self.workspace_pointer = w.element_pointer(
+                        self.workspace_pointer, "i8", offset
+                    )
+                elif name == "streaming":
+                    self.statements.streaming_flag = w.icmp("ne", value, w.constant(0, I64))
+                else:
+                    self.statements.scalars[name] = value
+
+    def _tasks(self) -> None:
+        """for task in this thread's share: body"""
+        w, scopes = self.writer, self.scopes
+        total = self.phase.task_count()
+        if total is ONE:
+            with_branch = w.icmp("eq", Value("%thread", I64), w.constant(0, I64))
+            first, done = w.fresh("first"), w.fresh("done")
+            w.branch_if(with_branch, first, done)
+            w.label(first)
+            self._block = first
+            scopes.enter()
+            self.body(self.phase.body)
+            scopes.leave()
+            w.branch(done)
+            w.label(done)
+            return
+        tasks = scopes.integer(total)
+        thread, threads = Value("%thread", I64), Value("%threads", I64)
+        begin = w.binary("udiv", w.mul(tasks, thread), threads)
+        end = w.binary("udiv", w.mul(tasks, w.add(thread, w.constant(1, I64))), threads)
+        self._block = "entry"
+        self.loop_between(begin, end, 1, self._task)
+
+    def _task(self, task: Value) -> None:
+        """Binds the grid indices of one task, the first axis fastest, and runs the body."""
+        w = self.writer
+        rest = task
+        extents = list(self.phase.grid.items())
+        for number, (kind, extent) in enumerate(extents):
+            if number == len(extents) - 1:
+                index = rest
+            else:
+                size = self.scopes.integer(extent)
+                index, rest = w.binary("urem", rest, size), w.binary("udiv", rest, size)
+            self.bind_grid(kind, index)
+        self.body(self.phase.body)
+
+    def bind_grid(self, kind: ParallelType, index: Value) -> None:
+        """Gives every loop symbol of a grid type the task's coordinate."""
+        self.grid_index = getattr(self, "grid_index", {})
+        self.grid_index[kind] = index
+        for statement in walk(self.phase.body):
+            if isinstance(statement, For) and statement.parallel_type is kind:
+                self.scopes.define(statement.index, index)
+
+    # -- control flow
+
+    def loop_between(self, begin: Value, end: Value, step: int, body: object) -> None:
+        """for index in [begin, end) step: body(index)"""
+        w, scopes = self.writer, self.scopes
+        head, inside, done = w.fresh("head"), w.fresh("body"), w.fresh("done")
+        scopes.enter()
+        before = w.fresh("before")
+        w.branch(before)
+        w.label(before)
+        w.branch(head)
+        w.label(head)
+        next_name = f"%{w.fresh('next')}"
+        latch = w.fresh("latch")
+        index = w.phi(I64, [(begin, before), (Value(next_name, I64), latch)])
+        more = w.icmp("slt", index, end)
+        w.branch_if(more, inside, done)
+        w.label(inside)
+        body(index)  # type: ignore[operator]
+        w.branch(latch)
+        w.label(latch)
+        w.emit(f"  {next_name} = add nsw i64 {index.name}, {step}")
+        w.branch(head)
+        scopes.leave()
+        w.label(done)
+
+    def branch_on(self, condition: Value, body: object) -> None:
+        """if condition: body()"""
+        w, scopes = self.writer, self.scopes
+        then, done = w.fresh("then"), w.fresh("done")
+        scopes.enter()
+        w.branch_if(condition, then, done)
+        w.label(then)
+        body()  # type: ignore[operator]
+        w.branch(done)
+        scopes.leave()
+        w.label(done)
+
+    # -- statements
+
+    def body(self, statements: list[Statement]) -> None:
+        """Everything in a body, in order."""
+        for statement in statements:
+            match statement:
+                case For():
+                    self._for(statement)
+                case Allocate(buffer=buffer):
+                    self._allocate(buffer)
+                case Compute() | Initialise() | Reduce():
+                    missing = self._missing_grid(statement)
+                    if missing:
+                        self.branch_on(missing[0], lambda s=statement: self.statements.emit(s))
+                    else:
+                        self.statements.emit(statement)
+                case _:
+                    pass  # barriers: threads are loops here
+
+    def _missing_grid(self, statement: Compute | Initialise | Reduce) -> list[Value]:
+        """Conditions that only task 0 of an axis writes global memory that has no such axis."""
+        outputs = [statement.output] if isinstance(statement, Compute) else list(statement.outputs)
+        if all(o.buffer.memory is not MemoryType.global_ for o in outputs):
+            return []
+        conditions = []
+        for kind in self.phase.grid:
+            if kind not in self.open_grid:
+                zero = self.writer.constant(0, I64)
+                conditions.append(self.writer.icmp("eq", self.grid_index[kind], zero))
+        if len(conditions) > 1:
+            joined = conditions[0]
+            for condition in conditions[1:]:
+                joined = self.writer.and_(joined, condition)
+            return [joined]
+        return conditions
+
+    def _allocate(self, buffer: Buffer) -> None:
+        if buffer in self.registers:
+            return
+        lanes = self.lanes.count if self.lanes is not None else 1
+        if lanes > 1:
+            self.widened[buffer] = lanes
+        elif buffer in self.pointers:
+            return  # the same buffer in the second half of a cut loop
+        size = buffer.size * lanes
+        element = storage_type(buffer.dtype)
+        bytes_each = size_in_bytes(buffer.dtype)
+        if isinstance(size, Integer) and size.value * bytes_each <= STACK_BYTES:
+            saved, self.writer.lines = self.writer.lines, self.entry
+            self.pointers[buffer] = self.writer.alloca(element, max(size.value, 1), 64)
+            self.writer.lines = saved
+            return
+        with self.scopes.at(0):
+            offset = self.scopes.integer(self.workspace)
+            self.pointers[buffer] = self.writer.element_pointer(
+                self.workspace_pointer, "i8", offset
+            )
+        self.workspace = self.workspace + ceil_div(size * bytes_each, 64) * 64
+
+    def _for(self, loop: For) -> None:
+        kind = loop.parallel_type
+        if kind in GRID:
+            self._grid_for(loop)
+        elif kind is ParallelType.unroll:
+            self._unrolled(loop)
+        elif self._runs_in_lanes(loop):
+            self._lane_loop(loop)
+        else:
+            self._serial(loop)
+
+    def _grid_for(self, loop: For) -> None:
+        self.open_grid.add(loop.parallel_type)
+        extent = self.phase.grid[loop.parallel_type]
+        if loop.stop is extent:
+            self.body(loop.body)
+        else:
+            index, stop = self.scopes.integer(loop.index), self.scopes.integer(loop.stop)
+            inside = self.writer.icmp("slt", index, stop)
+            self.branch_on(inside, lambda: self.body(loop.body))
+        self.open_grid.discard(loop.parallel_type)
+
+    def _unrolled(self, loop: For) -> None:
+        start, stop = self.scopes.resolve(loop.start), self.scopes.resolve(loop.stop)
+        if not isinstance(start, Integer) or not isinstance(stop, Integer):
+            raise InternalError(expected("unroll", "a constant extent", loop.stop))
+        for number in range(start.value, stop.value):
+            self.scopes.constants[loop.index] = Integer.of(number)
+            self.body(loop.body)
+        self.scopes.constants.pop(loop.index, None)
+        self.statements.flush_streaming()
+
+    def _serial(self, loop: For) -> None:
+        def inside(index: Value) -> None:
+            self.scopes.define(loop.index, index)
+            self.body(loop.body)
+
+        begin, end = self.scopes.integer(loop.start), self.scopes.integer(loop.stop)
+        self.loop_between(begin, end, 1, inside)
+
+    # -- lanes
+
+    def _runs_in_lanes(self, loop: For) -> bool:
+        if self.lanes is not None:
+            return False
+        if loop.parallel_type is ParallelType.vectorize:
+            return True
+        return loop.parallel_type is ParallelType.block_x and not any(
+            isinstance(s, For) and s.parallel_type is ParallelType.vectorize
+            for s in walk(loop.body)
+        )
+
+    def _lane_count(self, loop: For) -> int:
+        """As many lanes as a vector has of the widest type, or as the loop has iterations."""
+        widest = max((_widest(s) for s in walk(loop.body)), default=4)
+        native = max(self.vector_bytes // widest, 2)
+        extent = loop.stop
+        if isinstance(extent, Integer):
+            size = extent.value
+            if size & (size - 1) == 0 and size <= min(4 * native, MAXIMUM_LANES):
+                return size
+            while native > 2 and native // 2 >= size:
+                native //= 2
+        return native
+
+    def _lane_loop(self, loop: For) -> None:
+        count = self._lane_count(loop)
+        extent = loop.stop
+        if isinstance(extent, Integer) and extent.value == count:
+            self._in_lanes(loop, count, ZERO, None)
+            return
+        whole = floor_div(extent, Integer.of(count)) * count
+        base = Symbol.of(f"{loop.index}_base", extent)
+
+        def full(index: Value) -> None:
+            self.scopes.define(base, index)
+            self._in_lanes(loop, count, base, None)
+
+        if whole is not ZERO:
+            self.loop_between(
+                self.writer.constant(0, I64), self.scopes.integer(whole), count, full
+            )
+        if whole is not extent:
+            self._lane_tail(loop, count, whole)
+
+    def _lane_tail(self, loop: For, count: int, whole: IntExpr) -> None:
+        w = self.writer
+        rest = self.scopes.integer(loop.stop - whole)
+
+        def tail() -> None:
+            mask = w.icmp(
+                "slt",
+                w.lane_numbers(I64.with_lanes(count)),
+                w.splat(rest, count),
+            )
+            self._in_lanes(loop, count, whole, mask)
+
+        if isinstance(loop.stop, Integer):
+            tail()
+        else:
+            self.branch_on(w.icmp("sgt", rest, w.constant(0, I64)), tail)
+
+    def _in_lanes(self, loop: For, count: int, base: IntExpr, mask: Value | None) -> None:
+        if count == 1:
+            raise InternalError(expected("cpu codegen", "two or more lanes", count))
+        self.lanes = Lanes(loop.index, count, base, mask)
+        self.statements.lanes = self.lanes
+        self.body(loop.body)
+        self.lanes = self.statements.lanes = None
+
+
+def _widest(statement: Statement) -> int:
+    match statement:
+        case Compute():
+            types = (*statement.compute, statement.result)
+            return max(size_in_bytes(compute_dtype(d)) for d in types if d is not DataType.Null)
+        case Reduce() | Initialise():
+            return max(size_in_bytes(o.buffer.dtype) for o in statement.outputs)
+        case _:
+            return 1
+
+
+def _register_buffers(body: list[Statement]) -> set[Buffer]:
+    """Local buffers of one element that one kind of statement writes, without accumulation."""
+    found: set[Buffer] = set()
+    accumulated: set[Buffer] = set()
+    for statement in walk(body):
+        match statement:
+            case Allocate(buffer=buffer):
+                if buffer.memory is MemoryType.local and buffer.size is ONE:
+                    found.add(buffer)
+            case Initialise() | Reduce():
+                accumulated.update(o.buffer for o in statement.outputs)
+    return found - accumulated
+
+
+def check_access(access: Access) -> Access:
+    """Refuses memory that the CPU has no meaning for."""
+    if access.buffer.memory in (MemoryType.tensor, MemoryType.symmetric):
+        raise UnsupportedError(
+            expected("cpu codegen", "local, shared or global memory", access.buffer.memory.name)
+        )
+    return access

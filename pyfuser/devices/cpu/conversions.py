@@ -1,0 +1,141 @@
+"""Conversions between dtypes in LLVM: storage <-> compute, and the `cast` op.
+
+A kernel computes Half and BFloat16 in float, Bool in i1, everything else in the type it is
+stored in. bfloat16 is stored as i16 and converted by integer arithmetic (the machine's
+instruction flushes subnormals). Out-of-range floats become what x86's cvtt instructions give,
+which is what torch gives: the smallest integer, of which the narrow integers keep the low bits;
+nothing traps. Invariant: a cast to Half or BFloat16 rounds to its values, though the result
+stays in float.
+"""
+
+from __future__ import annotations
+
+from pyfuser import dtypes
+from pyfuser.devices.cpu.llvm_writer import FunctionWriter, LLVMType, Value
+from pyfuser.dtypes import DataType
+from pyfuser.errors import UnsupportedError, expected
+
+_COMPUTE = {
+    DataType.Double: "double",
+    DataType.Float: "float",
+    DataType.Half: "float",
+    DataType.BFloat16: "float",
+    DataType.Int: "i64",
+    DataType.Index: "i64",
+    DataType.UInt64: "i64",
+    DataType.Int32: "i32",
+    DataType.Int16: "i16",
+    DataType.Int8: "i8",
+    DataType.UInt8: "i8",
+    DataType.Bool: "i1",
+}
+_STORAGE = {
+    **_COMPUTE,
+    DataType.Half: "half",
+    DataType.BFloat16: "i16",
+    DataType.Bool: "i8",
+}
+
+
+def compute_type(dtype: DataType, lanes: int = 1) -> LLVMType:
+    """The LLVM type values of a dtype are computed in; UnsupportedError for complex and fp8."""
+    element = _COMPUTE.get(dtype)
+    if element is None:
+        raise UnsupportedError(
+            expected("cpu kernel", "a dtype that kernels compute", dtype)
+        )
+    return LLVMType(element, lanes)
+
+
+def storage_type(dtype: DataType, lanes: int = 1) -> LLVMType:
+    """The LLVM type that values of a dtype have in memory."""
+    compute_type(dtype)
+    return LLVMType(_STORAGE[dtype], lanes)
+
+
+def load_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
+    """A value just loaded, `storage_type(dtype)`, in `compute_type(dtype)`."""
+    if dtype is DataType.Half:
+        result = w.fpext(value, "float")
+    elif dtype is DataType.BFloat16:
+        wide = w.zext(value, "i32")
+        result = w.bitcast(w.shl(wide, w.constant(16, wide.type)), "float")
+    elif dtype is DataType.Bool:
+        return w.icmp("ne", value, w.constant(0, value.type))
+    else:
+        return value
+    w.stored_form[result.name] = value
+    return result
+
+
+def store_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
+    """A computed value, `compute_type(dtype)`, as it is stored: halves rounded to nearest even."""
+    if dtype in dtypes.REDUCED_FLOATING:
+        stored = w.stored_form.get(value.name)
+        if stored is not None and stored.type.element == _STORAGE[dtype]:
+            return stored
+        return (
+            w.fptrunc(value, "half") if dtype is DataType.Half else _bfloat16(w, value)
+        )
+    if dtype is DataType.Bool:
+        return w.zext(value, "i8")
+    return value
+
+
+def _bfloat16(w: FunctionWriter, value: Value) -> Value:
+    """The upper half of a float's bits, rounded to nearest even; NaN stays a quiet NaN."""
+    bits = w.bitcast(value, "i32")
+    sixteen = w.constant(16, bits.type)
+    upper = w.lshr(bits, sixteen)
+    odd = w.and_(upper, w.constant(1, bits.type))
+    rounding = w.add(odd, w.constant(0x7FFF, bits.type))
+    rounded = w.lshr(w.add(bits, rounding), sixteen)
+    quiet = w.or_(upper, w.constant(0x40, bits.type))
+    return w.truncate(w.select(w.is_nan(value), quiet, rounded), "i16")
+
+
+def emit_cast(
+    w: FunctionWriter, value: Value, source: DataType, target: DataType
+) -> Value:
+    """`value`, in source's compute type, converted to target's, with target's values."""
+    result = _convert(w, value, source, target)
+    if target in dtypes.REDUCED_FLOATING and source is not target:
+        return load_convert(w, store_convert(w, result, target), target)
+    return result
+
+
+def _convert(
+    w: FunctionWriter, value: Value, source: DataType, target: DataType
+) -> Value:
+    type = compute_type(target, value.type.lanes)
+    if target is DataType.Bool:
+        return _to_bool(w, value)
+    if dtypes.is_floating(source):
+        return _from_float(w, value, type)
+    signed = dtypes.is_signed(source)
+    if type.is_float:
+        return w.sitofp(value, type) if signed else w.uitofp(value, type)
+    if type.bits < value.type.bits:
+        return w.truncate(value, type)
+    return w.sext(value, type) if signed else w.zext(value, type)
+
+
+def _to_bool(w: FunctionWriter, value: Value) -> Value:
+    if value.type.element == "i1":
+        return value
+    zero = w.constant(0, value.type)
+    return (
+        w.fcmp("une", value, zero) if value.type.is_float else w.icmp("ne", value, zero)
+    )
+
+
+def _from_float(w: FunctionWriter, value: Value, type: LLVMType) -> Value:
+    if type.is_float:
+        wider = type.bits > value.type.bits
+        return w.fpext(value, type) if wider else w.fptrunc(value, type)
+    wide = type.with_element("i64" if type.bits == 64 else "i32")
+    limit = w.constant(2.0 ** (wide.bits - 1), value.type)
+    inside = w.fcmp("olt", w.fabs(value), limit)
+    # Out of range the conversion is poison, which the select doesn't pick.
+    lowest = w.constant(-(1 << (wide.bits - 1)), wide)
+    return w.truncate(w.select(inside, w.fptosi(value, wide), lowest), type)

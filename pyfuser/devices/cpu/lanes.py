@@ -1,0 +1,70 @@
+"""Vector context: which loop index runs over the lanes, and how accesses look along it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, coefficient_of, substitute
+from .llvm_writer import I64, FunctionWriter, LLVMType, Value
+from .scopes import Scopes, emit_integer
+
+
+@dataclass(slots=True, eq=False)
+class Lanes:
+    """`count` iterations of the loop over `symbol` run as one vector, from `base` on.
+
+    `mask` is None where all lanes are inside the loop.
+    """
+
+    symbol: Symbol
+    count: int
+    base: IntExpr
+    mask: Value | None
+
+
+def stride_along(expr: IntExpr, lanes: Lanes) -> IntExpr | None:
+    """The step of an index from one lane to the next; None where it isn't constant."""
+    return coefficient_of(expr, lanes.symbol)
+
+
+def first_lane(expr: IntExpr, lanes: Lanes) -> IntExpr:
+    """The index in the first lane."""
+    return substitute(expr, {lanes.symbol: lanes.base})
+
+
+def lane_iota(writer: FunctionWriter, count: int) -> Value:
+    """<0, 1, 2, ...> as i64."""
+    return writer.lane_numbers(LLVMType("i64", count))
+
+
+def vector_integer(scopes: Scopes, expr: IntExpr, lanes: Lanes) -> Value:
+    """The index in every lane, as a vector of i64."""
+    writer = scopes.writer
+    expr = scopes.resolve(expr)
+    if lanes.symbol not in expr.symbols:
+        return writer.splat(scopes.integer(expr), lanes.count)
+    step = stride_along(expr, lanes)
+    if step is not None:
+        base = writer.splat(scopes.integer(first_lane(expr, lanes)), lanes.count)
+        iota = lane_iota(writer, lanes.count)
+        if step is not ONE:
+            iota = writer.mul(iota, writer.splat(scopes.integer(step), lanes.count))
+        return writer.add(base, iota)
+
+    def part(sub: IntExpr) -> Value:
+        return vector_integer(scopes, sub, lanes)
+
+    return emit_integer(writer, expr, part)
+
+
+def is_constant_zero(expr: IntExpr | None) -> bool:
+    """True for the known step 0: all lanes use one element."""
+    return expr is ZERO
+
+
+def constant_or_none(expr: IntExpr) -> int | None:
+    """The number of a constant expression."""
+    return expr.value if isinstance(expr, Integer) else None
+
+
+I64_SCALAR = I64

@@ -1,0 +1,167 @@
+"""Facts about the CPU that this process runs on: what the code generator and the heuristics read.
+
+Turns nothing into anything: `machine()` reads the processor's name and features (from LLVM,
+which asks the processor itself) and its caches (from the operating system) once, and hands out
+one frozen value. A heuristic's parameters depend on these facts only, so a test can build a
+`Machine` of its own and schedule for a processor that isn't there. What costs time to find out
+(the copy bandwidth) is measured when it is asked for, never at import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import re
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import torch
+
+_SYSFS_CPU = Path("/sys/devices/system/cpu/cpu0")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One processor: instruction set, cores and caches (sizes in bytes, per core for L1 and L2).
+
+    `features` is LLVM's text (`+avx2,-avx512f,...`): with `cpu_name` it says which machine code
+    runs here, so the two belong into the key of every cached object.
+    """
+
+    cpu_name: str
+    features: str
+    architecture: str
+    vector_bits: int
+    has_fma: bool
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    cache_line_bytes: int
+
+    def has(self, feature: str) -> bool:
+        """True when LLVM lists `feature` (LLVM's spelling, e.g. `avx512bw`) as present."""
+        return f"+{feature}" in self.features.split(",")
+
+    def lanes(self, element_bytes: int) -> int:
+        """Elements of `element_bytes` bytes in one full vector register."""
+        return max(1, self.vector_bits // (8 * element_bytes))
+
+
+@functools.cache
+def machine() -> Machine:
+    """The processor of this process, read once."""
+    architecture = platform.machine().lower()
+    # LLVM doesn't know the features of every processor; an empty text then means the baseline.
+    features = llvm.get_host_cpu_features()
+    present = {name for name, is_present in features.items() if is_present}
+    l1, l2, l3, line = _caches()
+    return Machine(
+        cpu_name=llvm.get_host_cpu_name(),
+        features=features.flatten(),
+        architecture=architecture,
+        vector_bits=_vector_bits(present),
+        # Every AArch64 processor has a fused multiply-add; on x86 it is a feature of its own.
+        has_fma=architecture in ("aarch64", "arm64") or "fma" in present,
+        cores=_usable_cores(),
+        l1_bytes=l1,
+        l2_bytes=l2,
+        l3_bytes=l3,
+        cache_line_bytes=line,
+    )
+
+
+@functools.cache
+def copy_bandwidth(size_bytes: int = 256 << 20, repetitions: int = 7) -> float:
+    """Bytes read plus bytes written per second by torch's `copy_` between two big float tensors.
+
+    `size_bytes` is the size of one of the two; the median of `repetitions` copies, on the threads
+    that torch has now.  The yardstick for every kernel that is bound by memory; measured once.
+    """
+    source = torch.ones(size_bytes // 4)
+    target = torch.zeros_like(source)
+    times = []
+    for _ in range(repetitions):
+        start = time.perf_counter()
+        target.copy_(source)
+        times.append(time.perf_counter() - start)
+    return 2 * size_bytes / statistics.median(times)
+
+
+def _vector_bits(present: set[str]) -> int:
+    """Width of the widest vector registers that are worth using."""
+    # avx512vl/bw/dq came with the first server parts; avx512f alone (Knights Landing) lacks masked
+    # byte and word operations, which the tails of half and bool tensors need.
+    if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= present:
+        return 512
+    return 256 if "avx2" in present else 128
+
+
+def _usable_cores() -> int:
+    """Cores this process may run on: its affinity, where the system has one."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _caches() -> tuple[int, int, int, int]:
+    """(L1 data, L2, L3, line) in bytes; what the system doesn't say keeps a cautious default."""
+    # The defaults are the smallest that x86 and AArch64 server parts of the last ten years have: a
+    # tile that is too small costs a few per cent, one that is too big falls out of the cache.
+    found = {"l1": 32 << 10, "l2": 512 << 10, "l3": 4 << 20, "line": 64}
+    found.update(_sysctl_caches() if sys.platform == "darwin" else _sysfs_caches())
+    return found["l1"], found["l2"], found["l3"], found["line"]
+
+
+def _sysfs_caches() -> dict[str, int]:
+    """Cache sizes from Linux's sysfs; the L3 is shared, the others belong to core 0."""
+    found: dict[str, int] = {}
+    for index in sorted((_SYSFS_CPU / "cache").glob("index*")):
+        try:
+            if (index / "type").read_text().strip() == "Instruction":
+                continue
+            level = (index / "level").read_text().strip()
+            found[f"l{level}"] = _parse_size((index / "size").read_text())
+            found["line"] = int((index / "coherency_line_size").read_text())
+        except (OSError, ValueError):
+            continue  # a container may hide single files: keep the default
+    return found
+
+
+def _parse_size(text: str) -> int:
+    """Bytes of sysfs's `32K` or `2M`; ValueError for anything else."""
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    if match is None:
+        raise ValueError(f"cache size: expected digits with K, M or G, got {text!r}")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+def _sysctl_caches() -> dict[str, int]:
+    """Cache sizes from macOS's sysctl; names with perflevel0 are the fast cores."""
+    libc = ctypes.CDLL(None)
+    found: dict[str, int] = {}
+    for key, names in {
+        "l1": ("hw.perflevel0.l1dcachesize", "hw.l1dcachesize"),
+        "l2": ("hw.perflevel0.l2cachesize", "hw.l2cachesize"),
+        "l3": ("hw.l3cachesize",),
+        "line": ("hw.cachelinesize",),
+    }.items():
+        for name in names:
+            value, length = ctypes.c_int64(0), ctypes.c_size_t(8)
+            status = libc.sysctlbyname(
+                name.encode(),
+                ctypes.byref(value),
+                ctypes.byref(length),
+                None,
+                ctypes.c_size_t(0),
+            )
+            if status == 0 and value.value > 0:
+                found[key] = value.value
+                break
+    return found

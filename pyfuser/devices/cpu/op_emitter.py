@@ -1,0 +1,220 @@
+"""Emits any pointwise op of the op table as LLVM instructions.
+
+The table says how an op is spelled: an instruction (`fadd`, `icmp slt`), a copy, or a routine
+(`@tanh`) of `vector_math` or of this file; ops that the table defines by others are expanded
+here. Operands come in the compute type of one dtype, the result is in the compute type of
+another; an LLVM integer has no sign, so the dtype says which instruction is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyfuser import dtypes
+from pyfuser.devices.cpu.conversions import (
+    compute_type,
+    emit_cast,
+    load_convert,
+    storage_type,
+    store_convert,
+)
+from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math import VECTOR_MATH, integer
+from pyfuser.dtypes import DataType
+from pyfuser.errors import InternalError, UnsupportedError, expected
+from pyfuser.ops.dtype_rules import Resolution
+from pyfuser.ops.op import Number, Op
+from pyfuser.ops.table import OPS, expand
+
+__all__ = [
+    "compute_type",
+    "emit_cast",
+    "emit_op",
+    "load_convert",
+    "storage_type",
+    "store_convert",
+]
+
+# Whole-number routines: (writer, a, b, signed).
+_INTEGER: dict[str, Callable[[FunctionWriter, Value, Value, bool], Value]] = {
+    "div": integer.divide,
+    "fmod": integer.modulo,
+    "pow": integer.power,
+    "gcd": integer.gcd,
+    "bitwise_left_shift": integer.shift_left,
+    "bitwise_right_shift": integer.shift_right,
+    "logical_right_shift": integer.shift_right_logical,
+}
+
+
+def emit_op(
+    w: FunctionWriter,
+    op: str,
+    args: Sequence[Value],
+    compute: DataType,
+    result: DataType,
+) -> Value:
+    """The op on operands in the compute type of `compute` (the condition of `where` is i1).
+
+    Gives a value in the compute type of `result`.  Raises UnsupportedError for ops and dtypes that
+    kernels don't compute.
+    """
+    row = OPS[op]
+    if op == "cast":
+        return emit_cast(w, args[0], compute, result)
+    if row.definition is None:
+        return _primitive(w, row, args, compute)
+    lanes = args[0].type.lanes
+
+    def emit(
+        inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType
+    ) -> Value:
+        return _primitive(w, inner, operands, dtype)
+
+    def constant(number: Number, dtype: DataType) -> Value:
+        return w.constant(number, compute_type(dtype, lanes))
+
+    computed = dtypes.compute_dtype(compute)
+    resolution = Resolution((computed,) * len(args), dtypes.compute_dtype(result))
+    value = expand(row, args, resolution, emit, constant)
+    if result in dtypes.REDUCED_FLOATING and op not in ("set", "segment_set"):
+        return emit_cast(w, value, DataType.Float, result)
+    return value
+
+
+def _primitive(
+    w: FunctionWriter, row: Op, args: Sequence[Value], compute: DataType
+) -> Value:
+    if row.llvm is None:
+        raise UnsupportedError(
+            expected(row.name, "an op that kernels compute", "one they don't")
+        )
+    spelling = row.llvm_for(compute)
+    if spelling.startswith("@"):
+        return _routine(w, spelling[1:], args, compute)
+    match spelling.split():
+        case ["copy"]:
+            return args[0]
+        case ["select"]:
+            return w.select(*args)
+        case ["fneg"]:
+            return w.fneg(*args)
+        case ["fcmp", predicate]:
+            return w.fcmp(predicate, *args)
+        case ["icmp", predicate]:
+            return w.icmp(predicate, *args)
+        case [opcode]:
+            return w.binary(opcode, *args)
+        case _:
+            raise InternalError(expected(row.name, "an LLVM spelling", repr(spelling)))
+
+
+def _routine(
+    w: FunctionWriter, name: str, args: Sequence[Value], compute: DataType
+) -> Value:
+    if dtypes.is_floating(compute):
+        routine = _FLOAT.get(name) or VECTOR_MATH.get(name)
+        if routine is not None:
+            return routine(w, *args)
+    elif compute is DataType.Bool:
+        if name in _BOOL:
+            return _BOOL[name](w, *args)
+    else:
+        signed = dtypes.is_signed(compute)
+        if name in _INTEGER:
+            return _INTEGER[name](w, args[0], args[1], signed)
+        if name in _INTEGER_SPECIAL:
+            return _INTEGER_SPECIAL[name](w, signed, *args)
+    raise UnsupportedError(
+        expected(name, "a dtype that kernels compute it in", compute)
+    )
+
+
+# -- floating routines that are a few instructions ------------------------------------------------
+
+
+def _minimum(w: FunctionWriter, a: Value, b: Value) -> Value:
+    # The machine's min gives b where either is NaN: only a NaN in a is left to put right.
+    return w.select(w.is_nan(a), a, w.fmin_number(a, b))
+
+
+def _maximum(w: FunctionWriter, a: Value, b: Value) -> Value:
+    return w.select(w.is_nan(a), a, w.fmax_number(a, b))
+
+
+def _signbit(w: FunctionWriter, a: Value) -> Value:
+    bits = w.bitcast(a, a.type.as_integer)
+    return w.icmp("slt", bits, w.constant(0, bits.type))
+
+
+def _absolute(w: FunctionWriter, a: Value) -> Value:
+    return w.fabs(a)
+
+
+_FLOAT: dict[str, Callable[..., Value]] = {
+    "abs": _absolute,
+    "ceil": FunctionWriter.ceil,
+    "floor": FunctionWriter.floor,
+    "trunc": FunctionWriter.ftrunc,
+    "round": FunctionWriter.roundeven,
+    "sqrt": FunctionWriter.sqrt,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "signbit": _signbit,
+}
+
+
+# -- integer routines that are a few instructions -------------------------------------------------
+
+
+def _integer_negative(w: FunctionWriter, signed: bool, a: Value) -> Value:
+    return w.sub(w.constant(0, a.type), a)
+
+
+def _integer_absolute(w: FunctionWriter, signed: bool, a: Value) -> Value:
+    return integer.magnitude(w, a) if signed else a
+
+
+def _integer_signbit(w: FunctionWriter, signed: bool, a: Value) -> Value:
+    if not signed:
+        return w.constant(False, a.type.with_element("i1"))
+    return w.icmp("slt", a, w.constant(0, a.type))
+
+
+def _integer_minimum(w: FunctionWriter, signed: bool, a: Value, b: Value) -> Value:
+    return w.intrinsic("smin" if signed else "umin", a.type, a, b)
+
+
+def _integer_maximum(w: FunctionWriter, signed: bool, a: Value, b: Value) -> Value:
+    return w.intrinsic("smax" if signed else "umax", a.type, a, b)
+
+
+_INTEGER_SPECIAL: dict[str, Callable[..., Value]] = {
+    "neg": _integer_negative,
+    "abs": _integer_absolute,
+    "signbit": _integer_signbit,
+    "minimum": _integer_minimum,
+    "maximum": _integer_maximum,
+}
+
+
+# -- the same of i1, in which 1 is true -----------------------------------------------------------
+
+
+def _bool_power(w: FunctionWriter, a: Value, b: Value) -> Value:
+    return w.or_(a, w.not_(b))
+
+
+def _bool_remainder(w: FunctionWriter, a: Value, b: Value) -> Value:
+    return w.constant(False, a.type)
+
+
+def _bool_signbit(w: FunctionWriter, a: Value) -> Value:
+    return w.constant(False, a.type)
+
+
+_BOOL: dict[str, Callable[..., Value]] = {
+    "pow": _bool_power,
+    "fmod": _bool_remainder,
+    "signbit": _bool_signbit,
+}

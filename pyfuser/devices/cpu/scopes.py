@@ -1,0 +1,210 @@
+"""Where in the text a computed value may stand: the loops that are open, and what is known in each.
+
+The code generator runs no loop-invariant code motion afterwards; instead every symbolic integer is
+computed in the outermost open loop in which all its symbols are known.  Each scope has a *preheader*,
+a list of lines that stand before its loop begins, inside of the scope around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...errors import InternalError, expected
+from ...ir.scalars import (
+    ZERO,
+    CeilDiv,
+    FloorDiv,
+    Integer,
+    IntExpr,
+    Max,
+    Min,
+    Mod,
+    Sum,
+    Symbol,
+    Xor,
+    from_terms,
+    substitute,
+    terms_of,
+)
+from .llvm_writer import I64, FunctionWriter, Value
+
+Lines = list["str | Lines"]
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """One open loop or branch: lines before it, and integers computed at its level."""
+
+    preheader: list[str]
+    integers: dict[IntExpr, Value] = field(default_factory=dict)
+    others: dict[object, Value] = field(default_factory=dict)
+
+
+class Scopes:
+    """The open scopes, the values of symbols, and the emission of symbolic integers."""
+
+    def __init__(self, writer: FunctionWriter) -> None:
+        self.writer = writer
+        self.open: list[Scope] = [Scope([])]
+        self.level_of: dict[Symbol, int] = {}
+        self.value_of: dict[Symbol, Value] = {}
+        self.constants: dict[Symbol, IntExpr] = {}
+        self.value_level: dict[str, int] = {}
+
+    @property
+    def level(self) -> int:
+        """The index of the innermost open scope."""
+        return len(self.open) - 1
+
+    def enter(self) -> Scope:
+        """Opens a scope; its preheader stands at the present end of the text."""
+        preheader: list[str] = []
+        self.writer.lines.append(preheader)  # type: ignore[arg-type]
+        scope = Scope(preheader)
+        self.open.append(scope)
+        return scope
+
+    def leave(self) -> None:
+        """Closes the innermost scope; what was computed at its level is forgotten."""
+        self.open.pop()
+        level = len(self.open)
+        for symbol in [s for s, at in self.level_of.items() if at >= level]:
+            del self.level_of[symbol], self.value_of[symbol]
+        self.writer.forget()
+
+    def define(self, symbol: Symbol, value: Value) -> None:
+        """Gives a symbol a value in the innermost scope."""
+        self.level_of[symbol] = self.level
+        self.value_of[symbol] = value
+
+    @contextmanager
+    def at(self, level: int) -> Iterator[Scope]:
+        """Writes into the outermost place where values of `level` are known."""
+        if level >= self.level:
+            yield self.open[-1]
+            return
+        scope = self.open[level + 1]
+        saved = self.writer.lines
+        self.writer.lines = scope.preheader
+        try:
+            yield scope
+        finally:
+            self.writer.lines = saved
+
+    def level_of_expr(self, expr: IntExpr) -> int:
+        """The level of the innermost symbol of an expression."""
+        return max((self.level_of.get(s, 0) for s in expr.symbols), default=0)
+
+    def resolve(self, expr: IntExpr) -> IntExpr:
+        """The expression with the indices of unrolled loops replaced by their numbers."""
+        return substitute(expr, self.constants)
+
+    def integer(self, expr: IntExpr) -> Value:
+        """The i64 value of an expression (without lane indices)."""
+        expr = self.resolve(expr)
+        if isinstance(expr, Integer):
+            return self.writer.constant(expr.value, I64)
+        if isinstance(expr, Symbol):
+            found = self.value_of.get(expr)
+            if found is None:
+                raise InternalError(expected("cpu codegen", "a symbol in scope", expr))
+            return found
+        for scope in self.open:
+            if expr in scope.integers:
+                return scope.integers[expr]
+        level = self.level_of_expr(expr)
+        if isinstance(expr, Sum):
+            outer, inner = self._by_level(expr, level)
+            if outer is not None and inner is not None:
+                a, b = self.integer(outer), self.integer(inner)
+                return self._remember(expr, level, lambda: self.writer.add(a, b))
+        parts = [self.integer(part) for part in expr.parts()]
+        del parts  # emitted at their own levels first
+        return self._remember(expr, level, lambda: self._compute(expr))
+
+    def _remember(self, expr: IntExpr, level: int, make: object) -> Value:
+        with self.at(level) as scope:
+            value: Value = make()  # type: ignore[operator]
+            scope.integers[expr] = value
+        return value
+
+    def _by_level(self, expr: Sum, level: int) -> tuple[IntExpr | None, IntExpr | None]:
+        """Splits a sum into what is known further out and what is not."""
+        outer = {m: c for m, c in expr.terms if self._term_level(m) < level}
+        inner = {m: c for m, c in expr.terms if self._term_level(m) >= level}
+        return (from_terms(outer) if outer else None), (from_terms(inner) if inner else None)
+
+    def _term_level(self, monomial: tuple[IntExpr, ...]) -> int:
+        return max((self.level_of_expr(atom) for atom in monomial), default=0)
+
+    def _compute(self, expr: IntExpr) -> Value:
+        return emit_integer(self.writer, expr, self.integer)
+
+
+def emit_integer(writer: FunctionWriter, expr: IntExpr, value: object) -> Value:
+    """One expression over values that are already there; `value` gives those of its parts."""
+    get: Getter = value  # type: ignore[assignment]
+    match expr:
+        case Sum():
+            total: Value | None = None
+            for monomial, coefficient in expr.terms:
+                term = _monomial(writer, monomial, coefficient, get)
+                total = term if total is None else writer.add(total, term)
+            assert total is not None
+            return total
+        case FloorDiv():
+            return writer.binary("udiv", get(expr.a), get(expr.b))
+        case Mod():
+            return writer.binary("urem", get(expr.a), get(expr.b))
+        case CeilDiv():
+            a, b = get(expr.a), get(expr.b)
+            one = writer.constant(1, b.type)
+            return writer.binary("udiv", writer.add(a, writer.sub(b, one)), b)
+        case Min():
+            return writer.intrinsic("smin", get(expr.a).type, get(expr.a), get(expr.b))
+        case Max():
+            return writer.intrinsic("smax", get(expr.a).type, get(expr.a), get(expr.b))
+        case Xor():
+            return writer.xor(get(expr.a), get(expr.b))
+        case _:
+            return get(expr)
+
+
+class Getter:
+    """Type of the callback of `emit_integer`."""
+
+    def __call__(self, expr: IntExpr) -> Value:
+        raise NotImplementedError
+
+
+def _monomial(
+    writer: FunctionWriter, monomial: tuple[IntExpr, ...], coefficient: int, get: Getter
+) -> Value:
+    if not monomial:
+        return get(Integer.of(coefficient))
+    product = get(monomial[0])
+    for atom in monomial[1:]:
+        product = writer.mul(product, get(atom))
+    if coefficient != 1:
+        product = writer.mul(product, get(Integer.of(coefficient)))
+    return product
+
+
+def split_constant(expr: IntExpr) -> tuple[IntExpr, int]:
+    """(expression without its constant, the constant)."""
+    terms = dict(terms_of(expr))
+    constant = terms.pop((), 0)
+    return (from_terms(terms) if terms else ZERO), constant
+
+
+def flatten(lines: Lines) -> list[str]:
+    """The text with the preheaders put in their places."""
+    flat: list[str] = []
+    for line in lines:
+        if isinstance(line, str):
+            flat.append(line)
+        else:
+            flat += flatten(line)
+    return flat

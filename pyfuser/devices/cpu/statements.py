@@ -1,0 +1,557 @@
+"""Statements of a kernel as instructions: loads, operations, stores, reductions.
+
+An access is looked at along the lanes: step 1 is a vector access, step 0 a scalar one, any other a
+gather or scatter.  Conditions become lane masks; where no lanes are open they become branches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...dtypes import DataType, size_in_bytes
+from ...errors import InternalError, expected
+from ...ir.kernel import (
+    Access,
+    Compute,
+    IndexValue,
+    Initialise,
+    Less,
+    Literal,
+    Operand,
+    Reduce,
+    ScalarParameter,
+)
+from ...ir.scalars import ONE, ZERO, IntExpr, Symbol
+from ...ir.schedule import MemoryType
+from ...ops.table import REDUCTIONS
+from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
+from .lanes import Lanes, first_lane, stride_along, vector_integer
+from .llvm_writer import I1, I64, FunctionWriter, Value
+from .op_emitter import emit_op
+from .scopes import Scopes, split_constant
+from .welford import (
+    combine_welford,
+    halves,
+    initial_welford,
+    reduce_welford_lanes,
+    welford_of_values,
+)
+
+if TYPE_CHECKING:
+    from .codegen import PhaseGenerator
+
+
+class StatementEmitter:
+    """Emits the statements of one phase."""
+
+    def __init__(self, writer: FunctionWriter, scopes: Scopes, phase: PhaseGenerator) -> None:
+        self.writer, self.scopes, self.phase = writer, scopes, phase
+        self.lanes: Lanes | None = None
+        self.scalars: dict[str, Value] = {}
+        self.streaming_flag: Value | None = None
+        self.streaming: dict[tuple[IntExpr, int], None] = {}
+        self.values: dict[object, tuple[Value, int]] = {}
+        self.pending: list[tuple[Value, Value, int]] = []
+
+    def emit(self, statement: Compute | Initialise | Reduce) -> None:
+        """One statement."""
+        match statement:
+            case Compute():
+                self._compute(statement)
+            case Initialise():
+                self._initialise(statement)
+            case Reduce():
+                self._reduce(statement)
+
+    # -- conditions
+
+    def condition(self, predicate: tuple[Less, ...]) -> Value | None:
+        """The conjunction: i1, or a mask where it depends on the lane; None when there is none."""
+        result: Value | None = None
+        for less in predicate:
+            one = self._less(less)
+            if result is None:
+                result = one
+            elif result.type.lanes == one.type.lanes:
+                result = self.writer.and_(result, one)
+            else:
+                count = max(result.type.lanes, one.type.lanes)
+                result = self.writer.and_(
+                    self.writer.splat(result, count) if result.type.lanes == 1 else result,
+                    self.writer.splat(one, count) if one.type.lanes == 1 else one,
+                )
+        return result
+
+    def _less(self, less: Less) -> Value:
+        w, lanes = self.writer, self.lanes
+        a, b = self.scopes.resolve(less.a), self.scopes.resolve(less.b)
+        key = (a, b)
+        for scope in self.scopes.open:
+            if key in scope.others and self._still_here(scope.others[key]):
+                return scope.others[key]
+        if lanes is None or lanes.symbol not in a.symbols | b.symbols:
+            value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
+        elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
+            # lane < b - a(first lane): one subtraction, one comparison
+            start = self.scopes.integer(first_lane(a, lanes))
+            left = w.sub(self.scopes.integer(b), start)
+            numbers = w.lane_numbers(I64.with_lanes(lanes.count))
+            value = w.icmp("slt", numbers, w.splat(left, lanes.count))
+        else:
+            value = w.icmp(
+                "slt",
+                vector_integer(self.scopes, a, lanes),
+                vector_integer(self.scopes, b, lanes),
+            )
+        return value
+
+    def _still_here(self, value: Value) -> bool:
+        return value.type.lanes == 1
+
+    def active(self, predicate: tuple[Less, ...]) -> Value | None:
+        """The lanes (or the i1) in which a statement does anything; None for all."""
+        condition = self.condition(predicate)
+        if self.lanes is None or self.lanes.mask is None:
+            if self.lanes is not None and condition is not None and condition.type.lanes == 1:
+                return self.writer.splat(condition, self.lanes.count)
+            return condition
+        if condition is None:
+            return self.lanes.mask
+        if condition.type.lanes == 1:
+            condition = self.writer.splat(condition, self.lanes.count)
+        return self.writer.and_(self.lanes.mask, condition)
+
+    # -- addresses
+
+    def _address(self, access: Access, index: IntExpr) -> Value:
+        """The address of a scalar index, computed as far out as it can be."""
+        w = self.writer
+        element = storage_type(access.buffer.dtype).element
+        rest, constant = split_constant(self.scopes.resolve(index))
+        pointer = self.phase.pointers[access.buffer]
+        if rest is not ZERO:
+            key = ("address", access.buffer, rest)
+            found = None
+            for scope in self.scopes.open:
+                found = scope.others.get(key) or found
+            if found is None:
+                offset = self.scopes.integer(rest)
+                with self.scopes.at(self.scopes.level_of_expr(rest)) as scope:
+                    found = w.element_pointer(pointer, element, offset)
+                    scope.others[key] = found
+            pointer = found
+        return w.element_pointer(pointer, element, w.constant(constant, I64))
+
+    def _indexed(self, access: Access) -> tuple[IntExpr, IntExpr | None]:
+        """(index of the first lane, step along the lanes: None where it isn't affine)."""
+        index = self.scopes.resolve(access.index)
+        lanes = self.lanes
+        if lanes is None:
+            return index, ZERO
+        if access.buffer in self.phase.widened:
+            return index * lanes.count, ONE
+        if lanes.symbol not in index.symbols:
+            return index, ZERO
+        step = stride_along(index, lanes)
+        return (first_lane(index, lanes) if step is not None else index), step
+
+    # -- reading
+
+    def operand(self, operand: Operand, dtype: DataType, active: Value | None) -> Value:
+        """An operand in the compute type of `dtype`, one value a lane."""
+        lanes = self.lanes.count if self.lanes is not None else 1
+        match operand:
+            case Literal(value=number):
+                return self._literal(number, dtype, lanes)
+            case ScalarParameter():
+                return self._scalar_parameter(operand, dtype, lanes)
+            case IndexValue(expr=expr):
+                if self.lanes is None:
+                    value = self.scopes.integer(expr)
+                else:
+                    value = vector_integer(self.scopes, expr, self.lanes)
+                return emit_cast(self.writer, value, DataType.Int, dtype)
+            case Access():
+                return self.load(operand, active)
+
+    def _literal(self, number: complex, dtype: DataType, lanes: int) -> Value:
+        if isinstance(number, complex):
+            raise InternalError(expected("cpu codegen", "a real constant", number))
+        type_ = compute_type(dtype, lanes)
+        if type_.is_float:
+            return self.writer.constant(float(number), type_)
+        if dtype is DataType.Bool:
+            return self.writer.constant(bool(number), type_)
+        return self.writer.constant(int(number), type_)
+
+    def _scalar_parameter(
+        self, operand: ScalarParameter, dtype: DataType, lanes: int
+    ) -> Value:
+        """Converted and spread over the lanes before all loops."""
+        key = ("scalar", operand.name, dtype, lanes)
+        outermost = self.scopes.open[0]
+        if key not in outermost.others:
+            with self.scopes.at(0) if self.scopes.level else self.scopes.at(1):
+                w, bits = self.writer, self.scalars[operand.name]
+                if operand.dtype in (DataType.Double, DataType.Float, DataType.Half,
+                                     DataType.BFloat16):
+                    value = emit_cast(w, w.bitcast(bits, "double"), DataType.Double, dtype)
+                elif operand.dtype is DataType.Bool:
+                    one = w.icmp("ne", bits, w.constant(0, I64))
+                    value = emit_cast(w, one, DataType.Bool, dtype)
+                else:
+                    value = emit_cast(w, bits, DataType.Int, dtype)
+                outermost.others[key] = w.splat(value, lanes)
+        return outermost.others[key]
+
+    def load(self, access: Access, active: Value | None) -> Value:
+        """A tensor's element(s) in compute type."""
+        if access.buffer in self.phase.registers:
+            return self._register(access)
+        self._flush_if_pending(access)
+        index, step = self._indexed(access)
+        w, dtype = self.writer, access.buffer.dtype
+        if access.buffer.memory is not MemoryType.global_:
+            active = self.lanes.mask if self.lanes is not None else None
+        if self.lanes is None:
+            return self._guarded_scalar(access, index, active)
+        count = self.lanes.count
+        type_ = storage_type(dtype, count)
+        if step is ZERO:
+            return w.splat(self._scalar_in_lanes(access, index, active), count)
+        if step is ONE:
+            pointer = self._address(access, index)
+            alignment = size_in_bytes(dtype)
+            if active is None:
+                value = w.load(type_, pointer, alignment)
+            else:
+                value = w.masked_load(type_, pointer, active, alignment)
+            return load_convert(w, value, dtype)
+        value = w.gather(type_, self._addresses(access, index, step),
+                         active if active is not None else self._all(count), size_in_bytes(dtype))
+        return load_convert(w, value, dtype)
+
+    def _all(self, count: int) -> Value:
+        return self.writer.constant(True, I1.with_lanes(count))
+
+    def _addresses(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
+        """One address a lane."""
+        w, lanes = self.writer, self.lanes
+        assert lanes is not None
+        element = storage_type(access.buffer.dtype).element
+        if step is None:
+            offsets = vector_integer(self.scopes, index, lanes)
+            return w.element_pointer(self.phase.pointers[access.buffer], element, offsets)
+        key = ("steps", step, lanes.count)
+        level = self.scopes.level_of_expr(step)
+        found = next((s.others[key] for s in self.scopes.open if key in s.others), None)
+        if found is None:
+            amount = self.scopes.integer(step)
+            with self.scopes.at(level) as scope:
+                numbers = w.lane_numbers(I64.with_lanes(lanes.count))
+                found = w.mul(numbers, w.splat(amount, lanes.count))
+                scope.others[key] = found
+        return w.element_pointer(self._address(access, index), element, found)
+
+    def _register(self, access: Access) -> Value:
+        """The SSA value of a register; a scalar from outside is spread over the lanes there."""
+        value, level = self.values[access.buffer]
+        count = self.lanes.count if self.lanes is not None else 1
+        if value.type.lanes == count:
+            return value
+        if value.type.lanes != 1:
+            raise InternalError(
+                expected("cpu codegen", f"T{access.buffer.name} outside of its lanes", "a vector")
+            )
+        key = ("splat", value.name, count)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        with self.scopes.at(level) as scope:
+            spread = self.writer.splat(value, count)
+            scope.others[key] = spread
+        return spread
+
+    def _scalar_in_lanes(self, access: Access, index: IntExpr, active: Value | None) -> Value:
+        """One element that all lanes read; not read at all where no lane is active.
+
+        Inputs don't change during a call, so an unconditional read moves out of the loops.
+        """
+        if active is not None:
+            return self._guarded_scalar(access, index, self.writer.any(active))
+        resolved = self.scopes.resolve(index)
+        level = self.scopes.level_of_expr(resolved)
+        if not self._is_read_only(access) or level >= self.scopes.level:
+            return self._guarded_scalar(access, index, None)
+        key = ("element", access.buffer, resolved)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        pointer = self._address(access, resolved)
+        dtype = access.buffer.dtype
+        with self.scopes.at(level) as scope:
+            raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
+            value = load_convert(self.writer, raw, dtype)
+            scope.others[key] = value
+        return value
+
+    def _is_read_only(self, access: Access) -> bool:
+        return any(
+            t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors
+        )
+
+    def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
+        """A scalar load, under a branch where there is a condition; zero where it fails."""
+        w, dtype = self.writer, access.buffer.dtype
+        type_, alignment = storage_type(dtype), size_in_bytes(dtype)
+        if active is None:
+            return load_convert(w, w.load(type_, self._address(access, index), alignment), dtype)
+        pointer = self._address(access, index)
+        before, then, done = w.fresh("test"), w.fresh("read"), w.fresh("done")
+        w.branch(before)
+        w.label(before)
+        w.branch_if(active, then, done)
+        w.label(then)
+        value = w.load(type_, pointer, alignment)
+        w.branch(done)
+        w.label(done)
+        loaded = w.phi(type_, [(value, then), (w.constant(0, type_), before)])
+        return load_convert(w, loaded, dtype)
+
+    # -- writing
+
+    def store(self, access: Access, value: Value, active: Value | None) -> None:
+        """Writes a value in compute type; nothing where not active."""
+        if access.buffer in self.phase.registers:
+            self.values[access.buffer] = (value, self.scopes.level)
+            return
+        w, dtype = self.writer, access.buffer.dtype
+        if access.buffer.memory is not MemoryType.global_:
+            active = self.lanes.mask if self.lanes is not None else None
+        stored = store_convert(w, value, dtype)
+        index, step = self._indexed(access)
+        alignment = size_in_bytes(dtype)
+        if self.lanes is None:
+            self._guarded_store(access, stored, index, active)
+        elif step is ONE:
+            pointer = self._address(access, index)
+            if active is not None:
+                w.masked_store(stored, pointer, active, alignment)
+            elif self._may_stream(access, index):
+                self.pending.append((stored, pointer, alignment))
+                if not self._in_unrolled():
+                    self.flush_streaming()
+            else:
+                w.store(stored, pointer, alignment)
+        elif step is ZERO:
+            first = w.extractelement(stored, 0)
+            self._guarded_store(access, first, index, None if active is None else w.any(active))
+        else:
+            addresses = self._addresses(access, index, step)
+            mask = active if active is not None else self._all(self.lanes.count)
+            w.scatter(stored, addresses, mask, alignment)
+
+    def _guarded_store(
+        self, access: Access, value: Value, index: IntExpr, active: Value | None
+    ) -> None:
+        alignment = size_in_bytes(access.buffer.dtype)
+        pointer = self._address(access, index)
+        if active is None:
+            self.writer.store(value, pointer, alignment)
+            return
+        self.phase.branch_on(active, lambda: self.writer.store(value, pointer, alignment))
+
+    # -- streaming stores
+
+    def _in_unrolled(self) -> bool:
+        return bool(self.scopes.constants)
+
+    def _may_stream(self, access: Access, index: IntExpr) -> bool:
+        """Outputs may bypass the caches: noted with what must be aligned for it."""
+        assert self.lanes is not None
+        is_output = any(
+            t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
+        )
+        size = size_in_bytes(access.buffer.dtype) * self.lanes.count
+        if not is_output or size not in (16, 32, 64):
+            return False
+        loops = {s for s in self.scopes.level_of if self.scopes.level_of[s] > 0}
+        rest, constant = split_constant(self.scopes.resolve(index))
+        if constant % self.lanes.count:
+            return False
+        from ...ir.scalars import Integer, product, terms_of
+
+        for monomial, coefficient in terms_of(rest):
+            outside: list[IntExpr | int] = []
+            for atom in monomial:
+                if isinstance(atom, Symbol) and atom in loops:
+                    continue
+                if atom.symbols & loops:
+                    return False
+                outside.append(atom)
+            step = product(outside) * coefficient
+            if not (isinstance(step, Integer) and step.value % self.lanes.count == 0):
+                self.streaming[(step, self.lanes.count)] = None
+        return True
+
+    def _flush_if_pending(self, access: Access) -> None:
+        is_output = any(
+            t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
+        )
+        if is_output:
+            self.flush_streaming()
+
+    def flush_streaming(self) -> None:
+        """Writes the collected vectors, past the caches where the launch says so."""
+        if not self.pending:
+            return
+        w, pending = self.writer, self.pending
+        self.pending = []
+        assert self.streaming_flag is not None
+        past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("stored")
+        w.branch_if(self.streaming_flag, past, through)
+        w.label(past)
+        for value, pointer, _ in pending:
+            whole = value.type.lanes * value.type.bits // 8
+            w.store(value, pointer, whole, ", !nontemporal !0")
+        w.branch(done)
+        w.label(through)
+        for value, pointer, alignment in pending:
+            w.store(value, pointer, alignment)
+        w.branch(done)
+        w.label(done)
+
+    # -- operations
+
+    def _compute(self, statement: Compute) -> None:
+        active = self.active(statement.predicate)
+        types = statement.compute
+        if statement.op == "iota":
+            start, step, index = (
+                self.operand(o, d, active) for o, d in zip(statement.inputs, types, strict=True)
+            )
+            dtype = types[0]
+            scaled = emit_op(self.writer, "mul", [index, step], dtype, dtype)
+            value = emit_op(self.writer, "add", [start, scaled], dtype, dtype)
+        elif statement.op == "set":
+            value = self.operand(statement.inputs[0], types[0], active)
+        else:
+            operands = [
+                self.operand(o, d, active) for o, d in zip(statement.inputs, types, strict=True)
+            ]
+            value = emit_op(self.writer, statement.op, operands, types[-1], statement.result)
+        self.store(statement.output, value, active)
+
+    # -- reductions
+
+    def _initialise(self, statement: Initialise) -> None:
+        lanes = self.lanes.count if self.lanes is not None else 1
+        active = self.lanes.mask if self.lanes is not None else None
+        if statement.op == "welford":
+            values = initial_welford(self.writer, statement.outputs[0].buffer.dtype, lanes)
+        else:
+            dtype = statement.outputs[0].buffer.dtype
+            values = [self._identity(statement.op, dtype, lanes)]
+        for access, value in zip(statement.outputs, values, strict=True):
+            self.store(access, value, active)
+
+    def _identity(self, op: str, dtype: DataType, lanes: int) -> Value:
+        return self._literal(REDUCTIONS[op].identity(dtype), dtype, lanes)
+
+    def _accumulator_step(self, access: Access) -> IntExpr | None:
+        return self._indexed(access)[1]
+
+    def _reduce(self, statement: Reduce) -> None:
+        active = self.active(statement.predicate)
+        across_lanes = (
+            self.lanes is not None and self._accumulator_step(statement.outputs[0]) is ZERO
+        )
+        if statement.op == "welford":
+            self._reduce_welford(statement, active, across_lanes)
+            return
+        access = statement.outputs[0]
+        dtype = access.buffer.dtype
+        value = self.operand(statement.inputs[0], dtype, active)
+        value = self._converted(statement.inputs[0], value, dtype)
+        if across_lanes:
+            if active is not None:
+                value = self.writer.select(
+                    active, value, self._identity(statement.op, dtype, value.type.lanes)
+                )
+            value = self._across(statement.op, value, dtype)
+            self._combine_scalar(statement.op, access, value, dtype)
+            return
+        if self.lanes is None and active is not None:
+            self.phase.branch_on(
+                active, lambda: self._accumulate(statement.op, access, value, dtype, None)
+            )
+            return
+        self._accumulate(statement.op, access, value, dtype, active)
+
+    def _converted(self, operand: Operand, value: Value, dtype: DataType) -> Value:
+        """A literal or parameter came in `dtype`; a tensor in its own compute type."""
+        if isinstance(operand, Access):
+            return emit_cast(self.writer, value, operand.buffer.dtype, dtype)
+        return value
+
+    def _combined(self, op: str, a: Value, b: Value, dtype: DataType) -> Value:
+        return emit_op(self.writer, REDUCTIONS[op].combine, [a, b], dtype, dtype)
+
+    def _accumulate(
+        self, op: str, access: Access, value: Value, dtype: DataType, active: Value | None
+    ) -> None:
+        old = self.load(access, None)
+        new = self._combined(op, old, value, dtype)
+        if active is not None:
+            new = self.writer.select(active, new, old)
+        self.store(access, new, active)
+
+    def _across(self, op: str, vector: Value, dtype: DataType) -> Value:
+        """Combines the lanes of a vector, halving it."""
+        while vector.type.lanes > 1:
+            low, high = halves(self.writer, vector)
+            vector = self._combined(op, low, high, dtype)
+        return vector
+
+    def _combine_scalar(self, op: str, access: Access, value: Value, dtype: DataType) -> None:
+        """accumulator = combine(accumulator, value), once for all lanes."""
+        w = self.writer
+        index, _ = self._indexed(access)
+        pointer = self._address(access, index)
+        alignment = size_in_bytes(dtype)
+        old = load_convert(w, w.load(storage_type(dtype), pointer, alignment), dtype)
+        new = self._combined(op, old, value, dtype)
+        w.store(store_convert(w, new, dtype), pointer, alignment)
+
+    def _reduce_welford(
+        self, statement: Reduce, active: Value | None, across_lanes: bool
+    ) -> None:
+        w = self.writer
+        dtype = statement.outputs[0].buffer.dtype
+        kinds = (dtype, dtype, DataType.Int)
+        values = [
+            self._converted(o, self.operand(o, k, active), k)
+            for o, k in zip(statement.inputs, kinds, strict=False)
+        ]
+        lanes = self.lanes.count if self.lanes is not None else 1
+        state = values if len(values) == 3 else welford_of_values(w, values[0], dtype)
+        if active is not None:
+            empty = initial_welford(w, dtype, lanes)
+            state = [w.select(active, a, b) for a, b in zip(state, empty, strict=True)]
+        if across_lanes:
+            state = reduce_welford_lanes(w, state, dtype)
+            saved, self.lanes = self.lanes, None
+            self._accumulate_welford(statement, state, dtype)
+            self.lanes = saved
+            return
+        self._accumulate_welford(statement, state, dtype)
+
+    def _accumulate_welford(
+        self, statement: Reduce, state: list[Value], dtype: DataType
+    ) -> None:
+        old = [self.load(access, None) for access in statement.outputs]
+        new = combine_welford(self.writer, old, state, dtype)
+        active = self.lanes.mask if self.lanes is not None else None
+        for access, value in zip(statement.outputs, new, strict=True):
+            self.store(access, value, active)
+

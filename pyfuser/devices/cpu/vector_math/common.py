@@ -1,0 +1,184 @@
+"""What the vector math routines share: constants, polynomials, exact sums, bits, outlined helpers.
+
+A routine takes a `FunctionWriter` and values of one type (float or double, any number of lanes)
+and prints instructions with no branch. `outlined` wraps a large or branching routine into an
+internal function of the module that is called instead, so that it is compiled once and its
+branches stay out of the caller's loop. `widened` computes float32 through the float64 routine
+and rounds once. Source: error-free transformations after Dekker (1971) and Knuth (TAOCP 2,
+4.2.2).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from pyfuser.devices.cpu.llvm_writer import FunctionWriter, LLVMType, Value
+
+Routine = Callable[..., Value]
+
+# Attributes that keep 512-bit vectors in registers on machines that have them.
+VECTOR_ATTRIBUTES = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
+
+# (mantissa bits, bits of 1.0, the number that rounds to an integer when added, its bits)
+_FORMATS = {
+    "float": (23, 0x3F800000, 12582912.0, 0x4B400000),
+    "double": (52, 0x3FF0000000000000, 6755399441055744.0, 0x4338000000000000),
+}
+
+
+def mantissa_bits(type: LLVMType) -> int:
+    """Stored mantissa bits: 23 or 52."""
+    return _FORMATS[type.element][0]
+
+
+def one_bits(type: LLVMType) -> int:
+    """The bits of 1.0."""
+    return _FORMATS[type.element][1]
+
+
+def rounding_shift(type: LLVMType) -> tuple[float, int]:
+    """1.5 * 2**mantissa_bits and its bits: x + it holds round(x) in its low bits."""
+    return _FORMATS[type.element][2:]
+
+
+def is_double(x: Value) -> bool:
+    """True for double lanes, False for float lanes."""
+    return x.type.element == "double"
+
+
+def polynomial(w: FunctionWriter, x: Value, coefficients: Sequence[float]) -> Value:
+    """c[0] + c[1] x + c[2] x^2 + ... by Horner's rule."""
+    value = w.constant(coefficients[-1], x.type)
+    for coefficient in coefficients[-2::-1]:
+        value = w.fma(value, x, w.constant(coefficient, x.type))
+    return value
+
+
+def outlined(routine: Routine) -> Routine:
+    """The routine as an internal function of the module, called where it is used."""
+    base = f"pyfuser.{routine.__name__}"
+
+    @functools.wraps(routine)
+    def call(w: FunctionWriter, *arguments: Value) -> Value:
+        name = f"{base}.{arguments[0].type.mangled}"
+        if name not in w.definitions:
+            w.definitions[name] = (
+                ""  # holds the place: helpers are printed in the order of first use
+            )
+            w.definitions[name] = _define(w, name, routine, arguments)
+        return w.pure(
+            arguments[0].type,
+            f"call {arguments[0].type} @{name}({', '.join(a.typed for a in arguments)})",
+        )
+
+    return call
+
+
+def _define(w: FunctionWriter, name: str, routine: Routine, arguments: Sequence[Value]) -> str:
+    inner = FunctionWriter(has_fma=w.has_fma, has_avx512=w.has_avx512)
+    inner.declarations, inner.definitions = w.declarations, w.definitions
+    parameters = [Value(f"%a{i}", a.type) for i, a in enumerate(arguments)]
+    inner.label("entry")
+    inner.ret(routine(inner, *parameters))
+    head = f"define internal {arguments[0].type} @{name}({', '.join(p.typed for p in parameters)})"
+    body = "\n".join(inner.lines)
+    return f"{head} nounwind willreturn memory(none) {VECTOR_ATTRIBUTES} {{\n{body}\n}}"
+
+
+def widened(routine: Routine) -> Routine:
+    """The double routine, also for float: computed in double and rounded once at the end."""
+
+    @functools.wraps(routine)
+    def call(w: FunctionWriter, *arguments: Value) -> Value:
+        if is_double(arguments[0]):
+            return routine(w, *arguments)
+        value = routine(w, *(w.fpext(a, "double") for a in arguments))
+        return w.fptrunc(value, "float")
+
+    return call
+
+
+def rare_branch(w: FunctionWriter, rare: Value, usual: Value, slow: Callable[[], Value]) -> Value:
+    """`usual` where no lane of `rare` is true, else per lane `slow()` or `usual`.
+
+    Opens basic blocks, so it stands only in outlined routines.  `usual` is computed before.
+    """
+    slow_block, join, before = w.fresh("rare"), w.fresh("join"), w.fresh("usual")
+    w.branch(before)
+    w.label(before)
+    w.branch_if(w.any(rare), slow_block, join)
+    w.label(slow_block)
+    merged = w.select(rare, slow(), usual)
+    w.branch(join)
+    w.label(join)
+    return w.phi(usual.type, ((merged, slow_block), (usual, before)))
+
+
+def two_sum(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+    """a + b as an unevaluated sum (rounded, error), for any a and b."""
+    total = w.fadd(a, b)
+    b_part = w.fsub(total, a)
+    a_error = w.fsub(a, w.fsub(total, b_part))
+    return total, w.fadd(a_error, w.fsub(b, b_part))
+
+
+def fast_two_sum(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+    """As `two_sum` where |a| >= |b| or a == 0."""
+    total = w.fadd(a, b)
+    return total, w.fsub(b, w.fsub(total, a))
+
+
+def two_product(w: FunctionWriter, a: Value, b: Value) -> tuple[Value, Value]:
+    """a * b as (rounded, error); without fma by Dekker's splitting, for |a|, |b| < 2**990."""
+    product = w.fmul(a, b)
+    if w.has_fma:
+        return product, w.fma(a, b, w.fneg(product))
+    a_high, a_low = _split(w, a)
+    b_high, b_low = _split(w, b)
+    error = w.fsub(w.fmul(a_high, b_high), product)
+    error = w.fadd(error, w.fmul(a_high, b_low))
+    error = w.fadd(error, w.fmul(a_low, b_high))
+    return product, w.fadd(error, w.fmul(a_low, b_low))
+
+
+def _split(w: FunctionWriter, a: Value) -> tuple[Value, Value]:
+    factor = float((1 << (27 if is_double(a) else 12)) + 1)
+    scaled = w.fmul(a, w.constant(factor, a.type))
+    high = w.fsub(scaled, w.fsub(scaled, a))
+    return high, w.fsub(a, high)
+
+
+def scale_by_power(w: FunctionWriter, x: Value, shifted: Value) -> Value:
+    """x * 2**n where `shifted` is n plus the rounding shift of the type; twice the exponent range.
+
+    Overflows to infinity and rounds into the subnormals once: 2**n is applied as two factors.
+    """
+    type = x.type
+    shift, shift_bits = rounding_shift(type)
+    del shift
+    if w.has_avx512 and type.lanes * type.bits == 512:
+        n = w.fsub(shifted, w.constant(rounding_shift(type)[0], type))
+        return _scalef(w, x, n)
+    del shift_bits  # it is even, and shifted out of the exponent field below
+    bits, width = w.bitcast(shifted, type.as_integer), mantissa_bits(type)
+    half = w.ashr(bits, w.constant(1, bits.type))
+    first = power_of_two(w, half, type, width)
+    second = power_of_two(w, w.sub(bits, half), type, width)
+    return w.fmul(w.fmul(x, first), second)
+
+
+def _scalef(w: FunctionWriter, x: Value, n: Value) -> Value:
+    """The AVX-512 instruction x * 2**floor(n): the same result in one instruction."""
+    suffix, mask = ("ps", "i16") if x.type.element == "float" else ("pd", "i8")
+    name = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
+    declaration = f"declare {x.type} @{name}({x.type}, {x.type}, {x.type}, {mask}, i32 immarg)"
+    w.declarations.setdefault(name, declaration)
+    zero = f"{x.type} zeroinitializer"
+    return w.pure(x.type, f"call {x.type} @{name}({x.typed}, {n.typed}, {zero}, {mask} -1, i32 4)")
+
+
+def power_of_two(w: FunctionWriter, n: Value, type: LLVMType, width: int) -> Value:
+    """2**n for an integer n in the normal exponent range; bits above the exponent don't matter."""
+    bits = w.shl(n, w.constant(width, n.type))
+    return w.bitcast(w.add(bits, w.constant(one_bits(type), n.type)), type)

@@ -1,0 +1,169 @@
+"""sin, cos, tan over vectors of float or double; float reduces in double, and tan stays in it.
+
+x = n pi / 2 + r, |r| <= pi / 4, with pi / 2 in four parts of 30 bits so that n times a part is
+exact for |n| < 2**22 (Cody and Waite), the differences kept with their rounding error. sin r and
+cos r are polynomials in r**2; n's low bits pick and sign them. Rare larger arguments (over
+2**22) leave the vector path in a branch for the C library, lane by lane. Coefficients: Chebyshev
+interpolation with 50 digits.
+"""
+
+from __future__ import annotations
+
+from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math.common import (
+    fast_two_sum,
+    is_double,
+    outlined,
+    polynomial,
+    rare_branch,
+    rounding_shift,
+    widened,
+)
+
+_TWO_OVER_PI = 0.6366197723675814
+_HALF_PI = (
+    1.570796325802803,
+    9.920935791635221e-10,
+    5.17018297889025e-19,
+    2.9038559739793605e-28,
+)
+# sin r = r + r**3 S(r**2), cos r = 1 - r**2 / 2 + r**4 C(r**2)
+_S = (
+    -0.16666666666666666,
+    0.008333333333333331,
+    -0.00019841269841264821,
+    2.7557319219150783e-06,
+    -2.5052106167335705e-08,
+    1.6058521349954986e-10,
+    -7.586094789672621e-13,
+)
+_C = (
+    0.041666666666666664,
+    -0.0013888888888888887,
+    2.480158730158451e-05,
+    -2.755731922129809e-07,
+    2.0876755754879594e-09,
+    -1.1470455178216906e-11,
+    4.745537017319258e-14,
+)
+# The same for float: sin r = r + r**3 S(r**2), cos r = 1 + r**2 C(r**2).
+_S_FLOAT = (
+    -0.1666666716337204,
+    0.008333329111337662,
+    -0.00019839330343529582,
+    2.7182745725440327e-06,
+)
+_C_FLOAT = (-0.5, 0.04166662320494652, -0.0013886759988963604, 2.4390043108724058e-05)
+# pi / 2 as a number whose product with n is exact, and the rest.
+_HALF_PI_PAIR = (1.5707963267341256, 6.077100506506192e-11)
+_LARGEST = 2.0**22
+
+
+def _reduce(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
+    """(n as an integer, r, what r lost to rounding)."""
+    shift = w.constant(rounding_shift(x.type)[0], x.type)
+    shifted = w.fma(x, w.constant(_TWO_OVER_PI, x.type), shift)
+    n = w.fsub(shifted, shift)
+    first, second, third, last = (w.constant(-part, x.type) for part in _HALF_PI)
+    a = w.fadd(x, w.fmul(n, first))  # exact
+    b_part = w.fmul(n, second)
+    b = w.fadd(a, b_part)
+    b_error = w.fadd(w.fsub(a, b), b_part)
+    c_part = w.fmul(n, third)
+    c = w.fadd(b, c_part)
+    c_error = w.fadd(w.fsub(b, c), c_part)
+    error = w.fma(n, last, w.fadd(b_error, c_error))
+    r, r_error = fast_two_sum(w, c, error)
+    return w.bitcast(shifted, x.type.as_integer), r, r_error
+
+
+def _sine_cosine(w: FunctionWriter, r: Value, r_error: Value) -> tuple[Value, Value]:
+    """(sin, cos) of r + r_error for |r| <= pi / 4."""
+    one = w.constant(1.0, r.type)
+    z = w.fmul(r, r)
+    # sin (r + e) = sin r + e cos r, and cos r is near enough 1 - r**2 / 2
+    half = w.constant(-0.5, r.type)
+    slope = w.fma(z, half, one)
+    cube = w.fmul(w.fmul(z, r), polynomial(w, z, _S))
+    sine = w.fadd(r, w.fma(r_error, slope, cube))
+    # 1 - r**2 / 2 rounds; what it lost is added back with the small terms
+    lead_error = w.fma(z, half, w.fsub(one, slope))
+    tail = w.fma(w.fmul(z, z), polynomial(w, z, _C), lead_error)
+    cosine = w.fadd(slope, w.fsub(tail, w.fmul(r, r_error)))
+    return sine, cosine
+
+
+def _quadrant(w: FunctionWriter, n: Value, bit: int) -> Value:
+    one_bit = w.constant(bit, n.type)
+    return w.icmp("ne", w.and_(n, one_bit), w.constant(0, n.type))
+
+
+def _signed(w: FunctionWriter, value: Value, negative: Value) -> Value:
+    return w.select(negative, w.fneg(value), value)
+
+
+def _with_huge(w: FunctionWriter, name: str, x: Value, value: Value) -> Value:
+    # Infinity goes the slow way too: the reduction would give the wrong kind of NaN only, but
+    # finite huge arguments must.
+    huge = w.fcmp("ogt", w.fabs(x), w.constant(_LARGEST, x.type))
+    return rare_branch(w, huge, value, lambda: w.intrinsic(name, x.type, x))
+
+
+def _reduce_float(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    """(n as an i32, r rounded to float); done in double, which has bits to spare."""
+    wide = w.fpext(x, "double")
+    shift = w.constant(rounding_shift(wide.type)[0], wide.type)
+    shifted = w.fma(wide, w.constant(_TWO_OVER_PI, wide.type), shift)
+    n = w.fsub(shifted, shift)
+    high, low = (w.constant(-part, wide.type) for part in _HALF_PI_PAIR)
+    r = w.fma(n, low, w.fma(n, high, wide))
+    return w.truncate(w.bitcast(shifted, "i64"), "i32"), w.fptrunc(r, "float")
+
+
+def _sine_cosine_float(w: FunctionWriter, r: Value) -> tuple[Value, Value]:
+    z = w.fmul(r, r)
+    sine = w.fma(w.fmul(z, r), polynomial(w, z, _S_FLOAT), r)
+    return sine, w.fma(z, polynomial(w, z, _C_FLOAT), w.constant(1.0, r.type))
+
+
+def _quarter_turns(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
+    """(n, sin r, cos r) with x = n pi / 2 + r."""
+    if not is_double(x):
+        n, r = _reduce_float(w, x)
+        return n, *_sine_cosine_float(w, r)
+    n, r, r_error = _reduce(w, x)
+    return n, *_sine_cosine(w, r, r_error)
+
+
+@outlined
+def sin(w: FunctionWriter, x: Value) -> Value:
+    """Sine of radians."""
+    n, sine, cosine = _quarter_turns(w, x)
+    value = w.select(_quadrant(w, n, 1), cosine, sine)
+    value = _signed(w, value, _quadrant(w, n, 2))
+    # n = 0 and r = 0: the sum above would lose the sign of zero.
+    value = w.select(w.fcmp("oeq", x, w.constant(0.0, x.type)), x, value)
+    return _with_huge(w, "sin", x, value)
+
+
+@outlined
+def cos(w: FunctionWriter, x: Value) -> Value:
+    """Cosine of radians."""
+    n, sine, cosine = _quarter_turns(w, x)
+    value = w.select(_quadrant(w, n, 1), sine, cosine)
+    next_quadrant = w.add(n, w.constant(1, n.type))
+    value = _signed(w, value, _quadrant(w, next_quadrant, 2))
+    return _with_huge(w, "cos", x, value)
+
+
+@outlined
+@widened
+def tan(w: FunctionWriter, x: Value) -> Value:
+    """Tangent of radians."""
+    n, r, r_error = _reduce(w, x)
+    sine, cosine = _sine_cosine(w, r, r_error)
+    odd = _quadrant(w, n, 1)
+    numerator = w.select(odd, w.fneg(cosine), sine)
+    value = w.fdiv(numerator, w.select(odd, sine, cosine))
+    value = w.select(w.fcmp("oeq", x, w.constant(0.0, x.type)), x, value)
+    return _with_huge(w, "tan", x, value)

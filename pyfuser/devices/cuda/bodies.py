@@ -1,0 +1,260 @@
+"""The body of one phase: kernel statements -> lines of CUDA C++.
+
+Loops over grid and block axes are bindings: they vanish, leaving a condition where not every thread
+takes part.  A barrier and a reduction across threads need all threads of the block, so they stand
+outside of all conditions, and what would have kept a thread away makes it contribute the identity.
+A statement that writes memory and stands in no loop over an axis that the phase launches is run by
+index 0 of that axis only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...errors import InternalError, ScheduleError, expected
+from ...ir.domains import BLOCK, ParallelType
+from ...ir.kernel import (
+    Access,
+    Allocate,
+    Barrier,
+    Buffer,
+    Compute,
+    For,
+    Initialise,
+    Less,
+    Phase,
+    Reduce,
+    Statement,
+    accesses,
+    walk,
+)
+from ...ir.scalars import Integer
+from ...ir.schedule import MemoryType
+from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
+from .expressions import (
+    COMBINERS,
+    ExpressionWriter,
+    contribution,
+    identity,
+    is_variable,
+)
+from .shared_memory import SCRATCH
+from .spelling import index_text, symbol_name, type_name
+from .vector_copies import vector_copy
+
+Axes = frozenset[ParallelType]
+
+# A loop that indexes registers is unrolled up to this many iterations, as only constant indices
+# keep an array in registers; longer arrays spill whatever is done.
+_MOST_UNROLLED = 64
+
+# A comment says how each tensor of a loop is computed up to this many, then only which they are.
+_MOST_EXPLAINED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands.
+
+    `axes` are those of its grid and block loops, `conditions` what it runs under, as far as no `if`
+    around it says so, and `computed` is the comment on the loop around it.
+    """
+
+    axes: Axes = frozenset()
+    conditions: Conditions = ()
+    computed: str = ""
+
+
+def is_collective(statement: Statement) -> bool:
+    """True for what all threads of the block have to reach together."""
+    return isinstance(statement, Barrier) or (
+        isinstance(statement, Reduce) and bool(statement.block)
+    )
+
+
+def writes(statement: Statement) -> list[Buffer]:
+    """The buffers a statement itself writes."""
+    match statement:
+        case Compute(output=output):
+            return [output.buffer]
+        case Initialise(outputs=outputs) | Reduce(outputs=outputs):
+            return [output.buffer for output in outputs]
+        case _:
+            return []
+
+
+def idle_axes(statement: Statement, axes: Axes, phase: Phase) -> list[ParallelType]:
+    """The launched axes along which a statement in loops over `axes` would repeat its write."""
+    memories = {buffer.memory for buffer in writes(statement)}
+    launched = [*phase.block]
+    if MemoryType.global_ in memories:
+        launched = [*phase.grid, *phase.block]
+    elif MemoryType.shared not in memories:
+        return []
+    if isinstance(statement, Reduce):
+        axes = axes - set(statement.block)
+    return [axis for axis in launched if axis not in axes]
+
+
+def partly_idle(phase: Phase) -> Axes:
+    """The launched axes that some statement of the phase isn't spread over."""
+
+    def visit(body: Sequence[Statement], axes: Axes) -> Iterator[ParallelType]:
+        for statement in body:
+            yield from idle_axes(statement, axes, phase)
+            if isinstance(statement, For):
+                yield from visit(statement.body, axes | {statement.parallel_type})
+
+    return frozenset(visit(phase.body, frozenset()))
+
+
+class BodyWriter:
+    """Prints the statements of one phase."""
+
+    def __init__(self, phase: Phase) -> None:
+        self.phase = phase
+        self.expressions = ExpressionWriter()
+        self._extents = {**phase.grid, **phase.block}
+        self._partly_idle = partly_idle(phase)
+
+    def lines(self) -> list[str]:
+        """The body of the phase."""
+        return assemble(self._items(self.phase.body, _Place()))
+
+    def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
+        return [item for statement in body for item in self._statement(statement, place)]
+
+    def _statement(self, statement: Statement, place: _Place) -> list[Item]:
+        match statement:
+            case For() if statement.parallel_type.is_thread:
+                return self._binding(statement, place)
+            case For():
+                return [self._loop(statement, place)]
+            case Allocate(buffer=buffer):
+                return _declaration(buffer)
+            case Barrier():
+                return [Item(["__syncthreads();"])]
+            case Reduce(block=block) if block:
+                return self._block_reduction(statement, place)
+            case Initialise():
+                return [self._item(statement, place, self.expressions.initialise(statement))]
+            case Compute():
+                return [self._item(statement, place, self.expressions.compute(statement))]
+            case Reduce():
+                return [self._item(statement, place, self.expressions.accumulate(statement))]
+
+    def _item(self, statement: Statement, place: _Place, lines: list[str]) -> Item:
+        firsts = [is_first(axis) for axis in idle_axes(statement, place.axes, self.phase)]
+        predicate = statement.predicate if isinstance(statement, Compute | Reduce) else ()
+        return Item(lines, without_repeats([*firsts, *place.conditions, *predicate]))
+
+    def _binding(self, loop: For, place: _Place) -> list[Item]:
+        """A loop over a grid or block axis: a condition where the axis is launched longer."""
+        kind, launched = loop.parallel_type, self._extents.get(loop.parallel_type)
+        exact = launched is loop.stop and (
+            isinstance(launched, Integer) or kind not in self._partly_idle
+        )
+        conditions = place.conditions
+        if not exact:
+            conditions = without_repeats([*conditions, Less(loop.index, loop.stop)])
+        inner = replace(place, axes=place.axes | {kind}, conditions=conditions)
+        return self._items(loop.body, inner)
+
+    def _loop(self, loop: For, place: _Place) -> Item:
+        computed = _computed(loop)
+        inner = replace(place, computed=computed)
+        comment = [] if computed == place.computed else [f"// {computed}"]
+        if any(map(is_collective, walk(loop.body))):
+            _check_uniform(loop)
+            return Item([*comment, *_loop_lines(loop, self._items(loop.body, inner))])
+        items = self._items(loop.body, replace(inner, conditions=()))
+        items, shared = hoisted(items, loop.index)
+        conditions = without_repeats([*place.conditions, *shared])
+        lines = _loop_lines(loop, items)
+        copy = vector_copy(loop)
+        if copy is not None:
+            whole = tuple(c for c in copy.conditions if c not in conditions)
+            lines = [copy.call] if not whole else _either(Item([copy.call], whole), lines)
+        return Item([*comment, *lines], conditions)
+
+    def _block_reduction(self, statement: Reduce, place: _Place) -> list[Item]:
+        """Every thread gets the total; the first along the reduced axes writes it to memory."""
+        output = statement.outputs[0].buffer
+        kind, nothing = type_name(output.dtype), identity(statement.op, output.dtype)
+        combiner = f"{COMBINERS[statement.op]}<{kind}>()"
+        if statement.op == "welford":
+            kind, nothing = f"welford<{kind}>", f"welford<{kind}>{{0, 0, 0}}"
+        own, total = f"{output.name}_own", f"{output.name}_total"
+        conditions = without_repeats([*place.conditions, *statement.predicate])
+        value = contribution(statement)
+        axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
+        items = [Item([f"{kind} {own} = {nothing if conditions else value};"])]
+        if conditions:
+            items.append(Item([f"{own} = {value};"], conditions))
+        pointer = f"reinterpret_cast<{kind}*>({SCRATCH})"
+        reduced = f"block_reduce<{axes}>({own}, {combiner}, {pointer})"
+        items.append(Item([f"const {kind} {total} = {reduced};"]))
+        accumulated = self.expressions.accumulate(statement, total)
+        if any(buffer.memory is not MemoryType.local for buffer in writes(statement)):
+            return [*items, self._item(statement, place, accumulated)]
+        return [*items, Item(accumulated)]
+
+
+def _computed(loop: For) -> str:
+    """What a loop computes: `T3 = add(T1, T2)` for each tensor, or just the names of many."""
+    found: dict[str, str] = {}
+    for statement in walk(loop.body):
+        for buffer in writes(statement):
+            found.setdefault(buffer.name, buffer.name)
+        if isinstance(statement, Compute | Reduce):
+            outputs = ", ".join(buffer.name for buffer in writes(statement))
+            inputs = ", ".join(
+                i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
+            )
+            found[writes(statement)[0].name] = f"{outputs} = {statement.op}({inputs})"
+    return ", ".join(found if len(found) > _MOST_EXPLAINED else found.values())
+
+
+def _declaration(buffer: Buffer) -> list[Item]:
+    """A variable or an array in registers; shared memory is declared at the kernel's beginning."""
+    if buffer.memory is not MemoryType.local:
+        return []
+    if not isinstance(buffer.size, Integer):
+        what = f"{buffer.name}, which is in registers, to have a constant size"
+        hint = "inline it, split its axes by numbers, or put it in shared or global memory"
+        raise ScheduleError(expected("cuda", what, f"{buffer.size} elements", hint))
+    size = "" if is_variable(buffer) else f"[{buffer.size}]"
+    return [Item([f"{type_name(buffer.dtype)} {buffer.name}{size};"], is_declaration=True)]
+
+
+def _check_uniform(loop: For) -> None:
+    """A loop with a barrier inside must run as often in every thread of the block."""
+    names = {axis.value for axis in BLOCK}
+    if any(symbol.name in names for symbol in loop.start.symbols | loop.stop.symbols):
+        what = f"loop {loop.index} around a barrier to be as long in all threads"
+        raise InternalError(expected("cuda", what, f"[{loop.start}, {loop.stop})"))
+
+
+def _loop_lines(loop: For, items: Sequence[Item]) -> list[str]:
+    name = symbol_name(loop.index)
+    header = f"for (int64_t {name} = {index_text(loop.start)}; {name} < {index_text(loop.stop)};"
+    lines = [f"{header} ++{name}) {{", *indented(assemble(items)), "}"]
+    return ["#pragma unroll", *lines] if _is_unrolled(loop) else lines
+
+
+def _is_unrolled(loop: For) -> bool:
+    if loop.parallel_type in (ParallelType.unroll, ParallelType.vectorize):
+        return True
+    if not isinstance(loop.stop, Integer) or loop.stop.value > _MOST_UNROLLED:
+        return False
+    return any(
+        loop.index in access.index.symbols and access.buffer.memory is MemoryType.local
+        for statement in walk(loop.body)
+        for access in accesses(statement)
+    )
+
+
+def _either(whole: Item, otherwise: list[str]) -> list[str]:
+    """`if (conditions) { item } else { otherwise }`."""
+    return [*assemble([whole])[:-1], "} else {", *indented(otherwise), "}"]

@@ -1,0 +1,209 @@
+"""Kernel -> CUDA C++ text, and how to launch it.
+
+Each phase of a kernel becomes one `extern "C" __global__` function, since a grid-wide
+synchronisation is the boundary between two launches.  The text is what a person reads; a compiler
+gets it behind the device helpers (device_helpers.py).  Launch geometry and the sizes of shared
+memory stay symbolic: one text serves all sizes.
+Invariant: a function takes exactly the tensors, sizes, strides and scalars that it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...dtypes import size_in_bytes
+from ...ir.domains import BLOCK, GRID, ParallelType
+from ...ir.kernel import (
+    Allocate,
+    Buffer,
+    Compute,
+    For,
+    IndexValue,
+    Kernel,
+    Phase,
+    Reduce,
+    ScalarParameter,
+    accesses,
+    walk,
+)
+from ...ir.scalars import ONE, Integer, IntExpr, Symbol, evaluate, maximum, product
+from ...ir.schedule import MemoryType
+from .bodies import BodyWriter, partly_idle
+from .conditions import indented
+from .shared_memory import SharedArray, shared_layout
+from .spelling import symbol_name, type_name
+
+# A tensor or scratch buffer is passed as its address, a symbol as int64_t, a scalar as itself.
+Parameter = Buffer | Symbol | ScalarParameter
+Extents = tuple[IntExpr, IntExpr, IntExpr]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One function, its grid and block (x, y, z), and what it is given, in order."""
+
+    function: str
+    grid: Extents
+    block: Extents
+    shared_bytes: IntExpr
+    parameters: tuple[Parameter, ...]
+
+    def geometry(self, sizes: dict[str, int]) -> Geometry | None:
+        """The numbers for these sizes and strides, by name; None where there is nothing to do."""
+        grid, block = (
+            tuple(evaluate(extent, sizes) for extent in extents)
+            for extents in (self.grid, self.block)
+        )
+        if 0 in grid or 0 in block:
+            return None
+        return Geometry(grid, block, evaluate(self.shared_bytes, sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A launch's numbers: blocks, threads a block, bytes of dynamic shared memory a block."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSource:
+    """The text of a kernel, and its launches in the order of its phases."""
+
+    text: str
+    launches: list[Launch]
+
+
+def generate(kernel: Kernel) -> CudaSource:
+    """The CUDA C++ of a kernel lowered for hardware threads.
+
+    Raises ScheduleError where registers would have to be of symbolic size, UnsupportedError for
+    dtypes and ops that kernels don't compute.
+    """
+    texts, launches = [], []
+    for number, phase in enumerate(kernel.phases):
+        name = kernel.name if len(kernel.phases) == 1 else f"{kernel.name}_phase{number}"
+        text, launch = _function(kernel, phase, name)
+        texts.append(text)
+        launches.append(launch)
+    return CudaSource("\n".join(texts), launches)
+
+
+def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
+    grid, block = launch_extents(phase, GRID), launch_extents(phase, BLOCK)
+    declarations, shared_bytes = shared_layout(_shared_arrays(phase, block))
+    body = [
+        *(f"const int64_t {axis.value.replace('.', '_')} = {axis.value};" for axis in phase.grid),
+        *(f"const int64_t {axis.value.replace('.', '_')} = {axis.value};" for axis in phase.block),
+        *declarations,
+        *BodyWriter(phase).lines(),
+    ]
+    parameters = _parameters(kernel, phase, [*grid, *block])
+    launch = Launch(name, grid, block, shared_bytes, parameters)
+    lines = [*_signature(kernel, phase, launch), *indented(body), "}"]
+    return "".join(line + "\n" for line in lines), launch
+
+
+def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
+    """The extents of a grid or a block; at least 1 where some statement isn't spread over it."""
+    extents = {**phase.grid, **phase.block}
+    idle = partly_idle(phase)
+    x, y, z = (
+        maximum(extents.get(axis, ONE), ONE) if axis in idle else extents.get(axis, ONE)
+        for axis in axes
+    )
+    return x, y, z
+
+
+def _shared_arrays(phase: Phase, block: Extents) -> list[SharedArray]:
+    """The buffers in shared memory, each once, and the scratch of the block reductions."""
+    buffers = dict.fromkeys(
+        statement.buffer
+        for statement in walk(phase.body)
+        if isinstance(statement, Allocate) and statement.buffer.memory is MemoryType.shared
+    )
+    arrays = [SharedArray.of(buffer) for buffer in buffers]
+    sizes = [
+        sum(size_in_bytes(output.buffer.dtype) for output in statement.outputs)
+        for statement in walk(phase.body)
+        if isinstance(statement, Reduce) and statement.block
+    ]
+    return arrays + ([SharedArray.scratch(product(block), max(sizes))] if sizes else [])
+
+
+def _parameters(
+    kernel: Kernel, phase: Phase, launched: list[IntExpr]
+) -> tuple[Parameter, ...]:
+    """What the phase uses, tensors first, then sizes and strides, scalars and scratch."""
+    buffers: set[Buffer] = set()
+    scalars: set[ScalarParameter] = set()
+    for statement in walk(phase.body):
+        buffers |= {access.buffer for access in accesses(statement)}
+        if isinstance(statement, Compute | Reduce):
+            scalars |= {i for i in statement.inputs if isinstance(i, ScalarParameter)}
+    symbols = frozenset().union(*(expr.symbols for expr in _index_expressions(phase)))
+    names = {symbol.name for symbol in symbols.union(*(e.symbols for e in launched))}
+    return (
+        *(tensor.buffer for tensor in kernel.tensors if tensor.buffer in buffers),
+        *(symbol for symbol in kernel.symbols if symbol.name in names),
+        *(scalar for scalar in kernel.scalars if scalar in scalars),
+        *(buffer for buffer in kernel.scratch if buffer in buffers),
+    )
+
+
+def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
+    """Every symbolic integer that the text of a phase computes."""
+    yield from (*phase.grid.values(), *phase.block.values())
+    for statement in walk(phase.body):
+        yield from (access.index for access in accesses(statement))
+        match statement:
+            case For():
+                yield from (statement.start, statement.stop)
+            case Allocate(buffer=buffer):
+                yield buffer.size
+            case Compute() | Reduce():
+                yield from (side for c in statement.predicate for side in (c.a, c.b))
+                yield from (i.expr for i in statement.inputs if isinstance(i, IndexValue))
+
+
+def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
+    threads = product(launch.block)
+    bounds = f"__launch_bounds__({threads}) " if isinstance(threads, Integer) else ""
+    written = {
+        access.buffer
+        for statement in walk(phase.body)
+        for access in list(accesses(statement))[: len(getattr(statement, "outputs", [0]))]
+    }
+    tensors = {tensor.buffer: tensor for tensor in kernel.tensors}
+    declared = []
+    for parameter in launch.parameters:
+        match parameter:
+            case Buffer():
+                pointer, tensor = f"{type_name(parameter.dtype)}*", tensors.get(parameter)
+                if parameter not in written:
+                    unique = tensor is None or not tensor.may_alias
+                    pointer = f"const {pointer}{' __restrict__' if unique else ''}"
+                sizes = tensor.sizes if tensor else (parameter.size,)
+                shape = ", ".join(map(str, sizes))
+                comment = f"  // [{shape}]"
+                if tensor and not tensor.is_output:
+                    comment += f" by strides [{', '.join(map(str, tensor.strides))}]"
+                declared.append((f"{pointer} {parameter.name}", comment))
+            case Symbol():
+                declared.append((f"int64_t {symbol_name(parameter)}", ""))
+            case ScalarParameter():
+                declared.append((f"{type_name(parameter.dtype)} {parameter.name}", ""))
+    return [f'extern "C" __global__ void {bounds}{launch.function}(', *_comma_separated(declared)]
+
+
+def _comma_separated(declared: list[tuple[str, str]]) -> list[str]:
+    last = len(declared) - 1
+    return indented(
+        [
+            f"{text}{',' if i < last else ') {'}{comment}"
+            for i, (text, comment) in enumerate(declared)
+        ]
+    )

@@ -1,0 +1,95 @@
+"""Statements under conditions, and how they become nested `if`s.
+
+A body is a list of Items: lines of C++ with the conditions under which they run.  `assemble` puts
+neighbours with a common condition under one `if`, and `hoisted` finds the conditions that a whole
+loop can stand under.  Keeping conditions apart from text until the end is what lets a loop over
+threads vanish and a collective operation stay outside of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ...ir.domains import ParallelType
+from ...ir.kernel import Less
+from ...ir.scalars import ONE, Symbol
+from .spelling import condition_text
+
+Conditions = tuple[Less, ...]
+
+INDENT = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Lines that run where all conditions hold; a declaration goes to its body's beginning."""
+
+    lines: list[str]
+    conditions: Conditions = ()
+    is_declaration: bool = False
+
+
+def is_first(axis: ParallelType) -> Less:
+    """The condition of being at index 0 of a grid or block axis: `index < 1`."""
+    return Less(Symbol.of(axis.value), ONE)
+
+
+def without_repeats(conditions: Sequence[Less]) -> Conditions:
+    """The conditions in order, each once."""
+    return tuple(dict.fromkeys(conditions))
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """The lines one level deeper; directives of the preprocessor too."""
+    return [INDENT + line for line in lines]
+
+
+def hoisted(items: Sequence[Item], index: Symbol) -> tuple[list[Item], Conditions]:
+    """The items without the conditions that all of them share and that `index` doesn't change."""
+    statements = [item for item in items if not item.is_declaration]
+    if not statements:
+        return list(items), ()
+    shared = tuple(
+        c
+        for c in statements[0].conditions
+        if index not in c.a.symbols | c.b.symbols and all(c in s.conditions for s in statements)
+    )
+    rest = [
+        Item(i.lines, tuple(c for c in i.conditions if c not in shared), i.is_declaration)
+        for i in items
+    ]
+    return rest, shared
+
+
+def assemble(items: Sequence[Item]) -> list[str]:
+    """The lines of a body: declarations, then statements under as few `if`s as their order allows."""
+    declarations = [line for item in items if item.is_declaration for line in item.lines]
+    return declarations + _nested([i for i in items if not i.is_declaration])
+
+
+def _nested(items: list[Item]) -> list[str]:
+    lines: list[str] = []
+    for condition, group in groupby(items, lambda i: i.conditions[0] if i.conditions else None):
+        members = list(group)
+        if condition is None:
+            lines += [line for item in members for line in item.lines]
+            continue
+        texts = [condition_text(condition)]
+        rest = [_dropped(item) for item in members]
+        while (following := _common_first(rest)) is not None:
+            texts.append(condition_text(following))
+            rest = [_dropped(item) for item in rest]
+        lines += [f"if ({' && '.join(texts)}) {{", *indented(_nested(rest)), "}"]
+    return lines
+
+
+def _dropped(item: Item) -> Item:
+    return Item(item.lines, item.conditions[1:])
+
+
+def _common_first(items: list[Item]) -> Less | None:
+    firsts = {item.conditions[0] if item.conditions else None for item in items}
+    return firsts.pop() if len(firsts) == 1 else None
+

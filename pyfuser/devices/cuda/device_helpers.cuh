@@ -1,0 +1,402 @@
+// What every generated CUDA kernel may use: fixed-width types, half and bfloat16 storage,
+// constants, torch's arithmetic where C++ differs from it, vector loads, block and grid reductions.
+// The text goes in front of a kernel's own (device_helpers.py), since NVRTC has no headers.
+// Invariants: nothing here depends on a kernel; it compiles under NVRTC and, for tests, under a
+// host compiler that knows the words of CUDA; there is no fast-math and no contraction.
+
+#if defined(__CUDACC_RTC__)
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#endif
+
+// ---- types and constants
+
+template <class T> struct unsigned_of { typedef T type; };
+template <> struct unsigned_of<int8_t> { typedef uint8_t type; };
+template <> struct unsigned_of<int16_t> { typedef uint16_t type; };
+template <> struct unsigned_of<int32_t> { typedef uint32_t type; };
+template <> struct unsigned_of<int64_t> { typedef uint64_t type; };
+
+template <class T> struct is_floating { static constexpr bool value = false; };
+template <> struct is_floating<float> { static constexpr bool value = true; };
+template <> struct is_floating<double> { static constexpr bool value = true; };
+
+template <class T> struct limits {  // of integers
+  static constexpr bool is_signed = T(-1) < T(0);
+  static constexpr T highest = T((uint64_t(1) << (8 * sizeof(T) - 1)) - 1 +
+                                 (is_signed ? 0 : uint64_t(1) << (8 * sizeof(T) - 1)));
+  static constexpr T lowest = T(is_signed ? T(-highest - 1) : T(0));
+};
+template <> struct limits<bool> {
+  static constexpr bool is_signed = false, highest = true, lowest = false;
+};
+template <> struct limits<float> {
+  static constexpr float highest = __builtin_bit_cast(float, 0x7f800000);  // infinity
+  static constexpr float lowest = -highest;
+  static constexpr float nan = __builtin_bit_cast(float, 0x7fc00000);
+};
+template <> struct limits<double> {
+  static constexpr double highest = __builtin_bit_cast(double, 0x7ff0000000000000);
+  static constexpr double lowest = -highest;
+  static constexpr double nan = __builtin_bit_cast(double, 0x7ff8000000000000);
+};
+
+// ---- half and bfloat16: two bytes in memory, float in arithmetic, rounded to nearest even
+
+struct half { uint16_t bits; };
+struct bfloat16 { uint16_t bits; };
+
+static __device__ __forceinline__ float to_float(bfloat16 x) {
+  return __uint_as_float(uint32_t(x.bits) << 16);
+}
+
+static __device__ __forceinline__ bfloat16 to_bfloat16(float x) {
+  bfloat16 result;
+  uint32_t bits = __float_as_uint(x);
+  result.bits = x != x ? uint16_t(0x7fc0)
+                       : uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  return result;
+}
+
+#if defined(__CUDACC_RTC__)
+static __device__ __forceinline__ float to_float(half x) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
+  return result;
+}
+
+static __device__ __forceinline__ half to_half(float x) {
+  half result;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
+  return result;
+}
+#else
+// Both directions go through multiplications that are exact, or that round as the format does.
+static inline float to_float(half x) {
+  uint32_t sign = uint32_t(x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return __uint_as_float(sign | 0x7f800000u | magnitude << 13);
+  float value = __uint_as_float(magnitude << 13) * 0x1p112f;  // rebias the exponent by 127 - 15
+  return __uint_as_float(sign | __float_as_uint(value));
+}
+
+static inline half to_half(float x) {
+  uint32_t bits = __float_as_uint(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  half result;
+  if (magnitude > 0x7f800000u) {
+    result.bits = uint16_t(sign | 0x7e00u);
+  } else if (magnitude >= 0x477ff000u) {  // 65520 and more round to infinity
+    result.bits = uint16_t(sign | 0x7c00u);
+  } else if (magnitude < 0x38800000u) {  // subnormal: the sum's last bit is half's last bit
+    float sum = __uint_as_float(magnitude) + 0.5f;
+    result.bits = uint16_t(sign | (__float_as_uint(sum) - 0x3f000000u));
+  } else {
+    uint32_t odd = magnitude >> 13 & 1u;
+    result.bits = uint16_t(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+  }
+  return result;
+}
+#endif
+
+// A cast as torch does it: to bool compares with zero; half and bfloat16 go through float.
+template <class To, class From> struct conversion {
+  static __device__ __forceinline__ To of(From x) { return static_cast<To>(x); }
+};
+template <class From> struct conversion<bool, From> {
+  static __device__ __forceinline__ bool of(From x) { return x != From(0); }
+};
+template <class From> struct conversion<half, From> {
+  static __device__ __forceinline__ half of(From x) { return to_half(static_cast<float>(x)); }
+};
+template <class From> struct conversion<bfloat16, From> {
+  static __device__ __forceinline__ bfloat16 of(From x) {
+    return to_bfloat16(static_cast<float>(x));
+  }
+};
+// A float beyond the type's range wraps for narrow integers, as on the CPU.
+#define CONVERSION_BY_WAY_OF(WAY, TO, FROM)                                            \
+  template <> struct conversion<TO, FROM> {                                            \
+    static __device__ __forceinline__ TO of(FROM x) { return TO(static_cast<WAY>(x)); } \
+  };
+CONVERSION_BY_WAY_OF(int64_t, int8_t, float)
+CONVERSION_BY_WAY_OF(int64_t, int8_t, double)
+CONVERSION_BY_WAY_OF(int64_t, uint8_t, float)
+CONVERSION_BY_WAY_OF(int64_t, uint8_t, double)
+CONVERSION_BY_WAY_OF(int64_t, int16_t, float)
+CONVERSION_BY_WAY_OF(int64_t, int16_t, double)
+#undef CONVERSION_BY_WAY_OF
+
+template <class To, class From> static __device__ __forceinline__ To convert(From x) {
+  return conversion<To, From>::of(x);
+}
+template <class To> static __device__ __forceinline__ To convert(half x) {
+  return conversion<To, float>::of(to_float(x));
+}
+template <class To> static __device__ __forceinline__ To convert(bfloat16 x) {
+  return conversion<To, float>::of(to_float(x));
+}
+
+// ---- a vector of N elements that one instruction loads or stores
+
+template <class T, int N> struct __align__(sizeof(T) * N) vector { T value[N]; };
+
+template <int Bytes> struct word_of;
+template <> struct word_of<1> { typedef uint8_t type; };
+template <> struct word_of<2> { typedef uint16_t type; };
+template <> struct word_of<4> { typedef uint32_t type; };
+template <> struct word_of<8> { typedef uint2 type; };
+template <> struct word_of<16> { typedef uint4 type; };
+
+template <class T, int N>
+static __device__ __forceinline__ vector<T, N> load_vector(const T* from) {
+  typedef typename word_of<sizeof(T) * N>::type word;
+  union { word bits; vector<T, N> elements; } result;
+  result.bits = *reinterpret_cast<const word*>(from);
+  return result.elements;
+}
+
+template <class T, int N>
+static __device__ __forceinline__ void store_vector(T* to, const vector<T, N>& elements) {
+  typedef typename word_of<sizeof(T) * N>::type word;
+  union { word bits; vector<T, N> elements; } value;
+  value.elements = elements;
+  *reinterpret_cast<word*>(to) = value.bits;
+}
+
+// N consecutive elements between registers and memory, by the widest vectors that N makes up, where
+// memory is aligned to them.
+template <class T, int N> struct widest {
+  static constexpr int fitting = sizeof(T) * N > 16 ? 16 / sizeof(T) : N;
+  static constexpr int bytes = sizeof(T) * fitting;
+  static __device__ __forceinline__ bool is_aligned(const T* address) {
+    return reinterpret_cast<uint64_t>(address) % bytes == 0;
+  }
+};
+
+template <int N, class T>
+static __device__ __forceinline__ void load_contiguous(T* to, const T* from) {
+  constexpr int width = widest<T, N>::fitting;
+  if (widest<T, N>::is_aligned(from)) {
+#pragma unroll
+    for (int i = 0; i < N; i += width) {
+      const vector<T, width> elements = load_vector<T, width>(from + i);
+#pragma unroll
+      for (int j = 0; j < width; ++j) to[i + j] = elements.value[j];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+  }
+}
+
+template <int N, class T>
+static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
+  constexpr int width = widest<T, N>::fitting;
+  if (widest<T, N>::is_aligned(to)) {
+#pragma unroll
+    for (int i = 0; i < N; i += width) {
+      vector<T, width> elements;
+#pragma unroll
+      for (int j = 0; j < width; ++j) elements.value[j] = from[i + j];
+      store_vector(to + i, elements);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = from[i];
+  }
+}
+
+// ---- indices: never negative
+
+static __device__ __forceinline__ int64_t ceil_divide(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// ---- arithmetic where torch and C++ differ; integers wrap, and dividing by zero gives zero
+
+template <class T> static __device__ __forceinline__ T minimum(T a, T b) {
+  return a != a || a < b ? a : b;  // NaN if either is
+}
+template <class T> static __device__ __forceinline__ T maximum(T a, T b) {
+  return a != a || a > b ? a : b;
+}
+
+template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
+  return T(typename unsigned_of<T>::type(0) - typename unsigned_of<T>::type(a));
+}
+template <class T> static __device__ __forceinline__ T wrapping_multiply(T a, T b) {
+  return T(uint64_t(a) * uint64_t(b));
+}
+
+// Rounds toward zero.  The lowest value divided by -1 is itself, where C++ leaves it undefined.
+template <class T> static __device__ __forceinline__ T truncating_divide(T a, T b) {
+  if (b == T(0)) return T(0);
+  if (limits<T>::is_signed && b == T(-1)) return wrapping_negate(a);
+  return T(a / b);
+}
+template <class T> static __device__ __forceinline__ T truncating_modulo(T a, T b) {
+  return b == T(0) || (limits<T>::is_signed && b == T(-1)) ? T(0) : T(a % b);
+}
+
+// The remainder with the divisor's sign, as Python's %.
+template <class T> static __device__ __forceinline__ T floor_modulo(T a, T b) {
+  T result = truncating_modulo(a, b);
+  return result != T(0) && (result < T(0)) != (b < T(0)) ? T(result + b) : result;
+}
+static __device__ __forceinline__ float floor_modulo(float a, float b) {
+  float result = fmodf(a, b);
+  return result != 0.0f && (result < 0.0f) != (b < 0.0f) ? result + b : result;
+}
+static __device__ __forceinline__ double floor_modulo(double a, double b) {
+  double result = fmod(a, b);
+  return result != 0.0 && (result < 0.0) != (b < 0.0) ? result + b : result;
+}
+
+template <class T> static __device__ __forceinline__ T floor_divide(T a, T b) {
+  T result = truncating_divide(a, b);
+  return b != T(0) && truncating_modulo(a, b) != T(0) && (a < T(0)) != (b < T(0)) ? T(result - 1)
+                                                                               : result;
+}
+
+template <class T> static __device__ __forceinline__ T greatest_common_divisor(T a, T b) {
+  while (b != T(0)) {
+    T remainder = truncating_modulo(a, b);
+    a = b;
+    b = remainder;
+  }
+  return a < T(0) ? wrapping_negate(a) : a;
+}
+
+// Negative exponents give the truncated reciprocal: 0, but for bases 1 and -1.
+template <class T> static __device__ __forceinline__ T integer_power(T base, T exponent) {
+  if (exponent < T(0)) {
+    if (base == T(1)) return T(1);
+    return base == T(-1) ? (exponent & T(1) ? T(-1) : T(1)) : T(0);
+  }
+  T result = T(1);
+  for (uint64_t left = uint64_t(exponent); left != 0; left >>= 1) {
+    if (left & 1) result = wrapping_multiply(result, base);
+    base = wrapping_multiply(base, base);
+  }
+  return result;
+}
+
+// Shifts by less than zero or by the type's width and more shift everything out.
+template <class T> static __device__ __forceinline__ T shift_left(T a, T b) {
+  return b < T(0) || b >= T(8 * sizeof(T)) ? T(0) : T(uint64_t(a) << b);
+}
+template <class T> static __device__ __forceinline__ T shift_right(T a, T b) {
+  constexpr int all = 8 * sizeof(T) - 1;
+  if (b >= T(0) && b <= T(all)) return T(a >> b);
+  return limits<T>::is_signed ? T(a >> all) : T(0);
+}
+template <class T> static __device__ __forceinline__ T shift_right_logical(T a, T b) {
+  typedef typename unsigned_of<T>::type bits;
+  return b < T(0) || b >= T(8 * sizeof(T)) ? T(0) : T(bits(a) >> b);
+}
+
+// ---- reductions over the threads of a block
+
+template <class T> struct sum_of {
+  __device__ __forceinline__ T operator()(T a, T b) const { return T(a + b); }
+};
+template <class T> struct product_of {
+  __device__ __forceinline__ T operator()(T a, T b) const { return T(a * b); }
+};
+template <class T> struct minimum_of {
+  __device__ __forceinline__ T operator()(T a, T b) const { return minimum(a, b); }
+};
+template <class T> struct maximum_of {
+  __device__ __forceinline__ T operator()(T a, T b) const { return maximum(a, b); }
+};
+
+// Mean, sum of squared deviations and count; Chan, Golub and LeVeque's rule combines two of them.
+template <class T> struct welford {
+  T mean, m2;
+  int64_t count;
+};
+template <class T> struct welford_of {
+  __device__ __forceinline__ welford<T> operator()(welford<T> a, welford<T> b) const {
+    if (b.count == 0) return a;
+    if (a.count == 0) return b;
+    int64_t count = a.count + b.count;
+    T delta = b.mean - a.mean, share = T(b.count) / T(count);
+    return welford<T>{a.mean + delta * share,
+                      a.m2 + b.m2 + delta * delta * T(a.count) * share, count};
+  }
+};
+
+template <class T> static __device__ __forceinline__ T shuffle_down(T value, int delta) {
+  if constexpr (sizeof(T) % 4 == 0) {
+    union { T value; uint32_t words[sizeof(T) / 4]; } bits;
+    bits.value = value;
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
+      bits.words[i] = __shfl_down_sync(0xffffffffu, bits.words[i], delta);
+    }
+    return bits.value;
+  } else {
+    return T(__shfl_down_sync(0xffffffffu, int(value), delta));
+  }
+}
+
+// Combines `value` over the threads that differ in the dimensions named X, Y, Z only; each of
+// them gets the result.  All threads of the block call it.  `scratch`: an element per thread in
+// shared memory, free again on return.  A thread with nothing to add passes the identity.
+template <bool X, bool Y, bool Z, class T, class Operation>
+static __device__ T block_reduce(T value, Operation operation, T* scratch) {
+  const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
+  const unsigned x_size = blockDim.x, y_size = blockDim.y, z_size = blockDim.z;
+  const unsigned members = (X ? x_size : 1) * (Y ? y_size : 1) * (Z ? z_size : 1);
+  const unsigned member =
+      (X ? x : 0) + (X ? x_size : 1) * ((Y ? y : 0) + (Y ? y_size : 1) * (Z ? z : 0));
+  const unsigned group =
+      (X ? 0 : x) + (X ? 1 : x_size) * ((Y ? 0 : y) + (Y ? 1 : y_size) * (Z ? 0 : z));
+  // The members of a group are neighbours in their warps if the dimensions are the fastest ones.
+  const bool neighbours = X && (Y || !Z || y_size == 1);
+  T result;
+  if (neighbours && members % 32 == 0) {
+    for (int delta = 16; delta > 0; delta /= 2) {
+      value = operation(value, shuffle_down(value, delta));
+    }
+    const unsigned warps = members / 32;
+    T* partial = scratch + group * warps;
+    if (member % 32 == 0) partial[member / 32] = value;
+    __syncthreads();
+    result = partial[0];
+    for (unsigned i = 1; i < warps; ++i) result = operation(result, partial[i]);
+  } else {
+    T* partial = scratch + group * members;
+    partial[member] = value;
+    unsigned half_size = 1;
+    while (half_size * 2 < members) half_size *= 2;
+    for (; half_size > 0; half_size /= 2) {
+      __syncthreads();
+      if (member < half_size && member + half_size < members) {
+        partial[member] = operation(partial[member], partial[member + half_size]);
+      }
+    }
+    __syncthreads();
+    result = partial[0];
+  }
+  __syncthreads();
+  return result;
+}
+
+// ---- reductions over the blocks of a grid
+
+// True in all threads of the block that arrives last of `blocks`: it sees what the others wrote
+// before they arrived, and finishes the work.  `arrived` is 0 before the launch and after it.
+static __device__ __forceinline__ bool is_last_block(unsigned* arrived, unsigned blocks) {
+  __threadfence();
+  const bool first_thread = threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0;
+  __syncthreads();
+  const bool last = first_thread && atomicInc(arrived, blocks - 1) == blocks - 1;
+  const bool result = __syncthreads_or(last) != 0;
+  __threadfence();
+  return result;
+}

@@ -1,0 +1,210 @@
+"""A statement's arithmetic as C++: operands, conversions, ops of the table, reductions.
+
+Compute and Reduce statements -> lines of C++.  Values are computed in the compute dtype (float for
+halves) and converted where they are stored.  An op that the table defines by others becomes one
+named constant per step, since the table's spellings take names of variables as operands.
+Invariant: no op is known here by name but those that aren't arithmetic (set, cast, iota, welford).
+"""
+
+from __future__ import annotations
+
+import re
+
+from ...dtypes import REDUCED_FLOATING, DataType, compute_dtype
+from ...errors import UnsupportedError, expected
+from ...ir.kernel import (
+    Access,
+    Buffer,
+    Compute,
+    IndexValue,
+    Initialise,
+    Literal,
+    Operand,
+    Reduce,
+    ScalarParameter,
+)
+from ...ir.scalars import ONE
+from ...ir.schedule import MemoryType
+from ...ops.dtype_rules import OperandType, Resolution, resolve
+from ...ops.op import Number, Op
+from ...ops.table import OPS, REDUCTIONS, expand
+from .spelling import index_text, literal, type_name
+
+_NAME = re.compile(r"[\w.]+|\([-\w.]+\)")
+
+# The reductions that block_reduce combines by (device_helpers.cuh).
+COMBINERS = {
+    "sum": "sum_of",
+    "prod": "product_of",
+    "max": "maximum_of",
+    "min": "minimum_of",
+    "welford": "welford_of",
+}
+
+
+def is_variable(buffer: Buffer) -> bool:
+    """True for a buffer in registers of one element: it is a plain variable."""
+    return buffer.memory is MemoryType.local and buffer.size is ONE
+
+
+def access_text(access: Access) -> str:
+    """The element as an lvalue."""
+    name = access.buffer.name
+    return name if is_variable(access.buffer) else f"{name}[{index_text(access.index)}]"
+
+
+def operand_dtype(operand: Operand) -> DataType:
+    """The dtype that an operand has before it is converted."""
+    match operand:
+        case Access():
+            return operand.buffer.dtype
+        case IndexValue():
+            return DataType.Int
+        case _:
+            return operand.dtype
+
+
+def converted(text: str, source: DataType, target: DataType) -> str:
+    """An expression of dtype `source` as one of `target`; storage dtypes are types of their own."""
+    if source is target:
+        return text
+    if source in REDUCED_FLOATING and target is DataType.Float:
+        return f"to_float({text})"
+    if source is DataType.Float and target in REDUCED_FLOATING:
+        return f"to_{type_name(target)}({text})"
+    return f"convert<{type_name(target)}>({text})"
+
+
+def operand_text(operand: Operand, dtype: DataType) -> str:
+    """An operand as an expression of `dtype`."""
+    match operand:
+        case Literal():
+            if dtype in REDUCED_FLOATING:
+                return converted(literal(operand.value, dtype), DataType.Float, dtype)
+            return literal(operand.value, dtype)
+        case Access():
+            return converted(access_text(operand), operand.buffer.dtype, dtype)
+        case ScalarParameter():
+            return converted(operand.name, operand.dtype, dtype)
+        case IndexValue():
+            return converted(f"int64_t({index_text(operand.expr)})", DataType.Int, dtype)
+
+
+class ExpressionWriter:
+    """Prints statements; numbers the named constants of one kernel."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def compute(self, statement: Compute) -> list[str]:
+        """`output = op(inputs)` as one or more lines."""
+        output, target = access_text(statement.output), statement.output.buffer.dtype
+        match statement.op:
+            case "set" | "cast":
+                return [f"{output} = {operand_text(statement.inputs[0], target)};"]
+            case "iota":
+                return [f"{output} = {_iota(statement, target)};"]
+        row = OPS[statement.op]
+        if not row.in_kernels:
+            raise UnsupportedError(expected(row.name, "an op that kernels compute", row.name))
+        resolution = _resolution(statement)
+        lines: list[str] = []
+        operands = [
+            self._operand(operand, dtype, row, lines)
+            for operand, dtype in zip(statement.inputs, resolution.compute, strict=True)
+        ]
+        result = compute_dtype(resolution.result)
+        value = self._expand(row, operands, resolution, lines)
+        last = f"const {type_name(result)} {value} = "
+        if lines and lines[-1].startswith(last):  # the last step goes straight to the output
+            value = lines.pop().removeprefix(last).removesuffix(";")
+        # Assigning to a variable of the result's type is what narrows promoted integers.
+        if result is not target and result is DataType.Bool:
+            value = f"bool({value})"
+        return [*lines, f"{output} = {converted(value, result, target)};"]
+
+    def _new_name(self) -> str:
+        self._count += 1
+        return f"v{self._count - 1}"
+
+    def _named(self, text: str, dtype: DataType, lines: list[str]) -> str:
+        name = self._new_name()
+        lines.append(f"const {type_name(dtype)} {name} = {text};")
+        return name
+
+    def _operand(self, operand: Operand, dtype: DataType, row: Op, lines: list[str]) -> str:
+        """The operand as it is where the op uses it once, else the name of a constant."""
+        text = operand_text(operand, dtype)
+        once = row.definition is None and (row.cuda_for(dtype, "?", *"....").count("?") <= 1)
+        if _NAME.fullmatch(text) or isinstance(operand, Literal) or once:
+            return text
+        return self._named(text, dtype, lines)
+
+    def _expand(
+        self, row: Op, operands: list[str], resolution: Resolution, lines: list[str]
+    ) -> str:
+        def emit(op: Op, values: tuple[str, ...], dtype: DataType, result: DataType) -> str:
+            return self._named(op.cuda_for(dtype, *values), result, lines)
+
+        def constant(number: Number, dtype: DataType) -> str:
+            return literal(number, dtype)
+
+        return expand(row, operands, resolution, emit, constant)
+
+    def initialise(self, statement: Initialise) -> list[str]:
+        """Each accumulator set to the identity."""
+        return [
+            f"{access_text(output)} = {identity(statement.op, output.buffer.dtype)};"
+            for output in statement.outputs
+        ]
+
+    def accumulate(self, statement: Reduce, value: str | None = None) -> list[str]:
+        """`outputs = combine(outputs, value)`; without `value`, the statement's inputs."""
+        outputs = [access_text(output) for output in statement.outputs]
+        dtype = statement.outputs[0].buffer.dtype
+        value = value or contribution(statement)
+        if statement.op != "welford":
+            combine = OPS[REDUCTIONS[statement.op].combine]
+            return [f"{outputs[0]} = {combine.cuda_for(dtype, outputs[0], value)};"]
+        kind, name = type_name(dtype), self._new_name()
+        own = f"welford<{kind}>{{{', '.join(outputs)}}}"
+        fields = ("mean", "m2", "count")
+        return [
+            f"const welford<{kind}> {name} = welford_of<{kind}>()({own}, {value});",
+            *(f"{o} = {name}.{field};" for o, field in zip(outputs, fields, strict=True)),
+        ]
+
+
+def identity(op: str, dtype: DataType) -> str:
+    """The identity of a reduction, as a value of `dtype`."""
+    if op == "welford":
+        return literal(0, dtype)
+    return literal(REDUCTIONS[op].identity(dtype), dtype)
+
+
+def contribution(statement: Reduce) -> str:
+    """What a Reduce adds, as one expression: a number, or a `welford` triple."""
+    dtypes = [output.buffer.dtype for output in statement.outputs]
+    if statement.op != "welford":
+        return operand_text(statement.inputs[0], dtypes[0])
+    kind = type_name(dtypes[0])
+    if len(statement.inputs) == 1:
+        return f"welford<{kind}>{{{operand_text(statement.inputs[0], dtypes[0])}, 0, 1}}"
+    fields = (operand_text(i, d) for i, d in zip(statement.inputs, dtypes, strict=True))
+    return f"welford<{kind}>{{{', '.join(fields)}}}"
+
+
+def _resolution(statement: Compute) -> Resolution:
+    """The dtypes a statement computes in.  Builders made all tensors of that dtype already."""
+    kinds = [
+        OperandType(operand_dtype(i), "tensor" if isinstance(i, Access) else "scalar")
+        for i in statement.inputs
+    ]
+    return resolve(OPS[statement.op], kinds)
+
+
+def _iota(statement: Compute, target: DataType) -> str:
+    """start + step * index, in the output's compute dtype."""
+    dtype = compute_dtype(target)
+    start, step, index = (operand_text(operand, dtype) for operand in statement.inputs)
+    return converted(f"{start} + {step} * {index}", dtype, target)

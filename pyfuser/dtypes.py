@@ -1,0 +1,139 @@
+"""Data types: what a value is, how many bytes it takes, and in which type it is computed.
+
+`DataType` carries the names of the nvfuser_direct interface (`DataType.Float`, `DataType.Half`,
+...).  Half and BFloat16 are storage types: kernels compute them in float32 (`compute_dtype`).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+
+
+class DataType(enum.Enum):
+    """An element type; the value is the name it has in printed IR."""
+
+    Double = "double"
+    Float = "float"
+    Half = "__half"
+    BFloat16 = "__bfloat"
+    Int = "int64_t"
+    Int32 = "int"
+    Int16 = "int16_t"
+    Int8 = "int8_t"
+    UInt8 = "uint8_t"
+    UInt64 = "uint64_t"
+    Index = "nvfuser_index_t"
+    Bool = "bool"
+    Float8_e4m3fn = "__e4m3"
+    Float8_e5m2 = "__e5m2"
+    Float8_e8m0fnu = "__e8m0"
+    Float4_e2m1fn = "__e2m1"
+    Float4_e2m1fn_x2 = "__e2m1_x2"
+    ComplexFloat = "std::complex<float>"
+    ComplexDouble = "std::complex<double>"
+    Null = "null_type"
+
+    def __repr__(self) -> str:
+        return f"DataType.{self.name}"
+
+    def __str__(self) -> str:
+        return f"DataType.{self.name}"
+
+
+_TORCH = {
+    DataType.Double: torch.float64,
+    DataType.Float: torch.float32,
+    DataType.Half: torch.float16,
+    DataType.BFloat16: torch.bfloat16,
+    DataType.Int: torch.int64,
+    DataType.Index: torch.int64,
+    DataType.Int32: torch.int32,
+    DataType.Int16: torch.int16,
+    DataType.Int8: torch.int8,
+    DataType.UInt8: torch.uint8,
+    DataType.Bool: torch.bool,
+    DataType.ComplexFloat: torch.complex64,
+    DataType.ComplexDouble: torch.complex128,
+}
+_FROM_TORCH = {v: k for k, v in _TORCH.items() if k is not DataType.Index}
+
+_BYTES = {
+    DataType.Double: 8,
+    DataType.Float: 4,
+    DataType.Half: 2,
+    DataType.BFloat16: 2,
+    DataType.Int: 8,
+    DataType.Index: 8,
+    DataType.UInt64: 8,
+    DataType.Int32: 4,
+    DataType.Int16: 2,
+    DataType.Int8: 1,
+    DataType.UInt8: 1,
+    DataType.Bool: 1,
+    DataType.ComplexFloat: 8,
+    DataType.ComplexDouble: 16,
+}
+
+FLOATING = (DataType.Double, DataType.Float, DataType.Half, DataType.BFloat16)
+REDUCED_FLOATING = (DataType.Half, DataType.BFloat16)
+SIGNED_INTEGERS = (DataType.Int, DataType.Int32, DataType.Int16, DataType.Int8, DataType.Index)
+INTEGERS = (*SIGNED_INTEGERS, DataType.UInt8, DataType.UInt64)
+COMPLEX = (DataType.ComplexFloat, DataType.ComplexDouble)
+
+# The dtypes that kernels of this version compute; the others run through the fallback.
+KERNEL_DTYPES = (*FLOATING, *SIGNED_INTEGERS, DataType.UInt8, DataType.Bool)
+
+
+def is_floating(dtype: DataType) -> bool:
+    """True for Double, Float, Half and BFloat16."""
+    return dtype in FLOATING
+
+
+def is_integer(dtype: DataType) -> bool:
+    """True for the integer types; Bool is not one."""
+    return dtype in INTEGERS
+
+
+def is_complex(dtype: DataType) -> bool:
+    """True for ComplexFloat and ComplexDouble."""
+    return dtype in COMPLEX
+
+
+def is_signed(dtype: DataType) -> bool:
+    """True for signed integers and floating types."""
+    return dtype in SIGNED_INTEGERS or dtype in FLOATING
+
+
+def size_in_bytes(dtype: DataType) -> int:
+    """Bytes an element takes in memory."""
+    return _BYTES[dtype]
+
+
+def compute_dtype(dtype: DataType) -> DataType:
+    """The type a kernel computes in: Float for Half and BFloat16, else the type itself."""
+    return DataType.Float if dtype in REDUCED_FLOATING else dtype
+
+
+def to_torch(dtype: DataType) -> torch.dtype:
+    """The torch dtype that stores `dtype`; KeyError where torch has none."""
+    return _TORCH[dtype]
+
+
+def from_torch(dtype: torch.dtype) -> DataType:
+    """The DataType of a torch dtype; KeyError where there is none."""
+    return _FROM_TORCH[dtype]
+
+
+def of_python_value(value: object) -> DataType:
+    """The DataType of a Python scalar: Bool, Int, Double or ComplexDouble; TypeError otherwise."""
+    for python_type, dtype in (
+        (bool, DataType.Bool),
+        (int, DataType.Int),
+        (float, DataType.Double),
+        (complex, DataType.ComplexDouble),
+    ):
+        if isinstance(value, python_type):
+            return dtype
+    raise TypeError(f"expected a bool, int, float or complex, got {value!r}")

@@ -1,0 +1,41 @@
+"""The errors of pyfuser: a wrong call, something not supported yet, and a bug of our own.
+
+Every message reads `<operation>: expected <what>, got <what>`, says where it happened when that is
+known, and ends with a hint when there is one.  A refusal by a scheduler is not an error: it is a
+value with a reason (`pyfuser.schedule.Refusal`).
+"""
+
+from __future__ import annotations
+
+
+class PyfuserError(Exception):
+    """Base class of every error that pyfuser raises on purpose."""
+
+
+class DefinitionError(PyfuserError, RuntimeError):
+    """A fusion was defined wrongly: a wrong rank, dtype, dimension or argument."""
+
+
+class ScheduleError(PyfuserError, RuntimeError):
+    """A schedule is illegal; the message names the tensor and the axis."""
+
+
+class InputError(PyfuserError, RuntimeError):
+    """The inputs of a call don't match the definition: a wrong count, dtype, rank, size, stride."""
+
+
+class UnsupportedError(PyfuserError, NotImplementedError):
+    """A correct definition that the device can't compile yet; the fallback runs it."""
+
+
+class CompilationError(PyfuserError, RuntimeError):
+    """The text a code generator printed didn't compile; the fallback runs the fusion instead."""
+
+
+class InternalError(PyfuserError, AssertionError):
+    """A bug of pyfuser's own: an invariant of an IR noun or of a pass doesn't hold."""
+
+
+def expected(operation: str, what: str, got: object, hint: str = "") -> str:
+    """The house form of a message: `<operation>: expected <what>, got <got>[; <hint>]`."""
+    return f"{operation}: expected {what}, got {got}" + (f"; {hint}" if hint else "")

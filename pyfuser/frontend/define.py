@@ -1,0 +1,187 @@
+"""Defining inputs: turns shapes, contiguity and stride orders into tensors and scalars of a fusion.
+
+The three overloads of the interface's `define_tensor`, `define_scalar`, and
+`compute_tensor_descriptor`, which reads contiguity and stride order off a tensor's strides.
+Contiguity is in allocation order, outermost first; None marks a broadcast axis, and on an axis of
+another size an expanded one.  Defaults are the interface's: contiguity False, dtype Float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dtypes import DataType, of_python_value
+from ..errors import DefinitionError, expected
+from ..ir.domains import IterDomain, IterType, TensorDomain
+from ..ir.scalars import ONE, Integer
+from ..ir.vals import PythonNumber, Scalar
+from ..ops.pointwise import constant
+from .fusion import Fusion
+from .guard import active_fusion
+from .tensor_view import TensorView
+
+Contiguity = Sequence[bool | None] | bool
+_LARGEST = 2**63 - 1
+
+
+def compute_tensor_descriptor(
+    sizes: Sequence[int], strides: Sequence[int]
+) -> tuple[list[bool | None], list[int]]:
+    """(contiguity in allocation order, stride order) of a tensor with these sizes and strides.
+
+    Axes are ordered by descending stride, ties as they stand; axes of stride 0 stay where they are.
+    """
+    if len(sizes) != len(strides):
+        what = f"as many strides as sizes ({len(sizes)})"
+        raise DefinitionError(expected("compute_tensor_descriptor", what, len(strides)))
+    if any(stride < 0 for stride in strides):
+        got = list(strides)
+        raise DefinitionError(expected("compute_tensor_descriptor", "strides of at least 0", got))
+    rank = len(sizes)
+    order = sorted((d for d in range(rank) if strides[d]), key=lambda d: -strides[d])
+    for dim in range(rank):
+        if strides[dim] == 0:
+            order.insert(dim, dim)
+    contiguity: list[bool | None] = [None] * rank
+    dense = 1
+    for position in reversed(range(rank)):
+        dim = order[position]
+        if strides[dim] == 0 or sizes[dim] == 1:
+            continue
+        contiguity[position] = strides[dim] == dense
+        dense = strides[dim] * sizes[dim]
+    stride_order = [rank - 1 - order.index(dim) for dim in range(rank)]
+    return contiguity, stride_order
+
+
+def _wrapped_order(stride_order: Sequence[int], rank: int) -> list[int]:
+    if not stride_order:
+        return list(range(rank))[::-1]
+    if len(stride_order) != rank:
+        raise DefinitionError(
+            f"Length of stride_order argument ({len(stride_order)}) must match that of shape "
+            f"argument ({rank})"
+        )
+    for entry in stride_order:
+        if not -rank <= entry < rank:
+            what = f"stride_order entries in [{-rank}, {rank - 1}]"
+            raise DefinitionError(expected("define_tensor", what, entry))
+    wrapped = [entry % rank for entry in stride_order]
+    if len(set(wrapped)) != rank:
+        what = "stride_order entries that differ"
+        raise DefinitionError(expected("define_tensor", what, list(stride_order)))
+    return wrapped
+
+
+def _checked_shape(shape: Sequence[int]) -> None:
+    for index, entry in enumerate(shape):
+        if isinstance(entry, bool) or not isinstance(entry, int) or abs(entry) > _LARGEST:
+            raise TypeError(expected("define_tensor", "a shape of 64-bit integers", repr(entry)))
+        if entry < -1:
+            raise DefinitionError(
+                f"The value {entry} at index {index} was neither symbolic(-1), zero_element(0), "
+                "broadcast(1), or static(>1)."
+            )
+
+
+def _contiguity_of(
+    shape: Sequence[int], contiguity: Contiguity, order: Sequence[int]
+) -> list[bool | None]:
+    """The contiguity as a list in allocation order."""
+    rank = len(shape)
+    if isinstance(contiguity, bool):
+        filled: list[bool | None] = [None] * rank
+        for dim, entry in enumerate(shape):
+            filled[rank - 1 - order[dim]] = None if entry == 1 else contiguity
+        return filled
+    if len(contiguity) != rank:
+        raise DefinitionError(
+            f"Length of contiguity argument ({len(contiguity)}) must match that of shape "
+            f"argument ({rank})"
+        )
+    return list(contiguity)
+
+
+def _input_axis(fusion: Fusion, entry: int, contiguous: bool | None) -> IterDomain:
+    ids = fusion.graph.ids
+    if entry == 1:
+        return ids.broadcast()
+    extent = fusion.graph.new_extent() if entry == -1 else Integer.of(entry)
+    if contiguous is None:
+        return ids.new(ONE, IterType.BROADCAST, extent)
+    return ids.new(extent)
+
+
+def _define_shaped(
+    shape: Sequence[int],
+    contiguity: Contiguity = False,
+    dtype: DataType = DataType.Float,
+    is_cpu: bool = False,
+    stride_order: Sequence[int] = (),
+) -> TensorView:
+    fusion = active_fusion("define_tensor")
+    rank = len(shape)
+    _checked_shape(shape)
+    order = _wrapped_order(stride_order, rank)
+    flags = _contiguity_of(shape, contiguity, order)
+    if is_cpu and rank:
+        raise DefinitionError("CPU non-scalar tensor is not supported!")
+    axes = [_input_axis(fusion, e, flags[rank - 1 - order[d]]) for d, e in enumerate(shape)]
+    allocation = [axes[order.index(rank - 1 - position)] for position in range(rank)]
+    # Size 1 is always a broadcast axis, whatever the caller said of its contiguity.
+    flags = [
+        None if axis.is_broadcast else flag for axis, flag in zip(allocation, flags, strict=True)
+    ]
+    domain = TensorDomain(axes, flags, allocation=None if allocation == axes else allocation)
+    tensor = fusion.graph.new_tensor(domain, dtype, is_cpu)
+    assert isinstance(tensor, TensorView)
+    return tensor
+
+
+def _define_strided(
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dtype: DataType = DataType.Float,
+    static_sizes: bool = False,
+    is_cpu: bool = False,
+) -> TensorView:
+    contiguity, stride_order = compute_tensor_descriptor(sizes, strides)
+    shape = list(sizes) if static_sizes else [size if size == 1 else -1 for size in sizes]
+    return _define_shaped(shape, contiguity, dtype, is_cpu, stride_order)
+
+
+def define_tensor(*args: object, **kwargs: object) -> TensorView:
+    """A tensor of the active fusion, by one of three forms:
+
+    - `(shape, contiguity: list[bool | None], dtype=Float, is_cpu=False, stride_order=[])`
+    - `(shape, contiguity: bool = False, dtype=Float, is_cpu=False, stride_order=[])`
+    - `(sizes, strides, dtype=Float, static_sizes=False, is_cpu=False)`
+
+    In a shape -1 is symbolic, 0 empty, 1 a broadcast axis, more a static size.
+    """
+    second = args[1] if len(args) > 1 else None
+    is_strided = "strides" in kwargs or "sizes" in kwargs
+    if isinstance(second, (list, tuple)) and second:
+        is_strided = all(isinstance(s, int) and not isinstance(s, bool) for s in second)
+    if is_strided:
+        return _define_strided(*args, **kwargs)  # type: ignore[arg-type]
+    return _define_shaped(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def define_scalar(
+    value: PythonNumber | DataType | None = None, dtype: DataType | None = None
+) -> Scalar:
+    """A scalar of the active fusion: symbolic `(dtype=Double)`, or the constant `value`.
+
+    A constant's dtype is that of the Python number unless it is given.
+    """
+    graph = active_fusion("define_scalar").graph
+    if isinstance(value, DataType):
+        return graph.new_scalar(value)
+    if value is None:
+        return graph.new_scalar(DataType.Double if dtype is None else dtype)
+    try:
+        inferred = of_python_value(value)
+    except TypeError:
+        raise TypeError(expected("define_scalar", "a Python number", repr(value))) from None
+    return constant(graph, value, inferred if dtype is None else dtype)

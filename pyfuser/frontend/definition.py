@@ -1,0 +1,228 @@
+"""FusionDefinition: what a user types to define, run, print and check a fusion.
+
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.mul(x, 2.0))
+    (y,) = fd.execute([torch.randn(3, 4)])
+
+The interface is nvfuser_direct's.  `execute` schedules automatically, `manual_execute` runs the
+user's own schedule.  After the first call `execute` does nothing but call the engine.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from types import ModuleType, TracebackType
+from typing import Any
+
+import torch
+
+from ..dtypes import DataType, from_torch
+from ..errors import DefinitionError, UnsupportedError, expected
+from ..ir.text import translate
+from ..ir.vals import PythonNumber, Scalar, Val
+from . import define, ops, repro, schedule, validation
+from .executors import FusionExecutorCache, KernelExecutor, Run, check_device, flattened
+from .fusion import Fusion
+from .guard import FusionGuard
+from .options import check_options
+from .params import HeuristicParams
+from .tensor_view import TensorView
+
+
+def translate_fusion(fusion: Fusion) -> str:
+    """The fusion as the Python that defines it."""
+    return translate(fusion.definition)
+
+
+class FusionDefinition:
+    """Defines a fusion inside `with`, and runs it afterwards."""
+
+    fec: FusionExecutorCache
+    ke: KernelExecutor
+
+    def __init__(self) -> None:
+        self.ops: ModuleType = ops
+        self.sched: ModuleType = schedule
+        self._fusion: Fusion | None = None
+        self._fusion_guard: FusionGuard | None = None
+        self._run: Run | None = None
+        self._repro_inputs: list[Any] | None = None
+
+    def __enter__(self) -> FusionDefinition:
+        self._fusion = Fusion()
+        self._fusion_guard = FusionGuard(self._fusion)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._fusion_guard is not None:
+            self._fusion_guard.release()
+        self._fusion_guard = None
+        if kind is not None:
+            print(f"Exception occurred: {kind}\n{''.join(traceback.format_tb(trace))}")
+
+    def __repr__(self) -> str:
+        return translate_fusion(self.fusion)
+
+    @property
+    def fusion(self) -> Fusion:
+        """The fusion that was defined.  DefinitionError before `with`."""
+        found = self._defined()
+        if found is None:
+            hint = "use `with FusionDefinition() as fd: ...` to define a fusion"
+            raise DefinitionError(expected("fusion", "a definition", "none", hint))
+        return found
+
+    def _defined(self) -> Fusion | None:
+        cache = self.__dict__.get("fec")
+        return self.__dict__.get("_fusion") if cache is None else cache.fusion()
+
+    # -- defining
+
+    def define_tensor(self, *args: object, **kwargs: object) -> TensorView:
+        """An input tensor; see `pyfuser.define_tensor` for the three forms."""
+        tensor = define.define_tensor(*args, **kwargs)
+        self.fusion.add_input(tensor)
+        return tensor
+
+    def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> TensorView:
+        """An input tensor like this one: dtype, rank, contiguity, order of strides.
+
+        Sizes of 1 become broadcast axes; the others are symbolic unless `static_sizes`.
+        """
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"Found unsupported device {tensor.device}, only CPU or CUDA tensors are supported"
+            )
+        return self.define_tensor(
+            sizes=list(tensor.shape),
+            strides=list(tensor.stride()),
+            dtype=from_torch(tensor.dtype),
+            static_sizes=static_sizes,
+            is_cpu=tensor.is_cpu and tensor.dim() == 0,
+        )
+
+    def define_scalar(self, *args: Any, **kwargs: Any) -> Scalar:
+        """A constant `(value, dtype=None)`, or an input scalar `(dtype=Double)`."""
+        scalar = define.define_scalar(*args, **kwargs)
+        if scalar.is_symbolic():
+            self.fusion.add_input(scalar)
+        return scalar
+
+    def define_vector(self, size: int) -> list[Scalar]:
+        """`size` input scalars of dtype Int."""
+        return [self.define_scalar(None, DataType.Int) for _ in range(size)]
+
+    def add_output(self, output: Val, alias_input: Val | None = None) -> None:
+        """Declares an output; with `alias_input` it updates that input and isn't returned."""
+        if not isinstance(output, TensorView):
+            raise DefinitionError(expected("add_output", "a tensor", repr(output)))
+        self.fusion.add_output(output, alias_input)
+
+    def validate_definition(self) -> tuple[bool, str | None]:
+        """(True, None), or False and what is wrong."""
+        fusion = self._defined()
+        if fusion is None:
+            hint = "Use `with FusionDefinition() as fd: ...` to define a fusion."
+            return False, f"Fusion does not exist! {hint}"
+        if not fusion.graph.outputs:
+            return False, "Fusion is empty!"
+        return True, None
+
+    # -- running
+
+    def execute(
+        self,
+        inputs: Sequence[torch.Tensor | PythonNumber],
+        *,
+        device: object = None,
+        save_repro_inputs: bool = False,
+        _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
+    ) -> list[torch.Tensor]:
+        """Runs the fusion with automatic schedules; returns the outputs.
+
+        `save_repro_inputs` keeps shapes and dtypes for `last_repro_script`.
+        """
+        run = self._run
+        is_plain = device is None and not (save_repro_inputs or _enable_options or _disable_options)
+        if run is None or not is_plain:
+            run = self._prepare(device, _enable_options, _disable_options)
+            if save_repro_inputs:
+                self._repro_inputs = repro.descriptions(flattened(inputs))
+        return run(inputs)
+
+    def _prepare(self, device: object, enable: Sequence[str], disable: Sequence[str]) -> Run:
+        """Makes the executor, once, after checking what the interface checks."""
+        assert "ke" not in self.__dict__, (
+            "KernelExecutor already exists! Use manual_execute() to execute the fusion."
+        )
+        check_options(enable, disable)
+        check_device(device)
+        if "fec" not in self.__dict__:
+            valid, message = self.validate_definition()
+            if not valid:
+                raise UnsupportedError(message)
+            self.fec = FusionExecutorCache(self.fusion)
+            del self._fusion
+        self._run = self.fec.runner()
+        return self._run
+
+    def manual_execute(
+        self, inputs: Sequence[Any], heuristic_params: HeuristicParams | None = None
+    ) -> list[torch.Tensor]:
+        """Runs the fusion as one kernel, as the user scheduled it."""
+        assert "fec" not in self.__dict__, (
+            "FusionExecutorCache already exists! Use execute() to execute the fusion."
+        )
+        params = HeuristicParams() if heuristic_params is None else heuristic_params
+        if "ke" not in self.__dict__:
+            self.ke = KernelExecutor()
+        if not self.ke.is_compiled():
+            self.ke.compile(
+                self.fusion, inputs, params.lparams, params.cparams, params.scheduler_type
+            )
+        return self.ke.run(inputs, params.lparams, params.cparams)
+
+    # -- checking and reporting
+
+    def validate(
+        self,
+        inputs: Sequence[Any],
+        reference_outputs: Sequence[torch.Tensor] | None = None,
+        device: object = None,
+        **options: Any,
+    ) -> list[torch.Tensor]:
+        """Executes and compares with the references, or with the eager evaluator."""
+        kept = validation.kept(flattened(inputs))
+        outputs = self.execute(inputs, device=device, **options)
+        validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
+        return outputs
+
+    def manual_validate(
+        self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
+    ) -> list[torch.Tensor]:
+        """`validate` with the user's schedule."""
+        kept = validation.kept(flattened(inputs))
+        outputs = self.manual_execute(inputs)
+        validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
+        return outputs
+
+    def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
+        """A script that defines the fusion and runs it on inputs like these."""
+        described = None if inputs is None else repro.descriptions(flattened(inputs))
+        return repro.script(repr(self), described)
+
+    def last_repro_script(self) -> str:
+        """The script for the last `execute(..., save_repro_inputs=True)`."""
+        assert self._repro_inputs is not None, (
+            "fd.last_repro_script() cannot provide a repro because fd.execute(inputs, "
+            "save_repro_inputs=True) was not executed!"
+        )
+        return repro.script(repr(self), self._repro_inputs)

@@ -1,0 +1,73 @@
+"""Enumerations of the interface that are only choices: schedulers, copies, caching, mappings.
+
+`DataType`, `ParallelType` and `MemoryType` are nouns of the IR and live there.  Members print as
+`SchedulerType.pointwise`, and a class lists them in `__entries` as the interface's enums do.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class SchedulerType(enum.Enum):
+    """Who makes the schedule of a kernel."""
+
+    none = 0
+    no_op = 1
+    pointwise = 2
+    matmul = 3
+    reduction = 4
+    inner_persistent = 5
+    inner_outer_persistent = 6
+    outer_persistent = 7
+    transpose = 8
+    expr_eval = 9
+    resize = 10
+
+
+class LoadStoreOpType(enum.Enum):
+    """How a copy between memories is done."""
+
+    set = 0
+    load_matrix = 1
+    cp_async = 2
+    tma = 3
+
+
+class CacheOp(enum.Enum):
+    """How a load uses the caches."""
+
+    unspecified = 0
+    all_levels = 1
+    streaming = 2
+    global_ = 3
+
+
+setattr(CacheOp, "global", CacheOp.global_)  # the interface's name is a Python keyword
+
+
+class IdMappingMode(enum.Enum):
+    """Which axes count as the same."""
+
+    exact = 0
+    almost_exact = 1
+    broadcast = 2
+    permissive = 3
+    loop = 4
+
+
+class CommunicatorBackend(enum.Enum):
+    """Who moves data between devices."""
+
+    nccl = 0
+    ucc = 1
+    cuda = 2
+
+
+def _publish_entries(*kinds: type[enum.Enum]) -> None:
+    for kind in kinds:
+        entries = {name: (member, None) for name, member in kind.__members__.items()}
+        setattr(kind, "__entries", entries)
+
+
+_publish_entries(SchedulerType, LoadStoreOpType, CacheOp, IdMappingMode, CommunicatorBackend)

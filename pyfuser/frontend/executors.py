@@ -1,0 +1,145 @@
+"""Executors of the interface: automatic (`FusionExecutorCache`) and by hand (`KernelExecutor`).
+
+Both are thin: they check what the interface checks and hand lists of inputs to the engine
+(`pyfuser.interface`) or to the compiler of scheduled fusions (`pyfuser.compiler`).  These modules
+are imported when something is first run, so that defining a fusion loads no device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ..errors import InputError, ScheduleError, expected
+from ..ops.binding import Input
+from .enums import SchedulerType
+from .fusion import Fusion
+from .options import check_options
+from .params import CompileParams, LaunchParams
+
+if TYPE_CHECKING:
+    from ..interface import CompiledFusion
+
+Run = Callable[[Sequence[Any]], list[torch.Tensor]]
+
+
+class _Runnable(Protocol):
+    def run(self, inputs: list[Any]) -> list[torch.Tensor]: ...
+
+
+def flattened(inputs: Sequence[Any]) -> list[Input]:
+    """The inputs with nested lists and tuples unpacked."""
+    flat: list[Input] = []
+    for value in inputs:
+        if isinstance(value, (list, tuple)):
+            flat += flattened(value)
+        else:
+            flat.append(value)
+    return flat
+
+
+def flattening(run: Run) -> Run:
+    """`run` for inputs that may be nested; costs nothing while they aren't."""
+
+    def call(inputs: Sequence[Any]) -> list[torch.Tensor]:
+        try:
+            return run(inputs)
+        except (InputError, AttributeError, TypeError):
+            if not any(isinstance(value, (list, tuple)) for value in inputs):
+                raise
+            return run(flattened(inputs))
+
+    return call
+
+
+class FusionExecutorCache:
+    """Schedules, compiles and runs a fusion; kernels are kept by what they depend on."""
+
+    def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
+        self._fusion, self.fusion_id, self.auto_schedule = fusion, fusion_id, auto_schedule
+        self._engine: CompiledFusion | None = None
+
+    @property
+    def engine(self) -> CompiledFusion:
+        """The compiled fusion; made when it is first asked for."""
+        if self._engine is None:
+            from ..interface import CompiledFusion
+
+            self._engine = CompiledFusion(self._fusion.definition)
+        return self._engine
+
+    def fusion(self) -> Fusion:
+        """The definition."""
+        return self._fusion
+
+    def runner(self) -> Run:
+        """What `execute` calls with a list of inputs."""
+        return flattening(self.engine.execute)
+
+    def execute(
+        self,
+        inputs: Sequence[Any],
+        *,
+        device: object = None,
+        _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
+    ) -> list[torch.Tensor]:
+        """Runs the fusion: the outputs, without those that only update an input."""
+        check_options(_enable_options, _disable_options)
+        check_device(device)
+        return self.runner()(inputs)
+
+
+def check_device(device: object) -> None:
+    """Raises InputError where a device is asked for that isn't the CPU or a CUDA device."""
+    if device is None or isinstance(device, int):
+        return
+    if torch.device(str(device)).type not in ("cpu", "cuda"):
+        raise InputError(expected("execute", "a CPU or CUDA device", device))
+
+
+class KernelExecutor:
+    """Compiles a fusion as its user scheduled it, into one kernel, and runs that."""
+
+    def __init__(
+        self, fusion_id: int = 0, concrete_id: int = 0, runtime_id: int = 0, group_id: int = 0
+    ) -> None:
+        self.fusion_id, self.concrete_id = fusion_id, concrete_id
+        self.runtime_id, self.group_id = runtime_id, group_id
+        self._kernel: _Runnable | None = None
+
+    def compile(
+        self,
+        fusion: Fusion,
+        args: Sequence[Any] = (),
+        launch_constraints: LaunchParams | None = None,
+        compile_params: CompileParams | None = None,
+        scheduler_type: SchedulerType = SchedulerType.none,
+    ) -> None:
+        """Compiles the schedule of the fusion.  ScheduleError when it is illegal."""
+        from ..compiler import compile_scheduled
+
+        if not fusion.graph.outputs:
+            raise ScheduleError("KernelExecutor does not support the Fusion provided.")
+        self._kernel = compile_scheduled(fusion.user_schedule, flattened(args))
+
+    def run(
+        self,
+        args: Sequence[Any],
+        launch_constraints: LaunchParams | None = None,
+        compile_params: CompileParams | None = None,
+    ) -> list[torch.Tensor]:
+        """Runs the kernel; it must have been compiled."""
+        if self._kernel is None:
+            raise ScheduleError(expected("run", "a compiled kernel", "none; call compile first"))
+        return self._kernel.run(flattened(args))
+
+    def is_compiled(self) -> bool:
+        """True once `compile` has succeeded."""
+        return self._kernel is not None
+
+    def is_programmatic_dependent_launch_enabled(self) -> bool:
+        """False: kernels don't overlap the end of the one before."""
+        return False

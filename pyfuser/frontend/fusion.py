@@ -1,0 +1,113 @@
+"""The interface's Fusion: a definition, its user schedule, and equality by definition.
+
+It wraps the IR's Fusion (`graph`), because the interface's methods `inputs()` and `outputs()` are
+attributes there.  Tensors of the graph are the front end's TensorViews, which carry the scheduling
+methods and act on `graph.user_schedule`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ir import fusion as ir
+from ..ir import text
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import Val
+from .tensor_view import TensorView
+
+if TYPE_CHECKING:
+    from .params import CompileParams
+
+
+class DefinedFusion(ir.Fusion):
+    """An IR Fusion whose tensors are handles that the user can schedule."""
+
+    tensor_type = TensorView
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._user_schedule: ScheduledFusion | None = None
+        self._unscheduled: ir.Fusion | None = None
+
+    @property
+    def user_schedule(self) -> ScheduledFusion:
+        """The schedule that the scheduling methods of the tensors build."""
+        if self._user_schedule is None:
+            self._user_schedule = ScheduledFusion(self)
+        return self._user_schedule
+
+    def keep_definition(self) -> None:
+        """Called before the first cache or rfactor, which rewrite this graph."""
+        if self._unscheduled is None:
+            self._unscheduled, _ = self.clone()
+
+    @property
+    def definition(self) -> ir.Fusion:
+        """The fusion as it was before its user's schedule rewrote it."""
+        return self if self._unscheduled is None else self._unscheduled
+
+    @property
+    def has_user_schedule(self) -> bool:
+        """True once something was scheduled by hand."""
+        return self._user_schedule is not None
+
+
+class Fusion:
+    """A graph of operations.  Equal to another one when the definitions are the same."""
+
+    def __init__(self) -> None:
+        self.graph = DefinedFusion()
+
+    @property
+    def user_schedule(self) -> ScheduledFusion:
+        """The schedule that the scheduling methods build."""
+        return self.graph.user_schedule
+
+    @property
+    def definition(self) -> ir.Fusion:
+        """The fusion as it was before its user's schedule rewrote it."""
+        return self.graph.definition
+
+    def inputs(self) -> list[Val]:
+        """The inputs, in order."""
+        return list(self.graph.inputs)
+
+    def outputs(self) -> list[Val]:
+        """The outputs, in order."""
+        return list(self.graph.outputs)
+
+    def vals(self) -> list[Val]:
+        """Every value: inputs, then what expressions read and define."""
+        found = dict.fromkeys(self.graph.inputs)
+        for expr in self.graph.exprs:
+            found.update(dict.fromkeys((*expr.inputs, *expr.outputs)))
+        return list(found)
+
+    def add_input(self, value: Val) -> None:
+        """Declares the next input."""
+        self.graph.add_input(value)
+
+    def add_output(self, value: Val, alias_input: Val | None = None) -> None:
+        """Declares an output; with `alias_input` it updates that input and isn't returned."""
+        self.graph.add_output(value, alias_input)
+
+    def print_math(self, from_outputs_only: bool = True) -> str:
+        """The expressions as text (with `from_outputs_only`, those that the outputs need)."""
+        return text.math_text(self.graph, from_outputs_only)
+
+    def print_kernel(self, compile_params: CompileParams | None = None) -> str:
+        """The kernel of the user's schedule as text."""
+        from ..compiler import lower_scheduled
+
+        return str(lower_scheduled(self.graph.user_schedule))
+
+    def __str__(self) -> str:
+        return self.print_math(False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fusion):
+            return NotImplemented
+        return text.definition_key(self.definition) == text.definition_key(other.definition)
+
+    def __hash__(self) -> int:
+        return hash(text.definition_key(self.definition))

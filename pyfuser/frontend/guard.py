@@ -1,0 +1,56 @@
+"""The active fusion: which Fusion the functions of `ops` add to, as the interface has it.
+
+The only ambient state of pyfuser, and it stays in the front end: everything below gets the fusion
+as an argument.  A FusionGuard is active from its creation until it is dropped; guards nest, and
+each thread has its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from ..errors import DefinitionError, expected
+from .fusion import Fusion
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[tuple[int, Fusion]] = []
+
+
+_active = _Active()
+
+
+class FusionGuard:
+    """Makes a fusion the one that `ops` functions add to, while the guard is referenced."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self._stack = _active.stack
+        self._stack.append((id(self), fusion))
+
+    def release(self) -> None:
+        """Makes the fusion before this one active again; dropping the guard does the same."""
+        self._stack[:] = [entry for entry in self._stack if entry[0] != id(self)]
+
+    def __enter__(self) -> FusionGuard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def active_fusion(operation: str) -> Fusion:
+    """The fusion that is being defined; DefinitionError when there is none."""
+    if not _active.stack:
+        hint = "use `with FusionDefinition() as fd:`"
+        raise DefinitionError(expected(operation, "an active FusionGuard", "none", hint))
+    return _active.stack[-1][1]

@@ -1,0 +1,189 @@
+"""`fd.ops`: the operations of the interface, acting on the active fusion.
+
+Each function is a builder of `pyfuser.ops.builders` under the interface's name and with its
+argument names; those of the op table are made from its rows.  All return a tensor if an operand is
+one, else a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..dtypes import DataType
+from ..errors import DefinitionError, expected
+from ..ir.vals import PythonNumber, Scalar, TensorView, Val
+from ..ops import builders
+from ..ops.table import OPS, REDUCTIONS
+from .guard import active_fusion
+
+Dims = int | Sequence[int] | None
+Shape = Sequence[int | Scalar]
+
+
+def cast(arg: Val | PythonNumber, dtype: DataType) -> Val:
+    """The operand converted to `dtype`."""
+    return builders.cast(active_fusion("cast").graph, arg, dtype)
+
+
+def broadcast(arg: Val, is_broadcast_dim: Sequence[bool]) -> TensorView:
+    """New axes of size 1 where `is_broadcast_dim` is True."""
+    return builders.broadcast(active_fusion("broadcast").graph, arg, is_broadcast_dim)
+
+
+def broadcast_in_dim(arg: Val, shape: Shape, broadcast_dims: Sequence[int]) -> TensorView:
+    """A tensor of this shape, with dimension i of `arg` at `broadcast_dims[i]`."""
+    graph = active_fusion("broadcast_in_dim").graph
+    return builders.broadcast_in_dim(graph, arg, shape, broadcast_dims)
+
+
+def expand(arg: Val, shape: Shape) -> TensorView:
+    """Axes of size 1 repeated to this shape; -1 keeps a size."""
+    return builders.expand(active_fusion("expand").graph, arg, shape)
+
+
+def permute(arg: Val, dims: Sequence[int]) -> TensorView:
+    """Dimension i of the result is dimension `dims[i]`."""
+    return builders.permute(active_fusion("permute").graph, arg, dims)
+
+
+def squeeze(arg: Val, dims: Sequence[int], squeeze_expanded: bool = False) -> TensorView:
+    """The tensor without these dimensions of size 1."""
+    return builders.squeeze(active_fusion("squeeze").graph, arg, dims, squeeze_expanded)
+
+
+def reshape(arg: Val, new_shape: Shape) -> TensorView:
+    """The same elements under another shape; one size may be -1."""
+    return builders.reshape(active_fusion("reshape").graph, arg, new_shape)
+
+
+def full(shape: Shape, fill_value: Val | PythonNumber, dtype: DataType) -> TensorView:
+    """A tensor filled with one value."""
+    return builders.full(active_fusion("full").graph, shape, fill_value, dtype)
+
+
+def iota(
+    length: int | Scalar,
+    start: Val | PythonNumber | None = None,
+    step: Val | PythonNumber | None = None,
+    dtype: DataType = DataType.Int,
+) -> TensorView:
+    """start, start + step, ..., `length` of them."""
+    return builders.iota(active_fusion("iota").graph, length, start, step, dtype)
+
+
+def size(arg: Val, dim: int) -> Scalar:
+    """The size of a dimension."""
+    return builders.size(active_fusion("size").graph, arg, dim)
+
+
+def shape(arg: Val) -> list[Scalar]:
+    """The sizes of all dimensions."""
+    return builders.shape(active_fusion("shape").graph, arg)
+
+
+def stride_order(arg: Val, stride_order: Sequence[int]) -> TensorView:
+    """A copy laid out in this order: rank-1 is the outermost dimension, 0 the innermost."""
+    return builders.stride_order(active_fusion("stride_order").graph, arg, stride_order)
+
+
+def var(
+    arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
+) -> TensorView:
+    """The variance over `dims`."""
+    return builders.var(active_fusion("var").graph, arg, dims, correction, keepdim)
+
+
+def var_mean(
+    arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
+) -> tuple[TensorView, TensorView]:
+    """(variance, mean) over `dims`."""
+    return builders.var_mean(active_fusion("var_mean").graph, arg, dims, correction, keepdim)
+
+
+def welford(arg: Val, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
+    """(mean, sum of squared deviations, count) over `dims`."""
+    return builders.welford(active_fusion("welford").graph, arg, dims)
+
+
+# The interface's argument names, where an op of the table has other ones than its arity's.
+_ARGUMENTS = {1: ("x",), 2: ("lhs", "rhs")}
+_NAMED_ARGUMENTS = {
+    "addcmul": ("a", "b", "c", "alpha"),
+    "clamp": ("x", "min", "max"),
+    "complex": ("real", "imag"),
+    "lerp": ("start", "end", "weight"),
+    "threshold": ("x", "thr", "value"),
+    "where": ("condition", "x", "y"),
+}
+
+
+def _pointwise(name: str) -> Callable[..., Val]:
+    names = _NAMED_ARGUMENTS.get(name) or _ARGUMENTS[OPS[name].arity]
+
+    def function(*operands: Val | PythonNumber, **named: Val | PythonNumber) -> Val:
+        if named:
+            missing = [n for n in names[len(operands) :] if n not in named]
+            if missing or len(named) + len(operands) != len(names):
+                raise DefinitionError(expected(name, f"operands {names}", sorted(named)))
+            operands += tuple(named[n] for n in names[len(operands) :])
+        return builders.pointwise(active_fusion(name).graph, name, *operands)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name}({', '.join(names)}): {OPS[name].doc}."
+    return function
+
+
+def _reduction(name: str) -> Callable[..., TensorView]:
+    def function(
+        arg: Val,
+        dims: Dims = None,
+        keepdim: bool = False,
+        dtype: DataType = DataType.Null,
+        *,
+        dim: int | None = None,
+    ) -> TensorView:
+        over = dims if dim is None else dim
+        if isinstance(over, DataType):  # the form (arg, dtype)
+            over, dtype = None, over
+        graph = active_fusion(name).graph
+        return builders.reduce(graph, name, arg, over, keepdim, dtype)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{REDUCTIONS[name].doc} over `dims` (all by default)."
+    return function
+
+
+def _unsupported(name: str) -> Callable[..., Val]:
+    def function(*operands: object, **named: object) -> Val:
+        made: Val = builders.BUILDERS[name](active_fusion(name).graph, *operands, **named)
+        return made
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name}: not supported yet; raises UnsupportedError."
+    return function
+
+
+_SHAPED = (
+    cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
+    stride_order, var, var_mean, welford,
+)  # fmt: skip
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _pointwise(name) for name in OPS if name != "cast"},
+    **{name: _reduction(name) for name in REDUCTIONS},
+    **{name: _unsupported(name) for name in builders.UNSUPPORTED},
+    **{function.__name__: function for function in _SHAPED},
+}
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The functions that are made from tables."""
+    found = FUNCTIONS.get(name)
+    if found is None:
+        raise AttributeError(expected("ops", "the name of an operation", repr(name)))
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(FUNCTIONS)

@@ -1,0 +1,85 @@
+"""Parameters of a launch, of a compilation and of a scheduler, as users of the interface set them.
+
+They are plain values: comparable, printable, hashable where the interface says `hash()`.  What a
+CPU has no use for (register limits, grid sizes of a launch) is kept and ignored, so that a program
+written for a GPU runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+
+from ..dtypes import DataType
+from .enums import SchedulerType
+
+
+@dataclass
+class LaunchParams:
+    """Grid and block extents of a launch; -1 where the kernel decides."""
+
+    gdimx: int = -1
+    gdimy: int = -1
+    gdimz: int = -1
+    bdimx: int = -1
+    bdimy: int = -1
+    bdimz: int = -1
+
+
+@dataclass(kw_only=True)
+class CompileParams:
+    """How a kernel is compiled."""
+
+    index_type: DataType | None = None
+    maxrregcount: int = 255
+    enable_magic_zero: bool = True
+    enable_ptxas_verbose: bool = False
+    device: object = None
+    include_paths: Sequence[str] = field(default_factory=list)
+
+
+@dataclass
+class HeuristicParams:
+    """What a scheduler decided, beside the parameters of its own."""
+
+    scheduler_type: SchedulerType = SchedulerType.none
+    lparams: LaunchParams = field(default_factory=LaunchParams)
+    cparams: CompileParams = field(default_factory=CompileParams)
+
+    def hash(self) -> int:
+        """A number that is equal for equal parameters."""
+        return hash(repr(astuple(self)))
+
+
+@dataclass
+class PointwiseParams(HeuristicParams):
+    """Decisions of the pointwise scheduler."""
+
+    scheduler_type: SchedulerType = SchedulerType.pointwise
+    break_point: int = 0
+    split_block: bool = False
+    split_grid_y_dim: bool = False
+    flip_grid_binding: bool = False
+    vectorization_factor: int = 1
+    unroll_factor_inner: int = 1
+    unroll_factor_outer: int = 1
+
+
+@dataclass
+class ReductionParams(HeuristicParams):
+    """Decisions of the reduction scheduler (those that pyfuser's own schedulers make)."""
+
+    scheduler_type: SchedulerType = SchedulerType.reduction
+    fastest_dim: bool = True
+    persistent_kernel: bool = False
+    project_persistent_buffers: bool = False
+    schedule_3d: bool = False
+    flip_grid: bool = False
+    cross_block_inner_reduction: bool = False
+    cross_grid_inner_reduction: bool = False
+    unroll_factor_inner_reduction: int = 1
+    vectorize_inner_reduction: bool = False
+    split_grid_dim_iter_dom_inner: bool = False
+    split_grid_dim_iter_dom_outer: bool = False
+    unroll_factor_iter_dom: int = 1
+    vectorize_iter_dom: bool = False

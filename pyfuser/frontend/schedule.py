@@ -1,0 +1,157 @@
+"""`fd.sched`: the scheduling functions that look at several tensors, acting on the active fusion.
+
+Splits, merges, caches and memory are methods of the tensors; here are propagation and inlining of
+a user's schedule, and the questions to the automatic schedulers.  An empty list of tensors means
+all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ScheduleError, UnsupportedError, expected
+from ..ir.domains import ParallelType
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import TensorView
+from ..ops.binding import bind_extents
+from .enums import SchedulerType
+from .executors import flattened
+from .fusion import Fusion
+from .guard import active_fusion
+
+if TYPE_CHECKING:
+    from ..schedule.acceptance import SizeInfo
+
+
+def _scheduled(tensor: TensorView) -> ScheduledFusion:
+    found = getattr(tensor.fusion, "user_schedule", None)
+    if not isinstance(found, ScheduledFusion):
+        raise ScheduleError(expected("schedule", "a tensor of a FusionDefinition", str(tensor)))
+    return found
+
+
+def transform_like(reference_tv: TensorView, selected_tensors: Sequence[TensorView] = ()) -> None:
+    """Gives all (or the selected) tensors the loop transformations of the reference."""
+    from ..schedule.propagation import transform_like as propagate
+
+    propagate(_scheduled(reference_tv), reference_tv, list(selected_tensors) or None)
+
+
+def bounded_transform_backward(
+    source: TensorView,
+    pos: int,
+    to: Sequence[TensorView],
+    propagate_parallel_type: bool = False,
+) -> None:
+    """Gives the producers of `source`, back to the tensors `to`, its first `pos` loops."""
+    from ..schedule import propagation
+
+    propagation.bounded_transform_backward(
+        _scheduled(source), source, pos, list(to), propagate_parallel_type
+    )
+
+
+def parallelize_like(
+    reference_tv: TensorView,
+    pos: int = -1,
+    selected_tensors: Sequence[TensorView] = (),
+    selected_parallel_types: Collection[ParallelType] = (),
+    propagate_padding: bool = True,
+) -> None:
+    """Gives loops of all (or the selected) tensors the parallel types of the reference's."""
+    from ..schedule import propagation
+
+    propagation.parallelize_like(
+        _scheduled(reference_tv),
+        reference_tv,
+        pos,
+        list(selected_tensors) or None,
+        set(selected_parallel_types) or None,
+    )
+
+
+def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
+    """Inlines all (or the selected) tensors as far as each can be."""
+    from ..schedule.inlining import inline_most as inline
+
+    chosen = list(selected_tensors)
+    owner = _scheduled(chosen[0]) if chosen else active_fusion("inline_most").user_schedule
+    inline(owner, chosen or None)
+
+
+def inline_at(
+    reference_tv: TensorView,
+    pos: int = -1,
+    best_effort: bool = False,
+    selected_tensors: Sequence[TensorView] = (),
+) -> None:
+    """Inlines all (or the selected) tensors at a position of the reference's loops."""
+    from ..schedule.inlining import inline_at as inline
+
+    selected = list(selected_tensors) or None
+    inline(_scheduled(reference_tv), reference_tv, pos, best_effort, selected)
+
+
+def compute_at(
+    producer: TensorView, consumer: TensorView, position: int, mode: str = "standard"
+) -> None:
+    """Computes `producer`, and what is between, inside the consumer's loops up to `position`.
+
+    mode: "standard", "best_effort" (as far as possible) or "most_inlined" (ignores the position).
+    """
+    from ..schedule.inlining import compute_at as inline
+
+    inline(_scheduled(consumer), producer, consumer, position, mode)
+
+
+def warp_specialize(
+    tv: TensorView,
+    number_of_stages: int,
+    prefetch_distance: int,
+    parallel_type: ParallelType,
+    num_registers: tuple[int, int] | None = None,
+) -> None:
+    """Not supported yet: raises UnsupportedError."""
+    raise UnsupportedError(expected("warp_specialize", "a schedule without it", parallel_type))
+
+
+def _sizes(fusion: Fusion, inputs: Sequence[Any]) -> SizeInfo:
+    from ..schedule.acceptance import SizeInfo
+
+    return SizeInfo.of(bind_extents(fusion.definition, flattened(inputs)))
+
+
+def can_schedule(
+    fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
+) -> tuple[bool, str]:
+    """Whether a scheduler takes the fusion for these inputs, and why not."""
+    from ..schedule.registry import SCHEDULERS, Refusal
+
+    for scheduler in SCHEDULERS:
+        if scheduler.name == scheduler_type.name:
+            refusal = scheduler.can_schedule(fusion.definition, _sizes(fusion, inputs))
+            return (True, "") if refusal is None else (False, str(refusal))
+    return False, str(Refusal(scheduler_type.name, "pyfuser has no such scheduler"))
+
+
+def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[SchedulerType]:
+    """The schedulers that take the whole fusion as one kernel, in the order they are asked."""
+    from ..schedule.registry import SCHEDULERS
+
+    sizes = _sizes(fusion, inputs)
+    accepting = (s for s in SCHEDULERS if s.can_schedule(fusion.definition, sizes) is None)
+    return [SchedulerType[scheduler.name] for scheduler in accepting]
+
+
+FUNCTIONS = (
+    can_schedule,
+    find_compatible_schedulers,
+    transform_like,
+    bounded_transform_backward,
+    parallelize_like,
+    inline_most,
+    inline_at,
+    compute_at,
+    warp_specialize,
+)

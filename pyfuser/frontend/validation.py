@@ -1,0 +1,141 @@
+"""Validation: compares a fusion's outputs with references, within what rounding can explain.
+
+Without references the eager evaluator computes them, in float64.  The tolerance of an output grows
+with the number of elements that are reduced on the way to it; the tables are those of the
+nvfuser_direct interface, so that programs that rely on `get_val_tolerances` see the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..dtypes import COMPLEX, FLOATING, DataType
+from ..errors import InputError, PyfuserError, expected
+from ..ir.exprs import ReductionOp, WelfordOp
+from ..ir.fusion import Fusion
+from ..ir.vals import TensorView, Val
+from ..ops.binding import Binding, bind
+from ..ops.evaluator import evaluate
+from .fusion import Fusion as InterfaceFusion
+
+# Largest error of a sum of 4, 8, 16, ... random floats, and of random halves.
+_SUM_FLOAT = (
+    1.68222e-06, 2.23704e-06, 2.95788e-06, 4.4778e-06, 6.75395e-06, 8.57934e-06, 1.30594e-05,
+    2.19122e-05, 3.3451e-05, 5.78476e-05, 0.000108292, 0.00012207, 0.000136882, 0.000248561,
+    0.000407594, 0.000500901, 0.000923019, 0.00156909, 0.00223107, 0.00343043,
+)  # fmt: skip
+_SUM_HALF = (
+    0.00390625, 0.0078125, 0.0078125, 0.0155334, 0.0156269, 0.0312042, 0.0312548, 0.0619979,
+    0.0625103, 0.124686, 0.12501, 0.24945, 0.250049, 0.498946, 0.500071, 0.985087, 1.00006,
+    1.99234, 2.00032, 3.99073,
+)  # fmt: skip
+
+
+class ValidationError(PyfuserError, AssertionError):
+    """An output differs from its reference by more than rounding explains."""
+
+
+def tolerances(dtype: DataType, reduction_size: int) -> tuple[float, float]:
+    """(absolute, relative) tolerance after a reduction of so many elements; (0, 0) for integers."""
+    if dtype not in (*FLOATING, *COMPLEX):
+        return 0.0, 0.0
+    is_half = dtype in (DataType.Half, DataType.BFloat16)
+    table = _SUM_HALF if is_half else _SUM_FLOAT
+    if reduction_size <= 1:
+        return table[0], table[1]
+    entry = next((i for i in range(len(table)) if 4 << i >= reduction_size), len(table))
+    absolute = table[entry + 1] if entry + 1 < len(table) else 2 * table[-1]
+    if dtype is DataType.BFloat16:
+        absolute *= 10
+    return absolute, absolute * 0.01
+
+
+def reduction_sizes(fusion: Fusion, binding: Binding) -> dict[Val, int]:
+    """For each tensor, the most elements that are reduced into one on the way to it."""
+    sizes: dict[Val, int] = {}
+    for expr in fusion.exprs:
+        before = max((sizes.get(value, 1) for value in expr.inputs), default=1)
+        for output in expr.tensor_outputs:
+            factor = 1
+            if isinstance(expr, (ReductionOp, WelfordOp)):
+                for axis in output.domain.root_or_logical:
+                    factor *= binding.size(axis.extent) if axis.is_reduction else 1
+            sizes[output] = before * factor
+    return sizes
+
+
+def output_tolerances(fusion: Fusion, inputs: Sequence[Any]) -> list[tuple[float, float]]:
+    """(absolute, relative) tolerances of the visible outputs."""
+    sizes = reduction_sizes(fusion, bind(fusion, inputs))
+    return [
+        tolerances(output.dtype, sizes.get(output, 1))
+        for output in fusion.outputs
+        if output not in fusion.hidden_outputs
+    ]
+
+
+def kept(inputs: Sequence[Any]) -> list[Any]:
+    """Copies of the inputs, for a reference after the fusion has updated some in place."""
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def validate(
+    fusion: Fusion,
+    inputs: Sequence[Any],
+    outputs: Sequence[torch.Tensor],
+    references: Sequence[torch.Tensor] | None = None,
+) -> None:
+    """Raises ValidationError where an output differs from its reference.
+
+    `references` default to the evaluator's, in float64; `inputs` are those before the call.
+    """
+    is_inferred = references is None
+    if references is None:
+        references = evaluate(fusion, kept(inputs), torch.float64)
+    if len(outputs) != len(references):
+        raise InputError(expected("validate", f"{len(outputs)} references", len(references)))
+    visible = [v for v in fusion.outputs if v not in fusion.hidden_outputs]
+    bounds = output_tolerances(fusion, inputs)
+    for i, (value, output, reference) in enumerate(zip(visible, outputs, references, strict=True)):
+        if is_inferred and value in fusion.aliases:
+            continue
+        _compare(i, value, output, reference, bounds[i])
+
+
+def _compare(
+    index: int,
+    value: Val,
+    output: torch.Tensor,
+    reference: torch.Tensor,
+    bounds: tuple[float, float],
+) -> None:
+    assert isinstance(value, TensorView)
+    if output.shape != reference.shape:
+        what = f"output {index} of shape {tuple(reference.shape)}"
+        raise ValidationError(expected("validate", what, tuple(output.shape)))
+    if not (output.is_floating_point() or output.is_complex()):
+        if not torch.equal(output, reference.to(output.dtype)):
+            raise ValidationError(expected("validate", f"output {index} equal", "other elements"))
+        return
+    absolute, relative = bounds
+    wide = torch.complex128 if output.is_complex() else torch.float64
+    a, b = output.to(wide), reference.to(wide)
+    if not torch.allclose(a, b, rtol=relative, atol=absolute, equal_nan=True):
+        worst = (a - b).abs().max().item()
+        what = f"output {index} within {absolute} + {relative} * |reference|"
+        raise ValidationError(expected("validate", what, f"a difference of {worst}"))
+
+
+def get_val_tolerances(fusion: InterfaceFusion, args: Sequence[Any]) -> list[tuple[float, float]]:
+    """The interface's name for `output_tolerances`."""
+    return output_tolerances(fusion.definition, args)
+
+
+def validate_with_auto_inferred_outputs(
+    fusion: InterfaceFusion, fusion_outputs: Sequence[torch.Tensor], args: Sequence[Any]
+) -> None:
+    """Compares outputs with what the eager evaluator computes for these inputs."""
+    validate(fusion.definition, args, fusion_outputs)

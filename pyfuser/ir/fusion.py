@@ -1,0 +1,283 @@
+"""Fusion: what to compute.
+
+    fusion ::= inputs, expr..., outputs, aliases {output -> input that is updated in place}
+
+A Fusion says nothing about loops.  Expressions stand in the order they were defined, which is a
+topological one.  `equal_extents` collects the pairs of sizes that the definition forces to be equal
+(two tensors added); a pass unifies them and the executor checks them at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..dtypes import DataType
+from ..errors import InternalError
+from .domains import IdFactory, IterDomain, IterType, TensorDomain, history
+from .exprs import Expr
+from .scalars import ONE, IntExpr, Symbol, substitute
+from .vals import PythonNumber, Scalar, TensorView, Val
+
+
+class Fusion:
+    """A graph of expressions over tensors and scalars."""
+
+    tensor_type: type[TensorView] = TensorView
+
+    def __init__(self) -> None:
+        self.inputs: list[Val] = []
+        self.outputs: list[Val] = []
+        self.hidden_outputs: set[Val] = set()
+        self.aliases: dict[Val, Val] = {}
+        self.exprs: list[Expr] = []
+        self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
+        self.ids = IdFactory()
+        self._tensor_count = 0
+        self._scalar_count = 0
+        self._extent_count = 0
+
+    # -- making values
+
+    def new_extent(self) -> IntExpr:
+        """A fresh symbolic size, `i0`, `i1`, ..."""
+        self._extent_count += 1
+        return Symbol.of(f"i{self._extent_count - 1}")
+
+    def new_tensor(
+        self, domain: TensorDomain, dtype: DataType, is_cpu_scalar: bool = False
+    ) -> TensorView:
+        """A fresh tensor with this domain."""
+        self._tensor_count += 1
+        return self.tensor_type(self, self._tensor_count - 1, dtype, domain, is_cpu_scalar)
+
+    def new_scalar(
+        self,
+        dtype: DataType,
+        constant: PythonNumber | None = None,
+        extent: IntExpr | None = None,
+    ) -> Scalar:
+        """A fresh scalar: constant, size, or (with neither) symbolic."""
+        self._scalar_count += 1
+        return Scalar(self, self._scalar_count - 1, dtype, constant, extent)
+
+    def add_expr(self, expr: Expr) -> None:
+        """Appends an expression and links it to its values."""
+        self.exprs.append(expr)
+        for output in expr.outputs:
+            output.expr = expr
+        for value in dict.fromkeys(expr.inputs):
+            value.uses_list.append(expr)
+
+    def insert_expr(self, expr: Expr, before: Expr) -> None:
+        """Adds an expression in front of another one."""
+        self.add_expr(expr)
+        self.exprs.pop()
+        self.exprs.insert(self.exprs.index(before), expr)
+
+    def replace_input(self, expr: Expr, old: Val, new: Val) -> None:
+        """Makes one expression read `new` where it read `old`."""
+        expr.inputs = tuple(new if v is old else v for v in expr.inputs)
+        old.uses_list.remove(expr)
+        if expr not in new.uses_list:
+            new.uses_list.append(expr)
+
+    def remove_expr(self, expr: Expr) -> None:
+        """Takes an expression out; its outputs must be unused."""
+        self.exprs.remove(expr)
+        for value in dict.fromkeys(expr.inputs):
+            value.uses_list.remove(expr)
+
+    def redefine(self, old: Expr, new: Expr) -> None:
+        """Puts an expression with the same outputs in the place of another."""
+        position = self.exprs.index(old)
+        self.remove_expr(old)
+        self.add_expr(new)
+        self.exprs.pop()
+        self.exprs.insert(position, new)
+
+    # -- inputs and outputs
+
+    def add_input(self, value: Val) -> None:
+        """Declares the next input."""
+        self.inputs.append(value)
+
+    def add_output(self, value: Val, alias_input: Val | None = None) -> None:
+        """Declares the next output; with `alias_input` it updates that input and isn't returned."""
+        if alias_input is not None:
+            self.aliases[value] = alias_input
+            if value not in self.outputs:
+                self.hidden_outputs.add(value)
+                self.outputs.append(value)
+            return
+        if value in self.hidden_outputs:
+            self.hidden_outputs.remove(value)
+            self.outputs.remove(value)
+        self.outputs.append(value)
+
+    # -- reading
+
+    @property
+    def tensors(self) -> list[TensorView]:
+        """Every tensor: inputs, then what the expressions define, in order."""
+        found = [v for v in self.inputs if isinstance(v, TensorView)]
+        for expr in self.exprs:
+            found += expr.tensor_outputs
+        return found
+
+    @property
+    def input_tensors(self) -> list[TensorView]:
+        return [v for v in self.inputs if isinstance(v, TensorView)]
+
+    def live_exprs(self) -> list[Expr]:
+        """The expressions that the outputs need, in order."""
+        needed: set[Val] = set(self.outputs)
+        live: list[Expr] = []
+        for expr in reversed(self.exprs):
+            if any(output in needed for output in expr.outputs):
+                live.append(expr)
+                needed.update(expr.inputs)
+        return live[::-1]
+
+    def clone(self, extents: Mapping[Symbol, IntExpr] | None = None) -> tuple[Fusion, Cloner]:
+        """A copy that shares nothing (with sizes substituted), and the mapping from old to new."""
+        target = Fusion()
+        cloner = Cloner(self, target, extents)
+        target.inputs = [cloner.value(v) for v in self.inputs]
+        cloner.exprs(self.exprs)
+        target.outputs = [cloner.value(v) for v in self.outputs]
+        target.hidden_outputs = {cloner.value(v) for v in self.hidden_outputs}
+        target.aliases = {cloner.value(o): cloner.value(i) for o, i in self.aliases.items()}
+        target.equal_extents = list(self.equal_extents)
+        return target, cloner
+
+    def __str__(self) -> str:
+        inputs = "".join(f"  {v}\n" for v in self.inputs)
+        outputs = "".join(f"  {v}\n" for v in self.outputs)
+        body = "".join(f"{expr}\n" for expr in self.exprs)
+        return f"Inputs:\n{inputs}Outputs:\n{outputs}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
+
+
+class Cloner:
+    """Copies values, axes and expressions into another fusion, keeping names."""
+
+    def __init__(
+        self, source: Fusion, target: Fusion, extents: Mapping[Symbol, IntExpr] | None = None
+    ) -> None:
+        self.target = target
+        self.extents = extents or {}
+        self.values: dict[Val, Val] = {}
+        self.axes: dict[IterDomain, IterDomain] = {}
+        target.ids.next_name = max(target.ids.next_name, source.ids.next_name)
+        target._tensor_count = max(target._tensor_count, source._tensor_count)
+        target._scalar_count = max(target._scalar_count, source._scalar_count)
+        target._extent_count = max(target._extent_count, source._extent_count)
+
+    def extent(self, expr: IntExpr) -> IntExpr:
+        """A size with the substitutions made."""
+        return substitute(expr, self.extents)
+
+    def axis(self, axis: IterDomain) -> IterDomain:
+        """The copy of one axis (without its history)."""
+        copy = self.axes.get(axis)
+        if copy is None:
+            expanded = None if axis.expanded_extent is None else self.extent(axis.expanded_extent)
+            copy = IterDomain(
+                axis.name, self.extent(axis.extent), axis.iter_type, expanded, axis.parallel_type
+            )
+            self.axes[axis] = copy
+        return copy
+
+    def axis_list(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
+        """The copies of several axes."""
+        return [self.axis(axis) for axis in axes]
+
+    def histories(self, loop: Sequence[IterDomain], roots: Sequence[IterDomain]) -> None:
+        """Copies the splits and merges between two lists of axes."""
+        for expr in history(loop, roots):
+            names = [n for n in expr.__slots__ if n.endswith("_id")]
+            fields = {name: self.axis(getattr(expr, name)) for name in names}
+            extra = {
+                name: getattr(expr, name) for name in expr.__slots__ if not name.endswith("_id")
+            }
+            if "factor" in extra:
+                extra["factor"] = self.extent(extra["factor"])
+            copy = type(expr)(**fields, **extra)
+            for output in copy.outputs:
+                output.definition = copy
+
+    def domain(self, domain: TensorDomain) -> TensorDomain:
+        """The copy of a tensor's domain."""
+        root = None if domain.root is None else self.axis_list(domain.root)
+        logical = self.axis_list(domain.logical)
+        if domain.root is not None:
+            self.histories(domain.logical, domain.root)
+        self.histories(domain.loop, domain.logical)
+        allocation = None
+        if domain.allocation is not None:
+            allocation = self.axis_list(domain.allocation)
+            self.histories(domain.allocation, domain.logical)
+        loop = self.axis_list(domain.loop)
+        return TensorDomain(logical, list(domain.contiguity), root, allocation, loop)
+
+    def value(self, value: Val) -> Val:
+        """The copy of a value (without its definition)."""
+        copy = self.values.get(value)
+        if copy is not None:
+            return copy
+        match value:
+            case TensorView():
+                copy = self.target.tensor_type(
+                    self.target,
+                    value.name,
+                    value.dtype,
+                    self.domain(value.domain),
+                    value.is_cpu_scalar,
+                )
+            case Scalar():
+                extent = None if value.extent is None else self.extent(value.extent)
+                copy = Scalar(self.target, value.name, value.dtype, value.constant, extent)
+            case _:
+                raise InternalError(f"clone: expected a tensor or a scalar, got {value!r}")
+        self.values[value] = copy
+        return copy
+
+    def boundary(self, tensor: TensorView) -> TensorView:
+        """A contiguous input tensor that stands for a tensor another segment computes."""
+        axes = self.axis_list(tensor.axes)
+        for axis in axes:
+            axis.definition = None
+        allocation = tensor.domain.allocation
+        copies = None if allocation is None else self.axis_list(allocation)
+        contiguity: list[bool | None] = [
+            None if axis.is_broadcast else True for axis in (copies or axes)
+        ]
+        domain = TensorDomain(axes, contiguity, allocation=copies)
+        copy = self.target.tensor_type(self.target, tensor.name, tensor.dtype, domain)
+        self.values[tensor] = copy
+        return copy
+
+    def exprs(self, exprs: Iterable[Expr]) -> None:
+        """Copies expressions, appending them to the target."""
+        for expr in exprs:
+            inputs = [self.value(v) for v in expr.inputs]
+            outputs = [self.value(v) for v in expr.outputs]
+            self.target.add_expr(expr.rebuild(inputs, outputs))
+
+
+def broadcast_contiguity(axes: Sequence[IterDomain]) -> list[bool | None]:
+    """The contiguity of a dense tensor with these axes."""
+    return [None if axis.is_broadcast else True for axis in axes if not axis.is_reduction]
+
+
+def plain_domain(axes: Sequence[IterDomain]) -> TensorDomain:
+    """A dense domain over these logical axes."""
+    return TensorDomain(list(axes), broadcast_contiguity(axes))
+
+
+def element_count(axes: Sequence[IterDomain]) -> IntExpr:
+    """The number of elements in memory: the product of the extents."""
+    total: IntExpr = ONE
+    for axis in axes:
+        if axis.iter_type is not IterType.REDUCTION:
+            total = total * axis.extent
+    return total

@@ -1,0 +1,299 @@
+"""Kernel: loops, memory and statements, ready for a code generator.
+
+    kernel    ::= name, tensor parameter..., scalar parameter..., scratch buffer..., phase...
+    phase     ::= grid extents, block extents, statement...     (a grid-wide sync between phases)
+    statement ::= For index in [start, stop) { statement... }
+                | Allocate buffer
+                | Compute  access = op(operand, ...) [if predicate]
+                | Initialise access... with the identity of a reduction
+                | Reduce   access... op= operand... [if predicate]
+                | Barrier
+    operand   ::= access | literal | scalar parameter | index value
+    access    ::= buffer[index]
+
+Indices are element offsets as symbolic integers over sizes, strides and loop indices.  A loop of a
+grid or block type is a binding where the device has that hardware, and a loop where it hasn't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..dtypes import DataType, size_in_bytes
+from .domains import ParallelType
+from .scalars import ONE, IntExpr, Symbol, as_expr
+from .schedule import MemoryType
+from .vals import PythonNumber, Scalar, TensorView
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """Memory for one tensor: `size` elements; `tensor` is what it holds, for the reader."""
+
+    name: str
+    dtype: DataType
+    memory: MemoryType
+    size: IntExpr
+    tensor: TensorView | None = None
+
+    @property
+    def bytes(self) -> IntExpr:
+        """The size in bytes."""
+        return self.size * size_in_bytes(self.dtype)
+
+
+@dataclass(slots=True, eq=False)
+class TensorParameter:
+    """A tensor argument.  Sizes and strides (in elements) are symbols or constants."""
+
+    buffer: Buffer
+    sizes: tuple[IntExpr, ...]
+    strides: tuple[IntExpr, ...]
+    is_output: bool
+    may_alias: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ScalarParameter:
+    """A scalar argument, computed on the host."""
+
+    name: str
+    dtype: DataType
+    scalar: Scalar
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True, eq=False)
+class Literal:
+    """A constant operand."""
+
+    value: PythonNumber
+    dtype: DataType
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(slots=True, eq=False)
+class IndexValue:
+    """A symbolic integer used as a value (of dtype Int): iota, the count of a welford."""
+
+    expr: IntExpr
+
+    def __str__(self) -> str:
+        return f"index({self.expr})"
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """One element of a buffer."""
+
+    buffer: Buffer
+    index: IntExpr
+
+    def __str__(self) -> str:
+        return f"{self.buffer.name}[{self.index}]"
+
+
+Operand = Access | Literal | ScalarParameter | IndexValue
+
+
+@dataclass(frozen=True, slots=True)
+class Less:
+    """The condition a < b."""
+
+    a: IntExpr
+    b: IntExpr
+
+    def __str__(self) -> str:
+        return f"{self.a} < {self.b}"
+
+
+Predicate = tuple[Less, ...]
+
+
+@dataclass(slots=True, eq=False)
+class For:
+    """A loop over [start, stop)."""
+
+    index: Symbol
+    stop: IntExpr
+    parallel_type: ParallelType
+    body: list[Statement]
+    start: IntExpr = field(default_factory=lambda: as_expr(0))
+
+
+@dataclass(slots=True, eq=False)
+class Allocate:
+    """Memory of a buffer, live until the end of the enclosing body."""
+
+    buffer: Buffer
+
+
+@dataclass(slots=True, eq=False)
+class Compute:
+    """output = op(inputs); where the predicate is false, nothing is written.
+
+    A result in a register may then hold anything; memory keeps what it had.  `compute` has the
+    dtype each operand is computed in (never Half or BFloat16), `result` that of the result.
+    """
+
+    op: str
+    output: Access
+    inputs: tuple[Operand, ...]
+    predicate: Predicate = ()
+    compute: tuple[DataType, ...] = ()
+    result: DataType = DataType.Null
+
+
+@dataclass(slots=True, eq=False)
+class Initialise:
+    """Sets accumulators to the identity of `op` (sum, prod, max, min, welford)."""
+
+    op: str
+    outputs: tuple[Access, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Reduce:
+    """outputs = combine(outputs, inputs) where the predicate holds.
+
+    `block` names the thread axes that are reduced over: where threads are hardware, the combination
+    goes across them.  welford has three outputs and one input, or three.
+    """
+
+    op: str
+    outputs: tuple[Access, ...]
+    inputs: tuple[Operand, ...]
+    predicate: Predicate = ()
+    block: tuple[ParallelType, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+    """All threads of the block wait for each other."""
+
+
+Statement = For | Allocate | Compute | Initialise | Reduce | Barrier
+
+
+@dataclass(slots=True, eq=False)
+class Phase:
+    """What runs between two grid-wide synchronisations."""
+
+    grid: dict[ParallelType, IntExpr]
+    block: dict[ParallelType, IntExpr]
+    body: list[Statement]
+
+    def task_count(self) -> IntExpr:
+        """The number of blocks (tasks)."""
+        total: IntExpr = ONE
+        for extent in self.grid.values():
+            total = total * extent
+        return total
+
+
+@dataclass(slots=True, eq=False)
+class Kernel:
+    """A complete kernel.  `scratch` is global memory that only lives during a call."""
+
+    name: str
+    tensors: list[TensorParameter]
+    scalars: list[ScalarParameter]
+    scratch: list[Buffer]
+    phases: list[Phase]
+
+    @property
+    def symbols(self) -> list[Symbol]:
+        """The sizes and strides the kernel needs, in parameter order."""
+        found: dict[Symbol, None] = {}
+        for tensor in self.tensors:
+            for expr in (*tensor.sizes, *tensor.strides):
+                for symbol in sorted(expr.symbols, key=str):
+                    found[symbol] = None
+        return list(found)
+
+    def __str__(self) -> str:
+        return "\n".join(_kernel_lines(self)) + "\n"
+
+
+def walk(statements: list[Statement]) -> Iterator[Statement]:
+    """Every statement, loops before their bodies."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, For):
+            yield from walk(statement.body)
+
+
+def accesses(statement: Statement) -> Iterator[Access]:
+    """The memory a statement touches, outputs first."""
+    match statement:
+        case Compute(output=output, inputs=inputs):
+            yield output
+            yield from (i for i in inputs if isinstance(i, Access))
+        case Initialise(outputs=outputs):
+            yield from outputs
+        case Reduce(outputs=outputs, inputs=inputs):
+            yield from outputs
+            yield from (i for i in inputs if isinstance(i, Access))
+
+
+def _kernel_lines(kernel: Kernel) -> Iterator[str]:
+    yield f"kernel {kernel.name}("
+    for tensor in kernel.tensors:
+        role = "out" if tensor.is_output else "in "
+        sizes = ", ".join(map(str, tensor.sizes))
+        strides = ", ".join(map(str, tensor.strides))
+        yield f"  {role} {tensor.buffer.name}: {tensor.buffer.dtype.name}[{sizes}] strides [{strides}]"
+    for scalar in kernel.scalars:
+        yield f"  in  {scalar.name}: {scalar.dtype.name}"
+    yield ")"
+    for buffer in kernel.scratch:
+        yield f"scratch {buffer.name}: {buffer.dtype.name}[{buffer.size}]"
+    for phase in kernel.phases:
+        grid = ", ".join(f"{p.value}: {e}" for p, e in phase.grid.items())
+        block = ", ".join(f"{p.value}: {e}" for p, e in phase.block.items())
+        yield f"phase grid({grid}) block({block}) {{"
+        yield from _body_lines(phase.body, 1)
+        yield "}"
+
+
+def _condition(predicate: Predicate) -> str:
+    return f" if {' and '.join(map(str, predicate))}" if predicate else ""
+
+
+def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    for statement in body:
+        match statement:
+            case For():
+                kind = statement.parallel_type
+                tag = "" if kind is ParallelType.serial else f" [{kind.value}]"
+                yield (
+                    f"{pad}for {statement.index} in [{statement.start}, {statement.stop}){tag} {{"
+                )
+                yield from _body_lines(statement.body, depth + 1)
+                yield pad + "}"
+            case Allocate(buffer=buffer):
+                yield (
+                    f"{pad}allocate {buffer.name}: {buffer.memory.name.rstrip('_')} "
+                    f"{buffer.dtype.name}[{buffer.size}]"
+                )
+            case Compute():
+                arguments = ", ".join(map(str, statement.inputs))
+                condition = _condition(statement.predicate)
+                yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}"
+            case Initialise():
+                outputs = ", ".join(map(str, statement.outputs))
+                yield f"{pad}{outputs} = identity of {statement.op}"
+            case Reduce():
+                outputs = ", ".join(map(str, statement.outputs))
+                arguments = ", ".join(map(str, statement.inputs))
+                block = "".join(f" across {p.value}" for p in statement.block)
+                condition = _condition(statement.predicate)
+                yield f"{pad}{outputs} {statement.op}= {arguments}{block}{condition}"
+            case Barrier():
+                yield f"{pad}barrier"

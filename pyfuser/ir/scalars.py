@@ -1,0 +1,559 @@
+"""Symbolic integers: the sizes, strides, offsets and loop indices of every noun.
+
+    expr ::= Integer | Symbol | Sum | FloorDiv | CeilDiv | Mod | Min | Max | Xor
+
+Expressions are interned (equal expressions are one object) and canonical: a `Sum` is a polynomial
+whose monomials are sorted products of atoms with integer coefficients, so that two index
+computations that mean the same are the same object, and a stride with respect to a loop index can
+be read off.  All sizes and indices are non-negative; a `Symbol` may carry an exclusive upper bound,
+which is what removes divisions and predicates (`(4*i + j) // 4 -> i` when `j < 4`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from weakref import WeakValueDictionary
+
+Monomial = tuple["IntExpr", ...]
+
+_interned: WeakValueDictionary[tuple[object, ...], IntExpr] = WeakValueDictionary()
+
+
+class IntExpr:
+    """A non-negative symbolic integer; compared and hashed by identity."""
+
+    __slots__ = ("__weakref__", "_symbols", "_text")
+    _text: str
+    _symbols: frozenset[Symbol] | None
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def __add__(self, other: IntExpr | int) -> IntExpr:
+        return add(self, as_expr(other))
+
+    def __sub__(self, other: IntExpr | int) -> IntExpr:
+        return add(self, multiply(as_expr(other), Integer.of(-1)))
+
+    def __mul__(self, other: IntExpr | int) -> IntExpr:
+        return multiply(self, as_expr(other))
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    @property
+    def symbols(self) -> frozenset[Symbol]:
+        """Every symbol in the expression."""
+        if self._symbols is None:
+            found: frozenset[Symbol] = frozenset()
+            for part in self.parts():
+                found |= part.symbols
+            self._symbols = found
+        return self._symbols
+
+    def parts(self) -> tuple[IntExpr, ...]:
+        """The direct sub-expressions."""
+        return ()
+
+    @property
+    def is_constant(self) -> bool:
+        """True for an `Integer`."""
+        return isinstance(self, Integer)
+
+    @property
+    def value(self) -> int:
+        """The number, of an `Integer`."""
+        raise TypeError(f"{self} is not a constant")
+
+
+class Integer(IntExpr):
+    """A number."""
+
+    __slots__ = ("_value",)
+    _value: int
+
+    @staticmethod
+    def of(value: int) -> Integer:
+        """The interned constant `value`."""
+        key = ("Integer", value)
+        found = _interned.get(key)
+        if found is None:
+            found = Integer()
+            found._value, found._text, found._symbols = value, str(value), frozenset()
+            _interned[key] = found
+        return found  # type: ignore[return-value]
+
+    @property
+    def value(self) -> int:
+        return self._value
+
+
+class Symbol(IntExpr):
+    """A named unknown: a size, a stride, or a loop index with the exclusive bound `upper`."""
+
+    __slots__ = ("name", "upper")
+    name: str
+    upper: IntExpr | None
+
+    @staticmethod
+    def of(name: str, upper: IntExpr | None = None) -> Symbol:
+        """The interned symbol with this name and bound."""
+        key = ("Symbol", name, upper)
+        found = _interned.get(key)
+        if found is None:
+            found = Symbol()
+            found.name, found.upper, found._text = name, upper, name
+            found._symbols = frozenset((found,))
+            _interned[key] = found
+        return found  # type: ignore[return-value]
+
+
+class Sum(IntExpr):
+    """A polynomial of two or more monomials, or one monomial that is not a single atom."""
+
+    __slots__ = ("terms",)
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def parts(self) -> tuple[IntExpr, ...]:
+        return tuple(atom for monomial, _ in self.terms for atom in monomial)
+
+
+class Binary(IntExpr):
+    """Common form of the operations on two expressions."""
+
+    __slots__ = ("a", "b")
+    a: IntExpr
+    b: IntExpr
+
+    def parts(self) -> tuple[IntExpr, ...]:
+        return (self.a, self.b)
+
+
+class FloorDiv(Binary):
+    """a // b."""
+
+    __slots__ = ()
+
+
+class CeilDiv(Binary):
+    """(a + b - 1) // b."""
+
+    __slots__ = ()
+
+
+class Mod(Binary):
+    """a % b."""
+
+    __slots__ = ()
+
+
+class Min(Binary):
+    """The smaller of the two."""
+
+    __slots__ = ()
+
+
+class Max(Binary):
+    """The larger of the two."""
+
+    __slots__ = ()
+
+
+class Xor(Binary):
+    """a ^ b, bit by bit; both are below one power of two (swizzles)."""
+
+    __slots__ = ()
+
+
+_FORMATS: dict[type[Binary], str] = {
+    FloorDiv: "({} // {})",
+    CeilDiv: "ceildiv({}, {})",
+    Mod: "({} % {})",
+    Min: "min({}, {})",
+    Max: "max({}, {})",
+    Xor: "({} ^ {})",
+}
+
+
+def _binary(kind: type[Binary], a: IntExpr, b: IntExpr) -> IntExpr:
+    key = (kind, a, b)
+    found = _interned.get(key)
+    if found is None:
+        made = kind()
+        made.a, made.b, made._symbols = a, b, None
+        made._text = _FORMATS[kind].format(_grouped(a), _grouped(b))
+        _interned[key] = found = made
+    return found
+
+
+def _grouped(expr: IntExpr) -> str:
+    return f"({expr})" if isinstance(expr, Sum) else str(expr)
+
+
+ZERO = Integer.of(0)
+ONE = Integer.of(1)
+
+
+def as_expr(value: IntExpr | int) -> IntExpr:
+    """An int as an `Integer`, an expression as it is."""
+    return value if isinstance(value, IntExpr) else Integer.of(value)
+
+
+def terms_of(expr: IntExpr) -> tuple[tuple[Monomial, int], ...]:
+    """The expression as (monomial, coefficient) pairs; the constant has the empty monomial."""
+    if isinstance(expr, Sum):
+        return expr.terms
+    if isinstance(expr, Integer):
+        return (((), expr.value),) if expr.value else ()
+    return (((expr,), 1),)
+
+
+def _monomial_text(monomial: Monomial, coefficient: int) -> str:
+    factors = [_grouped(atom) for atom in monomial]
+    if coefficient != 1 or not factors:
+        factors.append(str(coefficient))
+    return "*".join(factors)
+
+
+def from_terms(terms: Mapping[Monomial, int]) -> IntExpr:
+    """The canonical expression with these monomials and coefficients."""
+    present = {m: c for m, c in terms.items() if c}
+    _join_quotients(present)
+    if not present:
+        return ZERO
+    if len(present) == 1:
+        ((monomial, coefficient),) = present.items()
+        if not monomial:
+            return Integer.of(coefficient)
+        if coefficient == 1 and len(monomial) == 1:
+            return monomial[0]
+    ordered = tuple(
+        sorted(present.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))
+    )
+    found = _interned.get(("Sum", ordered))
+    if found is None:
+        made = Sum()
+        made.terms, made._symbols = ordered, None
+        made._text = " + ".join(_monomial_text(m, c) for m, c in ordered).replace("+ -", "- ")
+        _interned[("Sum", ordered)] = found = made
+    return found
+
+
+def _product(a: Monomial, b: Monomial) -> Monomial:
+    return tuple(sorted(a + b, key=str)) if a and b else a or b
+
+
+def _join_quotients(terms: dict[Monomial, int]) -> None:
+    """(x // q)*q + x % q  ->  x, in place."""
+    for monomial in [m for m in terms if any(isinstance(a, Mod) for a in m)]:
+        for position, atom in enumerate(monomial):
+            if not isinstance(atom, Mod) or monomial not in terms:
+                continue
+            divisor = terms_of(atom.b)
+            if len(divisor) != 1:
+                continue
+            rest = monomial[:position] + monomial[position + 1 :]
+            quotient = floor_div(atom.a, atom.b)
+            quotient_terms = terms_of(quotient)
+            if len(quotient_terms) != 1:
+                continue
+            (q_monomial, q_coefficient), (d_monomial, d_coefficient) = quotient_terms[0], divisor[0]
+            partner = _product(_product(q_monomial, d_monomial), rest)
+            coefficient = terms[monomial]
+            if terms.get(partner) != coefficient * q_coefficient * d_coefficient:
+                continue
+            del terms[partner], terms[monomial]
+            for m, c in terms_of(atom.a):
+                key = _product(m, rest)
+                terms[key] = terms.get(key, 0) + c * coefficient
+                if not terms[key]:
+                    del terms[key]
+
+
+def add(a: IntExpr, b: IntExpr) -> IntExpr:
+    """a + b."""
+    if a is ZERO:
+        return b
+    if b is ZERO:
+        return a
+    terms = dict(terms_of(a))
+    for monomial, coefficient in terms_of(b):
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    return from_terms(terms)
+
+
+def multiply(a: IntExpr, b: IntExpr) -> IntExpr:
+    """a * b."""
+    if a is ONE:
+        return b
+    if b is ONE:
+        return a
+    terms: dict[Monomial, int] = {}
+    for m1, c1 in terms_of(a):
+        for m2, c2 in terms_of(b):
+            key = _product(m1, m2)
+            terms[key] = terms.get(key, 0) + c1 * c2
+    return from_terms(terms)
+
+
+def product(factors: Iterable[IntExpr | int]) -> IntExpr:
+    """The product of the factors; 1 when there are none."""
+    return reduce(multiply, (as_expr(f) for f in factors), ONE)
+
+
+def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
+    """(quotient, rest) with a == quotient * b + rest, taking out the terms that b divides."""
+    divisor = terms_of(b)
+    if len(divisor) != 1:
+        return (ONE, ZERO) if a is b else (ZERO, a)
+    ((d_monomial, d_coefficient),) = divisor
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in terms_of(a):
+        remaining = list(monomial)
+        try:
+            for atom in d_monomial:
+                remaining.remove(atom)
+        except ValueError:
+            rest[monomial] = coefficient
+            continue
+        whole, left = divmod(coefficient, d_coefficient)
+        if whole:
+            key = tuple(remaining)
+            quotient[key] = quotient.get(key, 0) + whole
+        if left:
+            rest[monomial] = left
+    return from_terms(quotient), from_terms(rest)
+
+
+def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
+    """a // b, simplified by the bounds of what is in a."""
+    b = as_expr(b)
+    if b is ONE or a is ZERO:
+        return a
+    if isinstance(a, Integer) and isinstance(b, Integer):
+        return Integer.of(a.value // b.value)
+    quotient, rest = _divide_terms(a, b)
+    if proves_less(rest, b):
+        return quotient
+    if isinstance(rest, FloorDiv):
+        return add(quotient, floor_div(rest.a, multiply(rest.b, b)))
+    return add(quotient, _binary(FloorDiv, rest, b))
+
+
+def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
+    """a % b, simplified by the bounds of what is in a."""
+    b = as_expr(b)
+    if b is ONE:
+        return ZERO
+    if isinstance(a, Integer) and isinstance(b, Integer):
+        return Integer.of(a.value % b.value)
+    _, rest = _divide_terms(a, b)
+    return rest if proves_less(rest, b) else _binary(Mod, rest, b)
+
+
+def ceil_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
+    """(a + b - 1) // b."""
+    b = as_expr(b)
+    if b is ONE or a is ZERO:
+        return a
+    if isinstance(a, Integer) and isinstance(b, Integer):
+        return Integer.of(-(-a.value // b.value))
+    quotient, rest = _divide_terms(a, b)
+    if rest is ZERO:
+        return quotient
+    return add(quotient, _binary(CeilDiv, rest, b))
+
+
+def minimum(a: IntExpr, b: IntExpr | int) -> IntExpr:
+    """min(a, b)."""
+    b = as_expr(b)
+    if a is b:
+        return a
+    if isinstance(a, Integer) and isinstance(b, Integer):
+        return Integer.of(min(a.value, b.value))
+    for floor, ceil in ((a, b), (b, a)):
+        if (isinstance(floor, FloorDiv) and isinstance(ceil, CeilDiv)
+                and (floor.a, floor.b) == (ceil.a, ceil.b)):
+            return floor
+    return _binary(Min, a, b)
+
+
+def maximum(a: IntExpr, b: IntExpr | int) -> IntExpr:
+    """max(a, b)."""
+    b = as_expr(b)
+    if a is b:
+        return a
+    if isinstance(a, Integer) and isinstance(b, Integer):
+        return Integer.of(max(a.value, b.value))
+    return _binary(Max, a, b)
+
+
+def xor(a: IntExpr, b: IntExpr) -> IntExpr:
+    """a ^ b."""
+    if isinstance(a, Integer) and isinstance(b, Integer):
+        return Integer.of(a.value ^ b.value)
+    # x ^ (x ^ y) is y: a swizzle undone
+    for x, other in ((a, b), (b, a)):
+        if isinstance(other, Xor) and x in (other.a, other.b):
+            return other.b if other.a is x else other.a
+    return _binary(Xor, a, b)
+
+
+def divides(b: IntExpr, a: IntExpr) -> bool:
+    """True when a % b == 0 can be proved."""
+    return b is ONE or mod(a, b) is ZERO
+
+
+def upper_bound(atom: IntExpr) -> IntExpr | None:
+    """An exclusive bound of an atom, or None when none is known."""
+    match atom:
+        case Symbol():
+            return atom.upper
+        case Mod():
+            return atom.b
+        case Xor():
+            return upper_bound(atom.b)
+        case FloorDiv():
+            largest = maximum_value(atom.a)
+            return None if largest is None else ceil_div(largest + 1, atom.b)
+        case _:
+            return None
+
+
+def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntExpr | None:
+    """The largest value when every bounded atom is at its bound; None if a bounded one is negated.
+
+    With `only`, just these symbols are put at their bounds and the others stay.
+    """
+    result: IntExpr = ZERO
+    for monomial, coefficient in terms_of(expr):
+        largest: IntExpr = Integer.of(coefficient)
+        for atom in monomial:
+            if only is not None and not (atom.symbols & only):
+                bound = None
+            else:
+                bound = upper_bound(atom)
+            if bound is not None and coefficient < 0:
+                bound = ONE  # an index that is subtracted is largest at 0
+                largest = ZERO
+                continue
+            if bound is None and only is not None and atom.symbols & only:
+                return None
+            largest = largest * (atom if bound is None else bound - 1)
+        result = result + largest
+    return result
+
+
+def proves_less(a: IntExpr, b: IntExpr) -> bool:
+    """True when 0 <= a < b holds for all values of the symbols."""
+    if a is ZERO:
+        # b is a size that something is divided by: it is at least 1 wherever the code runs.
+        return True
+    if any(coefficient < 0 for _, coefficient in terms_of(a)):
+        return False
+    largest = maximum_value(a)
+    if largest is None:
+        return False
+    slack = b - largest - 1
+    return all(coefficient >= 0 for _, coefficient in terms_of(slack))
+
+
+def coefficient_of(expr: IntExpr, symbol: Symbol) -> IntExpr | None:
+    """The factor of `symbol` in an expression affine in it (0 when absent); None if not affine."""
+    factors: IntExpr = ZERO
+    for monomial, coefficient in terms_of(expr):
+        degree = sum(atom is symbol for atom in monomial)
+        others = tuple(atom for atom in monomial if atom is not symbol)
+        if degree > 1 or any(symbol in atom.symbols for atom in others):
+            return None
+        if degree:
+            factors = factors + from_terms({others: coefficient})
+    return factors
+
+
+def substitute(expr: IntExpr, values: Mapping[Symbol, IntExpr]) -> IntExpr:
+    """The expression with symbols replaced, simplified anew."""
+    if not values or expr.symbols.isdisjoint(values):
+        return expr
+    match expr:
+        case Symbol():
+            return values[expr]
+        case Sum():
+            total: IntExpr = ZERO
+            for monomial, coefficient in expr.terms:
+                factors = [substitute(atom, values) for atom in monomial]
+                total = total + product(factors) * coefficient
+            return total
+        case Binary():
+            rebuild = _REBUILD[type(expr)]
+            return rebuild(substitute(expr.a, values), substitute(expr.b, values))
+        case _:
+            return expr
+
+
+_REBUILD: dict[type[Binary], Callable[[IntExpr, IntExpr], IntExpr]] = {
+    FloorDiv: floor_div,
+    CeilDiv: ceil_div,
+    Mod: mod,
+    Min: minimum,
+    Max: maximum,
+    Xor: xor,
+}
+
+
+def python_source(expr: IntExpr) -> str:
+    """The expression as Python, with its symbols as the names of variables."""
+    match expr:
+        case CeilDiv():
+            return f"(-(-({python_source(expr.a)}) // ({python_source(expr.b)})))"
+        case FloorDiv():
+            return f"(({python_source(expr.a)}) // ({python_source(expr.b)}))"
+        case Mod():
+            return f"(({python_source(expr.a)}) % ({python_source(expr.b)}))"
+        case Xor():
+            return f"(({python_source(expr.a)}) ^ ({python_source(expr.b)}))"
+        case Min() | Max():
+            name = type(expr).__name__.lower()
+            return f"{name}({python_source(expr.a)}, {python_source(expr.b)})"
+        case Sum():
+            return " + ".join(
+                "*".join([*(python_source(a) for a in m), str(c)] if c != 1 or not m else
+                         [python_source(a) for a in m])
+                for m, c in expr.terms
+            )
+        case _:
+            return str(expr)
+
+
+def evaluate(expr: IntExpr, values: Mapping[str, int]) -> int:
+    """The number the expression has when its symbols have these values (by name)."""
+    match expr:
+        case Integer():
+            return expr.value
+        case Symbol():
+            return values[expr.name]
+        case Sum():
+            total = 0
+            for monomial, coefficient in expr.terms:
+                for atom in monomial:
+                    coefficient *= evaluate(atom, values)
+                total += coefficient
+            return total
+        case Binary():
+            a, b = evaluate(expr.a, values), evaluate(expr.b, values)
+            return _EVALUATE[type(expr)](a, b)
+    raise TypeError(f"not an integer expression: {expr!r}")
+
+
+_EVALUATE: dict[type[Binary], Callable[[int, int], int]] = {
+    FloorDiv: lambda a, b: a // b,
+    CeilDiv: lambda a, b: -(-a // b),
+    Mod: lambda a, b: a % b,
+    Min: min,
+    Max: max,
+    Xor: lambda a, b: a ^ b,
+}

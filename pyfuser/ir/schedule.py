@@ -1,0 +1,178 @@
+"""ScheduledFusion: how to compute it.
+
+    scheduled ::= fusion, {tensor -> tensor_schedule}, scheduler, parameters
+    tensor_schedule ::= loop domain, compute_at, memory_type
+
+The loop transformations (split, merge, reorder, swizzle) are here because they only make axes out
+of axes; what looks at several tensors (inlining, propagation) or rewrites the computation (caches,
+rfactor) is in `pyfuser.schedule`.  `compute_at` is the number of outer loops that a tensor shares
+with its consumers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import ScheduleError, expected
+from .domains import IterDomain, ParallelType, TensorDomain, constant_extent
+from .fusion import Fusion
+from .scalars import IntExpr, Symbol, as_expr
+from .vals import TensorView
+
+
+class MemoryType(enum.Enum):
+    """Where a tensor's elements are."""
+
+    tensor = "tensor"
+    local = "l"
+    shared = "s"
+    global_ = "g"
+    symmetric = "symmetric"
+
+
+setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a Python keyword
+
+
+@dataclass(slots=True, eq=False)
+class TensorSchedule:
+    """The schedule of one tensor."""
+
+    tensor: TensorView
+    loop: list[IterDomain]
+    memory_type: MemoryType
+    compute_at: int = 0
+
+    def position(self, axis: int, operation: str) -> int:
+        """A possibly negative axis as an index into the loop domain."""
+        rank = len(self.loop)
+        if not -rank <= axis < rank:
+            what = f"an axis of T{self.tensor.name} in [{-rank}, {rank - 1}]"
+            raise ScheduleError(expected(operation, what, axis))
+        return axis % rank
+
+    def _movable(self, position: int, operation: str) -> None:
+        if position < self.compute_at:
+            raise ScheduleError(
+                expected(
+                    operation,
+                    f"an axis of T{self.tensor.name} right of its compute position "
+                    f"{self.compute_at}",
+                    position,
+                )
+            )
+
+    def split(self, axis: int, factor: int | IntExpr, inner_split: bool = True) -> None:
+        """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped)."""
+        position = self.position(axis, "split")
+        self._movable(position, "split")
+        if isinstance(factor, int) and factor < 1:
+            raise ScheduleError(expected("split", "a factor of at least 1", factor))
+        ids = self.tensor.fusion.ids
+        self.loop[position : position + 1] = ids.split(
+            self.loop[position], as_expr(factor), inner_split
+        )
+
+    def merge(self, axis_outer: int, axis_inner: int | None = None) -> None:
+        """[..., a, ..., b, ...] -> [..., a*b, ...] at the place of the one further left."""
+        outer = self.position(axis_outer, "merge")
+        inner = self.position(axis_outer + 1 if axis_inner is None else axis_inner, "merge")
+        if outer == inner:
+            raise ScheduleError(expected("merge", "two different axes", (outer, inner)))
+        self._movable(min(outer, inner), "merge")
+        a, b = self.loop[outer], self.loop[inner]
+        if a.is_reduction != b.is_reduction and not (a.is_broadcast or b.is_broadcast):
+            raise ScheduleError(
+                expected("merge", "two iteration or two reduction axes", f"{a} and {b}")
+            )
+        merged = self.tensor.fusion.ids.merge(a, b)
+        self.loop[min(outer, inner)] = merged
+        del self.loop[max(outer, inner)]
+
+    def reorder(self, old_to_new: Mapping[int, int]) -> None:
+        """Moves axes: `old_to_new[old] = new`; the others keep their order in what is left."""
+        moves = {
+            self.position(old, "reorder"): self.position(new, "reorder")
+            for old, new in old_to_new.items()
+        }
+        if len(set(moves.values())) != len(old_to_new) or len(moves) != len(old_to_new):
+            raise ScheduleError(expected("reorder", "each axis at most once", dict(old_to_new)))
+        rest = iter([axis for i, axis in enumerate(self.loop) if i not in moves])
+        at = {new: self.loop[old] for old, new in moves.items()}
+        reordered = [at[i] if i in at else next(rest) for i in range(len(self.loop))]
+        if reordered[: self.compute_at] != self.loop[: self.compute_at]:
+            self._movable(-1, "reorder")
+        self.loop = reordered
+
+    def swizzle(self, x: int, y: int) -> None:
+        """XOR-swizzles axis y by axis x; both extents must be one power of two."""
+        px, py = self.position(x, "swizzle"), self.position(y, "swizzle")
+        extents = [constant_extent(self.loop[p]) for p in (px, py)]
+        size = extents[0]
+        if size is None or extents[1] != size or size & (size - 1):
+            raise ScheduleError(
+                expected("swizzle", "two axes of one power-of-two extent", tuple(extents))
+            )
+        self.loop[px], self.loop[py] = self.tensor.fusion.ids.swizzle(
+            self.loop[px], self.loop[py]
+        )
+
+    def parallelize(self, axis: int, parallel_type: ParallelType) -> None:
+        """Marks how the loop of an axis runs."""
+        self.loop[self.position(axis, "parallelize")].parallel_type = parallel_type
+
+    def __str__(self) -> str:
+        inline = f" ca_pos( {self.compute_at} )" if self.compute_at else ""
+        axes = ", ".join(map(str, self.loop))
+        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}"
+
+
+@dataclass(eq=False)
+class ScheduledFusion:
+    """A fusion with a schedule for each of its tensors.
+
+    `scheduler` and `parameters` say who made the schedule and with which decisions.
+    """
+
+    fusion: Fusion
+    schedules: dict[TensorView, TensorSchedule] = field(default_factory=dict)
+    scheduler: str = "user"
+    parameters: object = None
+
+    def __getitem__(self, tensor: TensorView) -> TensorSchedule:
+        """The schedule of a tensor; unscheduled at first: loop = logical, inputs global."""
+        found = self.schedules.get(tensor)
+        if found is None:
+            is_global = tensor in self.fusion.inputs or tensor in self.fusion.outputs
+            memory = MemoryType.global_ if is_global else MemoryType.local
+            found = TensorSchedule(tensor, list(tensor.domain.logical), memory)
+            self.schedules[tensor] = found
+        return found
+
+    def domain(self, tensor: TensorView) -> TensorDomain:
+        """The tensor's domain with the loop domain of this schedule."""
+        d = tensor.domain
+        return TensorDomain(d.logical, d.contiguity, d.root, d.allocation, self[tensor].loop)
+
+    def clone(self, extents: Mapping[Symbol, IntExpr] | None = None) -> ScheduledFusion:
+        """A copy over a copy of the fusion, with sizes substituted."""
+        fusion, cloner = self.fusion.clone(extents)
+        copy = ScheduledFusion(fusion, scheduler=self.scheduler, parameters=self.parameters)
+        for tensor, schedule in self.schedules.items():
+            if tensor not in cloner.values:
+                continue
+            target = cloner.values[tensor]
+            assert isinstance(target, TensorView)
+            cloner.histories(schedule.loop, tensor.domain.logical)
+            copy.schedules[target] = TensorSchedule(
+                target, cloner.axis_list(schedule.loop), schedule.memory_type, schedule.compute_at
+            )
+        return copy
+
+    def __str__(self) -> str:
+        lines = [f"scheduler: {self.scheduler}"]
+        if self.parameters is not None:
+            lines.append(f"parameters: {self.parameters}")
+        lines += [str(self[t]) for t in self.fusion.tensors]
+        return "\n".join(lines) + "\n\n" + str(self.fusion)

@@ -1,0 +1,79 @@
+"""SegmentedFusion: a fusion cut into groups that become one kernel each, and why.
+
+    segmented ::= fusion, segment...
+    segment   ::= exprs, inputs, outputs, scheduler, reason
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .exprs import Expr
+from .fusion import Cloner, Fusion
+from .scalars import Symbol
+from .vals import Scalar, TensorView, Val
+
+
+@dataclass(eq=False)
+class Segment:
+    """Expressions that one scheduler turns into one kernel.
+
+    `reason` says why the group ends where it does; `inputs` and `outputs` are values of the whole
+    fusion.
+    """
+
+    exprs: list[Expr]
+    inputs: list[Val]
+    outputs: list[TensorView]
+    scheduler: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        body = "".join(f"  {expr}\n" for expr in self.exprs)
+        reason = f"  // {self.reason}\n" if self.reason else ""
+        inputs = ", ".join(_name(v) for v in self.inputs)
+        outputs = ", ".join(_name(v) for v in self.outputs)
+        return f"segment {self.scheduler} ({inputs}) -> ({outputs}) {{\n{reason}{body}}}\n"
+
+
+def _name(value: Val) -> str:
+    return f"T{value.name}" if isinstance(value, TensorView) else str(value)
+
+
+@dataclass(eq=False)
+class SegmentedFusion:
+    """The whole fusion and its segments in an order in which they can run."""
+
+    fusion: Fusion
+    segments: list[Segment] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.segments))
+
+
+def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
+    """A Fusion of its own for one segment.
+
+    Inputs that other segments compute become dense inputs.  Sizes keep their symbols; a size that
+    no input shows (it comes from a scalar) stays a scalar input of the segment.
+    """
+    target = Fusion()
+    cloner = Cloner(whole, target)
+    for value in segment.inputs:
+        if isinstance(value, TensorView) and value not in whole.inputs:
+            target.inputs.append(cloner.boundary(value))
+        else:
+            target.inputs.append(cloner.value(value))
+    cloner.exprs(segment.exprs)
+    for output in segment.outputs:
+        copy = cloner.values[output]
+        target.outputs.append(copy)
+        if output in whole.aliases:
+            target.aliases[copy] = cloner.value(whole.aliases[output])
+    target.equal_extents = list(whole.equal_extents)
+    return target, cloner
+
+
+def scalar_symbols(values: list[Val]) -> set[Symbol]:
+    """The symbolic sizes that scalar inputs give."""
+    return {v.extent for v in values if isinstance(v, Scalar) and isinstance(v.extent, Symbol)}

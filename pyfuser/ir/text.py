@@ -1,0 +1,351 @@
+"""Text: a Fusion as the Python that rebuilds it, and as the interface's `print_math`.
+
+The Python is a function of a FusionDefinition: inputs in order, operations in the order in which
+the outputs need them, outputs.  Everything implicit (casts, broadcasts) is there by name, so that
+running it gives an equal definition; `definition_key`, the same text with values renumbered as they
+appear, is what "equal" means.  Sizes are read off tensors that are there already (`fd.ops.size`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from ..dtypes import DataType
+from ..errors import UnsupportedError, expected
+from .domains import IterDomain
+from .exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    PermuteOp,
+    PointwiseOp,
+    ReductionOp,
+    ReshapeOp,
+    SqueezeOp,
+    WelfordOp,
+)
+from .fusion import Fusion
+from .scalars import (
+    Binary,
+    CeilDiv,
+    FloorDiv,
+    Integer,
+    IntExpr,
+    Max,
+    Min,
+    Mod,
+    Sum,
+    Symbol,
+)
+from .vals import PythonNumber, Scalar, TensorView, Val
+
+_INLINED = (
+    DataType.Bool,
+    DataType.Int,
+    DataType.Index,
+    DataType.Double,
+    DataType.ComplexDouble,
+)
+_HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
+
+
+def translate(fusion: Fusion) -> str:
+    """The fusion as the Python that defines it."""
+    return _Translator(fusion, canonical=False).text()
+
+
+def definition_key(fusion: Fusion) -> str:
+    """A text that two fusions share when they are the same definition."""
+    return _Translator(fusion, canonical=True).text()
+
+
+def math_text(fusion: Fusion, from_outputs_only: bool = True) -> str:
+    """Inputs, outputs and expressions, one a line, with the axes of every tensor."""
+    inputs = "".join(f"  {v}\n" for v in fusion.inputs)
+    outputs = "".join(f"  {v}\n" for v in fusion.outputs)
+    exprs = fusion.live_exprs() if from_outputs_only else fusion.exprs
+    body = "".join(f"{expr}\n" for expr in exprs)
+    return f"Inputs:\n{inputs}Outputs:\n{outputs}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
+
+
+def number_text(value: PythonNumber) -> str:
+    """A constant as Python; a float with six digits where these are all of it."""
+    if isinstance(value, complex):
+        return repr(value)
+    if not isinstance(value, float):
+        return str(value)
+    if not math.isfinite(value):
+        return f'float("{value}")'
+    short = f"{value:#.6g}"
+    return short if float(short) == value else repr(value)
+
+
+def needed_exprs(fusion: Fusion) -> list[Expr]:
+    """The expressions the outputs need, each after what it reads: depth first, in output order."""
+    ordered: list[Expr] = []
+    seen: set[int] = set()
+    for output in fusion.outputs:
+        pending: list[tuple[Expr, Iterator[Val]]] = []
+        if output.expr is not None and id(output.expr) not in seen:
+            seen.add(id(output.expr))
+            pending.append((output.expr, iter(output.expr.inputs)))
+        while pending:
+            expr, operands = pending[-1]
+            operand = next(operands, None)
+            if operand is None:
+                ordered.append(expr)
+                pending.pop()
+            elif operand.expr is not None and id(operand.expr) not in seen:
+                seen.add(id(operand.expr))
+                pending.append((operand.expr, iter(operand.expr.inputs)))
+    return ordered
+
+
+class _Translator:
+    """The state of one translation: the lines so far, and the names of what they define."""
+
+    def __init__(self, fusion: Fusion, canonical: bool) -> None:
+        self.fusion, self.canonical = fusion, canonical
+        self.lines: list[str] = []
+        self.names: dict[Val, str] = {}
+        self.sizes: dict[IntExpr, str] = {}  # as an expression in Python
+        self.size_names: dict[IntExpr, str] = {}  # as a name that a line gave it
+        self.defining: dict[IntExpr, Scalar] = {}
+        self.counters = {"tv": 0, "c": 0 if canonical else fusion._scalar_count}
+
+    def text(self) -> str:
+        """The whole function."""
+        exprs = needed_exprs(self.fusion)
+        for value in self.fusion.inputs:
+            self.input(value)
+        for expr in exprs:
+            output = expr.output
+            if isinstance(output, Scalar) and isinstance(output.extent, Symbol):
+                self.defining.setdefault(output.extent, output)
+        for expr in exprs:
+            self.expr(expr)
+        for position, value in enumerate(self.fusion.outputs):
+            alias = self.fusion.aliases.get(value)
+            if alias is not None and value not in self.fusion.outputs[:position]:
+                self.lines.append(f"fd.add_output({self.value(value)}, {self.value(alias)})")
+            if value not in self.fusion.hidden_outputs:
+                self.lines.append(f"fd.add_output({self.value(value)})")
+        body = "".join(f"    {line}\n" for line in self.lines or ["pass"])
+        return f"{_HEADER}\n{body}"
+
+    # -- names
+
+    def fresh(self, kind: str) -> str:
+        """A new name, `tv3` or `c3`."""
+        self.counters[kind] += 1
+        return f"{kind}{self.counters[kind] - 1}"
+
+    def define(self, value: Val) -> str:
+        """Names a value that the next line defines."""
+        kind = "tv" if isinstance(value, TensorView) else "c"
+        name = self.fresh(kind) if self.canonical else f"{kind}{value.name}"
+        self.names[value] = name
+        if isinstance(value, TensorView):
+            for dim, axis in enumerate(value.axes):
+                self.sizes.setdefault(axis.size, f"fd.ops.size({name}, dim={dim})")
+        elif isinstance(value, Scalar) and value.extent is not None:
+            self.size_names.setdefault(value.extent, name)
+        return name
+
+    def value(self, value: Val) -> str:
+        """A value as an argument, after the lines it takes to define it."""
+        found = self.names.get(value)
+        if found is not None:
+            return found
+        if not isinstance(value, Scalar):
+            if value.expr is None:
+                what = "every tensor to be an input or computed"
+                raise UnsupportedError(expected("translate", what, str(value)))
+            self.expr(value.expr)
+            return self.names[value]
+        if value.constant is not None:
+            if value.dtype in _INLINED and value.dtype is not DataType.Index:
+                return number_text(value.constant)
+            name = self.define(value)
+            self.lines.append(
+                f"{name} = fd.define_scalar({number_text(value.constant)}, dtype={value.dtype})"
+            )
+            return name
+        if value.expr is not None:
+            self.expr(value.expr)
+            return self.names[value]
+        if value.extent is None:
+            what = "every scalar to be an input, a constant or computed"
+            raise UnsupportedError(expected("translate", what, str(value)))
+        return self.size(value.extent)
+
+    # -- sizes
+
+    def is_plain(self, extent: IntExpr) -> bool:
+        """True when a size can be written without arithmetic."""
+        known = extent in self.size_names or extent in self.sizes or extent in self.defining
+        return known or isinstance(extent, Integer)
+
+    def size(self, extent: IntExpr) -> str:
+        """A size as an argument, after the lines it takes to compute it."""
+        if isinstance(extent, Integer):
+            return str(extent.value)
+        name = self.size_names.get(extent)
+        if name is not None:
+            return name
+        scalar = self.defining.get(extent)
+        if scalar is not None:
+            return self.value(scalar)
+        source = self.sizes.get(extent) or self.arithmetic(extent)
+        name = self.size_names[extent] = self.fresh("c")
+        self.lines.append(f"{name} = {source}")
+        return name
+
+    def arithmetic(self, extent: IntExpr) -> str:
+        """The expression of a size that no tensor has."""
+        match extent:
+            case Sum(terms=terms):
+                total = ""
+                for monomial, coefficient in terms:
+                    factors = [self.size(atom) for atom in monomial]
+                    if coefficient != 1 or not factors:
+                        factors.append(str(coefficient))
+                    term = self._folded("mul", factors)
+                    total = self._folded("add", [total, term]) if total else term
+                return total
+            case CeilDiv(a=a, b=b):
+                raised = self._folded("add", [self.size(a), self.size(b - 1)])
+                return f"fd.ops.div({raised}, {self.size(b)})"
+            case Binary(a=a, b=b):
+                return f"fd.ops.{_SIZE_OPS[type(extent)]}({self.size(a)}, {self.size(b)})"
+            case _:
+                what = "every size to be that of a tensor"
+                raise UnsupportedError(expected("translate", what, str(extent)))
+
+    @staticmethod
+    def _folded(op: str, operands: Sequence[str]) -> str:
+        folded = operands[0]
+        for operand in operands[1:]:
+            folded = f"fd.ops.{op}({folded}, {operand})"
+        return folded
+
+    def shape(self, extents: Sequence[IntExpr], infer: bool = False) -> str:
+        """A list of sizes; with `infer` a single one that takes arithmetic is -1."""
+        computed = [extent for extent in extents if not self.is_plain(extent)]
+        if infer and len(computed) == 1:
+            entries = ["-1" if e is computed[0] else self.size(e) for e in extents]
+        else:
+            entries = [self.size(extent) for extent in extents]
+        return f"[{', '.join(entries)}]"
+
+    # -- lines
+
+    def input(self, value: Val) -> None:
+        """The definition of an input."""
+        name = self.define(value)
+        if isinstance(value, TensorView):
+            self.lines.append(f"{name} = fd.define_tensor({_tensor_arguments(value)})")
+        else:
+            self.lines.append(f"{name} = fd.define_scalar(None, dtype={value.dtype})")
+
+    def expr(self, expr: Expr) -> None:
+        """The line of an expression, unless it is there."""
+        if expr.output in self.names:
+            return
+        call = self.call(expr)
+        names = ", ".join(self.define(output) for output in expr.outputs)
+        self.lines.append(f"{names} = fd.ops.{call}")
+
+    def call(self, expr: Expr) -> str:
+        """The call that makes an expression."""
+        output = expr.output
+        arguments = [self.value(operand) for operand in expr.inputs]
+        if isinstance(expr, PointwiseOp):
+            return _pointwise_call(expr, arguments)
+        assert isinstance(output, TensorView)
+        match expr:
+            case ReductionOp(op=op):
+                dtype = f", dtype={output.dtype}" if op in ("sum", "prod") else ""
+                return f"{op}({arguments[0]}, dims={_reduced(output)}{dtype})"
+            case WelfordOp() if len(arguments) == 1:
+                return f"welford({arguments[0]}, dims={_reduced(output)})"
+            case FullOp():
+                shape = self.shape([axis.size for axis in output.axes])
+                return f"full(shape={shape}, fill_value={arguments[0]}, dtype={output.dtype})"
+            case IotaOp():
+                length = self.size(output.axes[0].size)
+                return f"iota({length}, {', '.join(arguments)}, dtype={output.dtype})"
+            case _:
+                return self.shape_call(expr, arguments[0], output)
+
+    def shape_call(self, expr: Expr, argument: str, output: TensorView) -> str:
+        """The call of an operation that only changes the shape."""
+        match expr:
+            case BroadcastOp(flags=flags):
+                return f"broadcast({argument}, is_broadcast_dim={list(flags)})"
+            case SqueezeOp(flags=flags):
+                source = expr.tensor_inputs[0]
+                dims = [dim for dim, flag in enumerate(flags) if flag]
+                is_expanded = any(source.axes[dim].expanded_extent is not None for dim in dims)
+                extra = ", squeeze_expanded=True" if is_expanded else ""
+                return f"squeeze({argument}, dims={dims}{extra})"
+            case PermuteOp(dims=dims):
+                return f"permute({argument}, dims={list(dims)})"
+            case ExpandOp():
+                pairs = zip(expr.tensor_inputs[0].axes, output.axes, strict=True)
+                sizes = ["-1" if a.size is b.size else self.size(b.size) for a, b in pairs]
+                return f"expand({argument}, shape=[{', '.join(sizes)}])"
+            case ReshapeOp():
+                shape = self.shape([axis.size for axis in output.axes], infer=True)
+                return f"reshape({argument}, new_shape={shape})"
+            case _:
+                what = "an expression of a definition"
+                raise UnsupportedError(expected("translate", what, str(expr)))
+
+
+_SIZE_OPS: dict[type[Binary], str] = {
+    FloorDiv: "div",
+    Mod: "mod",
+    Min: "minimum",
+    Max: "maximum",
+}
+
+
+def _reduced(output: TensorView) -> list[int]:
+    axes = output.domain.root_or_logical
+    return [dim for dim, axis in enumerate(axes) if axis.is_reduction]
+
+
+def stride_order_of(tensor: TensorView) -> list[int] | None:
+    """rank-1 for the outermost axis in memory ... 0 for the innermost; None for row-major order."""
+    allocation = tensor.domain.allocation
+    if allocation is None or allocation == tensor.axes:
+        return None
+    rank = len(allocation)
+    position: Callable[[IterDomain], int] = allocation.index
+    return [rank - 1 - position(axis) for axis in tensor.axes]
+
+
+def _tensor_arguments(tensor: TensorView) -> str:
+    shape = []
+    for axis in tensor.axes:
+        shape.append(axis.size.value if isinstance(axis.size, Integer) else -1)
+    order = stride_order_of(tensor)
+    extra = "" if order is None else f", stride_order={order}"
+    return (
+        f"shape={shape}, contiguity={list(tensor.domain.contiguity)}, dtype={tensor.dtype}, "
+        f"is_cpu={tensor.is_cpu_scalar}{extra}"
+    )
+
+
+def _pointwise_call(expr: PointwiseOp, arguments: Sequence[str]) -> str:
+    output = expr.output
+    if expr.op in ("set", "cast"):
+        order = stride_order_of(output) if isinstance(output, TensorView) else None
+        if order is not None:
+            return f"stride_order({arguments[0]}, stride_order={order})"
+        return f"cast({arguments[0]}, dtype={output.dtype})"
+    return f"{expr.op}({', '.join(arguments)})"

@@ -1,0 +1,264 @@
+"""Verifiers: for each noun, a function that raises InternalError where its invariants don't hold.
+
+    verify_fusion      definitions before uses, ranks and flags per kind of expression, domains
+    verify_scheduled   loops made out of the logical axes, compute positions inside the loops
+    verify_segmented   every output computed, segments in an order in which they can run
+    verify_kernel      buffers allocated and indices bound where they are used
+
+Passes take valid nouns to valid nouns; their runner calls these in between.  A message names the
+value and what was expected of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import InternalError, expected
+from .domains import IterDomain, ParallelType, TensorDomain, history
+from .exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    PermuteOp,
+    PointwiseOp,
+    ReductionOp,
+    ReshapeOp,
+    SqueezeOp,
+    WelfordOp,
+)
+from .fusion import Fusion
+from .kernel import Access, Allocate, Buffer, For, Kernel, Reduce, Statement, accesses
+from .scalars import ONE, IntExpr, Symbol
+from .schedule import ScheduledFusion
+from .segmented import SegmentedFusion
+from .vals import Scalar, TensorView, Val
+
+
+def _check(condition: bool, noun: str, what: str, got: object) -> None:
+    if not condition:
+        raise InternalError(expected(f"verify {noun}", what, got))
+
+
+# -- Fusion
+
+
+def verify_fusion(fusion: Fusion) -> None:
+    """Raises InternalError where a fusion is malformed."""
+    defined: set[Val] = set()
+    for value in fusion.inputs:
+        _check(value not in defined, "fusion", "each input once", value)
+        _check(value.expr is None, "fusion", f"no definition of the input {value}", value.expr)
+        defined.add(value)
+        if isinstance(value, TensorView):
+            _verify_domain(value)
+    for expr in fusion.exprs:
+        for value in expr.inputs:
+            is_known = value in defined or (isinstance(value, Scalar) and value.expr is None)
+            _check(is_known, "fusion", f"{value} defined before it is read", expr)
+            _check(expr in value.uses_list, "fusion", f"{value} to know its reader", expr)
+        for value in expr.outputs:
+            _check(value not in defined, "fusion", f"{value} defined once", expr)
+            _check(value.expr is expr, "fusion", f"{value} to know its definition", expr)
+            defined.add(value)
+            if isinstance(value, TensorView):
+                _verify_domain(value)
+        _verify_expr(expr)
+    _verify_outputs(fusion, defined)
+
+
+def _verify_outputs(fusion: Fusion, defined: set[Val]) -> None:
+    for value in fusion.outputs:
+        _check(isinstance(value, TensorView), "fusion", "tensors as outputs", value)
+        _check(value in defined, "fusion", "every output defined", value)
+    for value, target in fusion.aliases.items():
+        _check(value in fusion.outputs, "fusion", f"{value}, which aliases, as output", "none")
+        _check(target in fusion.inputs, "fusion", f"{value} to alias an input", target)
+    for value in fusion.hidden_outputs:
+        _check(value in fusion.aliases, "fusion", f"hidden {value} to alias an input", "no alias")
+
+
+def _reaches(axes: Sequence[IterDomain], roots: Sequence[IterDomain]) -> bool:
+    """True when `axes` are made of all of `roots` (and broadcast stand-ins), none used twice."""
+    used: list[IterDomain] = list(axes)
+    made: set[IterDomain] = set()
+    for expr in history(axes, roots):
+        used += expr.inputs
+        made.update(expr.outputs)
+    if len(set(used)) != len(used):
+        return False
+    strangers = set(used) - made - set(roots)
+    return set(roots) <= set(used) and all(axis.is_broadcast for axis in strangers)
+
+
+def _verify_domain(tensor: TensorView) -> None:
+    domain: TensorDomain = tensor.domain
+    name = f"T{tensor.name}"
+    if domain.root is not None:
+        is_made = _reaches(domain.logical, domain.root)
+        _check(is_made, "fusion", f"the logical axes of {name} made of its root axes", tensor)
+    _check(_reaches(domain.loop, domain.logical), "fusion", f"loops of {name} made of axes", tensor)
+    allocated = domain.allocated
+    if domain.allocation is not None:
+        is_made = _reaches(allocated, tensor.axes)
+        _check(is_made, "fusion", f"the allocation of {name} made of its axes", allocated)
+    _check(
+        len(domain.contiguity) == len(allocated),
+        "fusion",
+        f"contiguity of {name} for {len(allocated)} axes",
+        domain.contiguity,
+    )
+    for axis, flag in zip(allocated, domain.contiguity, strict=True):
+        what = f"contiguity None exactly on broadcast axes of {name}"
+        _check((flag is None) == axis.is_broadcast, "fusion", what, domain.contiguity)
+    for axis in domain.logical:
+        if axis.is_broadcast:
+            _check(axis.extent is ONE, "fusion", f"broadcast axes of {name} of extent 1", axis)
+
+
+def _verify_expr(expr: Expr) -> None:
+    if isinstance(expr.output, Scalar):
+        is_host = isinstance(expr, PointwiseOp) and not expr.tensor_inputs
+        _check(is_host, "fusion", "scalars computed from scalars", expr)
+        return
+    roots = [output.domain.root_or_logical for output in expr.tensor_outputs]
+    match expr:
+        case PointwiseOp():
+            _verify_pointwise(expr, roots[0])
+        case ReductionOp() | WelfordOp():
+            for root in roots:
+                _verify_reduction(expr, root)
+        case BroadcastOp(flags=flags):
+            _check(len(flags) == len(roots[0]), "fusion", "a flag for each output axis", expr)
+            kept = [axis for axis, flag in zip(roots[0], flags, strict=True) if not flag]
+            new = [axis for axis, flag in zip(roots[0], flags, strict=True) if flag]
+            _verify_ranks(expr, kept)
+            _check(all(a.is_broadcast for a in new), "fusion", "new axes that broadcast", expr)
+        case SqueezeOp(flags=flags):
+            axes = expr.tensor_inputs[0].axes
+            _check(len(flags) == len(axes), "fusion", "a flag for each input axis", expr)
+            gone = [axis for axis, flag in zip(axes, flags, strict=True) if flag]
+            is_ranked = len(axes) - len(gone) == len(roots[0])
+            _check(is_ranked, "fusion", "the axes that are not squeezed", expr)
+            _check(all(a.is_broadcast for a in gone), "fusion", "broadcast axes squeezed", expr)
+        case PermuteOp(dims=dims):
+            is_permutation = sorted(dims) == list(range(len(roots[0])))
+            _check(is_permutation, "fusion", "a permutation of the axes", expr)
+            _verify_ranks(expr, roots[0])
+        case ExpandOp() | ReshapeOp():
+            _verify_ranks(expr, roots[0])
+
+
+def _verify_ranks(expr: Expr, axes: Sequence[IterDomain]) -> None:
+    for tensor in expr.tensor_inputs:
+        _check(len(tensor.axes) == len(axes), "fusion", f"inputs of rank {len(axes)}", expr)
+
+
+def _verify_pointwise(expr: PointwiseOp, root: Sequence[IterDomain]) -> None:
+    _verify_ranks(expr, root)
+    tensors = expr.tensor_inputs[1:] if expr.op == "where" else expr.tensor_inputs
+    if expr.op == "where" and not isinstance(expr.inputs[0], TensorView):
+        tensors = expr.tensor_inputs
+    _check(len({t.dtype for t in tensors}) <= 1, "fusion", "tensors of one dtype", expr)
+    for position, axis in enumerate(root):
+        real = [t for t in expr.tensor_inputs if not t.axes[position].is_broadcast]
+        if axis.is_broadcast:
+            _check(not real, "fusion", f"axis {axis} broadcast only where all are", expr)
+        _check(not axis.is_reduction, "fusion", f"no reduction axis {axis}", expr)
+
+
+def _verify_reduction(expr: Expr, root: Sequence[IterDomain]) -> None:
+    _verify_ranks(expr, root)
+    _check(any(axis.is_reduction for axis in root), "fusion", "an axis that is reduced", expr)
+
+
+# -- ScheduledFusion
+
+
+def verify_scheduled(scheduled: ScheduledFusion) -> None:
+    """Raises InternalError where a schedule is malformed; lowering says what is illegal."""
+    verify_fusion(scheduled.fusion)
+    for tensor in scheduled.fusion.tensors:
+        schedule = scheduled[tensor]
+        name = f"T{tensor.name}"
+        _check(schedule.tensor is tensor, "schedule", f"the schedule of {name}", schedule.tensor)
+        is_made = _reaches(schedule.loop, tensor.domain.logical)
+        _check(is_made, "schedule", f"the loops of {name} made of its logical axes", schedule)
+        rank = len(schedule.loop)
+        is_inside = 0 <= schedule.compute_at <= rank
+        _check(is_inside, "schedule", f"a compute position of {name} in [0, {rank}]", schedule)
+
+
+# -- SegmentedFusion
+
+
+def verify_segmented(segmented: SegmentedFusion) -> None:
+    """Raises InternalError where segments don't compute the fusion in the order they stand."""
+    whole = segmented.fusion
+    known: set[Val] = set(whole.inputs)
+    for segment in segmented.segments:
+        for value in segment.inputs:
+            is_known = value in known or isinstance(value, Scalar)
+            _check(is_known, "segments", f"{value} computed before it is read", segment)
+        local: set[Val] = set(segment.inputs) | {v for v in whole.inputs if isinstance(v, Scalar)}
+        for expr in segment.exprs:
+            for value in expr.inputs:
+                is_there = value in local or (isinstance(value, Scalar) and value.expr is None)
+                _check(is_there, "segments", f"{value} as input of its segment", segment)
+            local.update(expr.outputs)
+        for made in segment.outputs:
+            _check(made in local, "segments", f"{made} computed by its segment", segment)
+            known.add(made)
+    for output in whole.outputs:
+        _check(output in known, "segments", f"the output {output} computed", segmented)
+
+
+# -- Kernel
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raises InternalError where a kernel uses memory or an index that isn't there."""
+    buffers = {tensor.buffer for tensor in kernel.tensors} | set(kernel.scratch)
+    symbols = set(kernel.symbols)
+    for parameter in kernel.scalars:
+        if parameter.scalar.extent is not None:
+            symbols |= parameter.scalar.extent.symbols
+    for phase in kernel.phases:
+        for kind in phase.grid:
+            _check(kind.is_grid, "kernel", "grid types for the grid", kind)
+        for kind in phase.block:
+            _check(kind.is_block, "kernel", "block types for the block", kind)
+        _verify_body(phase.body, buffers, symbols)
+
+
+def _verify_symbols(expr: IntExpr, known: set[Symbol], where: object) -> None:
+    unknown = sorted(str(symbol) for symbol in expr.symbols - known)
+    _check(not unknown, "kernel", "indices that are bound", f"{', '.join(unknown)} in {where}")
+
+
+def _verify_body(body: Sequence[Statement], outer: set[Buffer], known: set[Symbol]) -> None:
+    buffers = set(outer)
+    for statement in body:
+        match statement:
+            case For(index=index):
+                _check(index not in known, "kernel", "each index bound once in a nest", index)
+                _verify_symbols(statement.stop, known, f"the extent of {index}")
+                _verify_symbols(statement.start, known, f"the start of {index}")
+                is_loop = statement.parallel_type is not ParallelType.mma
+                _check(is_loop, "kernel", "a parallel type of a loop", statement.parallel_type)
+                _verify_body(statement.body, buffers, known | {index})
+            case Allocate(buffer=buffer):
+                _verify_symbols(buffer.size, known, f"the size of {buffer.name}")
+                buffers.add(buffer)
+            case _:
+                _verify_accesses(accesses(statement), buffers, known)
+                if isinstance(statement, Reduce):
+                    count = 3 if statement.op == "welford" else 1
+                    what = f"{count} outputs of {statement.op}"
+                    _check(len(statement.outputs) == count, "kernel", what, statement.outputs)
+
+
+def _verify_accesses(used: Iterable[Access], buffers: set[Buffer], known: set[Symbol]) -> None:
+    for access in used:
+        name = access.buffer.name
+        _check(access.buffer in buffers, "kernel", f"{name} allocated where it is used", access)
+        _verify_symbols(access.index, known, access)

@@ -1,0 +1,69 @@
+"""What a schedule may not do; each error names the tensor and the axis.
+
+Stands after the loop structure is known and before anything is built from it.
+"""
+
+from __future__ import annotations
+
+from ..errors import ScheduleError, expected
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.exprs import PointwiseOp
+from ..ir.scalars import ONE, Integer
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from .loops import LoopStructure
+
+
+def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None:
+    """Raises ScheduleError for the first thing that no device can run."""
+    for tensor in structure.tensors:
+        schedule = scheduled[tensor]
+        seen: set[ParallelType] = set()
+        for position, axis in enumerate(schedule.loop):
+            kind = structure.loop(tensor, position).parallel_type
+            if kind.is_thread:
+                if kind in seen:
+                    what = f"T{tensor.name} to use {kind.name} once"
+                    raise ScheduleError(expected("parallelize", what, f"it again on axis {axis}"))
+                seen.add(kind)
+            if position < schedule.compute_at and axis.is_reduction:
+                what = f"the shared loops of T{tensor.name} to be no reductions"
+                raise ScheduleError(expected("inline", what, f"axis {axis}"))
+            if kind in (ParallelType.unroll, ParallelType.vectorize):
+                _check_constant(structure, tensor, position, kind)
+            if kind is ParallelType.vectorize:
+                _check_vectorized(scheduled, tensor, axis, position)
+
+
+def _check_constant(
+    structure: LoopStructure, tensor: TensorView, position: int, kind: ParallelType
+) -> None:
+    extent = structure.loop(tensor, position).extent
+    if not isinstance(extent, Integer):
+        what = f"axis {position} of T{tensor.name} to have a constant extent"
+        raise ScheduleError(expected(kind.name, what, extent, "split it by a number first"))
+
+
+def _check_vectorized(
+    scheduled: ScheduledFusion, tensor: TensorView, axis: IterDomain, position: int
+) -> None:
+    """A vector is one access to consecutive elements: the innermost axis of a contiguous copy."""
+    loop = scheduled[tensor].loop
+    if any(a for a in loop[position + 1 :] if a.extent is not ONE):
+        what = f"the innermost axis of T{tensor.name}"
+        raise ScheduleError(expected("vectorize", what, f"axis {axis} at {position}"))
+    size = axis.extent.value if isinstance(axis.extent, Integer) else 0
+    if size & (size - 1) or size > 16:
+        what = f"axis {axis} of T{tensor.name} to be a power of two up to 16 long"
+        raise ScheduleError(expected("vectorize", what, size))
+    expr = tensor.expr
+    if not isinstance(expr, PointwiseOp):
+        what = f"T{tensor.name} to be a copy or a pointwise operation"
+        raise ScheduleError(expected("vectorize", what, "nothing" if expr is None else expr.name))
+    for side in (tensor, *expr.tensor_inputs):
+        if scheduled[side].memory_type is not MemoryType.global_:
+            continue
+        contiguity = side.domain.contiguity
+        if contiguity and contiguity[-1] is not True:
+            what = f"the innermost axis of T{side.name} to be contiguous"
+            raise ScheduleError(expected("vectorize", what, f"T{tensor.name} axis {axis} reads it"))

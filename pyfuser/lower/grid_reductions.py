@@ -1,0 +1,44 @@
+"""Reductions across the grid become two: partial results in scratch memory, then the rest.
+
+Stands first in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.
+
+Before:  T1[i | rblockIdx.x, r] = sum(T0)
+After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch
+         T1[i | r] = sum(T2)                  in the next phase, after a grid-wide sync
+"""
+
+from __future__ import annotations
+
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.exprs import ReductionOp, WelfordOp
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from ..schedule.rewrite import rfactor
+
+
+def _is_grid_reduction(axis: IterDomain) -> bool:
+    return axis.is_reduction and axis.parallel_type.is_grid
+
+
+def split_grid_reductions(scheduled: ScheduledFusion) -> ScheduledFusion:
+    """Rewrites every reduction whose loops run over the grid; changes `scheduled` in place."""
+    for expr in list(scheduled.fusion.exprs):
+        if not isinstance(expr, ReductionOp | WelfordOp):
+            continue
+        tensor = expr.tensor_outputs[0]
+        loop = scheduled[tensor].loop
+        if not any(map(_is_grid_reduction, loop)):
+            continue
+        inner = [i for i, a in enumerate(loop) if a.is_reduction and not a.parallel_type.is_grid]
+        if inner:
+            made = rfactor(scheduled, tensor, inner)
+            partials = (made,) if isinstance(made, TensorView) else made
+        else:
+            partials = tuple(t for t in expr.tensor_inputs if t.expr is not None)
+        for partial in partials:
+            scheduled[partial].memory_type = MemoryType.global_
+        for output in expr.tensor_outputs:
+            for axis in scheduled[output].loop:
+                if _is_grid_reduction(axis):
+                    axis.parallel_type = ParallelType.serial
+    return scheduled

@@ -1,0 +1,212 @@
+"""From loop indices to element offsets, and to the predicates that keep them in bounds.
+
+Going from the loops towards the root axes, a split gives `outer * inner_extent + inner`, a merge
+`index // inner_extent` and `index % inner_extent`.  A producer in registers or scratch memory is
+read at *its* loop indices, found by going the other way through its own history.  Every split that
+isn't known to divide contributes the predicate `index of its input < extent of its input`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..analysis.mapping import producer_to_consumer
+from ..ir.domains import IterDomain, Merge, Split, Swizzle, history
+from ..ir.exprs import Expr
+from ..ir.kernel import Less, Predicate
+from ..ir.scalars import (
+    ONE,
+    ZERO,
+    CeilDiv,
+    IntExpr,
+    Symbol,
+    divides,
+    floor_div,
+    mod,
+    proves_less,
+    terms_of,
+    xor,
+)
+from ..ir.schedule import MemoryType
+from ..ir.vals import TensorView
+from .loops import LoopStructure
+
+Indices = dict[IterDomain, IntExpr]
+
+
+def backward(
+    loop: list[IterDomain],
+    roots: list[IterDomain],
+    indices: Indices,
+    extents: Mapping[IterDomain, IntExpr],
+) -> list[Less]:
+    """Fills `indices` from `loop` back to `roots`; returns the predicates of the splits."""
+    predicates: list[Less] = []
+    for expr in reversed(history(loop, roots)):
+        match expr:
+            case Split():
+                outer, inner = indices[expr.outer_id], indices[expr.inner_id]
+                index = outer * extents[expr.inner_id] + inner
+                indices[expr.input_id] = index
+                extent = extents[expr.input_id]
+                if not divides(expr.factor, extent) and not proves_less(index, extent):
+                    predicates.append(Less(index, extent))
+            case Merge():
+                index, inner_extent = indices[expr.output_id], extents[expr.inner_id]
+                if extents[expr.outer_id] is ONE:
+                    indices[expr.outer_id], indices[expr.inner_id] = ZERO, index
+                elif inner_extent is ONE:
+                    indices[expr.outer_id], indices[expr.inner_id] = index, ZERO
+                else:
+                    indices[expr.outer_id] = floor_div(index, inner_extent)
+                    indices[expr.inner_id] = mod(index, inner_extent)
+            case Swizzle():
+                x = indices[expr.out_x_id]
+                indices[expr.x_id] = x
+                indices[expr.y_id] = xor(x, indices[expr.out_y_id])
+    return predicates
+
+
+def forward(
+    loop: list[IterDomain],
+    roots: list[IterDomain],
+    indices: Indices,
+    extents: Mapping[IterDomain, IntExpr],
+) -> None:
+    """Fills `indices` from `roots` to `loop`, as far as the roots' indices are known."""
+    for expr in history(loop, roots):
+        match expr:
+            case Split():
+                index = indices.get(expr.input_id)
+                if index is not None:
+                    inner_extent = extents[expr.inner_id]
+                    indices[expr.outer_id] = floor_div(index, inner_extent)
+                    indices[expr.inner_id] = mod(index, inner_extent)
+            case Merge():
+                outer, inner = indices.get(expr.outer_id), indices.get(expr.inner_id)
+                if outer is not None and inner is not None:
+                    indices[expr.output_id] = outer * extents[expr.inner_id] + inner
+            case Swizzle():
+                x, y = indices.get(expr.x_id), indices.get(expr.y_id)
+                if x is not None and y is not None:
+                    indices[expr.out_x_id], indices[expr.out_y_id] = x, xor(x, y)
+
+
+def without_implied(predicates: Iterable[Less]) -> Predicate:
+    """Drops `a < ceildiv(n, f)` where `a*f + ... < n` is there, which says more."""
+    found = list(predicates)
+
+    def implied(weak: Less) -> bool:
+        if not isinstance(weak.b, CeilDiv):
+            return False
+        size, factor = weak.b.a, weak.b.b
+        return any(
+            strong.b is size
+            and all(c >= 0 for _, c in terms_of(strong.a - weak.a * factor))
+            for strong in found
+        )
+
+    return tuple(p for p in found if not implied(p))
+
+
+class Indexer:
+    """Offsets and predicates for one kernel."""
+
+    def __init__(self, structure: LoopStructure, threads_are_hardware: bool) -> None:
+        self.structure = structure
+        self.scheduled = structure.scheduled
+        self.threads_are_hardware = threads_are_hardware
+        self._cache: dict[TensorView, tuple[Indices, Predicate]] = {}
+
+    def indices(self, tensor: TensorView) -> tuple[Indices, Predicate]:
+        """(index of every axis of a tensor inside its own loops, predicates)."""
+        found = self._cache.get(tensor)
+        if found is None:
+            loop = self.scheduled[tensor].loop
+            extents = self.structure.extents[tensor]
+            indices: Indices = {
+                axis: self.structure.loop(tensor, i).index for i, axis in enumerate(loop)
+            }
+            logical = tensor.domain.logical
+            predicates = backward(loop, logical, indices, extents)
+            if tensor.domain.root is not None:
+                predicates += backward(logical, tensor.domain.root, indices, extents)
+            found = indices, without_implied(dict.fromkeys(predicates))
+            self._cache[tensor] = found
+        return found
+
+    def allocated_positions(self, tensor: TensorView) -> list[int]:
+        """The positions of the loop domain that a tensor's own buffer has elements for."""
+        schedule = self.scheduled[tensor]
+        kept = []
+        for position, axis in enumerate(schedule.loop):
+            loop = self.structure.loop(tensor, position)
+            kind = loop.parallel_type
+            if axis.is_reduction or loop.extent is ONE:
+                continue
+            if schedule.memory_type is not MemoryType.global_:
+                if kind.is_grid or (position < schedule.compute_at and not self._shares(tensor, kind.is_block)):
+                    continue
+                if kind.is_block and self.threads_are_hardware:
+                    if schedule.memory_type is MemoryType.local:
+                        continue
+            kept.append(position)
+        return kept
+
+    def _shares(self, tensor: TensorView, is_block: bool) -> bool:
+        """Shared memory inside a hardware thread loop still needs an element a thread."""
+        return (
+            is_block
+            and self.threads_are_hardware
+            and self.scheduled[tensor].memory_type is MemoryType.shared
+        )
+
+    def buffer_extents(self, tensor: TensorView) -> list[IntExpr]:
+        """The extents of a tensor's own buffer, outermost first."""
+        return [self.structure.loop(tensor, p).extent for p in self.allocated_positions(tensor)]
+
+    def own_offset(self, tensor: TensorView) -> IntExpr:
+        """Where the tensor's statement writes in its own buffer."""
+        positions = self.allocated_positions(tensor)
+        return _linear(
+            [self.structure.loop(tensor, p).index for p in positions], self.buffer_extents(tensor)
+        )
+
+    def producer_axes(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
+        """The index of each logical axis of a producer inside the consumer's statement."""
+        leader = expr.tensor_outputs[0] if consumer is not expr.tensor_outputs[0] else consumer
+        indices, _ = self.indices(leader)
+        mapping = producer_to_consumer(expr, producer, leader)
+        return {axis: indices[partner] for axis, partner in mapping.items()}
+
+    def producer_offset(self, expr: Expr, producer: TensorView, consumer: TensorView) -> IntExpr:
+        """Where the consumer's statement reads in the producer's own buffer."""
+        positions = self.allocated_positions(producer)
+        if not positions:
+            return ZERO
+        loop = self.scheduled[producer].loop
+        extents = self.structure.extents[producer]
+        known = self.producer_axes(expr, producer, consumer)
+        for position in range(self.scheduled[producer].compute_at):
+            known.setdefault(loop[position], self.structure.loop(producer, position).index)
+        self._stand_ins(producer, known)
+        forward(loop, producer.domain.logical, known, extents)
+        return _linear([known[loop[p]] for p in positions], self.buffer_extents(producer))
+
+    def _stand_ins(self, producer: TensorView, known: Indices) -> None:
+        """Indices of axes the consumer doesn't have: those of the producer's own shared loops."""
+        own, _ = self.indices(producer)
+        compute_at = self.scheduled[producer].compute_at
+        shared: set[Symbol] = set()
+        for position in range(compute_at):
+            shared |= self.structure.loop(producer, position).index.symbols
+        for axis, index in own.items():
+            if axis not in known and axis.is_broadcast:
+                known[axis] = index if index.symbols <= shared else ZERO
+
+
+def _linear(indices: list[IntExpr], extents: list[IntExpr]) -> IntExpr:
+    offset: IntExpr = ZERO
+    for index, extent in zip(indices, extents, strict=True):
+        offset = offset * extent + index
+    return offset

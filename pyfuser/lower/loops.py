@@ -1,0 +1,160 @@
+"""Which loops the tensors of a schedule share, how long they are, and how they run.
+
+Consumers come first: a producer inlined at position p runs inside the consumer's outer p loops.  A
+broadcast axis of the producer that takes part in a shared loop is *promoted*: for the loop it has
+the consumer's extent, though in memory it still has one element.  That makes the extents of shared
+loops equal, which is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..analysis.mapping import consumers, producer_to_consumer
+from ..analysis.matching import axes_match
+from ..errors import ScheduleError, expected
+from ..ir.domains import IterDomain, Merge, ParallelType, Split, history
+from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, ceil_div
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import TensorView
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """One loop of the kernel, shared by one or more tensors."""
+
+    index: IntExpr
+    extent: IntExpr
+    parallel_type: ParallelType
+
+
+class LoopStructure:
+    """The loops of every computed tensor of a scheduled fusion."""
+
+    def __init__(self, scheduled: ScheduledFusion) -> None:
+        self.scheduled = scheduled
+        self.tensors = [t for t in scheduled.fusion.tensors if t.expr is not None]
+        self.extents: dict[TensorView, dict[IterDomain, IntExpr]] = {}
+        self._parent: dict[tuple[TensorView, int], tuple[TensorView, int]] = {}
+        self._loops: dict[tuple[TensorView, int], Loop] = {}
+        for tensor in reversed(self.tensors):
+            self._analyse(tensor)
+        self._name_loops()
+
+    def loop(self, tensor: TensorView, position: int) -> Loop:
+        """The loop at a position of a tensor's loop domain."""
+        return self._loops[self._find((tensor, position))]
+
+    def loops(self, tensor: TensorView) -> list[Loop]:
+        """All loops of a tensor, outermost first."""
+        return [self.loop(tensor, i) for i in range(len(self.scheduled[tensor].loop))]
+
+    def _find(self, key: tuple[TensorView, int]) -> tuple[TensorView, int]:
+        while key in self._parent:
+            key = self._parent[key]
+        return key
+
+    def _join(self, a: tuple[TensorView, int], b: tuple[TensorView, int]) -> None:
+        a, b = self._find(a), self._find(b)
+        if a != b:
+            self._parent[a] = b
+
+    def _analyse(self, tensor: TensorView) -> None:
+        schedule = self.scheduled[tensor]
+        promoted: dict[IterDomain, IntExpr] = {}
+        shared: list[tuple[int, TensorView]] = []
+        for expr, consumer in consumers(tensor):
+            if consumer not in self.extents:
+                continue  # a sibling output that nothing needs
+            mapping = producer_to_consumer(expr, tensor, consumer)
+            other = self.scheduled[consumer].loop
+            for position in range(schedule.compute_at):
+                pairs: dict[IterDomain, IterDomain] = {}
+                if position >= len(other) or not axes_match(
+                    schedule.loop[position], other[position], mapping, pairs
+                ):
+                    what = f"axis {position} of T{tensor.name} to match T{consumer.name}"
+                    raise ScheduleError(expected("inline", what, f"{schedule.loop[position]}"))
+                for axis, partner in pairs.items():
+                    extent = self.extents[consumer].get(partner, partner.extent)
+                    if extent is not ONE:
+                        promoted.setdefault(axis, extent)
+                shared.append((position, consumer))
+                self._join((tensor, position), (consumer, position))
+        self.extents[tensor] = effective_extents(self.scheduled, tensor, promoted)
+        for position, consumer in shared:
+            self._check_extents(tensor, consumer, position)
+        assert tensor.expr is not None
+        for sibling in tensor.expr.tensor_outputs:
+            if sibling in self.extents and sibling is not tensor:
+                for position in range(len(schedule.loop)):
+                    self._join((tensor, position), (sibling, position))
+
+    def _check_extents(self, tensor: TensorView, consumer: TensorView, position: int) -> None:
+        mine, other = (
+            self.extents[t][self.scheduled[t].loop[position]] for t in (tensor, consumer)
+        )
+        if mine is not other:
+            what = f"axis {position} of T{tensor.name} to be as long as that of T{consumer.name}"
+            raise ScheduleError(expected("inline", f"{what} ({other})", mine))
+
+    def _name_loops(self) -> None:
+        members: dict[tuple[TensorView, int], list[tuple[TensorView, int]]] = {}
+        for tensor in self.tensors:
+            for position in range(len(self.scheduled[tensor].loop)):
+                key = (tensor, position)
+                members.setdefault(self._find(key), []).append(key)
+        for number, (root, group) in enumerate(members.items()):
+            kind = self._parallel_type(group)
+            tensor, position = root
+            extent = self.extents[tensor][self.scheduled[tensor].loop[position]]
+            name = kind.value if kind.is_thread else f"j{number}"
+            index: IntExpr = ZERO if extent is ONE else Symbol.of(name, extent)
+            self._loops[root] = Loop(index, extent, kind)
+
+    def _parallel_type(self, group: list[tuple[TensorView, int]]) -> ParallelType:
+        kinds = {self.scheduled[t].loop[p].parallel_type for t, p in group}
+        kinds.discard(ParallelType.serial)
+        if len(kinds) > 1:
+            names = ", ".join(sorted(k.name for k in kinds))
+            tensor, position = group[0]
+            what = f"one parallel type for the loop shared at axis {position} of T{tensor.name}"
+            raise ScheduleError(expected("parallelize", what, names))
+        return kinds.pop() if kinds else ParallelType.serial
+
+
+def effective_extents(
+    scheduled: ScheduledFusion, tensor: TensorView, promoted: Mapping[IterDomain, IntExpr]
+) -> dict[IterDomain, IntExpr]:
+    """The extent of every axis of a tensor as loops see it.
+
+    Expanded axes of an output are iterated in full: they are materialised.
+    """
+    is_output = tensor in scheduled.fusion.outputs
+    logical = tensor.domain.logical
+    loop = scheduled[tensor].loop
+    extents = dict(promoted)
+    for axis in logical:
+        extents.setdefault(axis, axis.size if is_output else axis.extent)
+    for expr in history(loop, logical):
+        inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
+        match expr:
+            case Split():
+                rest = ceil_div(inputs[0], expr.factor)
+                pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
+                extents[expr.outer_id], extents[expr.inner_id] = pair
+            case Merge():
+                extents[expr.output_id] = inputs[0] * inputs[1]
+            case _:
+                extents[expr.out_x_id], extents[expr.out_y_id] = inputs
+    for axis in loop:
+        extents.setdefault(axis, axis.extent)
+    root = tensor.domain.root
+    if root is not None:
+        for axis in root:
+            extents.setdefault(axis, axis.extent)
+        for expr in history(logical, root):
+            for axis in (*expr.inputs, *expr.outputs):
+                extents.setdefault(axis, axis.extent)
+    return extents

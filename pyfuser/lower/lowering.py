@@ -1,0 +1,96 @@
+"""ScheduledFusion -> Kernel: the passes of lowering, in order.
+
+    grid reductions in two -> loop structure -> indices -> phases -> nests -> barriers -> peeling
+
+Works on a copy of the scheduled fusion, so that the caller's handles stay valid.
+"""
+
+from __future__ import annotations
+
+from ..analysis.extents import representatives
+from ..errors import ScheduleError, expected
+from ..ir.domains import BLOCK, GRID, ParallelType
+from ..ir.kernel import Kernel, Phase
+from ..ir.scalars import ONE, Integer, IntExpr, maximum
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from .barriers import insert_barriers
+from .checks import check_schedule
+from .grid_reductions import split_grid_reductions
+from .indexing import Indexer
+from .loops import LoopStructure
+from .memory import KernelMemory
+from .nests import NestBuilder
+from .peeling import peel
+from .phases import assign_phases
+from .siblings import schedule_siblings_alike
+from .traits import DeviceTraits
+
+MAXIMUM_THREADS = 1024  # a block; the limit of every CUDA device, kept on all devices (D3)
+
+
+def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel") -> Kernel:
+    """The kernel of a schedule.  Raises ScheduleError where the schedule is illegal."""
+    scheduled = scheduled.clone(representatives(scheduled.fusion.equal_extents))
+    _drop_dead(scheduled)
+    split_grid_reductions(scheduled)
+    schedule_siblings_alike(scheduled)
+    structure = LoopStructure(scheduled)
+    check_schedule(scheduled, structure)
+    indexer = Indexer(structure, traits.threads_are_hardware)
+    phase_of = assign_phases(indexer)
+    indexer = Indexer(structure, traits.threads_are_hardware)
+    memory = KernelMemory(indexer)
+    builder = NestBuilder(indexer, memory)
+    phases = []
+    for number in range(max(phase_of.values(), default=-1) + 1):
+        tensors = [t for t in structure.tensors if phase_of[t] == number]
+        body = builder.build(tensors)
+        grid = _extents(structure, tensors, GRID)
+        block = _extents(structure, tensors, BLOCK)
+        _check_block(block)
+        if traits.threads_are_hardware:
+            inputs = {p.buffer for t, p in memory.parameters.items() if not p.is_output}
+            body = insert_barriers(body, inputs)
+        phases.append(Phase(grid, block, peel(body)))
+    return Kernel(
+        name, list(memory.parameters.values()), list(memory.scalars.values()), memory.scratch, phases
+    )
+
+
+def _drop_dead(scheduled: ScheduledFusion) -> None:
+    fusion = scheduled.fusion
+    live = {id(expr) for expr in fusion.live_exprs()}
+    for expr in reversed(list(fusion.exprs)):
+        if id(expr) not in live:
+            fusion.remove_expr(expr)
+
+
+def _extents(
+    structure: LoopStructure, tensors: list[TensorView], kinds: tuple[ParallelType, ...]
+) -> dict[ParallelType, IntExpr]:
+    """The launch extent of each kind: the largest of its loops."""
+    found: dict[ParallelType, IntExpr] = {}
+    for tensor in tensors:
+        for loop in structure.loops(tensor):
+            kind = loop.parallel_type
+            if kind in kinds and loop.extent is not ONE:
+                known = found.get(kind)
+                found[kind] = loop.extent if known is None else maximum(known, loop.extent)
+    return {kind: found[kind] for kind in kinds if kind in found}
+
+
+def _check_block(block: dict[ParallelType, IntExpr]) -> None:
+    threads = 1
+    for extent in block.values():
+        if isinstance(extent, Integer):
+            threads *= extent.value
+    if threads > MAXIMUM_THREADS:
+        what = f"at most {MAXIMUM_THREADS} threads a block"
+        shape = " x ".join(f"{k.name} {e}" for k, e in block.items())
+        raise ScheduleError(expected("schedule", what, f"{threads} ({shape})"))
+
+
+def is_global(scheduled: ScheduledFusion, tensor: TensorView) -> bool:
+    """True for tensors that live in global memory."""
+    return scheduled[tensor].memory_type is MemoryType.global_

@@ -1,0 +1,125 @@
+"""Gives every tensor of a kernel its memory, and every read and write its access.
+
+Inputs and outputs are parameters, addressed by strides; other global tensors are scratch; the rest
+are buffers of as many elements as their loops right of the compute position.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import compute_dtype
+from ..ir.domains import IterDomain
+from ..ir.exprs import Expr, ReductionOp, WelfordOp
+from ..ir.kernel import (
+    Access,
+    Buffer,
+    Literal,
+    Operand,
+    ScalarParameter,
+    TensorParameter,
+)
+from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, product
+from ..ir.schedule import MemoryType
+from ..ir.vals import Scalar, TensorView, Val
+from .indexing import Indexer
+
+
+class KernelMemory:
+    """Buffers and parameters of one kernel."""
+
+    def __init__(self, indexer: Indexer) -> None:
+        self.indexer = indexer
+        self.fusion = indexer.scheduled.fusion
+        self.scratch: list[Buffer] = []
+        self.scalars: dict[Scalar, ScalarParameter] = {}
+        self.parameters: dict[TensorView, TensorParameter] = {}
+        self._buffers: dict[TensorView, Buffer] = {}
+        self._strides: dict[TensorView, dict[IterDomain, IntExpr]] = {}
+        for value in self.fusion.inputs:
+            if isinstance(value, TensorView):
+                self._parameter(value, is_output=False)
+        for output in self.fusion.outputs:
+            if isinstance(output, TensorView) and output not in self.parameters:
+                self._parameter(output, is_output=True)
+
+    def _parameter(self, tensor: TensorView, is_output: bool) -> None:
+        buffer = Buffer(f"T{tensor.name}", tensor.dtype, MemoryType.global_, ZERO, tensor)
+        strides = self._tensor_strides(tensor, is_output)
+        self._buffers[tensor], self._strides[tensor] = buffer, strides
+        sizes = tuple(a.size if is_output else a.extent for a in tensor.axes)
+        self.parameters[tensor] = TensorParameter(
+            buffer, sizes, tuple(strides[a] for a in tensor.axes), is_output
+        )
+
+    def _tensor_strides(self, tensor: TensorView, is_output: bool) -> dict[IterDomain, IntExpr]:
+        """Stride in elements of each logical axis: symbols only where it isn't contiguous."""
+        strides: dict[IterDomain, IntExpr] = {}
+        running: IntExpr = ONE
+        allocated = tensor.domain.allocated
+        order = {axis: i for i, axis in enumerate(tensor.axes)}
+        for axis, contiguous in zip(
+            reversed(allocated), reversed(tensor.domain.contiguity), strict=True
+        ):
+            if contiguous is None and not (is_output and axis.size is not ONE):
+                strides[axis] = ZERO
+                continue
+            if contiguous is False and not is_output:
+                running = Symbol.of(f"T{tensor.name}_stride_{order[axis]}")
+            strides[axis] = running
+            running = running * (axis.size if is_output else axis.extent)
+        return strides
+
+    def buffer(self, tensor: TensorView) -> Buffer:
+        """The buffer of a tensor that isn't a parameter."""
+        found = self._buffers.get(tensor)
+        if found is None:
+            memory = self.indexer.scheduled[tensor].memory_type
+            size = product(self.indexer.buffer_extents(tensor))
+            # an accumulator keeps the precision it computes in
+            accumulates = isinstance(tensor.expr, ReductionOp | WelfordOp)
+            dtype = compute_dtype(tensor.dtype) if accumulates else tensor.dtype
+            found = Buffer(f"T{tensor.name}", dtype, memory, size, tensor)
+            self._buffers[tensor] = found
+            if memory is MemoryType.global_:
+                self.scratch.append(found)
+        return found
+
+    def own_access(self, tensor: TensorView) -> Access:
+        """Where the tensor's own statement writes."""
+        if tensor in self.parameters:
+            expr = tensor.expr
+            assert expr is not None
+            leader = expr.tensor_outputs[0]
+            indices, _ = self.indexer.indices(leader)
+            pairs = dict(zip(tensor.axes, leader.axes, strict=True))
+            offset = self._strided(tensor, {a: indices[b] for a, b in pairs.items()})
+            return Access(self._buffers[tensor], offset)
+        return Access(self.buffer(tensor), self.indexer.own_offset(tensor))
+
+    def _strided(self, tensor: TensorView, indices: dict[IterDomain, IntExpr]) -> IntExpr:
+        offset: IntExpr = ZERO
+        is_output = tensor.expr is not None
+        for axis, stride in self._strides[tensor].items():
+            one_element = axis.extent is ONE and not (is_output and axis.size is not ONE)
+            if not one_element:
+                offset = offset + indices[axis] * stride
+        return offset
+
+    def operand(self, expr: Expr, value: Val, consumer: TensorView) -> Operand:
+        """How the statement of `consumer` reads one of its inputs."""
+        if isinstance(value, Scalar):
+            if value.constant is not None:
+                return Literal(value.constant, value.dtype)
+            parameter = self.scalars.get(value)
+            if parameter is None:
+                parameter = ScalarParameter(f"s{value.name}", value.dtype, value)
+                self.scalars[value] = parameter
+            return parameter
+        assert isinstance(value, TensorView)
+        if value in self.parameters:
+            axes = self.indexer.producer_axes(expr, value, consumer)
+            return Access(
+                self._buffers[value], self._strided(value, {a: axes.get(a, ZERO) for a in value.axes})
+            )
+        return Access(
+            self.buffer(value), self.indexer.producer_offset(expr, value, consumer)
+        )

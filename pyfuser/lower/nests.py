@@ -1,0 +1,162 @@
+"""Builds the loop nests of each phase.
+
+At every depth the tensors fall into units: those whose statement stands here, and clusters that
+share the loop at this depth.  Units are put in an order in which producers come before consumers,
+then each cluster becomes a loop whose body is built the same way one deeper.  A buffer is allocated
+in the body in which its tensor is inlined; an accumulator is set to its identity right before the
+outermost of its reduction loops.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from ..analysis.mapping import producers
+from ..errors import ScheduleError, expected
+from ..dtypes import compute_dtype
+from ..ir.domains import ParallelType
+from ..ir.exprs import IotaOp, PointwiseOp, ReductionOp, WelfordOp
+from ..ir.kernel import (
+    Access,
+    Allocate,
+    Compute,
+    For,
+    IndexValue,
+    Initialise,
+    Operand,
+    Reduce,
+    Statement,
+)
+from ..ir.scalars import ONE, IntExpr, Symbol
+from ..ir.schedule import MemoryType
+from ..ir.vals import TensorView
+from ..ops.pointwise import COPIES, resolve_expr
+from .indexing import Indexer
+from .memory import KernelMemory
+
+Unit = tuple[TensorView, ...]
+
+
+class NestBuilder:
+    """Statements and loops over the tensors of one kernel."""
+
+    def __init__(self, indexer: Indexer, memory: KernelMemory) -> None:
+        self.indexer = indexer
+        self.structure = indexer.structure
+        self.scheduled = indexer.scheduled
+        self.memory = memory
+
+    def build(self, tensors: Sequence[TensorView], depth: int = 0) -> list[Statement]:
+        """The body for `tensors`, all of which are inside the same `depth` loops."""
+        body: list[Statement] = []
+        for unit in self._ordered_units(tensors, depth):
+            for tensor in unit:
+                self._allocate(tensor, depth, body)
+            for tensor in unit:
+                self._initialise(tensor, depth, body)
+            first = unit[0]
+            if len(self.scheduled[first].loop) == depth:
+                body.append(self._statement(first))
+                continue
+            loop = self.structure.loop(first, depth)
+            inner = self.build(unit, depth + 1)
+            body += wrap(inner, loop.index, loop.extent, loop.parallel_type)
+        return body
+
+    def _ordered_units(self, tensors: Sequence[TensorView], depth: int) -> list[Unit]:
+        members: dict[object, list[TensorView]] = {}
+        for tensor in tensors:
+            if len(self.scheduled[tensor].loop) > depth:
+                key: object = self.structure._find((tensor, depth))
+            else:
+                key = id(tensor.expr)
+            members.setdefault(key, []).append(tensor)
+        units = [tuple(unit) for unit in members.values()]
+        number = {tensor: i for i, unit in enumerate(units) for tensor in unit}
+        before: list[set[int]] = [set() for _ in units]
+        after: list[set[int]] = [set() for _ in units]
+        for tensor in tensors:
+            for _, producer in producers(tensor):
+                i, j = number.get(producer), number[tensor]
+                if i is not None and i != j:
+                    before[j].add(i)
+                    after[i].add(j)
+        ready = [i for i, needs in enumerate(before) if not needs]
+        heapq.heapify(ready)
+        order: list[Unit] = []
+        while ready:
+            i = heapq.heappop(ready)
+            order.append(units[i])
+            for j in after[i]:
+                before[j].discard(i)
+                if not before[j]:
+                    heapq.heappush(ready, j)
+        if len(order) != len(units):
+            stuck = next(units[i][0] for i, needs in enumerate(before) if needs)
+            what = f"T{stuck.name} to be computable"
+            raise ScheduleError(
+                expected("schedule", what, "shared loops that wait for each other in a circle")
+            )
+        return order
+
+    def _allocate(self, tensor: TensorView, depth: int, body: list[Statement]) -> None:
+        schedule = self.scheduled[tensor]
+        if schedule.memory_type is MemoryType.global_ or schedule.compute_at != depth:
+            return
+        body.append(Allocate(self.memory.buffer(tensor)))
+
+    def _initialise(self, tensor: TensorView, depth: int, body: list[Statement]) -> None:
+        expr = tensor.expr
+        if not isinstance(expr, ReductionOp | WelfordOp) or tensor is not expr.outputs[0]:
+            return
+        loop = self.scheduled[tensor].loop
+        reductions = [i for i, axis in enumerate(loop) if axis.is_reduction]
+        outermost = reductions[0] if reductions else len(loop)
+        if outermost != depth:
+            return
+        outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
+        inner: list[Statement] = [Initialise(expr.name, outputs)]
+        for position in reversed(range(depth, len(loop))):
+            if not loop[position].is_reduction:
+                shared = self.structure.loop(tensor, position)
+                inner = wrap(inner, shared.index, shared.extent, shared.parallel_type)
+        body += inner
+
+    def _statement(self, tensor: TensorView) -> Statement:
+        expr = tensor.expr
+        assert expr is not None
+        indices, predicate = self.indexer.indices(tensor)
+        inputs: list[Operand] = [self.memory.operand(expr, v, tensor) for v in expr.inputs]
+        outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
+        match expr:
+            case ReductionOp() | WelfordOp():
+                loops = self.scheduled[tensor].loop
+                block = tuple(
+                    kind
+                    for position, axis in enumerate(loops)
+                    if axis.is_reduction
+                    and (kind := self.structure.loop(tensor, position).parallel_type).is_block
+                )
+                return Reduce(expr.name, outputs, tuple(inputs), predicate, block)
+            case IotaOp():
+                inputs.append(IndexValue(indices[tensor.domain.logical[0]]))
+                dtypes = (tensor.dtype, tensor.dtype, tensor.dtype)
+                op = "iota"
+            case PointwiseOp() if expr.op not in COPIES:
+                resolution = resolve_expr(expr)
+                op, dtypes = expr.op, resolution.compute
+            case _:  # set, broadcast, expand, squeeze, permute, reshape, full: only indices differ
+                op, dtypes = "set", (tensor.dtype,)
+        compute = tuple(compute_dtype(d) for d in dtypes)
+        result = tensor.dtype
+        return Compute(op, outputs[0], tuple(inputs), predicate, compute, result)
+
+
+def wrap(
+    body: list[Statement], index: IntExpr, extent: IntExpr, parallel_type: ParallelType
+) -> list[Statement]:
+    """The body in a loop; a loop of one iteration is left out."""
+    if extent is ONE or not isinstance(index, Symbol):
+        return body
+    return [For(index, extent, parallel_type, body)]

@@ -1,0 +1,134 @@
+"""Takes predicates out of loops: the iterations that need none run apart from those that do.
+
+Stands last in lowering.  For a predicate `a < b` with `a` growing in the loop index, the iterations
+below a bound satisfy it whatever the inner loops do; the loop is cut there, and the first part
+loses the predicate.  What is left of the range (at most the last iterations) keeps it.
+
+Before:  for j in [0, ceildiv(n, 64)) { for x in [0, 64) { ... if j*64 + x < n } }
+After:   for j in [0, n // 64) { for x in [0, 64) { ... } }
+         for j in [n // 64, ceildiv(n, 64)) { for x in [0, 64) { ... if j*64 + x < n } }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..ir.domains import ParallelType
+from ..ir.kernel import Compute, For, Less, Reduce, Statement, walk
+from ..ir.scalars import (
+    ZERO,
+    IntExpr,
+    Symbol,
+    coefficient_of,
+    floor_div,
+    maximum,
+    maximum_value,
+    minimum,
+    terms_of,
+)
+
+
+def _predicates(body: list[Statement]) -> list[Less]:
+    found: dict[Less, None] = {}
+    for statement in walk(body):
+        if isinstance(statement, Compute | Reduce):
+            for condition in statement.predicate:
+                found[condition] = None
+    return list(found)
+
+
+def _safe_bound(condition: Less, loop: For) -> IntExpr | None:
+    """Below this value of the loop index the condition always holds; None if there is no such."""
+    coefficient = coefficient_of(condition.a, loop.index)
+    if coefficient is None or coefficient is ZERO:
+        return None
+    if any(c < 0 for _, c in terms_of(condition.a)):
+        return None
+    inner = frozenset(
+        statement.index for statement in walk(loop.body) if isinstance(statement, For)
+    )
+    rest = condition.a - coefficient * loop.index
+    largest = maximum_value(rest, only=inner) if rest.symbols & inner else rest
+    if largest is None:
+        return None
+    # coefficient * index + largest < b  <=>  index < ceil((b - largest) / coefficient)
+    numerator = condition.b - largest - 1 + coefficient
+    return floor_div(maximum(numerator, ZERO), coefficient) if _may_be_negative(numerator) else (
+        floor_div(numerator, coefficient)
+    )
+
+
+def _may_be_negative(expr: IntExpr) -> bool:
+    return any(c < 0 for _, c in terms_of(expr))
+
+
+def _copy(body: list[Statement], keep: Callable[[Less], bool]) -> list[Statement]:
+    """The body without the predicates that `keep` refuses."""
+    copied: list[Statement] = []
+    for statement in body:
+        match statement:
+            case For():
+                inner = _copy(statement.body, keep)
+                copied.append(replace(statement, body=inner))
+            case Compute():
+                predicate = tuple(filter(keep, statement.predicate))
+                copied.append(replace(statement, predicate=predicate))
+            case Reduce():
+                predicate = tuple(filter(keep, statement.predicate))
+                copied.append(replace(statement, predicate=predicate))
+            case _:
+                copied.append(statement)
+    return copied
+
+
+def _innermost_serial(loop: For) -> bool:
+    """True when no serial loop inside of this one could be cut instead."""
+    return not any(
+        isinstance(s, For) and s.parallel_type in (ParallelType.serial, ParallelType.unswitch)
+        for s in walk(loop.body)
+    )
+
+
+def peel(body: list[Statement]) -> list[Statement]:
+    """Cuts the serial loops that stand right outside of unrolled and vectorised ones."""
+    result: list[Statement] = []
+    for statement in body:
+        if not isinstance(statement, For):
+            result.append(statement)
+            continue
+        serial = statement.parallel_type in (ParallelType.serial, ParallelType.unswitch)
+        if serial and _innermost_serial(statement):
+            result += _cut(statement)
+        else:
+            statement.body = peel(statement.body)
+            result.append(statement)
+    return result
+
+
+def _cut(loop: For) -> list[Statement]:
+    bounds: dict[IntExpr, list[Less]] = {}
+    for condition in _predicates(loop.body):
+        bound = _safe_bound(condition, loop)
+        if bound is not None:
+            bounds.setdefault(bound, []).append(condition)
+    if not bounds:
+        return [loop]
+    limit: IntExpr = loop.stop
+    for bound in bounds:
+        limit = minimum(limit, bound)
+    dropped = {condition for conditions in bounds.values() for condition in conditions}
+    fast = For(
+        loop.index,
+        limit,
+        loop.parallel_type,
+        _copy(loop.body, lambda c: c not in dropped),
+        loop.start,
+    )
+    checked = For(loop.index, loop.stop, loop.parallel_type, loop.body, limit)
+    return [fast, checked]
+
+
+def loop_symbols(body: list[Statement]) -> set[Symbol]:
+    """The indices of all loops in a body."""
+    return {s.index for s in walk(body) if isinstance(s, For)}

@@ -1,0 +1,107 @@
+"""Cuts the kernel where one block needs what another has written.
+
+A tensor in global scratch that a consumer reads from another block than wrote it puts the consumer
+in a later phase.  A tensor in registers or shared memory can't be read so: that is the user's error.
+A tensor in registers that is read in a later phase moves to scratch memory.
+"""
+
+from __future__ import annotations
+
+from ..analysis.mapping import consumers
+from ..errors import ScheduleError, expected
+from ..ir.domains import ParallelType
+from ..ir.exprs import Expr
+from ..ir.scalars import ONE, ZERO, IntExpr
+from ..ir.schedule import MemoryType
+from ..ir.vals import TensorView
+from .indexing import Indexer, forward
+
+
+def _thread_loops(indexer: Indexer, tensor: TensorView) -> dict[ParallelType, IntExpr]:
+    """The extents of a tensor's iteration loops over grid and block."""
+    schedule = indexer.scheduled[tensor]
+    found = {}
+    for position, axis in enumerate(schedule.loop):
+        loop = indexer.structure.loop(tensor, position)
+        if loop.parallel_type.is_thread and not axis.is_reduction and loop.extent is not ONE:
+            found[loop.parallel_type] = loop.extent
+    return found
+
+
+def _foreign_axes(
+    indexer: Indexer, expr: Expr, producer: TensorView, consumer: TensorView
+) -> list[ParallelType]:
+    """The grid and block types of the producer at which the consumer reads another index."""
+    loop = indexer.scheduled[producer].loop
+    known = indexer.producer_axes(expr, producer, consumer)
+    for position in range(indexer.scheduled[producer].compute_at):
+        known.setdefault(loop[position], indexer.structure.loop(producer, position).index)
+    indexer._stand_ins(producer, known)
+    forward(loop, producer.domain.logical, known, indexer.structure.extents[producer])
+    foreign = []
+    for position, axis in enumerate(loop):
+        own = indexer.structure.loop(producer, position)
+        if not own.parallel_type.is_thread or axis.is_reduction or own.extent is ONE:
+            continue
+        if position < indexer.scheduled[producer].compute_at:
+            continue
+        read = known.get(axis, ZERO)
+        if read is not own.index:
+            foreign.append(own.parallel_type)
+    return foreign
+
+
+def _check_visible(producer: TensorView, memory: MemoryType, foreign: list[ParallelType]) -> None:
+    grid = [kind for kind in foreign if kind.is_grid]
+    if memory is MemoryType.global_ or not foreign:
+        return
+    if grid:
+        where = "shared memory" if memory is MemoryType.shared else "registers"
+        what = f"T{producer.name}, which is in {where}, to be read by the block that wrote it"
+        got = f"a read across {grid[0].value}"
+        raise ScheduleError(expected("schedule", what, got, "put it in global memory"))
+    if memory is MemoryType.local:
+        what = f"T{producer.name}, which is in registers, to be read by the thread that wrote it"
+        got = f"a read across {foreign[0].value}"
+        raise ScheduleError(expected("schedule", what, got, "put it in shared memory"))
+
+
+def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
+    """The phase of every computed tensor; moves registers read across phases to scratch."""
+    structure, scheduled = indexer.structure, indexer.scheduled
+    cluster = {t: structure._find((t, 0)) if scheduled[t].loop else (t, -1) for t in structure.tensors}
+    edges: list[tuple[TensorView, TensorView, int]] = []
+    for producer in structure.tensors:
+        for expr, consumer in consumers(producer):
+            if consumer not in structure.extents:
+                continue
+            foreign = _foreign_axes(indexer, expr, producer, consumer)
+            memory = scheduled[producer].memory_type
+            _check_visible(producer, memory, foreign)
+            missing = [
+                kind
+                for kind in _thread_loops(indexer, consumer)
+                if kind.is_grid and kind not in _thread_loops(indexer, producer)
+            ]
+            crosses = any(kind.is_grid for kind in foreign) or bool(missing)
+            sync = memory is MemoryType.global_ and crosses
+            edges.append((producer, consumer, int(sync)))
+    phase = dict.fromkeys(set(cluster.values()), 0)
+    for _ in range(len(structure.tensors) + 1):
+        changed = False
+        for producer, consumer, sync in edges:
+            wanted = phase[cluster[producer]] + sync
+            if phase[cluster[consumer]] < wanted:
+                if cluster[producer] == cluster[consumer]:
+                    what = f"T{consumer.name} not to share loops with T{producer.name}"
+                    raise ScheduleError(
+                        expected("schedule", what, "a read across blocks inside of a shared loop")
+                    )
+                phase[cluster[consumer]] = wanted
+                changed = True
+        if not changed:
+            break
+    for producer, consumer, _ in edges:
+        if phase[cluster[producer]] < phase[cluster[consumer]]:
+            scheduled[producer].memory_type = MemoryType.global_
+    return {tensor: phase[cluster[tensor]] for tensor in structure.tensors}

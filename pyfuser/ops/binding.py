@@ -1,0 +1,252 @@
+"""Binding: from a fusion and the inputs of a call to the numbers its symbols and scalars stand for.
+
+Checks what the definition promises about its inputs (count, kind, dtype, rank, sizes, contiguity,
+the recorded equalities) and raises InputError, in the words of the nvfuser_direct interface, where
+a call breaks it.  The evaluator binds every call; the executor binds to make a plan.  Scalars are
+computed here, on the host, in the dtypes of the op table.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..dtypes import COMPLEX, FLOATING, DataType, from_torch, to_torch
+from ..errors import InputError, expected
+from ..ir.domains import IterDomain
+from ..ir.exprs import PointwiseOp
+from ..ir.fusion import Fusion
+from ..ir.scalars import ONE, Integer, IntExpr, Symbol, evaluate
+from ..ir.vals import PythonNumber, Scalar, TensorView
+from .pointwise import resolve_expr
+from .table import OPS
+
+Input = torch.Tensor | PythonNumber
+
+
+@dataclass(slots=True)
+class Binding:
+    """The sizes by the names of their symbols, and the numbers of the scalars."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    scalars: dict[Scalar, PythonNumber] = field(default_factory=dict)
+
+    def size(self, extent: IntExpr) -> int:
+        """The number a size stands for."""
+        return evaluate(extent, self.sizes)
+
+    def scalar(self, scalar: Scalar) -> PythonNumber:
+        """The number a scalar stands for."""
+        found = self.scalars.get(scalar)
+        if found is not None:
+            return found
+        if scalar.constant is not None:
+            return scalar.constant
+        if scalar.extent is None:
+            raise InputError(expected("scalar", f"a value for {scalar}", "none"))
+        return self.size(scalar.extent)
+
+
+def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
+    """Binds and checks the inputs of one call.  Raises InputError."""
+    if len(inputs) != len(fusion.inputs):
+        what = f"{len(fusion.inputs)} inputs"
+        raise InputError(expected("execute", what, len(inputs)))
+    binding = Binding()
+    for position, (value, given) in enumerate(zip(fusion.inputs, inputs, strict=True)):
+        if isinstance(value, TensorView):
+            _bind_tensor(binding, position, value, given)
+        elif isinstance(value, Scalar):
+            _bind_scalar(binding, position, value, given)
+    _compute_scalars(fusion, binding)
+    _check_composite_sizes(fusion, binding, inputs)
+    for a, b in fusion.equal_extents:
+        if binding.size(a) != binding.size(b):
+            got = f"{a} = {binding.size(a)} and {b} = {binding.size(b)}"
+            raise InputError(expected("execute", f"the sizes {a} and {b} to be equal", got))
+    return binding
+
+
+def bind_extents(fusion: Fusion, inputs: Sequence[Input]) -> dict[str, int]:
+    """The size each symbol stands for, by its name, with everything checked (see `bind`)."""
+    return bind(fusion, inputs).sizes
+
+
+def scalar_values(fusion: Fusion, inputs: Sequence[Input]) -> dict[Scalar, PythonNumber]:
+    """The number of every scalar that the fusion's inputs and expressions define or read."""
+    binding = bind(fusion, inputs)
+    for expr in fusion.exprs:
+        for value in expr.inputs:
+            if isinstance(value, Scalar):
+                binding.scalars.setdefault(value, binding.scalar(value))
+    return binding.scalars
+
+
+def _bind_tensor(binding: Binding, position: int, value: TensorView, given: Input) -> None:
+    where = f"Expected input {position}, {value}, to"
+    if not isinstance(given, torch.Tensor):
+        raise InputError(f"{where} be an at::Tensor but got scalar {_number_text(given)}")
+    try:
+        dtype = from_torch(given.dtype)
+    except KeyError:
+        dtype = DataType.Null
+    declared = DataType.Int if value.dtype is DataType.Index else value.dtype
+    if dtype is not declared:
+        got = given.dtype if dtype is DataType.Null else dtype.value
+        raise InputError(
+            f"{where} be bound to a tensor of dtype {value.dtype.value}, "
+            f"but got a tensor of dtype {got}"
+        )
+    axes = value.axes
+    if given.dim() != len(axes):
+        raise InputError(f"{where} be of rank {len(axes)}, but got a tensor of rank {given.dim()}")
+    for dim, (axis, size) in enumerate(zip(axes, given.shape, strict=True)):
+        _bind_axis(binding, where, dim, axis, size)
+    _check_contiguity(where, value, given)
+
+
+def _bind_axis(binding: Binding, where: str, dim: int, axis: IterDomain, size: int) -> None:
+    extent = axis.size
+    if isinstance(extent, Symbol):
+        known = binding.sizes.setdefault(extent.name, size)
+    elif isinstance(extent, Integer):
+        known = extent.value
+    else:
+        return
+    if known != size:
+        raise InputError(f"{where} be of size {known} in dimension {dim}, but got size {size}")
+
+
+def _check_contiguity(where: str, value: TensorView, given: torch.Tensor) -> None:
+    """Every axis declared contiguous must have the stride of what is inside of it."""
+    allocation = value.domain.allocated
+    if given.numel() <= 1 or set(allocation) != set(value.axes):
+        return
+    dense = 1
+    position = {axis: dim for dim, axis in enumerate(value.axes)}
+    for axis, contiguous in zip(
+        reversed(allocation), reversed(value.domain.contiguity), strict=True
+    ):
+        dim = position[axis]
+        if contiguous is None:
+            continue
+        size, stride = given.shape[dim], given.stride(dim)
+        if contiguous and size != 1 and stride != dense:
+            raise InputError(
+                f"{where} be contiguous in dimension {dim} (of stride {dense}), "
+                f"but got stride {stride}"
+            )
+        if size != 1:
+            dense = stride * size
+
+
+def _number_text(value: object) -> str:
+    """A number as the interface's messages print it: complex ones as (real,imag)."""
+    if isinstance(value, complex):
+        return f"({value.real:g},{value.imag:g})"
+    return str(value)
+
+
+def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -> None:
+    if isinstance(given, torch.Tensor):
+        dtype = from_torch(given.dtype).value
+        raise InputError(
+            f"Expected input {position}, {value}, to be a scalar but got {dtype} tensor "
+            f"of rank {given.dim()}"
+        )
+    converted = _converted(given, value.dtype)
+    if converted is None:
+        raise InputError(
+            f"Scalar value {_number_text(given)} is not compatible with the expected data type: "
+            f"{value.dtype.value}."
+        )
+    binding.scalars[value] = converted
+    _bind_size_of(binding, value, converted)
+
+
+def _converted(given: object, dtype: DataType) -> PythonNumber | None:
+    """The number as a Python number of the dtype's kind; None where that loses something."""
+    if dtype in COMPLEX:
+        return complex(given) if isinstance(given, (bool, int, float, complex)) else None
+    if dtype in FLOATING:
+        return float(given) if isinstance(given, (bool, int, float)) else None
+    if dtype is DataType.Bool:
+        return given if isinstance(given, bool) else None
+    return int(given) if isinstance(given, (bool, int)) else None
+
+
+def _bind_size_of(binding: Binding, scalar: Scalar, number: PythonNumber) -> None:
+    extent = scalar.extent
+    if not isinstance(extent, Symbol) or extent.name in binding.sizes:
+        return
+    if not isinstance(number, int) or number < 0:
+        raise InputError(expected("execute", f"a size of at least 0 for {scalar}", number))
+    binding.sizes[extent.name] = number
+
+
+def _compute_scalars(fusion: Fusion, binding: Binding) -> None:
+    for expr in fusion.exprs:
+        output = expr.outputs[0]
+        if not isinstance(output, Scalar) or not isinstance(expr, PointwiseOp):
+            continue
+        operands = [binding.scalar(value) for value in expr.inputs if isinstance(value, Scalar)]
+        number = evaluate_scalar(expr, operands)
+        binding.scalars[output] = number
+        _bind_size_of(binding, output, number)
+
+
+_EXACT: dict[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+}
+
+
+def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> PythonNumber:
+    """A scalar expression's value for numbers as operands."""
+    result = expr.output.dtype
+    exact = _EXACT.get(expr.op)
+    if exact is not None and result in (DataType.Int, DataType.Double):
+        kind = int if result is DataType.Int else float
+        a, b = (kind(operand.real) for operand in operands)
+        number = exact(a, b)
+        if result is DataType.Double or -(2**63) <= number < 2**63:
+            return number
+    if expr.op == "cast":
+        return convert_number(operands[0], result)
+    resolution = resolve_expr(expr)
+    tensors = [
+        torch.tensor(convert_number(operand, dtype), dtype=to_torch(dtype))
+        for operand, dtype in zip(operands, resolution.compute, strict=True)
+    ]
+    made: PythonNumber = OPS[expr.op].reference(*tensors).to(to_torch(result)).item()
+    return made
+
+
+def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
+    """The number as a value of `dtype`: rounded, truncated or wrapped as a tensor would be."""
+    if isinstance(value, complex) and dtype not in COMPLEX:
+        value = value.real
+    converted: PythonNumber = torch.tensor(value).to(to_torch(dtype)).item()
+    return converted
+
+
+def _check_composite_sizes(fusion: Fusion, binding: Binding, inputs: Sequence[Input]) -> None:
+    """Checks the sizes that are expressions of others (inputs that another kernel computed)."""
+    for position, (value, given) in enumerate(zip(fusion.inputs, inputs, strict=True)):
+        if not isinstance(value, TensorView) or not isinstance(given, torch.Tensor):
+            continue
+        for dim, (axis, size) in enumerate(zip(value.axes, given.shape, strict=True)):
+            extent = axis.size
+            if extent is ONE or isinstance(extent, (Symbol, Integer)):
+                continue
+            if any(symbol.name not in binding.sizes for symbol in extent.symbols):
+                continue
+            if binding.size(extent) != size:
+                raise InputError(
+                    f"Expected input {position}, {value}, to be of size {binding.size(extent)} "
+                    f"in dimension {dim}, but got size {size}"
+                )

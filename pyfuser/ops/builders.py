@@ -1,0 +1,122 @@
+"""Builders: one function an operation, `(fusion, ...) -> value`, which adds to the fusion.
+
+This is the face of `pointwise`, `shape_builders`, `reshape_builders` and `reduction_builders`: the
+rows of the op table and its reductions are here by their names (`builders.add(fusion, a, b)`)
+without a line of code each, and the operations of the interface that pyfuser doesn't define yet
+raise UnsupportedError.
+What builders append is well formed: the verifier accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ..dtypes import DataType
+from ..errors import UnsupportedError, expected
+from ..ir.fusion import Fusion
+from ..ir.vals import TensorView, Val
+from .pointwise import Operand, cast, pointwise
+from .reduction_builders import Dims, reduce, var, var_mean, welford
+from .reshape_builders import reshape
+from .shape_builders import (
+    broadcast,
+    broadcast_in_dim,
+    expand,
+    full,
+    iota,
+    permute,
+    shape,
+    size,
+    squeeze,
+    stride_order,
+)
+from .table import OPS, REDUCTIONS
+
+# Operations of the interface that later work defines.
+UNSUPPORTED = (
+    "argsort", "cat", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
+    "embedding_fwd", "gather", "grouped_mm", "index_select", "linear", "matmul",
+    "normal", "nv_block_quantize", "nv_grouped_block_quantize", "pad",
+    "preprocess_grouped_matmul_input_sf", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
+    "select", "slice", "take_along_axis", "topk", "triu", "uniform",
+)  # fmt: skip
+
+_NAMED: dict[str, Callable[..., Any]] = {
+    "broadcast": broadcast,
+    "broadcast_in_dim": broadcast_in_dim,
+    "cast": cast,
+    "expand": expand,
+    "full": full,
+    "iota": iota,
+    "permute": permute,
+    "reshape": reshape,
+    "shape": shape,
+    "size": size,
+    "squeeze": squeeze,
+    "stride_order": stride_order,
+    "var": var,
+    "var_mean": var_mean,
+    "welford": welford,
+}
+
+
+def _row(name: str, fusion: Fusion, *operands: Operand) -> Val:
+    return pointwise(fusion, name, *operands)
+
+
+def _reduction(
+    name: str,
+    fusion: Fusion,
+    operand: Val,
+    dims: Dims = None,
+    keepdim: bool = False,
+    dtype: DataType = DataType.Null,
+) -> TensorView:
+    return reduce(fusion, name, operand, dims, keepdim, dtype)
+
+
+def _unsupported(name: str, fusion: Fusion, *arguments: object, **keywords: object) -> Val:
+    raise UnsupportedError(
+        expected(name, "an operation that pyfuser defines", "one it doesn't yet")
+    )
+
+
+BUILDERS: dict[str, Callable[..., Any]] = {
+    **{name: partial(_unsupported, name) for name in UNSUPPORTED},
+    **{name: partial(_row, name) for name in OPS},
+    **{name: partial(_reduction, name) for name in REDUCTIONS},
+    **_NAMED,
+}
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The builder of a row of the op table, by the row's name."""
+    found = BUILDERS.get(name)
+    if found is None:
+        raise AttributeError(f"builders: expected the name of an operation, got {name!r}")
+    return found
+
+
+__all__ = [
+    "BUILDERS",
+    "UNSUPPORTED",
+    "broadcast",
+    "broadcast_in_dim",
+    "cast",
+    "expand",
+    "full",
+    "iota",
+    "permute",
+    "pointwise",
+    "reduce",
+    "reshape",
+    "shape",
+    "size",
+    "squeeze",
+    "stride_order",
+    "var",
+    "var_mean",
+    "welford",
+]

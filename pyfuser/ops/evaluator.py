@@ -1,0 +1,236 @@
+"""The eager evaluator: computes a fusion with torch, one expression at a time.
+
+It is the oracle of the tests (with `dtype_override=torch.float64`, in higher precision) and the
+fallback when a kernel can't be compiled.  What an op means is its row of the op table; what a
+result looks like (dtype, layout, aliases, hidden outputs) is what the executor gives as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..dtypes import FLOATING, REDUCED_FLOATING, DataType, to_torch
+from ..errors import InternalError, UnsupportedError, expected
+from ..ir.domains import IterDomain
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    PermuteOp,
+    PointwiseOp,
+    ReductionOp,
+    ReshapeOp,
+    SqueezeOp,
+    WelfordOp,
+)
+from ..ir.fusion import Fusion
+from ..ir.vals import Scalar, TensorView, Val
+from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
+from .pointwise import COPIES, resolve_expr
+from .table import OPS, REDUCTIONS
+
+
+def evaluate(
+    fusion: Fusion,
+    inputs: Sequence[Input],
+    dtype_override: torch.dtype | None = None,
+    keep_rounding: bool = False,
+) -> list[torch.Tensor]:
+    """The outputs of the fusion for these inputs, computed by torch.
+
+    With `dtype_override` every floating tensor is computed and returned in that dtype (scalars are
+    still those of the definition, rounded to the dtypes it uses them in), and `keep_rounding` still
+    rounds where the definition casts to Half or BFloat16.  Outputs that alias an input update it
+    and, when hidden, aren't returned.  Raises InputError for wrong inputs.
+    """
+    binding = bind(fusion, inputs)
+    with torch.no_grad():
+        evaluator = _Evaluator(fusion, inputs, binding, dtype_override, keep_rounding)
+        for expr in fusion.live_exprs():
+            evaluator.run(expr)
+        return evaluator.results(inputs)
+
+
+class _Evaluator:
+    """The values of one evaluation."""
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        inputs: Sequence[Input],
+        binding: Binding,
+        dtype_override: torch.dtype | None,
+        keep_rounding: bool,
+    ) -> None:
+        self.fusion, self.binding = fusion, binding
+        self.dtype_override, self.keep_rounding = dtype_override, keep_rounding
+        self.values: dict[Val, torch.Tensor] = {}
+        self.device = next(
+            (t.device for t in inputs if isinstance(t, torch.Tensor) and t.dim()),
+            torch.device("cpu"),
+        )
+        for value, given in zip(fusion.inputs, inputs, strict=True):
+            if isinstance(given, torch.Tensor):
+                plain = given.detach().resolve_conj().resolve_neg()
+                self.values[value] = plain.to(self.torch_dtype(value.dtype))
+
+    def torch_dtype(self, dtype: DataType) -> torch.dtype:
+        """The torch dtype that values of `dtype` have in this evaluation."""
+        if self.dtype_override is not None and dtype in FLOATING:
+            return self.dtype_override
+        try:
+            return to_torch(dtype)
+        except KeyError:
+            raise UnsupportedError(expected("evaluate", "a dtype of torch", dtype)) from None
+
+    def sizes(self, tensor: TensorView) -> list[int]:
+        """The shape of a tensor."""
+        return [self.binding.size(axis.size) for axis in tensor.axes]
+
+    def operand(self, value: Val, dtype: DataType) -> torch.Tensor:
+        """A value as a tensor of `dtype`; scalars as 0-dim tensors."""
+        if isinstance(value, Scalar):
+            number = convert_number(self.binding.scalar(value), dtype)
+            return torch.tensor(number, dtype=self.torch_dtype(dtype), device=self.device)
+        return self.values[value].to(self.torch_dtype(dtype))
+
+    def run(self, expr: Expr) -> None:
+        """Computes the outputs of one expression."""
+        if isinstance(expr.output, Scalar):
+            return  # binding computed it
+        if isinstance(expr, WelfordOp):
+            results = list(self.welford(expr))
+        else:
+            results = [self.compute(expr)]
+        for output, result in zip(expr.outputs, results, strict=True):
+            self.values[output] = result.to(self.torch_dtype(output.dtype))
+
+    def compute(self, expr: Expr) -> torch.Tensor:
+        """The value of an expression with one output."""
+        output = expr.output
+        assert isinstance(output, TensorView)
+        match expr:
+            case PointwiseOp():
+                return self.pointwise(expr)
+            case ReductionOp(op=op):
+                return REDUCTIONS[op].reference(self.values[expr.inputs[0]], reduced_dims(output))
+            case FullOp():
+                return self.operand(expr.inputs[0], output.dtype).expand(self.sizes(output))
+            case IotaOp():
+                start, step = (self.operand(value, output.dtype) for value in expr.inputs)
+                count = torch.arange(self.sizes(output)[0], device=self.device)
+                return start + step * count.to(self.torch_dtype(output.dtype))
+            case _:
+                return self.reshaped(expr, self.values[expr.inputs[0]], output)
+
+    def pointwise(self, expr: PointwiseOp) -> torch.Tensor:
+        """One row of the op table."""
+        output = expr.output
+        if expr.op in COPIES:
+            return self.values[expr.inputs[0]]
+        resolution = resolve_expr(expr)
+        operands = [
+            self.operand(value, dtype)
+            for value, dtype in zip(expr.inputs, resolution.compute, strict=True)
+        ]
+        if expr.op != "cast":
+            return OPS[expr.op].reference(*operands)
+        source = operands[0].real if operands[0].is_complex() else operands[0]
+        if self.keep_rounding and output.dtype in REDUCED_FLOATING:
+            return source.to(to_torch(output.dtype))
+        return source
+
+    def reshaped(self, expr: Expr, source: torch.Tensor, output: TensorView) -> torch.Tensor:
+        """A view of the input under the output's shape."""
+        match expr:
+            case BroadcastOp(flags=flags):
+                for dim, flag in enumerate(flags):
+                    source = source.unsqueeze(dim) if flag else source
+                return source
+            case SqueezeOp(flags=flags):
+                for dim in reversed(range(len(flags))):
+                    source = source.select(dim, 0) if flags[dim] else source
+                return source
+            case PermuteOp(dims=dims):
+                return source.permute(dims)
+            case ExpandOp():
+                return source.expand(self.sizes(output))
+            case ReshapeOp():
+                return source.reshape(self.sizes(output))
+            case _:
+                raise InternalError(expected("evaluate", "a known expression", expr.name))
+
+    def welford(self, expr: WelfordOp) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(mean, squared deviations, count), accumulated in float64."""
+        first = expr.outputs[0]
+        assert isinstance(first, TensorView)
+        dims = reduced_dims(first)
+        mean = self.values[expr.inputs[0]].double()
+        if len(expr.inputs) == 3:
+            squares, count = (self.values[value].double() for value in expr.inputs[1:])
+        else:
+            squares, count = torch.zeros_like(mean), torch.ones_like(mean)
+        total = count.sum(dims, keepdim=True)
+        joined = (mean * count).sum(dims, keepdim=True) / total
+        spread = (squares + count * (mean - joined) ** 2).sum(dims)
+        return joined.squeeze(dims), spread, total.squeeze(dims)
+
+    def results(self, inputs: Sequence[Input]) -> list[torch.Tensor]:
+        """The outputs in their layouts, after the aliased inputs have been updated."""
+        given = dict(zip(self.fusion.inputs, inputs, strict=True))
+        owned = {_storage(t) for t in inputs if isinstance(t, torch.Tensor)}
+        made: dict[Val, torch.Tensor] = {}
+        for output in dict.fromkeys(self.fusion.outputs):
+            source = given.get(output)
+            if isinstance(source, torch.Tensor) and output not in self.fusion.aliases:
+                made[output] = source
+                continue
+            assert isinstance(output, TensorView)
+            laid_out = with_layout(output, self.values[output])
+            made[output] = laid_out.clone() if _storage(laid_out) in owned else laid_out
+            owned.add(_storage(made[output]))
+        for output, target in self.fusion.aliases.items():
+            updated = given[target]
+            assert isinstance(updated, torch.Tensor)
+            updated.detach().copy_(made[output])
+            made[output] = updated
+        hidden = self.fusion.hidden_outputs
+        return [made[output] for output in self.fusion.outputs if output not in hidden]
+
+
+def reduced_dims(output: TensorView) -> tuple[int, ...]:
+    """The dimensions of its input that a reduction's output doesn't have."""
+    axes: Sequence[IterDomain] = output.domain.root_or_logical
+    return tuple(dim for dim, axis in enumerate(axes) if axis.is_reduction)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def with_layout(tensor: TensorView, value: torch.Tensor) -> torch.Tensor:
+    """The value with the strides that the tensor's allocation domain says.
+
+    Dense in the order of the allocation; an expanded axis keeps one element and has stride 0.
+    """
+    axes = tensor.axes
+    shape = value.shape
+    for dim, axis in enumerate(axes):
+        if axis.is_broadcast and axis.expanded_extent is not None and shape[dim]:
+            value = value.narrow(dim, 0, 1)
+    allocation = tensor.domain.allocated
+    position = {axis: dim for dim, axis in enumerate(axes)}
+    if set(position) == set(allocation):
+        order = [position[axis] for axis in allocation]
+        inverse = [order.index(dim) for dim in range(len(order))]
+        value = value.permute(order).contiguous().permute(inverse)
+    else:
+        value = value.contiguous()
+    return value.expand(shape)
+
+
+__all__ = ["bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]

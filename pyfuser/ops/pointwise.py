@@ -1,0 +1,260 @@
+"""Pointwise builders: turns operands of any dtype and rank into one well-formed `PointwiseOp`.
+
+Python numbers become constant scalars that keep the user's value and type; tensors get the casts
+that the dtype rules ask for and the broadcasts that right alignment asks for, each as an expression
+of its own.  So an op's tensors always have one rank and the dtype the op is computed in, a result
+is Float wherever it would be a half, and the cast to the half is explicit.  Sizes that have to be
+equal for the op to make sense are recorded in `fusion.equal_extents`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..dtypes import DataType, compute_dtype, is_integer, of_python_value
+from ..errors import DefinitionError, UnsupportedError, expected
+from ..ir.domains import IterDomain, IterType
+from ..ir.exprs import BroadcastOp, PointwiseOp
+from ..ir.fusion import Fusion, plain_domain
+from ..ir.scalars import Integer, IntExpr, floor_div, maximum, minimum, mod
+from ..ir.vals import PythonNumber, Scalar, TensorView, Val
+from .dtype_rules import DtypeRule, OperandType, Resolution, resolve
+from .op import Op
+from .table import OPS
+
+Operand = Val | PythonNumber
+
+# These move elements as they are, whatever their dtype: nothing is computed.
+COPIES = ("set", "segment_set")
+
+
+def as_val(fusion: Fusion, operand: Operand, op: str = "operand") -> Val:
+    """A value as it is; a Python number as a constant of its own dtype.
+
+    Raises DefinitionError for anything else, and for a value of another fusion.
+    """
+    if isinstance(operand, Val):
+        if operand.fusion is not fusion:
+            raise DefinitionError(expected(op, "a value of this fusion", "one of another fusion"))
+        return operand
+    try:
+        dtype = of_python_value(operand)
+    except TypeError:
+        what = "a tensor, a scalar or a Python number"
+        raise DefinitionError(expected(op, what, repr(operand))) from None
+    return constant(fusion, operand, dtype)
+
+
+def as_tensor(fusion: Fusion, operand: object, op: str) -> TensorView:
+    """The operand, checked to be a tensor of this fusion."""
+    if not isinstance(operand, TensorView):
+        raise DefinitionError(expected(op, "a tensor", repr(operand)))
+    as_val(fusion, operand, op)
+    return operand
+
+
+def constant(fusion: Fusion, value: PythonNumber, dtype: DataType) -> Scalar:
+    """A constant scalar; a non-negative integer can be a size."""
+    is_size = is_integer(dtype) and isinstance(value, int) and value >= 0
+    extent = Integer.of(int(value)) if is_size and isinstance(value, int) else None
+    return fusion.new_scalar(dtype, constant=value, extent=extent)
+
+
+def operand_type(value: Val) -> OperandType:
+    """What the dtype rules need to know of a value."""
+    if not isinstance(value, TensorView):
+        return OperandType(value.dtype, "scalar")
+    return OperandType(value.dtype, "tensor" if value.ndim else "zero_dim")
+
+
+def resolve_expr(expr: PointwiseOp) -> Resolution:
+    """The dtypes that an expression's operands are computed in.
+
+    Tensors have that dtype already; a scalar is converted where it is used.
+    """
+    target = expr.output.dtype if expr.op == "cast" else None
+    return resolve(OPS[expr.op], [operand_type(v) for v in expr.inputs], target)
+
+
+def require_equal(fusion: Fusion, op: str, a: IntExpr, b: IntExpr) -> None:
+    """Records that two sizes must be equal; DefinitionError when they can't be."""
+    if a is b:
+        return
+    if a.is_constant and b.is_constant:
+        raise DefinitionError(expected(op, f"axes of one size, {a}", b))
+    if (a, b) not in fusion.equal_extents:
+        fusion.equal_extents.append((a, b))
+
+
+def joined_axis(fusion: Fusion, op: str, axes: Sequence[IterDomain]) -> IterDomain:
+    """The output axis that aligned operand axes give.
+
+    Broadcast only where all are; the size is the first real one, a constant if there is one.
+    """
+    real = [axis.extent for axis in axes if not axis.is_broadcast]
+    expanded = [a.expanded_extent for a in axes if a.is_broadcast and a.expanded_extent is not None]
+    sizes = real + expanded
+    if not sizes:
+        return fusion.ids.broadcast()
+    chosen = next((size for size in sizes if size.is_constant), sizes[0])
+    for size in sizes:
+        require_equal(fusion, op, chosen, size)
+    if real:
+        return fusion.ids.new(chosen)
+    return fusion.ids.new(Integer.of(1), IterType.BROADCAST, chosen)
+
+
+def copy_axis(fusion: Fusion, axis: IterDomain) -> IterDomain:
+    """A fresh axis with the kind and the sizes of another."""
+    return fusion.ids.new(axis.extent, axis.iter_type, axis.expanded_extent)
+
+
+def new_tensor(fusion: Fusion, axes: Sequence[IterDomain], dtype: DataType) -> TensorView:
+    """A fresh dense tensor over these axes."""
+    return fusion.new_tensor(plain_domain(axes), dtype)
+
+
+def cast(fusion: Fusion, operand: Operand, dtype: DataType) -> Val:
+    """[...] -> [...] in `dtype`; to the dtype it has, a copy."""
+    value = as_val(fusion, operand, "cast")
+    if isinstance(value, TensorView):
+        return cast_tensor(fusion, value, dtype)
+    if dtype is DataType.Null:
+        raise DefinitionError(expected("cast", "a dtype", dtype))
+    assert isinstance(value, Scalar)
+    extent = value.extent if is_integer(value.dtype) and is_integer(dtype) else None
+    output = fusion.new_scalar(dtype, extent=extent)
+    fusion.add_expr(PointwiseOp((value,), (output,), "cast"))
+    return output
+
+
+def cast_tensor(fusion: Fusion, tensor: TensorView, dtype: DataType) -> TensorView:
+    """`cast` of a tensor."""
+    if dtype is DataType.Null:
+        raise DefinitionError(expected("cast", "a dtype", dtype))
+    return elementwise(fusion, "set" if dtype is tensor.dtype else "cast", tensor, dtype)
+
+
+def copy(fusion: Fusion, tensor: TensorView) -> TensorView:
+    """The `set` of a tensor: what a shape op that changes nothing gives."""
+    return elementwise(fusion, "set", tensor, tensor.dtype)
+
+
+def elementwise(fusion: Fusion, op: str, tensor: TensorView, dtype: DataType) -> TensorView:
+    """op(tensor) with the tensor's axes and the given dtype, no promotion."""
+    output = new_tensor(fusion, [copy_axis(fusion, axis) for axis in tensor.axes], dtype)
+    fusion.add_expr(PointwiseOp((tensor,), (output,), op))
+    return output
+
+
+def prepend_axes(fusion: Fusion, tensor: TensorView, rank: int) -> TensorView:
+    """[...] -> [1, ..., 1, ...] of the given rank; the tensor itself when it has it."""
+    missing = rank - tensor.ndim
+    if not missing:
+        return tensor
+    axes = [fusion.ids.broadcast() for _ in range(missing)]
+    axes += [copy_axis(fusion, axis) for axis in tensor.axes]
+    output = new_tensor(fusion, axes, tensor.dtype)
+    flags = (True,) * missing + (False,) * tensor.ndim
+    fusion.add_expr(BroadcastOp((tensor,), (output,), flags))
+    return output
+
+
+def pointwise(fusion: Fusion, op: str, *operands: Operand) -> Val:
+    """One row of the op table on aligned elements: a tensor if any operand is one, else a scalar.
+
+    Raises DefinitionError where the op doesn't take these dtypes or sizes, UnsupportedError for
+    random numbers.
+    """
+    row = OPS[op]
+    values = [as_val(fusion, operand, op) for operand in operands]
+    if row.rule is DtypeRule.RANDOM:
+        raise UnsupportedError(expected(op, "an op that fusions define", "random numbers"))
+    resolution = resolve(row, [operand_type(v) for v in values])
+    if not any(isinstance(value, TensorView) for value in values):
+        return _scalar_pointwise(fusion, row, values, resolution.result)
+    if op in COPIES:
+        return elementwise(fusion, op, as_tensor(fusion, values[0], op), values[0].dtype)
+    return _tensor_pointwise(fusion, row, values, resolution)
+
+
+def _tensor_pointwise(
+    fusion: Fusion, op: Op, values: list[Val], resolution: Resolution
+) -> TensorView:
+    rank = max(value.ndim for value in values if isinstance(value, TensorView))
+    ready: list[Val] = []
+    made: dict[tuple[Val, DataType], TensorView] = {}
+    for value, dtype in zip(values, resolution.compute, strict=True):
+        if not isinstance(value, TensorView):
+            ready.append(value)
+            continue
+        aligned = made.get((value, dtype))
+        if aligned is None:
+            converted = value if value.dtype is dtype else cast_tensor(fusion, value, dtype)
+            aligned = made[value, dtype] = prepend_axes(fusion, converted, rank)
+        ready.append(aligned)
+    columns = zip(*(v.axes for v in ready if isinstance(v, TensorView)), strict=True)
+    axes = [joined_axis(fusion, op.name, column) for column in columns]
+    output = new_tensor(fusion, axes, compute_dtype(resolution.result))
+    fusion.add_expr(PointwiseOp(tuple(ready), (output,), op.name))
+    if output.dtype is not resolution.result:
+        return cast_tensor(fusion, output, resolution.result)
+    return output
+
+
+# The integer ops that are exact on symbolic sizes, which are never negative.
+_SIZE_OPS: dict[str, Callable[[IntExpr, IntExpr], IntExpr]] = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "div": floor_div,
+    "mod": mod,
+    "fmod": mod,
+    "remainder": mod,
+    "minimum": minimum,
+    "maximum": maximum,
+}
+
+
+def _scalar_pointwise(fusion: Fusion, op: Op, values: list[Val], result: DataType) -> Scalar:
+    output = fusion.new_scalar(result, extent=_size_of_result(op.name, values, result))
+    fusion.add_expr(PointwiseOp(tuple(values), (output,), op.name))
+    return output
+
+
+def _size_of_result(op: str, values: Sequence[Val], result: DataType) -> IntExpr | None:
+    """The size that an op on sizes gives; None where it isn't exact or may be negative."""
+    if not is_integer(result):
+        return None
+    sizes = [value.extent for value in values if isinstance(value, Scalar)]
+    if op in COPIES:
+        return sizes[0]
+    if op not in (*_SIZE_OPS, "sub") or len(sizes) != 2:
+        return None
+    a, b = sizes
+    if a is None or b is None:
+        return None
+    if op in ("div", "mod", "fmod", "remainder") and b is Integer.of(0):
+        return None
+    if op == "sub":
+        known = isinstance(a, Integer) and isinstance(b, Integer) and a.value >= b.value
+        return a - b if known else None
+    return _SIZE_OPS[op](a, b)
+
+
+def size_of_scalar(fusion: Fusion, op: str, entry: Operand) -> IntExpr:
+    """A number or an integer scalar as a size; a scalar that isn't one yet gets a symbol.
+
+    A floating scalar is cast to Int first.  Raises DefinitionError for a negative number.
+    """
+    value = as_val(fusion, entry, op)
+    if not isinstance(value, Scalar):
+        raise DefinitionError(expected(op, "a size", "a tensor"))
+    if not is_integer(value.dtype):
+        converted = cast(fusion, value, DataType.Int)
+        assert isinstance(converted, Scalar)
+        value = converted
+    if value.constant is not None and value.extent is None:
+        raise DefinitionError(expected(op, "a size of at least 0", value.constant))
+    if value.extent is None:
+        value.extent = fusion.new_extent()
+    return value.extent

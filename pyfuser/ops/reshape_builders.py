@@ -1,0 +1,178 @@
+"""Reshape builder: turns a change of shape into splits and merges of axes.
+
+The two shapes are cut into groups of equal products, as small as can be proved: (a, b, c) to (a*b,
+c) is the groups {a, b} -> {a*b} and {c} -> {c}.  Within a group everything is merged and the new
+sizes are split off.  Axes of size 1 take no part: they are squeezed before and broadcast after.
+Where equality can't be proved (sizes that scalars give, -1) it is recorded in `equal_extents`, so
+that a wrong size is an error at run time and never a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import DefinitionError, UnsupportedError, expected
+from ..ir.domains import IterDomain, TensorDomain
+from ..ir.exprs import ReshapeOp
+from ..ir.fusion import Fusion, broadcast_contiguity
+from ..ir.scalars import ONE, ZERO, IntExpr, ceil_div, product
+from ..ir.vals import TensorView, Val
+from .pointwise import as_tensor, copy, require_equal, size_of_scalar
+from .shape_builders import Shape, broadcast, is_unchanged, squeeze
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Consecutive input axes that become consecutive output axes; `inferred` is where -1 was."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def reshape(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
+    """The same elements in row-major order under another shape; one size may be -1."""
+    tensor = as_tensor(fusion, operand, "reshape")
+    old = [axis.size for axis in tensor.axes]
+    new, inferred = _new_sizes(fusion, old, new_shape)
+    if new == old:
+        return copy(fusion, tensor)
+    _check_total(old, new)
+    ones = [i for i, axis in enumerate(tensor.axes) if axis.is_broadcast and axis.size is ONE]
+    flat = squeeze(fusion, tensor, ones) if ones else tensor
+    kept = [extent for extent in new if extent is not ONE]
+    position = None
+    if inferred is not None and new[inferred] is not ONE:
+        position = sum(extent is not ONE for extent in new[:inferred])
+    if [axis.size for axis in flat.axes] != kept:
+        flat = _regroup(fusion, flat, kept, position)
+    flags = [extent is ONE for extent in new]
+    return broadcast(fusion, flat, flags) if any(flags) else flat
+
+
+def _new_sizes(
+    fusion: Fusion, old: Sequence[IntExpr], new_shape: Shape
+) -> tuple[list[IntExpr], int | None]:
+    """The sizes asked for, with -1 worked out, and where the -1 was."""
+    unknown = [i for i, entry in enumerate(new_shape) if is_unchanged(entry)]
+    if len(unknown) > 1:
+        raise DefinitionError(expected("reshape", "at most one -1", list(new_shape)))
+    sizes = [
+        ONE if i in unknown else size_of_scalar(fusion, "reshape", entry)
+        for i, entry in enumerate(new_shape)
+    ]
+    if not unknown:
+        return sizes, None
+    numerator, denominator = list(old), [s for i, s in enumerate(sizes) if i != unknown[0]]
+    if ZERO in denominator:
+        raise DefinitionError(expected("reshape", "no -1 beside a size of 0", list(new_shape)))
+    for extent in list(denominator):
+        if extent in numerator:
+            numerator.remove(extent)
+            denominator.remove(extent)
+    sizes[unknown[0]] = ceil_div(product(numerator), product(denominator))
+    return sizes, unknown[0]
+
+
+def _check_total(old: Sequence[IntExpr], new: Sequence[IntExpr]) -> None:
+    before, after = product(old), product(new)
+    if before.is_constant and after.is_constant and before is not after:
+        raise DefinitionError(expected("reshape", f"a shape of {before} elements", after))
+
+
+def _common_products(
+    old: Sequence[IntExpr], new: Sequence[IntExpr], old_stop: int, new_stop: int
+) -> tuple[list[Group], int, int]:
+    """Groups from the front whose products are equal expressions, and where they end."""
+    groups: list[Group] = []
+    start_old = start_new = 0
+    while start_old < old_stop and start_new < new_stop:
+        products: dict[IntExpr, int] = {}
+        total: IntExpr = ONE
+        for stop in range(start_old, old_stop):
+            total = total * old[stop]
+            products.setdefault(total, stop + 1)
+        total = ONE
+        for stop in range(start_new, new_stop):
+            total = total * new[stop]
+            match = products.get(total)
+            if match is not None:
+                break
+        else:
+            break
+        groups.append(Group(tuple(range(start_old, match)), tuple(range(start_new, stop + 1))))
+        start_old, start_new = match, stop + 1
+    return groups, start_old, start_new
+
+
+def _mirrored(group: Group, old_rank: int, new_rank: int) -> Group:
+    return Group(
+        tuple(old_rank - 1 - i for i in reversed(group.inputs)),
+        tuple(new_rank - 1 - i for i in reversed(group.outputs)),
+    )
+
+
+def group_sizes(
+    old: Sequence[IntExpr], new: Sequence[IntExpr], inferred: int | None
+) -> list[Group]:
+    """Cuts both shapes (without ones) into groups of equal products, in order.
+
+    What can't be proved equal, and what contains the size that was -1, is one group.
+    """
+    if ZERO in old or ZERO in new:
+        return [Group(tuple(range(len(old))), tuple(range(len(new))))]
+    stop = len(new) if inferred is None else inferred
+    front, old_at, new_at = _common_products(old, new, len(old), stop)
+    old_left, new_left = len(old) - old_at, len(new) - new_at
+    if not old_left and not new_left:
+        return front
+    back_stop = new_left if inferred is None else len(new) - 1 - inferred
+    back, old_end, new_end = _common_products(
+        old[old_at:][::-1], new[new_at:][::-1], old_left, back_stop
+    )
+    groups = list(front)
+    middle = Group(
+        tuple(range(old_at, len(old) - old_end)), tuple(range(new_at, len(new) - new_end))
+    )
+    if middle.inputs or middle.outputs:
+        groups.append(middle)
+    return groups + [_mirrored(group, len(old), len(new)) for group in reversed(back)]
+
+
+def _regroup(
+    fusion: Fusion, tensor: TensorView, new: Sequence[IntExpr], inferred: int | None
+) -> TensorView:
+    # An expanded axis is read element by element here, so it becomes a real one.
+    root = [fusion.ids.new(axis.size) for axis in tensor.axes]
+    logical: list[IterDomain] = []
+    for group in group_sizes([axis.extent for axis in root], new, inferred):
+        sizes = [new[i] for i in group.outputs]
+        rest = group.outputs.index(inferred) if inferred in group.outputs else 0
+        logical += _regroup_axes(fusion, [root[i] for i in group.inputs], sizes, rest)
+    domain = TensorDomain(logical, broadcast_contiguity(logical), root=root)
+    output = fusion.new_tensor(domain, tensor.dtype)
+    fusion.add_expr(ReshapeOp((tensor,), (output,)))
+    return output
+
+
+def _regroup_axes(
+    fusion: Fusion, axes: Sequence[IterDomain], sizes: Sequence[IntExpr], rest: int
+) -> list[IterDomain]:
+    """Merges the axes and splits the sizes off; the axis at `rest` gets what is left."""
+    if not axes or not sizes:
+        what = "sizes that are known to be 1 where they are dropped or added"
+        got = f"[{', '.join(str(a.extent) for a in axes)}] to [{', '.join(map(str, sizes))}]"
+        raise UnsupportedError(expected("reshape", what, got))
+    require_equal(fusion, "reshape", product(axis.extent for axis in axes), product(sizes))
+    merged = axes[0]
+    for axis in axes[1:]:
+        merged = fusion.ids.merge(merged, axis)
+    before: list[IterDomain] = []
+    after: list[IterDomain] = []
+    for extent in reversed(sizes[rest + 1 :]):
+        merged, inner = fusion.ids.split(merged, extent)
+        after.insert(0, inner)
+    for extent in sizes[:rest]:
+        outer, merged = fusion.ids.split(merged, extent, inner_split=False)
+        before.append(outer)
+    return [*before, merged, *after]

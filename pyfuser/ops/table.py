@@ -1,0 +1,96 @@
+"""The op table: every pointwise op and every reduction, one row each.
+
+Builders, the eager evaluator, the code generators, the tests and the docs table are made from
+`OPS` and `REDUCTIONS`; adding an op is adding a row (in table_unary.py or table_binary.py).
+Invariant: a row's name is its key and the name users call; the order is that of the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pyfuser.dtypes import DataType, to_torch
+from pyfuser.ops import expansion, references
+from pyfuser.ops.dtype_rules import Resolution
+from pyfuser.ops.op import Number, Op, Reduction
+from pyfuser.ops.table_binary import BINARY, TERNARY
+from pyfuser.ops.table_unary import CAST, UNARY
+
+V = TypeVar("V")
+
+OPS: dict[str, Op] = {op.name: op for op in (*UNARY, *BINARY, *TERNARY, CAST)}
+
+REDUCTIONS: dict[str, Reduction] = {
+    reduction.name: reduction
+    for reduction in (
+        Reduction("sum", "add", lambda dtype: 0, references.sum_, True, "sum of the elements"),
+        Reduction("prod", "mul", lambda dtype: 1, references.prod, True, "product of the elements"),
+        Reduction(
+            "max", "maximum", lambda dtype: references.lowest(to_torch(dtype)), references.max_,
+            False, "greatest element; NaN wins",
+        ),
+        Reduction(
+            "min", "minimum", lambda dtype: references.highest(to_torch(dtype)), references.min_,
+            False, "least element; NaN wins",
+        ),
+    )
+}  # fmt: skip
+
+
+def expand(
+    op: Op,
+    operands: Sequence[V],
+    resolution: Resolution,
+    emit: Callable[[Op, tuple[V, ...], DataType, DataType], V],
+    constant: Callable[[Number, DataType], V],
+) -> V:
+    """Computes `op` by primitive ops of the table only; see `pyfuser.ops.expansion.expand`."""
+    return expansion.expand(OPS, op, operands, resolution, emit, constant)
+
+
+def _spelling(op: Op) -> str:
+    if not op.in_kernels:
+        return "fallback"
+    return "definition" if op.definition is not None else f"`{op.llvm}`"
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def markdown_table() -> str:
+    """The op table as Markdown, for `python -m pyfuser ops` and the docs."""
+    lines = [
+        _row(
+            "op",
+            "operands",
+            "meaning",
+            "dtypes",
+            "computed by",
+            "ulp Float",
+            "ulp Double",
+        ),
+        _row(*["---"] * 7),
+    ]
+    for op in OPS.values():
+        lines.append(
+            _row(
+                f"`{op.name}`",
+                op.arity,
+                op.doc,
+                op.rule.value,
+                _spelling(op),
+                op.ulp32,
+                op.ulp64,
+            )
+        )
+    lines += [
+        "",
+        _row("reduction", "meaning", "combined by", "dtypes"),
+        _row(*["---"] * 4),
+    ]
+    for reduction in REDUCTIONS.values():
+        widening = "integers and Bool in Int" if reduction.widens else "dtype kept"
+        lines.append(_row(f"`{reduction.name}`", reduction.doc, f"`{reduction.combine}`", widening))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,175 @@
+"""The binary and ternary rows of the op table.
+
+Integer arithmetic wraps; a division by zero is 0 and never traps.  In CUDA spellings the
+variable that is assigned to narrows what C++ widened to int, and the functions that C++ hasn't are
+the CUDA device's helpers.
+Source: section 1.3 of the interface's facts; special values are torch's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pyfuser.ops import references
+from pyfuser.ops.dtype_rules import DtypeRule
+from pyfuser.ops.op import Op
+
+
+def _compare(name: str, doc: str, reference: references.Reference, llvm: str, sign: str) -> Op:
+    return Op(name, 2, DtypeRule.COMPARE, reference, doc, llvm, "{0} " + sign + " {1}")
+
+
+def _remainder(o: Any, a: Any, b: Any) -> Any:
+    # fmod has the sign of a; where that differs from b's, and a is no multiple, go one b further.
+    zero = o.constant(0)
+    rest = o.fmod(a, b)
+    other_sign = o.bitwise_xor(o.lt(rest, zero), o.lt(b, zero))
+    return o.where(o.bitwise_and(o.ne(rest, zero), other_sign), o.add(rest, b), rest)
+
+
+def _lerp(o: Any, start: Any, end: Any, weight: Any) -> Any:
+    span = o.sub(end, start)
+    near_start = o.lt(o.abs(weight), o.constant(0.5 if o.is_floating else 1))
+    from_start = o.add(start, o.mul(weight, span))
+    from_end = o.sub(end, o.mul(span, o.sub(o.constant(1), weight)))
+    return o.where(near_start, from_start, from_end)
+
+
+_ARITHMETIC = (
+    Op(
+        "add", 2, DtypeRule.PROMOTE, torch.add, "a + b; or for Bool", "fadd|add|add|or",
+        "{0} + {1}",
+    ),
+    Op(
+        "sub", 2, DtypeRule.PROMOTE, references.through_integers(torch.sub),
+        "a - b; exclusive or for Bool", "fsub|sub|sub|xor", "{0} - {1}",
+    ),
+    Op(
+        "mul", 2, DtypeRule.PROMOTE, torch.mul, "a * b; and for Bool", "fmul|mul|mul|and",
+        "{0} * {1}",
+    ),
+    Op(
+        "div", 2, DtypeRule.PROMOTE, references.div,
+        "a / b, truncated for integers; an integer divided by 0 is 0", "fdiv|@div|@div|and",
+        "{0} / {1}", "truncating_divide({0}, {1})",
+    ),
+    Op(
+        "mod", 2, DtypeRule.PROMOTE, references.fmod, "as fmod",
+        definition=lambda o, a, b: o.fmod(a, b),
+    ),
+    Op(
+        "fmod", 2, DtypeRule.PROMOTE, references.fmod,
+        "remainder with the sign of a; of an integer by 0 it is 0", "@fmod", "fmod{f}({0}, {1})",
+        "truncating_modulo({0}, {1})",
+    ),
+    Op(
+        "remainder", 2, DtypeRule.PROMOTE, references.remainder,
+        "remainder with the sign of b; of an integer by 0 it is 0", definition=_remainder,
+    ),
+    Op(
+        "pow", 2, DtypeRule.PROMOTE, references.pow_,
+        "a to the power b; integers wrap, and a negative exponent gives 1, -1 or 0", "@pow",
+        "pow{f}({0}, {1})", "integer_power({0}, {1})", samples=(0.0, 10.0), ulp32=2, ulp64=4,
+    ),
+    Op(
+        "minimum", 2, DtypeRule.PROMOTE, torch.minimum, "the lesser; NaN wins",
+        "@minimum|@minimum|@minimum|and", "minimum({0}, {1})",
+    ),
+    Op(
+        "maximum", 2, DtypeRule.PROMOTE, torch.maximum, "the greater; NaN wins",
+        "@maximum|@maximum|@maximum|or", "maximum({0}, {1})",
+    ),
+    Op(
+        "truediv", 2, DtypeRule.FLOAT, torch.div, "a / b in floating point",
+        definition=lambda o, a, b: o.div(a, b),
+    ),
+    Op(
+        "atan2", 2, DtypeRule.FLOAT, torch.atan2, "the angle of the point (b, a), in radians",
+        "@atan2", "atan2{f}({0}, {1})", ulp32=2, ulp64=4,
+    ),
+    Op(
+        "nextafter", 2, DtypeRule.FLOAT_RESULT, torch.nextafter,
+        "the number after a on the way to b", "@nextafter", "nextafter{f}({0}, {1})",
+    ),
+)  # fmt: skip
+
+_COMPARISONS = (
+    _compare("eq", "a == b", torch.eq, "fcmp oeq|icmp eq|icmp eq|icmp eq", "=="),
+    _compare("ne", "a != b", torch.ne, "fcmp une|icmp ne|icmp ne|icmp ne", "!="),
+    _compare("lt", "a < b", torch.lt, "fcmp olt|icmp slt|icmp ult|icmp ult", "<"),
+    _compare("le", "a <= b", torch.le, "fcmp ole|icmp sle|icmp ule|icmp ule", "<="),
+    _compare("gt", "a > b", torch.gt, "fcmp ogt|icmp sgt|icmp ugt|icmp ugt", ">"),
+    _compare("ge", "a >= b", torch.ge, "fcmp oge|icmp sge|icmp uge|icmp uge", ">="),
+)
+
+_BITS = (
+    Op(
+        "logical_and", 2, DtypeRule.LOGICAL, torch.logical_and, "are both non-zero",
+        definition=lambda o, a, b: o.bitwise_and(a, b),
+    ),
+    Op(
+        "logical_or", 2, DtypeRule.LOGICAL, torch.logical_or, "is one of them non-zero",
+        definition=lambda o, a, b: o.bitwise_or(a, b),
+    ),
+    Op(
+        "bitwise_and", 2, DtypeRule.BITWISE, torch.bitwise_and, "and of the bits",
+        "-|and|and|and", "{0} & {1}",
+    ),
+    Op(
+        "bitwise_or", 2, DtypeRule.BITWISE, torch.bitwise_or, "or of the bits",
+        "-|or|or|or", "{0} | {1}",
+    ),
+    Op(
+        "bitwise_xor", 2, DtypeRule.BITWISE, torch.bitwise_xor, "exclusive or of the bits",
+        "-|xor|xor|xor", "{0} ^ {1}",
+    ),
+    Op(
+        "bitwise_left_shift", 2, DtypeRule.INTEGER, torch.bitwise_left_shift,
+        "a << b; 0 for b outside the width", "@bitwise_left_shift",
+        None, "shift_left({0}, {1})",
+    ),
+    Op(
+        "bitwise_right_shift", 2, DtypeRule.INTEGER, torch.bitwise_right_shift,
+        "a >> b, the sign kept; as by the whole width for b outside it", "@bitwise_right_shift",
+        None, "shift_right({0}, {1})",
+    ),
+    Op(
+        "logical_right_shift", 2, DtypeRule.INTEGER, references.logical_right_shift,
+        "a >> b, zeros coming in; 0 for b outside the width", "@logical_right_shift",
+        None, "shift_right_logical({0}, {1})",
+    ),
+    Op(
+        "gcd", 2, DtypeRule.INTEGER, references.gcd, "greatest common divisor; gcd(0, 0) is 0",
+        "@gcd", None, "greatest_common_divisor({0}, {1})",
+    ),
+    Op("complex", 2, DtypeRule.TO_COMPLEX, torch.complex, "a + b * i"),
+)  # fmt: skip
+
+BINARY = (*_ARITHMETIC, *_COMPARISONS, *_BITS)
+
+TERNARY = (
+    Op(
+        "lerp", 3, DtypeRule.PROMOTE, references.lerp, "from a to b by the weight c",
+        definition=_lerp,
+    ),
+    Op(
+        "where", 3, DtypeRule.SELECT, torch.where, "b where a is true, else c", "select",
+        "{0} ? {1} : {2}",
+    ),
+    Op(
+        "clamp", 3, DtypeRule.KEEP_PROMOTED, references.clamp,
+        "a raised to the scalar b, then lowered to the scalar c; NaN wins",
+        definition=lambda o, x, low, high: o.minimum(o.maximum(x, low), high),
+    ),
+    Op(
+        "threshold", 3, DtypeRule.KEEP_FIRST, references.threshold,
+        "the scalar c where a is at most the scalar b, else a",
+        definition=lambda o, x, bound, value: o.where(o.le(x, bound), value, x),
+    ),
+    Op(
+        "addcmul", 4, DtypeRule.PROMOTE, references.addcmul, "a + b * (c * alpha)",
+        definition=lambda o, a, b, c, alpha: o.add(a, o.mul(b, o.mul(c, alpha))),
+    ),
+)  # fmt: skip

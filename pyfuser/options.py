@@ -1,0 +1,35 @@
+"""Options from the environment, read where they are used so that a test can set them.
+
+PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
+PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
+                            llvm, asm, cuda, ptx) of everything that is compiled, to stderr
+PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser)
+PYFUSER_DISABLE_CACHE=1     no disk cache
+PYFUSER_POOL_BYTES=N        most bytes of freed memory that the CPU memory pool keeps
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def strict() -> bool:
+    """True when a failed compilation must raise instead of falling back."""
+    return os.environ.get("PYFUSER_STRICT", "") not in ("", "0")
+
+
+def dump_stages() -> frozenset[str]:
+    """The stages to print, from PYFUSER_DUMP."""
+    return frozenset(filter(None, os.environ.get("PYFUSER_DUMP", "").split(",")))
+
+
+def cache_directory() -> Path | None:
+    """The directory of the disk cache, or None when it is switched off."""
+    if os.environ.get("PYFUSER_DISABLE_CACHE", "") not in ("", "0"):
+        return None
+    configured = os.environ.get("PYFUSER_CACHE_DIR")
+    if configured:
+        return Path(configured)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "pyfuser"

@@ -1,0 +1,57 @@
+"""Empty tensors: what is known to have no elements isn't computed.
+
+A tensor with an extent of 0 becomes a `full`, and so does a reduction over one, of its identity.
+It stands behind unify_extents, which finds the zeros, and before the others: whole graphs vanish,
+and no scheduler has to think of reductions over nothing.
+
+Before:
+    T1_l_float[iS2{i0}, iS3{0}] = exp(T0_g_float[iS0{i0}, iS1{0}])
+    T2_g_float[iS4{i0}, rS5{0}] = sum(T1_l_float[iS2{i0}, iS3{0}])
+After:
+    T1_l_float[iS2{i0}, iS3{0}] = full(0)
+    T2_g_float[iS4{i0}] = full(0)
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..ir.exprs import Expr, FullOp, ReductionOp, WelfordOp
+from ..ir.fusion import Fusion
+from ..ir.scalars import ZERO
+from ..ir.vals import PythonNumber, TensorView
+from ..ops.table import REDUCTIONS
+from .rewriting import Rewriter, rewrite, without_history
+
+
+def empty_tensors(fusion: Fusion) -> Fusion:
+    """Fills instead of computing wherever an extent is 0."""
+    return rewrite(fusion, _rule)
+
+
+def is_empty(tensor: TensorView) -> bool:
+    """True when an extent of the tensor is the constant 0."""
+    return any(axis.size is ZERO for axis in tensor.axes)
+
+
+def _rule(rewriter: Rewriter, expr: Expr) -> None:
+    outputs = expr.tensor_outputs
+    if not outputs or isinstance(expr, FullOp):
+        rewriter.emit(expr)
+    elif all(is_empty(tensor) for tensor in outputs):
+        for tensor in outputs:
+            _fill(rewriter, tensor, 0)
+    elif isinstance(expr, ReductionOp) and is_empty(expr.tensor_inputs[0]):
+        _fill(rewriter, outputs[0], REDUCTIONS[expr.op].identity(outputs[0].dtype))
+    elif isinstance(expr, WelfordOp) and is_empty(expr.tensor_inputs[0]):
+        for tensor, value in zip(outputs, (math.nan, 0.0, 0), strict=True):
+            _fill(rewriter, tensor, value)
+    else:
+        rewriter.emit(expr)
+
+
+def _fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
+    """Defines the tensor by a fill; it loses the reduction and root axes it had."""
+    without_history(tensor)
+    constant = rewriter.fusion.new_scalar(tensor.dtype, constant=value)
+    rewriter.emit(FullOp((constant,), (tensor,)))

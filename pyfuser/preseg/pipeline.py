@@ -1,0 +1,61 @@
+"""The pipeline before segmentation: Fusion -> Fusion, simpler and equal.
+
+PIPELINE is the order, written once; why each pass stands where it stands is said in its own file.
+`run` works on a copy, verifies after each pass, and can stop after the n-th or tell about each one.
+Invariant: inputs and outputs keep their number and order, and outputs their elements, bit by bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..ir.fusion import Fusion
+from ..ir.verify import verify_fusion
+from .broadcast_squeeze import broadcast_squeeze
+from .cast_chains import cast_chains
+from .common_subexpressions import common_subexpressions
+from .dead_code import dead_code
+from .empty_tensors import empty_tensors
+from .expand_permute import expand_permute
+from .identities import identities
+from .unify_extents import unify_extents
+
+Pass = Callable[[Fusion], Fusion]
+Trace = Callable[[str, Fusion, float], None]
+
+PIPELINE: tuple[Pass, ...] = (
+    dead_code,
+    unify_extents,
+    empty_tensors,
+    cast_chains,
+    identities,
+    broadcast_squeeze,
+    expand_permute,
+    common_subexpressions,
+    dead_code,
+)
+
+
+def run(
+    fusion: Fusion,
+    *,
+    stop_after: int | None = None,
+    trace: Trace | None = None,
+    verify: bool = True,
+) -> Fusion:
+    """The simplified copy of a fusion; the one given stays as it is.
+
+    With `stop_after` only the first n passes run; `trace(name, fusion, seconds)` is called after
+    each.  `verify` checks the fusion after each pass, which takes longer than the passes.
+    """
+    current, _ = fusion.clone()
+    for simplify in PIPELINE[:stop_after]:
+        start = time.perf_counter()
+        current = simplify(current)
+        seconds = time.perf_counter() - start
+        if verify:
+            verify_fusion(current)
+        if trace is not None:
+            trace(simplify.__name__, current, seconds)
+    return current

@@ -1,0 +1,94 @@
+"""Rewriting: one walk over a fusion's expressions that keeps, replaces or adds.
+
+A pass gives a rule, called for each expression in order with its operands already replaced; the
+rule says what becomes of it through the `Rewriter`, and the links of the graph are made anew at the
+end, so that a pass is linear.  Invariant: outputs stay the values they are; an output that equals
+another value becomes a copy of it (`set`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..ir.domains import TensorDomain
+from ..ir.exprs import Expr, PointwiseOp
+from ..ir.fusion import Fusion
+from ..ir.vals import TensorView, Val
+
+
+class Rewriter:
+    """The expressions of a fusion while a rule rewrites them."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self.exprs: list[Expr] = []
+        self._replaced: dict[Val, Val] = {}
+        self._outputs = set(fusion.outputs)
+
+    def emit(self, expr: Expr) -> None:
+        """Puts an expression next; its outputs get it as their definition."""
+        for output in expr.outputs:
+            output.expr = expr
+        self.exprs.append(expr)
+
+    def replace(self, old: Val, new: Val) -> None:
+        """Makes every later reader of `old` read `new`, a value with the same elements."""
+        if old not in self._outputs:
+            self._replaced[old] = new
+            return
+        if isinstance(old, TensorView):
+            without_history(old)
+        self.emit(PointwiseOp((new,), (old,), "set"))
+
+    def is_output(self, value: Val) -> bool:
+        """True for an output of the fusion."""
+        return value in self._outputs
+
+    def operands_replaced(self, expr: Expr) -> Expr:
+        """The expression over the values that stand for its operands now."""
+        if any(value in self._replaced for value in expr.inputs):
+            expr.inputs = tuple(self._replaced.get(value, value) for value in expr.inputs)
+        return expr
+
+
+Rule = Callable[[Rewriter, Expr], None]
+
+
+def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
+    """Applies a rule to each expression, in order; changes the fusion and returns it."""
+    rewriter = Rewriter(fusion)
+    for expr in fusion.exprs:
+        rule(rewriter, rewriter.operands_replaced(expr))
+    return relink(fusion, rewriter.exprs)
+
+
+def relink(fusion: Fusion, exprs: Iterable[Expr]) -> Fusion:
+    """Gives a fusion these expressions, and every value the list of those that read it."""
+    fusion.exprs = list(exprs)
+    for value in fusion.inputs:
+        value.uses_list = []
+    for expr in fusion.exprs:
+        for value in (*expr.inputs, *expr.outputs):
+            value.uses_list = []
+    for expr in fusion.exprs:
+        for value in dict.fromkeys(expr.inputs):
+            value.uses_list.append(expr)
+    return fusion
+
+
+def without_history(tensor: TensorView) -> None:
+    """Makes the axes that consumers see the tensor's only ones: for a new, simpler definition."""
+    old = tensor.domain
+    for axis in tensor.axes:
+        axis.definition = None
+    tensor.domain = TensorDomain(tensor.axes, old.contiguity, allocation=old.allocation)
+
+
+def has_natural_layout(tensor: TensorView) -> bool:
+    """True unless the definition asks for a layout of its own."""
+    return tensor.domain.allocation is None
+
+
+def same_shape(a: TensorView, b: TensorView) -> bool:
+    """True when axis by axis kind and size agree, so that one can stand for the other."""
+    return [(x.iter_type, x.size) for x in a.axes] == [(y.iter_type, y.size) for y in b.axes]

@@ -1,0 +1,486 @@
+"""Which scheduler accepts a fusion, from the structure of its iteration space.
+
+`IterationSpace` numbers the axes of a set of expressions so that axes which one loop can iterate
+have one number; `Summary` is what the schedulers ask about it; the `*_refusal` functions turn a
+summary into a reason, or None.  The segmenter merges summaries (never re-reading expressions) and
+`examine` makes the summary of a whole fusion, so both give one answer by the same functions.
+Invariant: an axis number occurs at most once in a tensor.  Source: reference 3.3 and 3.4.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..analysis.mapping import producer_to_consumer
+from ..dtypes import KERNEL_DTYPES, size_in_bytes
+from ..ir.domains import IterDomain, Split, history
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    PermuteOp,
+    PointwiseOp,
+    ReshapeOp,
+    SqueezeOp,
+)
+from ..ir.fusion import Fusion
+from ..ir.scalars import IntExpr, evaluate, product
+from ..ir.vals import TensorView, Val
+from ..ops.table import OPS
+
+Axes = frozenset[int]
+_AxisStep = tuple[int, tuple[IterDomain, ...], tuple[IterDomain, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeInfo:
+    """What a scheduling decision may know of run-time sizes; hashable, to cache plans by.
+
+    `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
+    that sizes within a factor of two share their plan.  `workers` run grid tasks side by side and
+    have `cache_bytes` of private cache each.  Without magnitudes only structure decides.
+    """
+
+    magnitudes: tuple[tuple[str, int], ...] = ()
+    workers: int = 1
+    cache_bytes: int = 1 << 20
+
+    @staticmethod
+    def of(sizes: Mapping[str, int], workers: int = 1, cache_bytes: int = 1 << 20) -> SizeInfo:
+        """The magnitudes of bound sizes (symbol name -> size in elements)."""
+        ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
+        return SizeInfo(ordered, workers, cache_bytes)
+
+    def elements(self, extents: Iterable[IntExpr]) -> int | None:
+        """About the product of the extents (at most a factor of two too small for each symbol)."""
+        total = product(extents)
+        known = {name: 1 << (bits - 1) if bits else 0 for name, bits in self.magnitudes}
+        if any(symbol.name not in known for symbol in total.symbols):
+            return None
+        try:
+            return int(evaluate(total, known))
+        except ZeroDivisionError:
+            return 0
+
+    def is_empty(self, tensor: TensorView) -> bool:
+        """True when the tensor is known to have no elements."""
+        return self.elements(axis.size for axis in tensor.axes) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One split or merge of a reshape, over axis numbers; `index` orders them topologically."""
+
+    index: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a reduction reduces, and the axes of its input that it keeps."""
+
+    reduced: Axes
+    kept: Axes
+
+
+@dataclass(slots=True)
+class Summary:
+    """A group of expressions as the schedulers see it.
+
+    axes        every concrete axis of every tensor that is read or computed
+    outputs     how many of the group's outputs have these axes
+    signatures  the kinds of reductions
+    post_axes   the axes of the tensors that depend on a reduction of the group
+    terminals   how many of the tensors that nothing in the group reads have these axes
+    steps       the splits and merges of the reshapes
+    row_bytes   bytes of the widest element that is reduced
+    """
+
+    axes: set[int] = field(default_factory=set)
+    outputs: Counter[Axes] = field(default_factory=Counter)
+    signatures: set[Signature] = field(default_factory=set)
+    post_axes: set[int] = field(default_factory=set)
+    terminals: Counter[Axes] = field(default_factory=Counter)
+    steps: set[Step] = field(default_factory=set)
+    row_bytes: int = 0
+
+
+class IterationSpace:
+    """Numbers the axes of some expressions' tensors; equal numbers are one loop.
+
+    Broadcast axes have no number (they fit any loop).  `conflicts` has the (expression, tensor it
+    reads) pairs whose mapping would give two axes of one tensor the same loop, as in `t + t.T`;
+    these are left unmapped, and no kernel may compute both sides.  An *input* read like that is
+    `private` instead: it has no loops, each expression that reads it indexes it by its own.
+    """
+
+    def __init__(self, exprs: Iterable[Expr]) -> None:
+        listed = list(exprs)
+        computed = {tensor for expr in listed for tensor in expr.tensor_outputs}
+        self.private: set[TensorView] = set()
+        self._build(listed)
+        twice = self._read_twice - computed
+        if twice:
+            self.private = twice
+            self._build(listed)
+
+    def _build(self, exprs: list[Expr]) -> None:
+        self._parent: dict[IterDomain, IterDomain] = {}
+        self._owners: dict[IterDomain, dict[TensorView, IterDomain]] = {}
+        self._made: dict[tuple[object, ...], tuple[IterDomain, ...]] = {}
+        self._id_exprs: dict[TensorView, list[_AxisStep]] = {}
+        self._numbers: dict[IterDomain, int] = {}
+        self._known: dict[TensorView, Axes] = {}
+        self._step_count = 0
+        self.extents: list[IntExpr] = []
+        self.conflicts: list[tuple[Expr, TensorView]] = []
+        self._read_twice: set[TensorView] = set()
+        for expr in exprs:
+            self._add(expr)
+
+    def _find(self, axis: IterDomain) -> IterDomain:
+        root = axis
+        while (up := self._parent.setdefault(root, root)) is not root:
+            root = up
+        while axis is not root:
+            self._parent[axis], axis = root, self._parent[axis]
+        return root
+
+    def _enter(self, tensor: TensorView) -> None:
+        domain = tensor.domain
+        for axis in (*domain.root_or_logical, *domain.logical):
+            if axis not in self._parent:
+                self._parent[axis] = axis
+                self._owners[axis] = {tensor: axis}
+
+    def _join(self, a: IterDomain, b: IterDomain) -> bool:
+        """One number for both axes; False, and nothing done, when a tensor would have it twice."""
+        a, b = self._find(a), self._find(b)
+        if a is b:
+            return True
+        large, small = self._owners.setdefault(a, {}), self._owners.setdefault(b, {})
+        if len(large) < len(small):
+            a, b, large, small = b, a, small, large
+        twice = [tensor for tensor in small if tensor in large]
+        if twice:
+            self._read_twice.update(twice)
+            return False
+        large.update(small)
+        self._parent[b] = a
+        return True
+
+    def _add(self, expr: Expr) -> None:
+        for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
+            self._enter(tensor)
+        for producer in dict.fromkeys(expr.tensor_inputs):
+            for consumer in expr.tensor_outputs if producer not in self.private else ():
+                pairs = producer_to_consumer(expr, producer, consumer).items()
+                concrete = [(p, c) for p, c in pairs if not (p.is_broadcast or c.is_broadcast)]
+                fits = [self._join(p, c) for p, c in concrete]
+                if not all(fits):
+                    self.conflicts.append((expr, producer))
+        for tensor in expr.tensor_outputs:
+            if tensor.domain.root is not None:
+                self._reshape(tensor)
+
+    def _reshape(self, tensor: TensorView) -> None:
+        """Notes the steps from root to logical; equal steps of equal axes make equal axes."""
+        assert tensor.domain.root is not None
+        steps = []
+        for expr in history(tensor.domain.logical, tensor.domain.root):
+            how = (expr.factor, expr.inner_split) if isinstance(expr, Split) else ()
+            key = (type(expr), *map(self._find, expr.inputs), *how)
+            for old, new in zip(self._made.get(key, ()), expr.outputs, strict=False):
+                self._join(old, new)
+            self._made.setdefault(key, expr.outputs)
+            steps.append((self._step_count, expr.inputs, expr.outputs))
+            self._step_count += 1
+        self._id_exprs[tensor] = steps
+
+    def number(self, axis: IterDomain) -> int:
+        """The number of a concrete axis."""
+        representative = self._find(axis)
+        found = self._numbers.get(representative)
+        if found is None:
+            found = self._numbers[representative] = len(self._numbers)
+            self.extents.append(representative.extent)
+        return found
+
+    def of(self, axes: Iterable[IterDomain]) -> Axes:
+        """The numbers of the axes that are not broadcast."""
+        return frozenset(self.number(axis) for axis in axes if not axis.is_broadcast)
+
+    def axes(self, tensor: TensorView) -> Axes:
+        """The axes a tensor's consumers see; none of a private input."""
+        if tensor in self.private:
+            return frozenset()
+        found = self._known.get(tensor)
+        if found is None:
+            found = self._known[tensor] = self.of(tensor.axes)
+        return found
+
+    def signature(self, tensor: TensorView) -> Signature | None:
+        """What the definition of a tensor reduces; None when it doesn't."""
+        reduced = self.of(a for a in tensor.domain.root_or_logical if a.is_reduction)
+        return Signature(reduced, self.axes(tensor)) if reduced else None
+
+    def steps(self, tensor: TensorView) -> list[Step]:
+        """The splits and merges that make the tensor's logical axes from its root."""
+        return [
+            Step(index, tuple(sorted(self.of(inputs))), tuple(sorted(self.of(outputs))))
+            for index, inputs, outputs in self._id_exprs.get(tensor, ())
+        ]
+
+    def touched(self, expr: Expr) -> Axes:
+        """Every concrete axis of the tensors that an expression reads and makes."""
+        found: Axes = frozenset()
+        for tensor in expr.tensor_inputs:
+            found |= self.axes(tensor)
+        for tensor in expr.tensor_outputs:
+            found |= self.of(tensor.domain.root_or_logical) | self.axes(tensor)
+        return found
+
+
+def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
+    """The axes whose index follows from those of `base`, going up through reshapes.
+
+    None when an axis would follow in two ways (a reshape there and back, or two reshapes of one
+    axis): no single loop nest computes both.
+    """
+    if not steps:
+        return base
+    reach = set(base)
+    done: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    for step in sorted(steps, key=lambda s: -s.index):
+        if (step.inputs, step.outputs) in done or not reach.issuperset(step.outputs):
+            continue
+        done.add((step.inputs, step.outputs))
+        if not reach.isdisjoint(step.inputs):
+            return None
+        reach.update(step.inputs)
+    return frozenset(reach)
+
+
+# -- one function a scheduler: why a summary can't be scheduled
+
+NO_REFERENCE = "cannot find reference tensor"
+NORMALIZATION = "a reduction result is broadcast back along the reduced axes (a normalization)"
+
+
+def reference_axes(summary: Summary) -> Axes | None:
+    """The axes of an output from which every tensor can be indexed; None when there is none."""
+    for axes in sorted(summary.outputs, key=lambda a: (-len(a), sorted(a))):
+        reach = backward_closure(axes, summary.steps)
+        if reach is None or not summary.axes <= reach:
+            continue
+        # What has axes from before a reshape follows only if it leads to something behind it.
+        if all(terminal <= axes for terminal in summary.terminals):
+            return axes
+    return None
+
+
+def pointwise_refusal(summary: Summary) -> str | None:
+    """No reductions, and a reference tensor."""
+    if summary.signatures:
+        return NO_REFERENCE
+    if reference_axes(summary) is None:
+        return f"{NO_REFERENCE}: no output has the axes of all tensors"
+    return None
+
+
+def _single_signature(summary: Summary) -> Signature | str:
+    if not summary.signatures:
+        return "no reduction"
+    if len({s.reduced for s in summary.signatures}) > 1:
+        return "reductions over different axes"
+    if len(summary.signatures) > 1:
+        return "reductions of inputs with different axes"
+    (signature,) = summary.signatures
+    base = signature.reduced | signature.kept
+    reach = backward_closure(base, summary.steps)
+    if reach is None or not summary.axes <= reach:
+        return "a tensor has an axis that the input of the reduction doesn't have"
+    if not summary.post_axes <= base:
+        return "a reduction result is reshaped or broadcast to an axis that was not reduced"
+    return signature
+
+
+def reduction_refusal(summary: Summary) -> str | None:
+    """One kind of reduction; after it only tensors of the reduced shape."""
+    signature = _single_signature(summary)
+    if isinstance(signature, str):
+        return signature
+    if summary.post_axes & signature.reduced:
+        return NORMALIZATION
+    return None
+
+
+def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntExpr]) -> str | None:
+    """One kind of reduction, and its result is used again along the reduced axes."""
+    signature = _single_signature(summary)
+    if isinstance(signature, str):
+        return signature
+    if not summary.post_axes & signature.reduced:
+        return "no reduction result is broadcast back along the reduced axes"
+    rows = sizes.elements(extents[n] for n in signature.kept)
+    columns = sizes.elements(extents[n] for n in signature.reduced)
+    if rows is None or columns is None:
+        return None
+    # A row is read twice.  With fewer rows than workers a persistent kernel leaves workers idle; it
+    # still wins while a row stays in the private caches (four of them: neighbours and L3 help).
+    if rows < sizes.workers and columns * summary.row_bytes > 4 * sizes.cache_bytes:
+        return (
+            f"{rows} rows of {columns} elements or more: fewer rows than the {sizes.workers} "
+            f"workers, and a row doesn't fit in 4 * {sizes.cache_bytes} bytes of cache"
+        )
+    return None
+
+
+# -- whole fusions
+
+
+@dataclass(slots=True)
+class Facts:
+    """What `can_schedule` looks at: the summary, and what only whole groups are asked for.
+
+    `stored` are the outputs that another segment reads and expects dense.
+    """
+
+    space: IterationSpace
+    summary: Summary
+    exprs: list[Expr]
+    inputs: list[TensorView]
+    outputs: list[TensorView]
+    in_place: set[Val]
+    stored: set[TensorView]
+    problem: str | None
+
+
+def tensor_exprs(exprs: Iterable[Expr]) -> list[Expr]:
+    """The expressions that make tensors; those over scalars run on the host."""
+    return [expr for expr in exprs if expr.tensor_outputs]
+
+
+def unsupported(expr: Expr) -> str | None:
+    """Why no kernel can compute an expression (a dtype, an op without a spelling), or None."""
+    for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
+        if tensor.dtype not in KERNEL_DTYPES:
+            return f"T{tensor.name} has {tensor.dtype}, which kernels don't compute"
+    if isinstance(expr, PointwiseOp) and (expr.op not in OPS or not OPS[expr.op].in_kernels):
+        return f"kernels don't compute {expr.op}"
+    return None
+
+
+def reduced_bytes(expr: Expr) -> int:
+    """Bytes of an element of what a reduction reduces."""
+    return size_in_bytes(expr.inputs[0].dtype)
+
+
+def examine(fusion: Fusion) -> Facts:
+    """The facts of a whole fusion; linear in its expressions."""
+    outputs = [v for v in fusion.outputs if isinstance(v, TensorView)]
+    return examine_exprs(fusion.live_exprs(), outputs, set(fusion.aliases))
+
+
+def examine_exprs(
+    exprs: Iterable[Expr],
+    outputs: Iterable[TensorView],
+    in_place: Collection[Val] = (),
+    stored: Collection[TensorView] = (),
+) -> Facts:
+    """The facts of some expressions that stand in topological order."""
+    chosen = tensor_exprs(exprs)
+    computed = dict.fromkeys(t for e in chosen for t in e.tensor_outputs)
+    read = dict.fromkeys(t for e in chosen for t in e.tensor_inputs)
+    inputs = [t for t in read if t not in computed]
+    made = [t for t in dict.fromkeys(outputs) if t in computed]
+    space, summary = IterationSpace(chosen), Summary()
+    after: set[TensorView] = set()
+    for expr in chosen:
+        summary.axes |= space.touched(expr)
+        depends = not after.isdisjoint(expr.tensor_inputs)
+        for tensor in expr.tensor_outputs:
+            summary.steps.update(space.steps(tensor))
+            signature = space.signature(tensor)
+            if signature is not None:
+                summary.signatures.add(signature)
+                summary.row_bytes = max(summary.row_bytes, reduced_bytes(expr))
+            if signature is not None or depends:
+                after.add(tensor)
+                summary.post_axes |= space.axes(tensor)
+    summary.outputs = Counter(space.axes(tensor) for tensor in made)
+    summary.terminals = Counter(space.axes(tensor) for tensor in made if tensor not in read)
+    problem = _common_problem(space, chosen)
+    return Facts(space, summary, chosen, inputs, made, set(in_place), set(stored), problem)
+
+
+def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
+    for expr in exprs:
+        reason = unsupported(expr)
+        if reason is not None:
+            return reason
+    if space.conflicts:
+        expr, tensor = space.conflicts[0]
+        return f"{expr.name} reads T{tensor.name} along axes that another use orders differently"
+    chosen = set(exprs)
+    for expr in exprs:
+        is_cut = isinstance(expr, PointwiseOp) and expr.op == "segment_set"
+        if is_cut and not chosen.isdisjoint(expr.output.uses_list):
+            return f"segment_set cuts behind T{expr.output.name}"
+    return None if is_connected(exprs) else "the fusion is not connected"
+
+
+def is_connected(exprs: Sequence[Expr]) -> bool:
+    """True when tensors lead from each expression to each other one."""
+    if not exprs:
+        return True
+    at: dict[TensorView, list[Expr]] = {}
+    for expr in exprs:
+        for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
+            at.setdefault(tensor, []).append(expr)
+    seen, stack = {exprs[0]}, [exprs[0]]
+    while stack:
+        expr = stack.pop()
+        for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
+            fresh = [e for e in at.pop(tensor, ()) if e not in seen]
+            seen.update(fresh)
+            stack += fresh
+    return len(seen) == len(exprs)
+
+
+def reference_tensor(facts: Facts) -> TensorView | None:
+    """The output that a pointwise schedule starts from; every tensor follows from its axes."""
+    axes = reference_axes(facts.summary)
+    if axes is None:
+        return None
+    return next(t for t in facts.outputs if facts.space.axes(t) == axes)
+
+
+def view_source(
+    tensor: TensorView, inputs: Collection[Val], dense: bool = False
+) -> TensorView | None:
+    """The input that a tensor is a view of without moving data; None when there is none.
+
+    With `dense` the view must have its elements in row-major order without gaps.
+    """
+    reshaped, current = dense, tensor
+    while current not in inputs:
+        expr = current.expr
+        match expr:
+            case _ if current.domain.allocation is not None:
+                return None
+            case PointwiseOp(op="set" | "segment_set") | BroadcastOp() | SqueezeOp():
+                pass
+            case ReshapeOp():
+                reshaped = True
+            case PermuteOp() | ExpandOp() if not reshaped:
+                pass
+            case _:
+                return None
+        assert expr is not None
+        current = expr.tensor_inputs[0]
+    dense = current.domain.allocation is None and False not in current.domain.contiguity
+    return current if dense or not reshaped else None

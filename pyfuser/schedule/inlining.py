@@ -1,0 +1,197 @@
+"""How many outer loops each tensor shares with its consumers.
+
+A tensor may share a loop with its consumers when the loop matches theirs, isn't one of its own
+reductions or vectorised axes, and sharing makes no cycle: in the set of tensors that come to share
+the loop, none may need the finished result of a reduction over that very loop, and no tensor
+outside of the set may stand between two inside.  Sets of tensors are kept as bit masks, so that the
+check is a few integer operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.mapping import consumers, producer_to_consumer
+from ..analysis.matching import axes_match
+from ..errors import ScheduleError, expected
+from ..ir.domains import ParallelType
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import TensorView
+from .propagation import _between, bounded_transform_backward
+
+
+class LoopSharing:
+    """The loops that tensors share, with the masks that say whether one more may join."""
+
+    def __init__(self, scheduled: ScheduledFusion) -> None:
+        self.scheduled = scheduled
+        self.tensors = [t for t in scheduled.fusion.tensors if t.expr is not None]
+        self.number = {t: i for i, t in enumerate(self.tensors)}
+        self.ancestors = [0] * len(self.tensors)
+        self.descendants = [0] * len(self.tensors)
+        self._reach()
+        self.parent: dict[tuple[int, int], tuple[int, int]] = {}
+        self.members: dict[tuple[int, int], int] = {}
+        for tensor in self.tensors:
+            for position in range(scheduled[tensor].compute_at):
+                for _, consumer in consumers(tensor):
+                    self.join(tensor, consumer, position)
+
+    def _reach(self) -> None:
+        for i, tensor in enumerate(self.tensors):
+            assert tensor.expr is not None
+            for producer in tensor.expr.tensor_inputs:
+                j = self.number.get(producer)
+                if j is not None:
+                    self.ancestors[i] |= self.ancestors[j] | 1 << j
+        for i in reversed(range(len(self.tensors))):
+            for _, consumer in consumers(self.tensors[i]):
+                j = self.number[consumer]
+                self.descendants[i] |= self.descendants[j] | 1 << j
+
+    def find(self, tensor: TensorView, position: int) -> tuple[int, int]:
+        """The representative of the loop at `position` of a tensor."""
+        key = (self.number[tensor], position)
+        while key in self.parent:
+            key = self.parent[key]
+        return key
+
+    def mask(self, root: tuple[int, int]) -> int:
+        """The tensors that share a loop."""
+        return self.members.get(root, 1 << root[0])
+
+    def join(self, tensor: TensorView, consumer: TensorView, position: int) -> None:
+        """Makes two tensors share the loop at a position."""
+        a, b = self.find(tensor, position), self.find(consumer, position)
+        if a != b:
+            mask = self.mask(a) | self.mask(b)
+            self.parent[a] = b
+            self.members[b] = mask
+
+    def makes_cycle(self, tensor: TensorView, position: int) -> bool:
+        """True when the tensor can't share the loop at `position` with all its consumers."""
+        mask = self.mask(self.find(tensor, position))
+        for _, consumer in consumers(tensor):
+            mask |= self.mask(self.find(consumer, position))
+        above = below = after_reduction = 0
+        for i in _bits(mask):
+            above |= self.ancestors[i]
+            below |= self.descendants[i]
+            loop = self.scheduled[self.tensors[i]].loop
+            if position < len(loop) and loop[position].is_reduction:
+                after_reduction |= self.descendants[i]
+        return bool(after_reduction & mask) or bool(above & below & ~mask)
+
+    def highest(self, tensor: TensorView) -> tuple[int, str]:
+        """The most loops a tensor can share with its consumers, and why not one more."""
+        loop = self.scheduled[tensor].loop
+        readers = consumers(tensor)
+        if not readers:
+            return 0, "it has no consumers"
+        for position, axis in enumerate(loop):
+            if axis.is_reduction:
+                return position, f"axis {axis} is a reduction axis"
+            if axis.parallel_type is ParallelType.vectorize:
+                return position, f"axis {axis} is vectorized"
+            for expr, consumer in readers:
+                other = self.scheduled[consumer].loop
+                mapping = producer_to_consumer(expr, tensor, consumer)
+                if position >= len(other) or not axes_match(axis, other[position], mapping, {}):
+                    return position, f"axis {axis} has no match in T{consumer.name}"
+            if self.makes_cycle(tensor, position):
+                return position, f"a reduction over axis {axis} must finish first"
+        return len(loop), "it shares all its loops"
+
+    def inline(self, tensor: TensorView, position: int) -> None:
+        """Sets the compute position of a tensor (never lower than it was)."""
+        schedule = self.scheduled[tensor]
+        for p in range(schedule.compute_at, position):
+            for _, consumer in consumers(tensor):
+                self.join(tensor, consumer, p)
+        schedule.compute_at = max(schedule.compute_at, position)
+
+
+def _bits(mask: int) -> list[int]:
+    bits = []
+    while mask:
+        low = mask & -mask
+        bits.append(low.bit_length() - 1)
+        mask ^= low
+    return bits
+
+
+def _selected(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None) -> set[TensorView]:
+    return set(tensors) if tensors else set(scheduled.fusion.tensors)
+
+
+def inline_most(
+    scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None = None
+) -> None:
+    """Inlines all (or the given) tensors as far as each can be, consumers first."""
+    chosen = _selected(scheduled, tensors)
+    sharing = LoopSharing(scheduled)
+    for tensor in reversed(sharing.tensors):
+        if tensor in chosen and tensor.uses_list:
+            sharing.inline(tensor, sharing.highest(tensor)[0])
+
+
+def inline_at(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    position: int = -1,
+    best_effort: bool = False,
+    tensors: Sequence[TensorView] | None = None,
+) -> None:
+    """Inlines all (or the given) tensors at `position` of the reference's loops.
+
+    A tensor that can't go so far is an error, or with `best_effort` goes as far as it can.
+    """
+    rank = len(scheduled[reference].loop)
+    if not -rank - 1 <= position <= rank:
+        what = f"a position of T{reference.name} in [{-rank - 1}, {rank}]"
+        raise ScheduleError(expected("inline_at", what, position))
+    position = rank + position + 1 if position < 0 else position
+    chosen = _selected(scheduled, tensors)
+    sharing = LoopSharing(scheduled)
+    for tensor in reversed(sharing.tensors):
+        if tensor not in chosen or not tensor.uses_list or tensor is reference:
+            continue
+        wanted = min(position, len(scheduled[tensor].loop))
+        limit, reason = sharing.highest(tensor)
+        if wanted > limit and not best_effort:
+            what = f"T{tensor.name} to be inlined at {wanted}"
+            raise ScheduleError(expected("inline_at", what, f"at most {limit}: {reason}"))
+        sharing.inline(tensor, min(wanted, limit))
+
+
+def compute_at(
+    scheduled: ScheduledFusion,
+    producer: TensorView,
+    consumer: TensorView,
+    position: int,
+    mode: str = "standard",
+) -> None:
+    """Replays the consumer's outer loops on everything back to the producer, and inlines there.
+
+    mode: "standard" (an error where it isn't possible), "best_effort" (as far as possible) or
+    "most_inlined" (each tensor as far as possible, the position ignored).
+    """
+    if mode not in ("standard", "best_effort", "most_inlined"):
+        raise ScheduleError(
+            expected("compute_at", "mode standard, best_effort or most_inlined", mode)
+        )
+    rank = len(scheduled[consumer].loop)
+    position = rank + position + 1 if position < 0 else position
+    if not 0 <= position <= rank:
+        what = f"a position of T{consumer.name} in [0, {rank}]"
+        raise ScheduleError(expected("compute_at", what, position))
+    between = _between(consumer, [producer])
+    if producer not in between:
+        what = f"T{consumer.name} to depend on T{producer.name}"
+        raise ScheduleError(expected("compute_at", what, "no path between them"))
+    bounded_transform_backward(scheduled, consumer, position, [producer])
+    chosen = [t for t in between if t is not consumer]
+    if mode == "most_inlined":
+        inline_most(scheduled, chosen)
+    else:
+        inline_at(scheduled, consumer, position, mode == "best_effort", chosen)

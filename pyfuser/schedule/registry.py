@@ -1,0 +1,227 @@
+"""The schedulers, in the order in which they are asked, and what each must offer.
+
+A scheduler turns a Fusion into a ScheduledFusion in three steps: `can_schedule` refuses with a
+reason or accepts, `heuristics` decides the parameters from sizes and machine, and `schedule` makes
+the loops.  The first is here (over the facts of `acceptance`), the other two are functions of the
+module `pyfuser.schedule.<name>`, imported when first used.  Source of the order: reference 3.2; the
+reduction scheduler refuses whatever needs persistence, so normalizations fall through to those.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..ir.exprs import ReductionOp, WelfordOp
+from ..ir.fusion import Fusion
+from ..ir.schedule import ScheduledFusion
+from .acceptance import (
+    NO_REFERENCE,
+    NORMALIZATION,
+    Facts,
+    SizeInfo,
+    examine,
+    persistent_refusal,
+    pointwise_refusal,
+    reduction_refusal,
+    unsupported,
+    view_source,
+)
+
+__all__ = ["SCHEDULERS", "Parameters", "Refusal", "Scheduler", "SizeInfo", "find", "scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a scheduler doesn't take a fusion."""
+
+    scheduler: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Scheduler _{self.scheduler}_ ***rejected*** because : {self.reason}"
+
+
+# A scheduler's decisions: a frozen dataclass, so that kernels can be cached by it and it prints.
+Parameters = Hashable
+
+
+class Scheduler(Protocol):
+    """One way to make a kernel out of a fusion."""
+
+    @property
+    def name(self) -> str:
+        """The name that users and printed segments see."""
+
+    def can_schedule(self, fusion: Fusion, sizes: SizeInfo) -> Refusal | None:
+        """None when the scheduler takes the fusion, else why not."""
+
+    def heuristics(self, fusion: Fusion, sizes: Any, machine: Any) -> Parameters:
+        """The decisions for these sizes on this machine."""
+
+    def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
+        """The loops that the parameters say."""
+
+
+# -- the rules
+
+
+def refuse_expr_eval(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Only expressions that no kernel computes; the evaluator runs them through torch."""
+    supported = next((e for e in facts.exprs if unsupported(e) is None), None)
+    if supported is not None:
+        return f"kernels compute {supported.name}"
+    return None if facts.exprs else "there is nothing to compute"
+
+
+def refuse_no_op(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Every output is empty, or a view of an input that moves no data."""
+    for tensor in facts.outputs:
+        if sizes.is_empty(tensor) and tensor not in facts.in_place:
+            continue
+        if (
+            tensor in facts.in_place
+            or view_source(tensor, facts.inputs, tensor in facts.stored) is None
+        ):
+            return f"T{tensor.name} is computed"
+    return None
+
+
+def refuse_pointwise(facts: Facts, sizes: SizeInfo) -> str | None:
+    """No reductions, and an output from which every tensor can be indexed."""
+    if facts.summary.signatures:
+        return NO_REFERENCE
+    if facts.problem is not None:
+        return facts.problem
+    return pointwise_refusal(facts.summary) or _in_place_problem(facts, facts.summary.axes)
+
+
+def refuse_reduction(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Reductions over the same axes, then only tensors of the reduced shape."""
+    reason = facts.problem or reduction_refusal(facts.summary)
+    if reason is None:
+        (signature,) = facts.summary.signatures
+        reason = _in_place_problem(facts, signature.kept)
+    return reason
+
+
+def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
+    if facts.problem is not None:
+        return facts.problem
+    reason = persistent_refusal(facts.summary, sizes, facts.space.extents)
+    if reason is None:
+        (signature,) = facts.summary.signatures
+        reason = _in_place_problem(facts, signature.kept)
+    return reason
+
+
+def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
+    """A normalization over axes that include the innermost one in memory."""
+    reason = _refuse_persistent(facts, sizes)
+    if reason is None and not innermost_is_reduced(facts):
+        reason = "the innermost axis in memory is not reduced"
+    return reason
+
+
+def refuse_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
+    """A normalization over axes that don't include the innermost one in memory."""
+    reason = _refuse_persistent(facts, sizes)
+    if reason is None and innermost_is_reduced(facts):
+        reason = "the innermost axis in memory is reduced"
+    return reason
+
+
+def _in_place_problem(facts: Facts, needed: Collection[int]) -> str | None:
+    for tensor in facts.outputs:
+        if tensor in facts.in_place and not facts.space.axes(tensor).issuperset(needed):
+            return f"T{tensor.name} updates an input in place but is computed more than once"
+    return None
+
+
+def innermost_is_reduced(facts: Facts) -> bool:
+    """True when the reductions include the axis that is innermost in memory.
+
+    It is that of the input with the most axes of the reductions; of their own input when the
+    group reads no tensor with a reduced axis.
+    """
+    (signature,) = facts.summary.signatures
+    base = signature.reduced | signature.kept
+    inner = [e.tensor_inputs[0] for e in facts.exprs if isinstance(e, ReductionOp | WelfordOp)]
+    reading = [t for t in facts.inputs if facts.space.axes(t) & signature.reduced]
+    tensor = max(reading or inner, key=lambda t: len(facts.space.axes(t) & base))
+    concrete = [a for a in tensor.domain.allocated if not a.is_broadcast]
+    for axis in reversed(concrete):
+        if axis in tensor.domain.logical:
+            return facts.space.number(axis) in signature.reduced
+    return False
+
+
+# -- the schedulers
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticScheduler:
+    """A scheduler of SCHEDULERS: its acceptance rule, and its module for the rest."""
+
+    name: str
+    refusal: Callable[[Facts, SizeInfo], str | None]
+
+    def refuse(self, facts: Facts, sizes: SizeInfo) -> Refusal | None:
+        """`can_schedule` for facts that are known already."""
+        reason = self.refusal(facts, sizes)
+        return None if reason is None else Refusal(self.name, reason)
+
+    def can_schedule(self, fusion: Fusion, sizes: SizeInfo) -> Refusal | None:
+        """None when the scheduler takes the fusion, else why not."""
+        return self.refuse(examine(fusion), sizes)
+
+    def _module(self) -> Any:
+        return importlib.import_module(f"{__package__}.{self.name}")
+
+    def heuristics(self, fusion: Fusion, sizes: Any, machine: Any) -> Parameters:
+        """The decisions for these sizes on this machine."""
+        parameters: Parameters = self._module().heuristics(fusion, sizes, machine)
+        return parameters
+
+    def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
+        """The loops that the parameters say."""
+        scheduled: ScheduledFusion = self._module().schedule(fusion, parameters)
+        return scheduled
+
+
+SCHEDULERS: tuple[AutomaticScheduler, ...] = (
+    AutomaticScheduler("expr_eval", refuse_expr_eval),
+    AutomaticScheduler("no_op", refuse_no_op),
+    AutomaticScheduler("reduction", refuse_reduction),
+    AutomaticScheduler("pointwise", refuse_pointwise),
+    AutomaticScheduler("inner_persistent", refuse_inner_persistent),
+    AutomaticScheduler("outer_persistent", refuse_outer_persistent),
+)
+
+
+def scheduler(name: str) -> AutomaticScheduler:
+    """The scheduler of this name; KeyError when there is none."""
+    return {s.name: s for s in SCHEDULERS}[name]
+
+
+def closest(facts: Facts, refusals: Sequence[Refusal]) -> Refusal:
+    """The refusal that tells a person most: that of the scheduler made for such a fusion."""
+    by_name = {refusal.scheduler: refusal for refusal in refusals}
+    if not facts.summary.signatures:
+        return by_name["pointwise"]
+    if reduction_refusal(facts.summary) == NORMALIZATION:
+        return by_name["inner_persistent"]
+    return by_name["reduction"]
+
+
+def find(facts: Facts, sizes: SizeInfo) -> tuple[AutomaticScheduler | None, list[Refusal]]:
+    """The first scheduler that accepts, and the refusals of those asked before it."""
+    refusals: list[Refusal] = []
+    for candidate in SCHEDULERS:
+        refusal = candidate.refuse(facts, sizes)
+        if refusal is None:
+            return candidate, refusals
+        refusals.append(refusal)
+    return None, refusals

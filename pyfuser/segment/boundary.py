@@ -1,0 +1,99 @@
+"""Boundaries: what a segment reads and gives, as values of the whole fusion.
+
+Tensors come first, in the order they are read.  Scalars that expressions compute are computed
+again by each segment that needs them, on the host.  A size that no tensor read here shows becomes a
+scalar input, so that a segment can be compiled and run knowing nothing of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..dtypes import DataType
+from ..ir.domains import IterDomain, Split, history
+from ..ir.exprs import Expr
+from ..ir.fusion import Fusion
+from ..ir.scalars import Symbol
+from ..ir.segmented import Segment
+from ..ir.vals import Scalar, TensorView, Val
+
+
+def make_segment(
+    fusion: Fusion,
+    exprs: Iterable[Expr],
+    outputs: list[TensorView],
+    scheduler: str,
+    reason: str = "",
+) -> Segment:
+    """A segment of these expressions (in topological order), with the inputs it needs."""
+    body = [expr for expr in exprs if expr.tensor_outputs]
+    made = {tensor for expr in body for tensor in expr.tensor_outputs}
+    read = dict.fromkeys(t for e in body for t in e.tensor_inputs if t not in made)
+    outer = dict.fromkeys(t for t in outputs if t not in made)
+    tensors = list(read | outer)
+    host = _host_exprs(body)
+    scalars = _scalar_inputs(fusion, host + body)
+    sizes = _hidden_sizes(fusion, tensors, host + body, scalars)
+    return Segment(host + body, [*tensors, *scalars, *sizes], outputs, scheduler, reason)
+
+
+def _host_exprs(body: list[Expr]) -> list[Expr]:
+    """The expressions over scalars that the body's scalar operands need, in order."""
+    needed: dict[Expr, None] = {}
+
+    def visit(value: Val) -> None:
+        expr = value.expr
+        if isinstance(value, Scalar) and expr is not None and expr not in needed:
+            for operand in expr.inputs:
+                visit(operand)
+            needed[expr] = None
+
+    for expr in body:
+        for value in expr.inputs:
+            visit(value)
+    return list(needed)
+
+
+def _scalar_inputs(fusion: Fusion, exprs: list[Expr]) -> list[Scalar]:
+    read = dict.fromkeys(v for e in exprs for v in e.inputs if isinstance(v, Scalar))
+    given = set(fusion.inputs)
+    return [value for value in read if value in given]
+
+
+def _axes_of(tensor: TensorView) -> list[IterDomain]:
+    domain = tensor.domain
+    return [*domain.root_or_logical, *domain.logical, *(domain.allocation or ())]
+
+
+def _symbols(exprs: list[Expr], tensors: list[TensorView]) -> dict[Symbol, None]:
+    """Every size that the expressions' axes, reshapes and scalars mention, in a stable order."""
+    extents = []
+    for tensor in [*tensors, *(t for e in exprs for t in e.tensor_outputs)]:
+        for axis in _axes_of(tensor):
+            extents += [axis.extent, axis.size]
+        for step in history(tensor.domain.logical, tensor.domain.root_or_logical):
+            extents += [step.factor] if isinstance(step, Split) else []
+    for expr in exprs:
+        for value in expr.inputs:
+            # A scalar that an expression computes has its size from that expression.
+            if isinstance(value, Scalar) and value.expr is None and value.extent is not None:
+                extents.append(value.extent)
+    distinct = dict.fromkeys(extents)
+    return dict.fromkeys(s for e in distinct for s in sorted(e.symbols, key=lambda s: s.name))
+
+
+def _hidden_sizes(
+    fusion: Fusion, tensors: list[TensorView], exprs: list[Expr], scalars: list[Scalar]
+) -> list[Scalar]:
+    """Scalars for the sizes that the tensor inputs don't show."""
+    shown = {scalar.extent for scalar in scalars}
+    for tensor in tensors:
+        is_input = tensor.expr is None
+        for axis in tensor.axes:
+            # A tensor another segment stores has one element along a broadcast axis.
+            shown.add(axis.size if is_input else axis.extent)
+    hidden = [symbol for symbol in _symbols(exprs, tensors) if symbol not in shown]
+    given = {v.extent: v for v in fusion.inputs if isinstance(v, Scalar) and v.extent is not None}
+    return [
+        given.get(symbol) or fusion.new_scalar(DataType.Int, extent=symbol) for symbol in hidden
+    ]

@@ -1,0 +1,261 @@
+"""Groups of units, merged while a scheduler accepts them and no cycle arises.
+
+A group carries its `Summary`, so that a merge is judged without reading expressions again, and a
+place in a topological order of all groups.  Merging moves the affected groups of that order only
+(Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs", 2007), and
+the smaller group's units are moved into the larger: near-linear over a whole fusion.
+Invariant: the group graph is acyclic and `order` is a topological order of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..ir.vals import TensorView
+from ..schedule.acceptance import (
+    NORMALIZATION,
+    Axes,
+    SizeInfo,
+    Summary,
+    persistent_refusal,
+    pointwise_refusal,
+    reduced_bytes,
+    reduction_refusal,
+)
+from ..schedule.registry import Refusal
+from .units import Unit, UnitGraph
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Units that are to be one kernel; `version` counts its merges."""
+
+    units: list[Unit]
+    summary: Summary
+    order: int
+    evaluated: bool
+    barriers: set[int]
+    producers: set[Group] = field(default_factory=set)
+    consumers: set[Group] = field(default_factory=set)
+    version: int = 0
+    is_output: bool = False
+
+
+@dataclass(slots=True)
+class Merge:
+    """A merge that was found acceptable, and the units that come to follow a reduction by it."""
+
+    summary: Summary
+    dependent: list[Unit]
+
+
+class Groups:
+    """All groups of a fusion; at first one a unit."""
+
+    def __init__(self, graph: UnitGraph, sizes: SizeInfo) -> None:
+        self.graph, self.sizes = graph, sizes
+        self.of: dict[Unit, Group] = {}
+        self._outside = {
+            t: len(graph.readers.get(t, ())) for unit in graph.units for t in unit.outputs
+        }
+        self._refused: dict[tuple[Group, Group], tuple[int, int, str]] = {}
+        for order, unit in enumerate(graph.units):
+            self.of[unit] = self._single(unit, order)
+        for unit in graph.units:
+            group = self.of[unit]
+            group.producers = {self.of[p] for p in unit.producers}
+            group.consumers = {self.of[c] for c in unit.consumers}
+
+    def _single(self, unit: Unit, order: int) -> Group:
+        axes = self.graph.space.axes
+        summary = Summary(axes=set(unit.axes), steps=set(unit.steps))
+        leaving = (t for t in unit.outputs if self._outside[t] or t in self.graph.outputs)
+        summary.outputs = Counter(axes(tensor) for tensor in leaving)
+        summary.terminals = summary.outputs.copy()
+        if unit.signature is not None:
+            summary.row_bytes = reduced_bytes(unit.expr)
+            summary.signatures.add(unit.signature)
+            summary.post_axes |= unit.signature.kept
+        is_output = not self.graph.outputs.isdisjoint(unit.outputs)
+        group = Group([unit], summary, order, unit.evaluated, set(unit.barriers))
+        group.is_output = is_output
+        return group
+
+    def in_order(self) -> list[Group]:
+        """The groups, each behind those it reads from."""
+        return sorted(set(self.of.values()), key=lambda group: group.order)
+
+    # -- judging a merge
+
+    def refusal(self, a: Group, b: Group) -> str | None:
+        """Why two groups can't be one kernel; None when they can (cycles apart)."""
+        made = self._judge(a, b)
+        return made if isinstance(made, str) else None
+
+    def _judge(self, a: Group, b: Group) -> Merge | str:
+        if a.evaluated or b.evaluated:
+            if a.evaluated and b.evaluated:
+                return self._joined(a, b)
+            return "torch computes one of them, a kernel the other"
+        if not a.barriers.isdisjoint(b.barriers):
+            return "a segment_set, or one tensor read along different axes, keeps them apart"
+        merge = self._joined(a, b)
+        reason = self._kernel_refusal(merge.summary)
+        return merge if reason is None else reason
+
+    def _kernel_refusal(self, summary: Summary) -> str | None:
+        """None when a kernel scheduler takes the summary, else the closest one's reason."""
+        if not summary.signatures:
+            reason = pointwise_refusal(summary)
+            return reason and str(Refusal("pointwise", reason))
+        reason = reduction_refusal(summary)
+        if reason is None:
+            return None
+        persistent = persistent_refusal(summary, self.sizes, self.graph.space.extents)
+        if persistent is None:
+            return None
+        if reason == NORMALIZATION:
+            return str(Refusal("inner_persistent", persistent))
+        return str(Refusal("reduction", reason))
+
+    def _joined(self, a: Group, b: Group) -> Merge:
+        """The summary of both together; the smaller one's edges are looked at."""
+        small, large = (a, b) if len(a.units) <= len(b.units) else (b, a)
+        x, y = a.summary, b.summary
+        crossing = self._crossing(small, large)
+        axes, inside, read = self.graph.space.axes, Counter[Axes](), Counter[Axes]()
+        for tensor, count in self._read_inside(small, large).items():
+            if count and count == self._outside[tensor] and tensor not in self.graph.outputs:
+                inside[axes(tensor)] += 1
+            if count and self._outside[tensor] == len(self.graph.readers[tensor]):
+                read[axes(tensor)] += 1
+        dependent = self._dependents(crossing, {a, b})
+        post = set().union(*(axes(t) for unit in dependent for t in unit.outputs))
+        summary = Summary(
+            x.axes | y.axes,
+            x.outputs + y.outputs - inside,
+            x.signatures | y.signatures,
+            x.post_axes | y.post_axes | post,
+            x.terminals + y.terminals - read,
+            x.steps | y.steps if x.steps or y.steps else x.steps,
+            max(x.row_bytes, y.row_bytes),
+        )
+        return Merge(summary, dependent)
+
+    def _crossing(self, small: Group, large: Group) -> list[tuple[Unit, Unit]]:
+        edges = []
+        for unit in small.units:
+            edges += [(p, unit) for p in unit.producers if self.of[p] is large]
+            edges += [(unit, c) for c in unit.consumers if self.of[c] is large]
+        return edges
+
+    def _read_inside(self, small: Group, large: Group) -> Counter[TensorView]:
+        """How many more readers each tensor gets within its group."""
+        found: Counter[TensorView] = Counter()
+        for unit in small.units:
+            for tensor in unit.reads:
+                if tensor in self._outside and self._maker_group(tensor, unit) is large:
+                    found[tensor] += 1
+            for tensor in unit.outputs:
+                readers = self.graph.readers.get(tensor, ())
+                found[tensor] += sum(self.of[reader] is large for reader in readers)
+        return found
+
+    def _maker_group(self, tensor: TensorView, reader: Unit) -> Group | None:
+        for producer in reader.producers:
+            if tensor.expr is producer.expr:
+                return self.of[producer]
+        return None
+
+    def _dependents(self, crossing: list[tuple[Unit, Unit]], pair: set[Group]) -> list[Unit]:
+        """The units that come to follow a reduction when the crossing edges are inside."""
+        stack = [c for p, c in crossing if p.depends and not c.depends]
+        found = dict.fromkeys(stack)
+        while stack:
+            for consumer in stack.pop().consumers:
+                inside = self.of[consumer] in pair
+                if inside and not consumer.depends and consumer not in found:
+                    found[consumer] = None
+                    stack.append(consumer)
+        return list(found)
+
+    # -- merging
+
+    def try_merge(self, a: Group, b: Group) -> bool:
+        """Merges two groups if a scheduler takes them together and the graph stays acyclic."""
+        if a is b:
+            return False
+        if a.order > b.order:
+            a, b = b, a
+        known = self._refused.get((a, b))
+        if known is not None and known[:2] == (a.version, b.version):
+            return False
+        merge = self._judge(a, b)
+        if isinstance(merge, str):
+            self._refused[a, b] = (a.version, b.version, merge)
+            return False
+        after = self._between(a, b)
+        if after is None:
+            return False
+        self._reorder(a, b, after)
+        self._contract(a, b, merge)
+        return True
+
+    def _between(self, a: Group, b: Group) -> list[Group] | None:
+        """The groups after `a` and before `b` that `a` leads to; None if one leads to `b`."""
+        stack = [g for g in a.consumers if g.order < b.order]
+        found = set(stack)
+        while stack:
+            group = stack.pop()
+            if b in group.consumers:
+                return None
+            fresh = [g for g in group.consumers if g.order < b.order and g not in found]
+            found.update(fresh)
+            stack += fresh
+        return list(found)
+
+    def _reorder(self, a: Group, b: Group, after: list[Group]) -> None:
+        """Gives both one place: behind what leads to `b`, before what `a` leads to."""
+        stack = [g for g in b.producers if g.order > a.order]
+        before = set(stack)
+        while stack:
+            fresh = [g for g in stack.pop().producers if g.order > a.order and g not in before]
+            before.update(fresh)
+            stack += fresh
+        before.discard(a)
+
+        def in_order(groups: Iterable[Group]) -> list[Group]:
+            return sorted(groups, key=lambda group: group.order)
+
+        sequence = [*in_order(before), a, *in_order(after)]
+        places = sorted([g.order for g in sequence] + [b.order])
+        for group, place in zip(sequence, places[:-1], strict=True):
+            group.order = place
+        b.order = a.order
+
+    def _contract(self, a: Group, b: Group, merge: Merge) -> None:
+        keep, gone = (a, b) if len(a.units) >= len(b.units) else (b, a)
+        for tensor, count in self._read_inside(gone, keep).items():
+            self._outside[tensor] -= count
+        for unit in merge.dependent:
+            unit.depends = True
+        for unit in gone.units:
+            self.of[unit] = keep
+        keep.units += gone.units
+        keep.summary = merge.summary
+        keep.barriers |= gone.barriers
+        keep.is_output |= gone.is_output
+        keep.version += 1
+        for group in gone.producers:
+            group.consumers.discard(gone)
+            group.consumers.add(keep)
+        for group in gone.consumers:
+            group.producers.discard(gone)
+            group.producers.add(keep)
+        keep.producers |= gone.producers
+        keep.consumers |= gone.consumers
+        for neighbours in (keep.producers, keep.consumers):
+            neighbours.discard(keep)
+            neighbours.discard(gone)

@@ -1,0 +1,195 @@
+"""Segmentation: Fusion -> SegmentedFusion, as few kernels as the schedulers accept.
+
+The whole fusion is tried first.  Otherwise units are merged where it saves most: down-casts with
+what they round, reductions with what only they read, then producers with consumers (largest tensors
+first), then groups that read the same large tensor.  Every group found is examined anew by the
+schedulers themselves, and halved where none takes it.  Invariant: segments stand in an order they
+can run in, and together hold every live expression; an output that is an input is in none.  Source: reference 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..dtypes import size_in_bytes
+from ..ir.exprs import Expr, PointwiseOp
+from ..ir.fusion import Fusion
+from ..ir.segmented import Segment, SegmentedFusion
+from ..ir.vals import TensorView
+from ..schedule.acceptance import SizeInfo, examine, examine_exprs
+from ..schedule.registry import closest, find
+from .boundary import make_segment
+from .groups import Group, Groups
+from .units import Unit, UnitGraph, free_exprs, unit_graph
+
+
+# Of the readers of one tensor this many that don't merge with each other are kept to try the next
+# ones on: one for each way to reduce up to three axes, and one that reduces none.
+_SIBLING_KINDS = 8
+
+
+@dataclass(slots=True)
+class Part:
+    """Units that one scheduler has accepted as one kernel."""
+
+    units: list[Unit]
+    scheduler: str
+    reason: str = ""
+
+
+def segment(fusion: Fusion, sizes: SizeInfo | None = None) -> SegmentedFusion:
+    """Cuts a fusion into segments, each with the scheduler that takes it and why it ends there.
+
+    `sizes` is what of the run-time sizes the decision may use; without it only structure decides.
+    """
+    sizes = sizes or SizeInfo()
+    chosen, _ = find(examine(fusion), sizes)
+    if chosen is not None:
+        return _whole(fusion, chosen.name)
+    graph, free = unit_graph(fusion)
+    groups = Groups(graph, sizes)
+    merge_all(groups)
+    parts: list[Part] = []
+    for group in groups.in_order():
+        found = _accepted(graph, free, sizes, group.units)
+        if len(found) == 1:
+            found[0].reason = found[0].reason or _reason(groups, group)
+        parts += found
+    return SegmentedFusion(fusion, [_segment_of(graph, free, part) for part in parts])
+
+
+def _whole(fusion: Fusion, scheduler: str) -> SegmentedFusion:
+    """One segment; none where every output is an input."""
+    exprs = fusion.live_exprs()
+    distinct = dict.fromkeys(fusion.outputs)
+    outputs = [v for v in distinct if isinstance(v, TensorView) and v.expr is not None]
+    if not outputs:
+        return SegmentedFusion(fusion)
+    return SegmentedFusion(fusion, [make_segment(fusion, exprs, outputs, scheduler)])
+
+
+def merge_all(groups: Groups) -> None:
+    """Merges groups until nothing more can be merged."""
+    _merge_down_casts(groups)
+    _merge_reduction_producers(groups)
+    while True:
+        changed = _merge_vertically(groups)
+        changed |= _merge_siblings(groups)
+        if not changed:
+            return
+
+
+def _merge_down_casts(groups: Groups) -> None:
+    """Keeps a rounding with what it rounds, so that the smaller dtype crosses the boundary."""
+    for unit in groups.graph.units:
+        expr = unit.expr
+        is_cast = isinstance(expr, PointwiseOp) and expr.op == "cast" and len(unit.producers) == 1
+        if is_cast and size_in_bytes(expr.output.dtype) < size_in_bytes(expr.inputs[0].dtype):
+            groups.try_merge(groups.of[unit.producers[0]], groups.of[unit])
+
+
+def _merge_reduction_producers(groups: Groups) -> None:
+    """Pulls into a reduction what nobody else reads: that costs nothing and saves storing it."""
+    for unit in groups.graph.units:
+        if unit.signature is None:
+            continue
+        group = groups.of[unit]
+        waiting = list(group.producers)
+        while waiting:
+            producer = waiting.pop()
+            if producer.is_output or producer.summary.signatures or len(producer.consumers) > 1:
+                continue
+            group = groups.of[unit]
+            if producer in group.producers and groups.try_merge(producer, group):
+                group = groups.of[unit]
+                waiting += [p for p in group.producers if p not in waiting]
+
+
+def _merge_vertically(groups: Groups) -> bool:
+    """Merges producers with consumers over their tensors, those of most axes first."""
+    graph = groups.graph
+    edges: list[tuple[int, int, int, Unit, Unit]] = []
+    for unit in graph.units:
+        for producer in unit.producers:
+            if groups.of[producer] is not groups.of[unit]:
+                rank = max(len(graph.space.axes(t)) for t in producer.outputs)
+                edges.append((-rank, unit.position, producer.position, producer, unit))
+    changed = False
+    for *_, producer, consumer in sorted(edges, key=lambda edge: edge[:3]):
+        changed |= groups.try_merge(groups.of[producer], groups.of[consumer])
+    return changed
+
+
+def _merge_siblings(groups: Groups) -> bool:
+    """Merges groups that read one tensor which has all their axes."""
+    changed = False
+    axes = groups.graph.space.axes
+    for tensor, readers in groups.graph.readers.items():
+        sharing = sorted(dict.fromkeys(groups.of[r] for r in readers), key=lambda g: g.order)
+        if len(sharing) < 2 or not axes(tensor):
+            continue
+        fitting = [g.units[0] for g in sharing if g.summary.axes <= axes(tensor)]
+        apart: list[Unit] = []
+        for unit in fitting:
+            if any(groups.try_merge(groups.of[other], groups.of[unit]) for other in apart):
+                changed = True
+            elif len(apart) < _SIBLING_KINDS:
+                apart.append(unit)
+    return changed
+
+
+def _accepted(
+    graph: UnitGraph, free: set[Expr], sizes: SizeInfo, units: list[Unit], reason: str = ""
+) -> list[Part]:
+    """The units as parts that a scheduler takes: one, or halves where none takes them all."""
+    units = sorted(units, key=lambda unit: unit.position)
+    outputs = _outputs(graph, units)
+    chosen_units = set(units)
+    stored = [t for t in outputs if not chosen_units.issuperset(graph.readers.get(t, ()))]
+    exprs = _exprs(graph, free, units)
+    facts = examine_exprs(exprs, outputs, set(graph.fusion.aliases), stored)
+    chosen, refusals = find(facts, sizes)
+    if chosen is not None:
+        return [Part(units, chosen.name, reason)]
+    why = str(closest(facts, refusals))
+    if len(units) == 1:
+        return [Part(units, "expr_eval", why)]
+    middle = len(units) // 2
+    first = _accepted(graph, free, sizes, units[:middle], why)
+    return first + _accepted(graph, free, sizes, units[middle:], reason)
+
+
+def _exprs(graph: UnitGraph, free: set[Expr], units: list[Unit]) -> list[Expr]:
+    """The units' expressions and the free ones they need, in the fusion's order."""
+    exprs = [unit.expr for unit in units]
+    needed = free_exprs(exprs, free)
+    if not needed:
+        return exprs
+    place = graph.places
+    return sorted([*exprs, *needed], key=place.__getitem__)
+
+
+def _outputs(graph: UnitGraph, units: list[Unit]) -> list[TensorView]:
+    """The tensors that leave the units: outputs of the fusion, and what others read."""
+    chosen = set(units)
+    return [
+        tensor
+        for unit in units
+        for tensor in unit.outputs
+        if tensor in graph.outputs or not chosen.issuperset(graph.readers.get(tensor, ()))
+    ]
+
+
+def _reason(groups: Groups, group: Group) -> str:
+    """Why the group ends where it does: what keeps it from its first consumer."""
+    if not group.consumers:
+        return ""
+    consumer = min(group.consumers, key=lambda g: g.order)
+    why = groups.refusal(group, consumer)
+    return why or "merging it with its consumer would make a cycle"
+
+
+def _segment_of(graph: UnitGraph, free: set[Expr], part: Part) -> Segment:
+    exprs = _exprs(graph, free, part.units)
+    outputs = _outputs(graph, part.units)
+    return make_segment(graph.fusion, exprs, outputs, part.scheduler, part.reason)

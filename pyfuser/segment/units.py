@@ -1,0 +1,161 @@
+"""Units: the expressions that segmentation places, and what they read of each other.
+
+A unit is one expression whose result is worth storing.  Cheap ones aren't: an up-cast, a broadcast,
+an expand, a squeeze or a full is *free*: every segment that reads its result computes it again, so
+that a half tensor crosses a segment boundary as half, and a row as a row.  What a unit reads is
+looked up through free expressions.  Source: privatizeOps of reference 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..dtypes import is_complex, size_in_bytes
+from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp
+from ..ir.fusion import Fusion
+from ..ir.vals import TensorView
+from ..schedule.acceptance import Axes, IterationSpace, Signature, Step, tensor_exprs, unsupported
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """One expression to be placed.
+
+    `reads` are the tensors it needs from other units or from the inputs; `barriers` numbers the
+    edges that no group may contain; `depends` is True once the unit follows a reduction of its
+    own group.
+    """
+
+    expr: Expr
+    position: int
+    reads: list[TensorView]
+    axes: Axes
+    signature: Signature | None
+    steps: list[Step]
+    evaluated: bool
+    depends: bool = False
+    barriers: set[int] = field(default_factory=set)
+    producers: list[Unit] = field(default_factory=list)
+    consumers: list[Unit] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> list[TensorView]:
+        """The tensors it makes."""
+        return self.expr.tensor_outputs
+
+
+@dataclass(slots=True)
+class UnitGraph:
+    """The units of a fusion in topological order, and who reads which tensor."""
+
+    fusion: Fusion
+    space: IterationSpace
+    units: list[Unit]
+    readers: dict[TensorView, list[Unit]]
+    outputs: set[TensorView]
+    places: dict[Expr, int]
+
+
+def is_free(expr: Expr, outputs: set[TensorView]) -> bool:
+    """True when readers in other segments compute the expression again."""
+    if not outputs.isdisjoint(expr.tensor_outputs) or unsupported(expr) is not None:
+        return False
+    match expr:
+        case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
+            return True
+        case PointwiseOp(op="cast"):
+            source, target = expr.inputs[0].dtype, expr.output.dtype
+            widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(target)
+            return widens and bool(expr.tensor_inputs)
+        case _:
+            return False
+
+
+def anchors(expr: Expr, free: set[Expr]) -> list[TensorView]:
+    """The tensors that an expression reads, looked up through free expressions."""
+    found: dict[TensorView, None] = {}
+    stack = list(reversed(expr.tensor_inputs))
+    while stack:
+        tensor = stack.pop()
+        if tensor.expr is not None and tensor.expr in free:
+            stack += reversed(tensor.expr.tensor_inputs)
+        else:
+            found[tensor] = None
+    return list(found)
+
+
+def free_exprs(exprs: Iterable[Expr], free: set[Expr]) -> set[Expr]:
+    """The free expressions that lead to the inputs of `exprs`."""
+    needed: set[Expr] = set()
+    stack = [tensor for expr in exprs for tensor in expr.tensor_inputs]
+    while stack:
+        expr = stack.pop().expr
+        if expr is not None and expr in free and expr not in needed:
+            needed.add(expr)
+            stack += expr.tensor_inputs
+    return needed
+
+
+def unit_graph(fusion: Fusion) -> tuple[UnitGraph, set[Expr]]:
+    """The units of a fusion, and its free expressions."""
+    live = tensor_exprs(fusion.live_exprs())
+    outputs = {v for v in fusion.outputs if isinstance(v, TensorView)}
+    free = {expr for expr in live if is_free(expr, outputs)}
+    space = IterationSpace(live)
+    units: list[Unit] = []
+    readers: dict[TensorView, list[Unit]] = {}
+    makers: dict[TensorView, Unit] = {}
+    for position, expr in enumerate(live):
+        if expr in free:
+            continue
+        unit = _unit(expr, position, space, free)
+        units.append(unit)
+        makers.update((tensor, unit) for tensor in unit.outputs)
+        for tensor in unit.reads:
+            readers.setdefault(tensor, []).append(unit)
+        unit.producers = list(dict.fromkeys(makers[t] for t in unit.reads if t in makers))
+        for producer in unit.producers:
+            producer.consumers.append(unit)
+    places = {expr: place for place, expr in enumerate(live)}
+    graph = UnitGraph(fusion, space, units, readers, outputs, places)
+    _set_barriers(graph, free)
+    return graph, free
+
+
+def _unit(expr: Expr, position: int, space: IterationSpace, free: set[Expr]) -> Unit:
+    axes = space.touched(expr)
+    reads = anchors(expr, free)
+    for tensor in reads:
+        axes |= space.axes(tensor)
+    steps = [step for tensor in expr.tensor_outputs for step in space.steps(tensor)]
+    signature = space.signature(expr.tensor_outputs[0])
+    return Unit(
+        expr,
+        position,
+        reads,
+        axes,
+        signature,
+        steps,
+        unsupported(expr) is not None,
+        depends=signature is not None,
+    )
+
+
+def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
+    """Marks the edges behind a segment_set, and those whose two sides can't share loops."""
+    count = 0
+    conflicts: dict[Expr, set[TensorView]] = {}
+    for expr, tensor in graph.space.conflicts:
+        conflicts.setdefault(expr, set()).add(tensor)
+    for unit in graph.units:
+        exprs = free_exprs([unit.expr], free) | {unit.expr}
+        clashing = {t for e in exprs for t in conflicts.get(e, ())}
+        for producer in unit.producers:
+            forced = isinstance(producer.expr, PointwiseOp) and producer.expr.op == "segment_set"
+            # Where one tensor comes in twice along different axes, any of the producers may lead
+            # to the other use: the unit keeps apart from all of them.
+            if forced or clashing:
+                producer.barriers.add(count)
+                unit.barriers.add(count)
+                count += 1

@@ -1,0 +1,268 @@
+"""Runs CUDA C++ text on a machine with no GPU: text -> shared object -> launches on torch tensors.
+
+`compile_and_load` compiles the text with the host's g++ against simt.h and links it with
+simt_runtime.cpp, which plays threads, blocks, shared memory, barriers and warps.  A launch takes
+its arguments as cuLaunchKernel does (a pointer array) and raises `SimtError` where the kernel
+reads or writes outside of its tensors, races in shared memory, or diverges at a barrier.
+Invariant: the text is the text NVRTC compiles; one construct is respelled, `extern __shared__`,
+which C++ macros can't express.  Source: DESIGN.md D2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+_FOLDER = Path(__file__).parent
+_FLAGS = (
+    "-std=gnu++17",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+)
+_KERNEL_FLAGS = (
+    # As on the device: integers wrap, memory is bytes, no contraction to fused multiply-add.
+    *(
+        "-fwrapv",
+        "-fno-strict-aliasing",
+        "-ffp-contract=off",
+        "-U_FORTIFY_SOURCE",
+        "-w",
+    ),
+    # Instrumentation only: the handlers are simt_runtime.cpp's, not the sanitizers'.
+    *("-fsanitize=thread,bounds,alignment,integer-divide-by-zero", "-nodefaultlibs"),
+    *("-shared", "-Wl,-z,defs"),
+)
+_LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+_MOST_THREADS = 1024
+_MOST_GRID = (2**31 - 1, 65535, 65535)
+
+_KERNEL = re.compile(
+    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
+    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
+)
+_DYNAMIC_SHARED = re.compile(
+    r"extern\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?__shared__\s+"
+    r"(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?([\w:<>, ]+?)\s+(\w+)\s*\[\s*\]"
+)
+
+Argument = torch.Tensor | int | float | bool | bytes
+
+requires_host_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or os.uname().sysname != "Linux",
+    reason="the SIMT harness needs g++ on Linux",
+)
+
+
+class SimtError(Exception):
+    """A kernel did what CUDA doesn't allow, or couldn't be launched; the message says where."""
+
+
+class _Request(ctypes.Structure):
+    """One launch; the same fields as simt::Request in simt.h."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("buffer_count", ctypes.c_uint64),
+        ("buffer_starts", ctypes.POINTER(ctypes.c_uint64)),
+        ("buffer_bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("message", ctypes.c_char_p),
+        ("message_bytes", ctypes.c_uint64),
+        ("program_counter", ctypes.POINTER(ctypes.c_uint64)),
+    )
+
+
+class Module:
+    """The kernels of one text, ready to launch."""
+
+    def __init__(self, path: Path, kernels: Sequence[str]) -> None:
+        self._path = path
+        self._library = ctypes.CDLL(str(path))
+        # The runtime's state is one per shared object, and ctypes drops the GIL.
+        self._lock = threading.Lock()
+        self.kernels = tuple(kernels)
+
+    def signature(self, kernel: str) -> list[tuple[str, int]]:
+        """A letter (pointer, floating, integer, struct) and a size in bytes, per parameter."""
+        describe = self._library[f"simt_signature_{kernel}"]
+        describe.restype = ctypes.c_char_p
+        return [(word[:1], int(word[1:])) for word in describe().decode().split()]
+
+    def launch(
+        self,
+        kernel: str,
+        grid: Sequence[int] | int,
+        block: Sequence[int] | int,
+        shared_bytes: int,
+        args: Sequence[Argument],
+        *,
+        seed: int = 0,
+        buffers: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Runs the kernel over the grid, and returns when it is done.
+
+        `args`: tensors for pointers (their whole storage may be accessed), ints, floats and bools
+        for scalars, bytes for structs.  `buffers`: tensors that structs point into.  `seed`: 0
+        runs threads and blocks in ascending order between barriers, others in a shuffled one.
+        """
+        if kernel not in self.kernels:
+            raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
+        sizes = _three(grid), _three(block)
+        _check_geometry(sizes[0], sizes[1], shared_bytes)
+        packed = _pack(self.signature(kernel), args)
+        tensors = [a for a in args if isinstance(a, torch.Tensor)] + list(buffers)
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        count = len(storages)
+        message = ctypes.create_string_buffer(1024)
+        counter = ctypes.c_uint64(0)
+        request = _Request(
+            grid=(ctypes.c_uint * 3)(*sizes[0]),
+            block=(ctypes.c_uint * 3)(*sizes[1]),
+            shared_bytes=shared_bytes,
+            seed=seed,
+            arguments=(ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed)),
+            buffer_count=count,
+            buffer_starts=(ctypes.c_uint64 * count)(*(s.data_ptr() for s in storages)),
+            buffer_bytes=(ctypes.c_uint64 * count)(*(s.nbytes() for s in storages)),
+            message=ctypes.cast(message, ctypes.c_char_p),
+            message_bytes=len(message),
+            program_counter=ctypes.pointer(counter),
+        )
+        with self._lock:
+            failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
+        if failed:
+            where = _source_line(self._path, counter.value) if counter.value else ""
+            raise SimtError(f"{kernel}{where}: {message.value.decode()}")
+
+
+@functools.lru_cache(maxsize=256)
+def compile_and_load(cuda_text: str) -> Module:
+    """Compiles CUDA C++ text and loads it; SimtError with the compiler's log where it doesn't.
+
+    Shared objects are kept for the process, and in the temporary folder across processes.
+    """
+    kernels = _KERNEL.findall(cuda_text)
+    if not kernels:
+        raise SimtError("compile_and_load: expected a __global__ void function, got none")
+    text = host_text(cuda_text)
+    object_path = _runtime_object()
+    digest = _digest(text, *_KERNEL_FLAGS, object_path.name)
+    path = _build_folder() / f"kernel_{digest}.so"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
+            source = Path(folder) / "kernel.cu"
+            source.write_text(text)
+            inputs = ("-x", "c++", str(source), "-x", "none", str(object_path))
+            _compile(*_KERNEL_FLAGS, *inputs, *_LIBRARIES, output=path)
+    return Module(path, kernels)
+
+
+def host_text(cuda_text: str) -> str:
+    """The text the host compiler gets: lines are those of `cuda_text`, exports follow it."""
+    respelled = _DYNAMIC_SHARED.sub(r"\1* const \2 = simt::dynamic_shared<\1>()", cuda_text)
+    exports = "\n".join(f"SIMT_EXPORT({name})" for name in _KERNEL.findall(cuda_text))
+    return f'#include "simt.h"\n#line 1 "kernel.cu"\n{respelled}\n#line 1 "exports"\n{exports}\n'
+
+
+def _build_folder() -> Path:
+    # One folder a user, not readable by others: what is loaded from it must be ours.
+    folder = Path(tempfile.gettempdir()) / f"pyfuser_simt_{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@functools.cache
+def _runtime_object() -> Path:
+    sources = [(_FOLDER / name).read_text() for name in ("simt.h", "simt_runtime.cpp")]
+    path = _build_folder() / f"runtime_{_digest(*sources, *_FLAGS)}.o"
+    if not path.exists():
+        _compile("-c", str(_FOLDER / "simt_runtime.cpp"), output=path)
+    return path
+
+
+def _compile(*arguments: str, output: Path) -> None:
+    """Runs g++; the result appears under its name only when it is whole."""
+    with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
+        partial = Path(folder) / output.name
+        command = ["g++", *_FLAGS, f"-I{_FOLDER}", *arguments, "-o", str(partial)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise SimtError(f"compile_and_load: g++ failed\n{result.stderr}")
+        partial.replace(output)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
+
+
+def _source_line(library: Path, address: int) -> str:
+    """` at kernel.cu:12` for an address in the shared object, or nothing where it isn't known."""
+    if shutil.which("addr2line") is None:
+        return ""
+    # The address is where the check returns to: one less lies in the access's own line.
+    command = ["addr2line", "-e", str(library), hex(address - 1)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    line = re.match(r"(?:.*/)?([^/:]+:\d+)", found)
+    return f" at {line.group(1)}" if line else ""
+
+
+def _three(size: Sequence[int] | int) -> tuple[int, ...]:
+    given = (size,) if isinstance(size, int) else tuple(size)
+    return given + (1,) * (3 - len(given))
+
+
+def _check_geometry(grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
+    threads = block[0] * block[1] * block[2]
+    if not 0 < threads <= _MOST_THREADS or block[2] > 64:
+        raise SimtError(f"launch: expected a block of 1 to {_MOST_THREADS} threads, got {block}")
+    if not all(0 < size <= most for size, most in zip(grid, _MOST_GRID, strict=True)):
+        raise SimtError(f"launch: expected a grid of 1 to {_MOST_GRID} blocks, got {grid}")
+    if not 0 <= shared_bytes <= 227 * 1024:
+        raise SimtError(f"launch: expected 0 to 227 KiB of shared memory, got {shared_bytes} bytes")
+
+
+def _pack(signature: Sequence[tuple[str, int]], args: Sequence[Argument]) -> list[ctypes.Array]:
+    if len(signature) != len(args):
+        raise SimtError(f"launch: expected {len(signature)} arguments, got {len(args)}")
+    packed = []
+    for index, ((kind, size), value) in enumerate(zip(signature, args, strict=True)):
+        content = _argument_bytes(kind, size, value)
+        if content is None or len(content) != size:
+            raise SimtError(
+                f"launch: expected argument {index} of kind {kind}{size}, got {value!r}"
+            )
+        packed.append(ctypes.create_string_buffer(content, size))
+    return packed
+
+
+def _argument_bytes(kind: str, size: int, value: Argument) -> bytes | None:
+    """The parameter's bytes, or None where the value isn't of its kind."""
+    match kind, value:
+        case "p", torch.Tensor():
+            return struct.pack("<Q", value.data_ptr())
+        case "f", bool() | int() | float():
+            return struct.pack("<f" if size == 4 else "<d", value)
+        case "i", bool() | int():
+            return (int(value) % (1 << 8 * size)).to_bytes(size, "little")
+        case "s", bytes():
+            return value
+    return None
