@@ -32,6 +32,15 @@ from .frontend.executors import FusionExecutorCache, KernelExecutor
 from .frontend.fusion import Fusion
 from .frontend.fusion_cache import LRUCache, LruFusionCache
 from .frontend.guard import FusionGuard
+from .frontend.handles import (
+    BroadcastOp,
+    Expr,
+    IterDomain,
+    Merge,
+    ReshapeOp,
+    Split,
+    SqueezeOp,
+)
 from .frontend.params import (
     CompileParams,
     HeuristicParams,
@@ -39,13 +48,12 @@ from .frontend.params import (
     PointwiseParams,
     ReductionParams,
 )
-from .frontend.tensor_view import IterDomain, Merge, Split, TensorView
+from .frontend.tensor_view import TensorView
 from .frontend.validation import (
     get_val_tolerances,
     validate_with_auto_inferred_outputs,
 )
 from .ir.domains import ParallelType, TensorDomain
-from .ir.exprs import BroadcastOp, Expr, ReshapeOp, SqueezeOp
 from .ir.schedule import MemoryType
 from .ir.vals import Val
 

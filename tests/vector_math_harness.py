@@ -33,13 +33,14 @@ def function_text(
     result: LLVMType,
     *,
     has_fma: bool = HAS_FMA,
-    has_avx512: bool = False,
+    has_avx512: bool = HAS_AVX512,
+    lanes: int = LANES,
 ) -> str:
     """LLVM text of `f(ptr out, ptr in0, ..., i64 chunks)`; a bool is stored as an i8."""
     writer = FunctionWriter(has_fma=has_fma, has_avx512=has_avx512)
-    operands = [_load(writer, i, type.with_lanes(LANES)) for i, type in enumerate(arguments)]
+    operands = [_load(writer, i, type.with_lanes(lanes)) for i, type in enumerate(arguments)]
     value = body(writer, *operands)
-    assert value.type == result.with_lanes(LANES), (value.type, result)
+    assert value.type == result.with_lanes(lanes), (value.type, result)
     if result.element == "i1":
         value = writer.zext(value, "i8")
     pointer = writer.pure(LLVMType("ptr"), f"getelementptr {value.type}, ptr %out, i64 %i")
@@ -47,7 +48,8 @@ def function_text(
     back = [line[:-1] for line in writer.lines if line.endswith(":")]
     block = back[-1] if back else "loop"
     parameters = "".join(f", ptr noalias %in{i}" for i in range(len(arguments)))
-    width = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
+    bits = 512 if has_avx512 else 256
+    width = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
     lines = [
         *writer.declarations.values(),
         *writer.definitions.values(),
@@ -101,16 +103,19 @@ def compile_text(text: str, arguments: int) -> Callable[..., None]:
 
 
 def run(
-    function: Callable[..., None], inputs: Sequence[np.ndarray], result: np.dtype | type
+    function: Callable[..., None],
+    inputs: Sequence[np.ndarray],
+    result: np.dtype | type,
+    lanes: int = LANES,
 ) -> np.ndarray:
     """Applies a compiled kernel to arrays of one length; the tail is padded with ones."""
     length = inputs[0].size
-    chunks = -(-length // LANES)
+    chunks = -(-length // lanes)
     padded = []
     for array in inputs:
-        whole = np.ones(chunks * LANES, array.dtype)
+        whole = np.ones(chunks * lanes, array.dtype)
         whole[:length] = array.ravel()
         padded.append(whole)
-    out = np.empty(chunks * LANES, result)
+    out = np.empty(chunks * lanes, result)
     function(out.ctypes.data, *(array.ctypes.data for array in padded), chunks)
     return out[:length]

@@ -19,11 +19,18 @@ from typing import Any
 import torch
 
 from ..dtypes import DataType, from_torch
-from ..errors import DefinitionError, UnsupportedError, expected
+from ..errors import DefinitionError, InputError, UnsupportedError, expected
 from ..ir.text import translate
 from ..ir.vals import PythonNumber, Scalar, Val
 from . import define, ops, repro, schedule, validation
-from .executors import FusionExecutorCache, KernelExecutor, Run, check_device, flattened
+from .executors import (
+    FusionExecutorCache,
+    KernelExecutor,
+    Run,
+    check_device,
+    flattened,
+    is_nested,
+)
 from .fusion import Fusion
 from .guard import FusionGuard
 from .options import check_options
@@ -156,7 +163,13 @@ class FusionDefinition:
             run = self._prepare(device, _enable_options, _disable_options)
             if save_repro_inputs:
                 self._repro_inputs = repro.descriptions(flattened(inputs))
-        return run(inputs)
+        try:
+            return run(inputs)
+        except (InputError, AttributeError, TypeError):
+            # Nested inputs are rare: whoever passes flat ones doesn't pay for looking.
+            if not is_nested(inputs):
+                raise
+            return run(flattened(inputs))
 
     def _prepare(self, device: object, enable: Sequence[str], disable: Sequence[str]) -> Run:
         """Makes the executor, once, after checking what the interface checks."""
@@ -171,7 +184,7 @@ class FusionDefinition:
                 raise UnsupportedError(message)
             self.fec = FusionExecutorCache(self.fusion)
             del self._fusion
-        self._run = self.fec.runner()
+        self._run = self.fec.engine.execute
         return self._run
 
     def manual_execute(

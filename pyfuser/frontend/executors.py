@@ -40,18 +40,9 @@ def flattened(inputs: Sequence[Any]) -> list[Input]:
     return flat
 
 
-def flattening(run: Run) -> Run:
-    """`run` for inputs that may be nested; costs nothing while they aren't."""
-
-    def call(inputs: Sequence[Any]) -> list[torch.Tensor]:
-        try:
-            return run(inputs)
-        except (InputError, AttributeError, TypeError):
-            if not any(isinstance(value, (list, tuple)) for value in inputs):
-                raise
-            return run(flattened(inputs))
-
-    return call
+def is_nested(inputs: Sequence[Any]) -> bool:
+    """True when an input is itself a list or tuple of inputs."""
+    return any(isinstance(value, (list, tuple)) for value in inputs)
 
 
 class FusionExecutorCache:
@@ -74,10 +65,6 @@ class FusionExecutorCache:
         """The definition."""
         return self._fusion
 
-    def runner(self) -> Run:
-        """What `execute` calls with a list of inputs."""
-        return flattening(self.engine.execute)
-
     def execute(
         self,
         inputs: Sequence[Any],
@@ -89,7 +76,8 @@ class FusionExecutorCache:
         """Runs the fusion: the outputs, without those that only update an input."""
         check_options(_enable_options, _disable_options)
         check_device(device)
-        return self.runner()(inputs)
+        outputs: list[torch.Tensor] = self.engine.execute(flattened(inputs))
+        return outputs
 
 
 def check_device(device: object) -> None:
@@ -119,11 +107,11 @@ class KernelExecutor:
         scheduler_type: SchedulerType = SchedulerType.none,
     ) -> None:
         """Compiles the schedule of the fusion.  ScheduleError when it is illegal."""
-        from ..compiler import compile_scheduled
+        from ..interface import ManualKernel
 
         if not fusion.graph.outputs:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
-        self._kernel = compile_scheduled(fusion.user_schedule, flattened(args))
+        self._kernel = ManualKernel(fusion.user_schedule, flattened(args))
 
     def run(
         self,

@@ -1,9 +1,8 @@
-"""Handles: the tensors and axes that a user schedules, with the interface's methods.
+"""TensorView: the tensor that a user defines and schedules, with the interface's methods.
 
-A TensorView is the IR's tensor itself, with methods that act on the schedule its fusion owns;
-axes are wrapped (`IterDomain`, `Split`, `Merge`), because what are attributes in the IR are methods
-in the interface.  Two handles of one axis are equal.  Schedules are kept beside the definition, so
-a handle stays valid whatever is done to it.
+It is the IR's tensor itself, with methods that act on the schedule its fusion owns; axes and
+expressions come as handles (`handles`).  Schedules are kept beside the definition, so a TensorView
+stays valid whatever is done to it.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ..dtypes import DataType
 from ..errors import DefinitionError, ScheduleError, UnsupportedError, expected
-from ..ir import domains, exprs, vals
+from ..ir import domains, vals
 from ..ir.domains import ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
+from .handles import Expr, IterDomain, expr_handle
 
 if TYPE_CHECKING:
-    from ..ir.fusion import Fusion
     from .enums import CacheOp, LoadStoreOpType
 
 
@@ -28,95 +26,6 @@ class _Scheduled(Protocol):
     @property
     def has_user_schedule(self) -> bool: ...
     def keep_definition(self) -> None: ...
-
-
-class IterDomain:
-    """One axis of a tensor."""
-
-    def __init__(self, fusion: object, axis: domains.IterDomain) -> None:
-        self._fusion, self._axis = fusion, axis
-
-    def is_reduction(self) -> bool:
-        """True for an axis that is reduced over."""
-        return self._axis.is_reduction
-
-    def extent(self) -> vals.Scalar:
-        """The size, as a scalar of the fusion."""
-        fusion = cast("Fusion", self._fusion)
-        extent = self._axis.extent
-        value = extent.value if extent.is_constant else None
-        return fusion.new_scalar(DataType.Int, constant=value, extent=extent)
-
-    def parallelize(self, parallel_type: ParallelType) -> None:
-        """Says how the axis' loop runs."""
-        self._axis.parallel_type = parallel_type
-
-    def definition(self) -> Split | Merge | domains.Swizzle | None:
-        """The split or merge that made the axis; None for an axis of the definition."""
-        return _expr_handle(self._fusion, self._axis.definition)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IterDomain) and self._axis is other._axis
-
-    def __hash__(self) -> int:
-        return hash(self._axis)
-
-    def __str__(self) -> str:
-        return str(self._axis)
-
-    __repr__ = __str__
-
-
-class _AxisExpr:
-    """Common form of the handles of Split and Merge."""
-
-    def __init__(self, fusion: object, expr: domains.Split | domains.Merge) -> None:
-        self._fusion, self._expr = fusion, expr
-
-    def outer(self) -> IterDomain:
-        """The outer of the two axes."""
-        return IterDomain(self._fusion, self._expr.outer_id)
-
-    def inner(self) -> IterDomain:
-        """The inner of the two axes."""
-        return IterDomain(self._fusion, self._expr.inner_id)
-
-    def input(self, index: int) -> IterDomain:
-        """An axis it reads."""
-        return IterDomain(self._fusion, self._expr.inputs[index])
-
-    def output(self, index: int) -> IterDomain:
-        """An axis it makes."""
-        return IterDomain(self._fusion, self._expr.outputs[index])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _AxisExpr) and self._expr is other._expr
-
-    def __hash__(self) -> int:
-        return hash(self._expr)
-
-    def __str__(self) -> str:
-        return str(self._expr)
-
-
-class Split(_AxisExpr):
-    """One axis that became two."""
-
-
-class Merge(_AxisExpr):
-    """Two axes that became one."""
-
-
-def _expr_handle(
-    fusion: object, expr: domains.IdExpr | None
-) -> Split | Merge | domains.Swizzle | None:
-    match expr:
-        case domains.Split():
-            return Split(fusion, expr)
-        case domains.Merge():
-            return Merge(fusion, expr)
-        case _:
-            return expr
 
 
 class TensorView(vals.TensorView):
@@ -139,13 +48,13 @@ class TensorView(vals.TensorView):
 
     # -- reading
 
-    def definition(self) -> exprs.Expr | None:
+    def definition(self) -> Expr | None:
         """The expression that computes the tensor; None for an input."""
-        return self.expr
+        return None if self.expr is None else expr_handle(self.expr)
 
-    def uses(self) -> list[exprs.Expr]:
+    def uses(self) -> list[Expr]:
         """The expressions that read it."""
-        return list(self.uses_list)
+        return [expr_handle(expr) for expr in self.uses_list]
 
     def size(self, dim: int) -> vals.Scalar:
         """The size of a dimension."""
@@ -237,7 +146,7 @@ class TensorView(vals.TensorView):
         op_type: LoadStoreOpType | None = None,
         cache_op: CacheOp | None = None,
         propagate_allocation_domain: bool = True,
-        cached_uses: Sequence[exprs.Expr] = (),
+        cached_uses: Sequence[Expr] = (),
     ) -> TensorView:
         """Copies the tensor into a new one that its readers then read; returns the new one."""
         from ..schedule.rewrite import cache_after

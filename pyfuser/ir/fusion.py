@@ -147,7 +147,8 @@ class Fusion:
         target.outputs = [cloner.value(v) for v in self.outputs]
         target.hidden_outputs = {cloner.value(v) for v in self.hidden_outputs}
         target.aliases = {cloner.value(o): cloner.value(i) for o, i in self.aliases.items()}
-        target.equal_extents = list(self.equal_extents)
+        pairs = [(cloner.extent(a), cloner.extent(b)) for a, b in self.equal_extents]
+        target.equal_extents = [(a, b) for a, b in pairs if a is not b]
         return target, cloner
 
     def __str__(self) -> str:

@@ -38,6 +38,11 @@ class Buffer:
     tensor: TensorView | None = None
 
     @property
+    def bytes_each(self) -> int:
+        """Bytes of one element."""
+        return size_in_bytes(self.dtype)
+
+    @property
     def bytes(self) -> IntExpr:
         """The size in bytes."""
         return self.size * size_in_bytes(self.dtype)
@@ -151,10 +156,14 @@ class Compute:
 
 @dataclass(slots=True, eq=False)
 class Initialise:
-    """Sets accumulators to the identity of `op` (sum, prod, max, min, welford)."""
+    """Sets accumulators to the identity of `op` (sum, prod, max, min, welford).
+
+    Where the predicate is false there is no element to set, as for Compute.
+    """
 
     op: str
     outputs: tuple[Access, ...]
+    predicate: Predicate = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -288,7 +297,8 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                 yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}"
             case Initialise():
                 outputs = ", ".join(map(str, statement.outputs))
-                yield f"{pad}{outputs} = identity of {statement.op}"
+                condition = _condition(statement.predicate)
+                yield f"{pad}{outputs} = identity of {statement.op}{condition}"
             case Reduce():
                 outputs = ", ".join(map(str, statement.outputs))
                 arguments = ", ".join(map(str, statement.inputs))

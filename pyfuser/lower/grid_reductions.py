@@ -37,6 +37,7 @@ def split_grid_reductions(scheduled: ScheduledFusion) -> ScheduledFusion:
             partials = tuple(t for t in expr.tensor_inputs if t.expr is not None)
         for partial in partials:
             scheduled[partial].memory_type = MemoryType.global_
+            scheduled[partial].compute_at = 0  # it is complete only after the grid-wide sync
         for output in expr.tensor_outputs:
             for axis in scheduled[output].loop:
                 if _is_grid_reduction(axis):

@@ -116,7 +116,13 @@ class NestBuilder:
         if outermost != depth:
             return
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
-        inner: list[Statement] = [Initialise(expr.name, outputs)]
+        reduced = {self.structure.loop(tensor, position).index for position in reductions}
+        predicate = tuple(
+            condition
+            for condition in self.indexer.indices(tensor)[1]
+            if reduced.isdisjoint(condition.a.symbols | condition.b.symbols)
+        )
+        inner: list[Statement] = [Initialise(expr.name, outputs, predicate)]
         for position in reversed(range(depth, len(loop))):
             if not loop[position].is_reduction:
                 shared = self.structure.loop(tensor, position)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.domains import ParallelType
+from ..ir.domains import BLOCK, ParallelType
 from ..ir.kernel import Compute, For, Less, Reduce, Statement, walk
 from ..ir.scalars import (
     ZERO,
@@ -27,6 +27,8 @@ from ..ir.scalars import (
     minimum,
     terms_of,
 )
+
+_THREADS = frozenset(kind.value for kind in BLOCK)
 
 
 def _predicates(body: list[Statement]) -> list[Less]:
@@ -110,7 +112,8 @@ def _cut(loop: For) -> list[Statement]:
     bounds: dict[IntExpr, list[Less]] = {}
     for condition in _predicates(loop.body):
         bound = _safe_bound(condition, loop)
-        if bound is not None:
+        # Threads must agree on where a loop is cut: it may hold a barrier or a block reduction.
+        if bound is not None and _THREADS.isdisjoint(symbol.name for symbol in bound.symbols):
             bounds.setdefault(bound, []).append(condition)
     if not bounds:
         return [loop]

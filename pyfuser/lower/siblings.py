@@ -13,6 +13,8 @@ def schedule_siblings_alike(scheduled: ScheduledFusion) -> ScheduledFusion:
     """Replays the first output's loops on its siblings; they share its compute position."""
     fusion = scheduled.fusion
     for expr in fusion.exprs:
+        if len(expr.tensor_outputs) < 2:
+            continue
         leader, *siblings = expr.tensor_outputs
         source = scheduled[leader]
         position = min(scheduled[t].compute_at for t in expr.tensor_outputs if t.uses_list or True)

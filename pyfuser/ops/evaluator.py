@@ -7,7 +7,7 @@ result looks like (dtype, layout, aliases, hidden outputs) is what the executor 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -102,10 +102,8 @@ class _Evaluator:
         """Computes the outputs of one expression."""
         if isinstance(expr.output, Scalar):
             return  # binding computed it
-        if isinstance(expr, WelfordOp):
-            results = list(self.welford(expr))
-        else:
-            results = [self.compute(expr)]
+        is_welford = isinstance(expr, WelfordOp)
+        results = self.welford(expr) if is_welford else (self.compute(expr),)
         for output, result in zip(expr.outputs, results, strict=True):
             self.values[output] = result.to(self.torch_dtype(output.dtype))
 
@@ -190,8 +188,7 @@ class _Evaluator:
                 made[output] = source
                 continue
             assert isinstance(output, TensorView)
-            laid_out = with_layout(output, self.values[output])
-            made[output] = laid_out.clone() if _storage(laid_out) in owned else laid_out
+            made[output] = with_layout(output, self.values[output], owned)
             owned.add(_storage(made[output]))
         for output, target in self.fusion.aliases.items():
             updated = given[target]
@@ -212,10 +209,13 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def with_layout(tensor: TensorView, value: torch.Tensor) -> torch.Tensor:
+def with_layout(
+    tensor: TensorView, value: torch.Tensor, taken: Collection[int] = ()
+) -> torch.Tensor:
     """The value with the strides that the tensor's allocation domain says.
 
-    Dense in the order of the allocation; an expanded axis keeps one element and has stride 0.
+    Dense in the order of the allocation; an expanded axis keeps one element and has stride 0.  A
+    value that has them already is copied only when its storage is one of `taken`.
     """
     axes = tensor.axes
     shape = value.shape
@@ -224,13 +224,13 @@ def with_layout(tensor: TensorView, value: torch.Tensor) -> torch.Tensor:
             value = value.narrow(dim, 0, 1)
     allocation = tensor.domain.allocated
     position = {axis: dim for dim, axis in enumerate(axes)}
+    order = list(range(len(axes)))
     if set(position) == set(allocation):
         order = [position[axis] for axis in allocation]
-        inverse = [order.index(dim) for dim in range(len(order))]
-        value = value.permute(order).contiguous().permute(inverse)
-    else:
-        value = value.contiguous()
-    return value.expand(shape)
+    dense = value.permute(order).contiguous()
+    if _storage(dense) in taken:
+        dense = dense.clone()
+    return dense.permute([order.index(dim) for dim in range(len(order))]).expand(shape)
 
 
 __all__ = ["bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]

@@ -119,12 +119,13 @@ class IterationSpace:
 
     def __init__(self, exprs: Iterable[Expr]) -> None:
         listed = list(exprs)
-        computed = {tensor for expr in listed for tensor in expr.tensor_outputs}
         self.private: set[TensorView] = set()
         self._build(listed)
-        twice = self._read_twice - computed
-        if twice:
-            self.private = twice
+        if self.conflicts:
+            readers = Counter(tensor for expr in listed for tensor in set(expr.tensor_inputs))
+            computed = {tensor for expr in listed for tensor in expr.tensor_outputs}
+            shared = {tensor for tensor in self._entangled if readers[tensor] > 1}
+            self.private = shared - computed
             self._build(listed)
 
     def _build(self, exprs: list[Expr]) -> None:
@@ -137,7 +138,7 @@ class IterationSpace:
         self._step_count = 0
         self.extents: list[IntExpr] = []
         self.conflicts: list[tuple[Expr, TensorView]] = []
-        self._read_twice: set[TensorView] = set()
+        self._entangled: set[TensorView] = set()
         for expr in exprs:
             self._add(expr)
 
@@ -164,9 +165,8 @@ class IterationSpace:
         large, small = self._owners.setdefault(a, {}), self._owners.setdefault(b, {})
         if len(large) < len(small):
             a, b, large, small = b, a, small, large
-        twice = [tensor for tensor in small if tensor in large]
-        if twice:
-            self._read_twice.update(twice)
+        if any(tensor in large for tensor in small):
+            self._entangled.update(large, small)
             return False
         large.update(small)
         self._parent[b] = a

@@ -75,9 +75,17 @@ class Replay:
             case Split():
                 return self.ids.split(inputs[0], expr.factor, expr.inner_split)
             case Merge():
+                self._check_merge(*inputs)
                 return (self.ids.merge(*inputs),)
             case _:
                 return self.ids.swizzle(*inputs)
+
+
+    def _check_merge(self, outer: IterDomain, inner: IterDomain) -> None:
+        either_broadcast = outer.is_broadcast or inner.is_broadcast
+        if outer.is_reduction != inner.is_reduction and not either_broadcast:
+            what = "two iteration or two reduction axes to merge"
+            raise ScheduleError(expected("transform_like", what, f"{outer} and {inner}"))
 
 
 def _leaves(roots: Sequence[IterDomain], loop: Sequence[IterDomain]) -> bool:

@@ -86,8 +86,9 @@ def rfactor(
             expected("rfactor", f"some but not all reduction axes of T{tensor.name}", list(axes))
         )
     old_loop, old_logical = list(schedule.loop), list(tensor.domain.logical)
+    old_root = list(tensor.domain.root_or_logical)
     made = tuple(
-        _rfactor_one(scheduled, output, old_logical, old_loop, chosen)
+        _rfactor_one(scheduled, output, old_root, old_logical, old_loop, chosen)
         for output in expr.tensor_outputs
     )
     partials: list[Val] = list(made)
@@ -105,13 +106,14 @@ def rfactor(
 def _rfactor_one(
     scheduled: ScheduledFusion,
     target: TensorView,
+    old_root: list[IterDomain],
     old_logical: list[IterDomain],
     old_loop: list[IterDomain],
     chosen: set[IterDomain],
 ) -> TensorView:
     """The first half for one output; the output becomes the second half.
 
-    `old_logical` and `old_loop` are those of the tensor that the user scheduled: its siblings get
+    `old_root`, `old_logical` and `old_loop` are those of the tensor that the user scheduled: its siblings get
     the same loops.
 
     The reduction axes of the first half's logical domain are the leaves of the schedule so far;
@@ -120,10 +122,12 @@ def _rfactor_one(
     fusion = scheduled.fusion
     leaves = [axis for axis in old_loop if axis.is_reduction]
 
-    root = [fusion.ids.new(a.extent, a.iter_type, a.expanded_extent) for a in old_logical]
-    first = Replay(fusion.ids, dict(zip(old_logical, root, strict=True)))
+    root = [fusion.ids.new(a.extent, a.iter_type, a.expanded_extent) for a in old_root]
+    first = Replay(fusion.ids, dict(zip(old_root, root, strict=True)))
+    copies = [_required(first, axis) for axis in old_logical]
     logical: list[IterDomain] = []
-    for old, new in zip(old_logical, root, strict=True):
+    for old, new in zip(old_logical, copies, strict=True):
+        new.iter_type = old.iter_type  # an earlier rfactor may have left iteration axes of a reduction
         if not old.is_reduction:
             logical.append(new)
         elif not any(a.is_reduction for a in old_logical[: old_logical.index(old)]):
@@ -160,6 +164,8 @@ def _rfactor_one(
 
 
 def _required(replay: Replay, axis: IterDomain) -> IterDomain:
+    """The copy of a loop axis; a stand-in, which is made of nothing the tensor has, gets another."""
     made = replay.axis(axis)
-    assert made is not None
+    if made is None:
+        made = replay.made[axis] = replay.ids.broadcast()
     return made

@@ -37,6 +37,7 @@ class Group:
     order: int
     evaluated: bool
     barriers: set[int]
+    reads: set[TensorView]
     producers: set[Group] = field(default_factory=set)
     consumers: set[Group] = field(default_factory=set)
     version: int = 0
@@ -79,7 +80,7 @@ class Groups:
             summary.signatures.add(unit.signature)
             summary.post_axes |= unit.signature.kept
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
-        group = Group([unit], summary, order, unit.evaluated, set(unit.barriers))
+        group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.reads))
         group.is_output = is_output
         return group
 
@@ -99,11 +100,34 @@ class Groups:
             if a.evaluated and b.evaluated:
                 return self._joined(a, b)
             return "torch computes one of them, a kernel the other"
-        if not a.barriers.isdisjoint(b.barriers):
-            return "a segment_set, or one tensor read along different axes, keeps them apart"
+        barriers = a.barriers & b.barriers
+        if barriers:
+            is_cut = not barriers.isdisjoint(self.graph.cuts)
+            return "segment_set" if is_cut else "a tensor is read along axes in different orders"
+        if not self._is_linked(a, b):
+            return "they have axes of one size that no tensor between them makes one loop"
         merge = self._joined(a, b)
         reason = self._kernel_refusal(merge.summary)
         return merge if reason is None else reason
+
+    def _is_linked(self, a: Group, b: Group) -> bool:
+        """True when a tensor between the groups, or read by both, has each axis they share.
+
+        Axes have their numbers from the whole fusion; within a kernel, only its own tensors map
+        them.
+        """
+        small, large = (a, b) if len(a.units) <= len(b.units) else (b, a)
+        missing = small.summary.axes & large.summary.axes
+        for unit in small.units:
+            if not missing:
+                return True
+            for tensor in unit.reads:
+                if tensor in large.reads or self._maker_group(tensor, unit) is large:
+                    missing -= self.graph.space.axes(tensor)
+            for tensor in unit.outputs:
+                if tensor in large.reads:
+                    missing -= self.graph.space.axes(tensor)
+        return not missing
 
     def _kernel_refusal(self, summary: Summary) -> str | None:
         """None when a kernel scheduler takes the summary, else the closest one's reason."""
@@ -246,6 +270,7 @@ class Groups:
         keep.units += gone.units
         keep.summary = merge.summary
         keep.barriers |= gone.barriers
+        keep.reads |= gone.reads
         keep.is_output |= gone.is_output
         keep.version += 1
         for group in gone.producers:

@@ -4,7 +4,8 @@ The whole fusion is tried first.  Otherwise units are merged where it saves most
 what they round, reductions with what only they read, then producers with consumers (largest tensors
 first), then groups that read the same large tensor.  Every group found is examined anew by the
 schedulers themselves, and halved where none takes it.  Invariant: segments stand in an order they
-can run in, and together hold every live expression; an output that is an input is in none.  Source: reference 3.1.
+can run in, and together hold every live expression; an output that is an input is in none.
+Source: reference 3.1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from ..schedule.registry import closest, find
 from .boundary import make_segment
 from .groups import Group, Groups
 from .units import Unit, UnitGraph, free_exprs, unit_graph
-
 
 # Of the readers of one tensor this many that don't merge with each other are kept to try the next
 # ones on: one for each way to reduce up to three axes, and one that reduces none.

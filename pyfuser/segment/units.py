@@ -47,7 +47,10 @@ class Unit:
 
 @dataclass(slots=True)
 class UnitGraph:
-    """The units of a fusion in topological order, and who reads which tensor."""
+    """The units of a fusion in topological order, and who reads which tensor.
+
+    `places` orders all expressions; `cuts` are the barriers that a segment_set makes.
+    """
 
     fusion: Fusion
     space: IterationSpace
@@ -55,6 +58,7 @@ class UnitGraph:
     readers: dict[TensorView, list[Unit]]
     outputs: set[TensorView]
     places: dict[Expr, int]
+    cuts: set[int] = field(default_factory=set)
 
 
 def is_free(expr: Expr, outputs: set[TensorView]) -> bool:
@@ -155,6 +159,8 @@ def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
             forced = isinstance(producer.expr, PointwiseOp) and producer.expr.op == "segment_set"
             # Where one tensor comes in twice along different axes, any of the producers may lead
             # to the other use: the unit keeps apart from all of them.
+            if forced:
+                graph.cuts.add(count)
             if forced or clashing:
                 producer.barriers.add(count)
                 unit.barriers.add(count)

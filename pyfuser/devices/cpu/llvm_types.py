@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _BITS = {
     "i1": 1,
@@ -35,34 +35,28 @@ _MANGLED = {
 _FLOATS = frozenset(("half", "bfloat", "float", "double"))
 
 
-@functools.cache
-def _type_text(element: str, lanes: int) -> str:
-    return element if lanes == 1 else f"<{lanes} x {element}>"
-
-
-@functools.cache
-def _type_mangled(element: str, lanes: int) -> str:
-    name = _MANGLED.get(element, element)
-    return name if lanes == 1 else f"v{lanes}{name}"
-
-
 @dataclass(frozen=True, slots=True)
 class LLVMType:
     """A scalar (`lanes == 1`) or a vector of float, double, half, bfloat, i<n> or ptr."""
 
     element: str
     lanes: int = 1
+    text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        vector = f"<{self.lanes} x {self.element}>"
+        object.__setattr__(self, "text", self.element if self.lanes == 1 else vector)
 
     def __str__(self) -> str:
-        return _type_text(self.element, self.lanes)
+        return self.text
 
     def with_element(self, element: str) -> LLVMType:
         """The type with the same lanes and another element."""
-        return LLVMType(element, self.lanes)
+        return _type(element, self.lanes)
 
     def with_lanes(self, lanes: int) -> LLVMType:
         """The type with the same element and another number of lanes."""
-        return LLVMType(self.element, lanes)
+        return _type(self.element, lanes)
 
     @property
     def is_float(self) -> bool:
@@ -77,15 +71,22 @@ class LLVMType:
     @property
     def as_integer(self) -> LLVMType:
         """The integer type of the same width and lanes."""
-        return LLVMType(f"i{_BITS[self.element]}", self.lanes)
+        return _type(f"i{_BITS[self.element]}", self.lanes)
 
     @property
     def mangled(self) -> str:
         """The name in an intrinsic's suffix: `v16f32`, `i64`, `p0`."""
-        return _type_mangled(self.element, self.lanes)
+        name = _MANGLED.get(self.element, self.element)
+        return name if self.lanes == 1 else f"v{self.lanes}{name}"
 
 
-@dataclass(frozen=True, slots=True)
+@functools.cache
+def _type(element: str, lanes: int) -> LLVMType:
+    return LLVMType(element, lanes)
+
+
+# Not `frozen`, which makes each of a kernel's thousands slower to create; nothing assigns to one.
+@dataclass(slots=True, unsafe_hash=True)
 class Value:
     """An operand: an SSA name (`%v12`) or a literal constant, and its type."""
 
@@ -95,13 +96,11 @@ class Value:
     @property
     def typed(self) -> str:
         """`<type> <name>`, as an operand is printed where its type is wanted."""
-        return f"{self.type} {self.name}"
+        return f"{self.type.text} {self.name}"
 
 
 I1, I8, I16, I32, I64 = (LLVMType(name) for name in ("i1", "i8", "i16", "i32", "i64"))
-FLOAT, DOUBLE, HALF, BFLOAT = (
-    LLVMType(name) for name in ("float", "double", "half", "bfloat")
-)
+FLOAT, DOUBLE, HALF, BFLOAT = (LLVMType(name) for name in ("float", "double", "half", "bfloat"))
 PTR = LLVMType("ptr")
 
 

@@ -144,10 +144,12 @@ class BodyWriter:
             case Reduce():
                 return [self._item(statement, place, self.expressions.accumulate(statement))]
 
-    def _item(self, statement: Statement, place: _Place, lines: list[str]) -> Item:
+    def _item(
+        self, statement: Compute | Initialise | Reduce, place: _Place, lines: list[str]
+    ) -> Item:
         firsts = [is_first(axis) for axis in idle_axes(statement, place.axes, self.phase)]
-        predicate = statement.predicate if isinstance(statement, Compute | Reduce) else ()
-        return Item(lines, without_repeats([*firsts, *place.conditions, *predicate]))
+        conditions = [*firsts, *place.conditions, *statement.predicate]
+        return Item(lines, without_repeats(conditions))
 
     def _binding(self, loop: For, place: _Place) -> list[Item]:
         """A loop over a grid or block axis: a condition where the axis is launched longer."""

@@ -20,6 +20,7 @@ from ...ir.kernel import (
     Compute,
     For,
     IndexValue,
+    Initialise,
     Kernel,
     Phase,
     Reduce,
@@ -164,6 +165,8 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
                 yield from (statement.start, statement.stop)
             case Allocate(buffer=buffer):
                 yield buffer.size
+            case Initialise():
+                yield from (side for c in statement.predicate for side in (c.a, c.b))
             case Compute() | Reduce():
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
                 yield from (i.expr for i in statement.inputs if isinstance(i, IndexValue))

@@ -17,9 +17,6 @@ from pyfuser.devices.cpu.llvm_writer import FunctionWriter, LLVMType, Value
 
 Routine = Callable[..., Value]
 
-# Attributes that keep 512-bit vectors in registers on machines that have them.
-VECTOR_ATTRIBUTES = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
-
 # (mantissa bits, bits of 1.0, the number that rounds to an integer when added, its bits)
 _FORMATS = {
     "float": (23, 0x3F800000, 12582912.0, 0x4B400000),
@@ -83,7 +80,10 @@ def _define(w: FunctionWriter, name: str, routine: Routine, arguments: Sequence[
     inner.ret(routine(inner, *parameters))
     head = f"define internal {arguments[0].type} @{name}({', '.join(p.typed for p in parameters)})"
     body = "\n".join(inner.lines)
-    return f"{head} nounwind willreturn memory(none) {VECTOR_ATTRIBUTES} {{\n{body}\n}}"
+    # Caller and callee must agree on the widest legal vector: it decides how arguments are passed.
+    width = 512 if w.has_avx512 else 256
+    attributes = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
+    return f"{head} nounwind willreturn memory(none) {attributes} {{\n{body}\n}}"
 
 
 def widened(routine: Routine) -> Routine:

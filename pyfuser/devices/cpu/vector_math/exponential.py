@@ -50,6 +50,9 @@ _Q_DOUBLE = (
     2.5105312729622103e-08,
     2.09147553258932e-09,
 )
+# (tanh(y) - y) / y**3 over y**2, for float below 0.36.
+_TANH_FLOAT = (-0.33333319425582886, 0.1333218514919281, -0.0536961667239666, 0.01929526776075363)
+_TANH_SMALL = 0.36
 # Beyond these exp is 0 or infinity.
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
 # Beyond this expm1 is -1.
@@ -123,6 +126,12 @@ def tanh(w: FunctionWriter, x: Value) -> Value:
     magnitude = w.fmin_number(limit, w.fabs(x))
     numerator = _expm1_scaled(w, w.fadd(magnitude, magnitude))
     ratio = w.fdiv(numerator, w.fadd(numerator, w.constant(2.0, x.type)))
+    if not is_double(x):
+        # The three roundings above are up to 2.5 ulp for small arguments.
+        z = w.fmul(magnitude, magnitude)
+        cube = w.fmul(w.fmul(z, magnitude), polynomial(w, z, _TANH_FLOAT))
+        small = w.fcmp("olt", magnitude, w.constant(_TANH_SMALL, x.type))
+        ratio = w.select(small, w.fadd(magnitude, cube), ratio)
     return w.copysign(ratio, x)
 
 

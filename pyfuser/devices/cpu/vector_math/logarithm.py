@@ -27,10 +27,13 @@ _LN2 = {
     "float": (0.693145751953125, 1.428606765330187e-06),
     "double": (0.6931471805601177, -1.7239444525614835e-13),
 }
-_LOG10_2 = {
-    "float": (0.301025390625, 4.605039066518657e-06),
-    "double": (0.3010299956640665, -8.532344317057107e-14),
+_LOG10_2 = (0.3010299956640665, -8.532344317057107e-14)
+# 1 / ln 2 and 1 / ln 10 as two numbers.
+_LOG2_E = {
+    "float": (1.4426950216293335, 1.925963033500011e-08),
+    "double": (1.4426950408889634, 2.0355273740931033e-17),
 }
+_LOG10_E = (0.4342944819032518, 1.098319650216765e-17)
 _P_FLOAT = (
     0.33333340287208557,
     -0.2500016391277313,
@@ -139,22 +142,30 @@ def log(w: FunctionWriter, x: Value) -> Value:
     return special_logarithm(w, x, _finite_log(w, k, f))
 
 
+def _other_base(
+    w: FunctionWriter, x: Value, factor: tuple[float, float], unit: tuple[float, float]
+) -> Value:
+    """factor * log(m) + k * unit, both given as two numbers; f enters unrounded."""
+    type = x.type
+    k, f = split_exponent(w, x)
+    tail = log1p_reduced(w, f)
+    lead = w.fma(f, w.constant(factor[0], type), w.fmul(k, w.constant(unit[0], type)))
+    rest = w.fma(f, w.constant(factor[1], type), w.fmul(k, w.constant(unit[1], type)))
+    rest = w.fma(tail, w.constant(factor[0], type), rest)
+    return special_logarithm(w, x, w.fadd(lead, rest))
+
+
 @outlined
 def log2(w: FunctionWriter, x: Value) -> Value:
     """Logarithm to base 2; exact for powers of 2."""
-    k, f = split_exponent(w, x)
-    value = w.fadd(f, log1p_reduced(w, f))
-    return special_logarithm(w, x, w.fma(value, w.constant(1.0 / math.log(2.0), x.type), k))
+    return _other_base(w, x, _LOG2_E[x.type.element], (1.0, 0.0))
 
 
 @outlined
+@widened
 def log10(w: FunctionWriter, x: Value) -> Value:
-    """Logarithm to base 10."""
-    k, f = split_exponent(w, x)
-    value = w.fadd(f, log1p_reduced(w, f))
-    low = w.fmul(k, w.constant(_LOG10_2[x.type.element][1], x.type))
-    value = w.fma(value, w.constant(1.0 / math.log(10.0), x.type), low)
-    return special_logarithm(w, x, w.fma(k, w.constant(_LOG10_2[x.type.element][0], x.type), value))
+    """Logarithm to base 10; float through double, which makes powers of 10 exact."""
+    return _other_base(w, x, _LOG10_E, _LOG10_2)
 
 
 def _log1p_corrected(w: FunctionWriter, x: Value) -> Value:

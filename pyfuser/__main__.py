@@ -1,0 +1,41 @@
+"""`python -m pyfuser`: shows what the compiler makes of a script, the op table, the surroundings.
+
+Reads the arguments and calls one function of `pyfuser.command_line`; the exit status is 0 when that
+worked, 1 when it found something wrong, 2 for arguments that make no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .command_line import doctor, operations, show
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; `arguments` are those of the process unless given.  Returns its status."""
+    parsed = _parser().parse_args(arguments)
+    if parsed.command == "show":
+        return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments)
+    if parsed.command == "ops":
+        return operations.run(parsed.markdown)
+    return doctor.run()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pyfuser", description="A fusion compiler for PyTorch.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    shown = commands.add_parser("show", help="print the compiler's stages for a script's fusions")
+    shown.add_argument("file", metavar="FILE.py", help="a script that defines fusions")
+    shown.add_argument("arguments", nargs="*", help="arguments of the script")
+    shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
+    shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
+    table = commands.add_parser("ops", help="print the op table")
+    table.add_argument("--markdown", action="store_true", help="as Markdown")
+    commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

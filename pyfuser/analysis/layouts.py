@@ -1,0 +1,57 @@
+"""Layout classes of input tensors: what of sizes and strides a kernel is specialised for.
+
+A layout is the order of the axes in memory and, for each, whether it is contiguous with what is
+inside of it (True), strided (False) or not moving at all (None: stride 0, a broadcast).  Sizes are
+not in it, so that a new shape of the same layout runs the same kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.fusion import Fusion
+from ..ir.vals import TensorView
+
+Layout = tuple[tuple[int, ...], tuple[bool | None, ...]]
+
+
+def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout:
+    """(axes, outermost in memory first; contiguity of each)."""
+    moving = [d for d in range(len(sizes)) if sizes[d] != 1 and strides[d] != 0]
+    by_stride = sorted(moving, key=lambda d: -strides[d])
+    if by_stride == moving:
+        order = tuple(range(len(sizes)))
+    else:
+        still = [d for d in range(len(sizes)) if d not in moving]
+        order = (*still, *by_stride)
+    contiguity: list[bool | None] = []
+    wanted = 1
+    for d in reversed(order):
+        if sizes[d] == 1:
+            contiguity.append(True)
+        elif strides[d] == 0:
+            contiguity.append(None)
+        else:
+            contiguity.append(strides[d] == wanted)
+            wanted = strides[d] * sizes[d]
+    return order, tuple(reversed(contiguity))
+
+
+def specialise(fusion: Fusion, layouts: Sequence[Layout]) -> Fusion:
+    """A copy whose input tensors have these layouts, in the order of `fusion.input_tensors`."""
+    copy, _ = fusion.clone()
+    for tensor, (order, contiguity) in zip(copy.input_tensors, layouts, strict=True):
+        set_layout(tensor, order, contiguity)
+    return copy
+
+
+def set_layout(
+    tensor: TensorView, order: Sequence[int], contiguity: Sequence[bool | None]
+) -> None:
+    """Gives an input tensor the allocation domain of a layout; broadcasts stay broadcasts."""
+    axes = tensor.axes
+    domain = tensor.domain
+    domain.allocation = None if list(order) == sorted(order) else [axes[d] for d in order]
+    domain.contiguity = [
+        None if axes[d].is_broadcast else flag for d, flag in zip(order, contiguity, strict=True)
+    ]

@@ -1,0 +1,118 @@
+"""`doctor`: what pyfuser finds on this machine, what is missing, and how to get it.
+
+Turns versions, processor, threads, bandwidth, cache and optional parts into one table.  Every line
+is a `Finding`, so that a test can ask for it; nothing that may be missing here keeps the CPU side
+from working.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import llvmlite
+import llvmlite.binding as llvm
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from .. import __version__, options
+from ..devices.cpu import threads
+from ..devices.cpu.machine import copy_bandwidth, machine
+from ..devices.cuda import nvrtc
+from ..errors import PyfuserError
+
+# Big enough to be out of every cache, small enough to take a fraction of a second.
+_BANDWIDTH_BYTES = 128 << 20
+_SHOWN_FEATURES = ("sse4.2", "avx2", "fma", "f16c", "avx512f", "avx512bf16", "avx512fp16", "neon")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked for, what was found, how to get it where it is missing."""
+
+    what: str
+    found: str
+    remedy: str = ""
+
+
+def run() -> int:
+    """Prints the findings."""
+    table = Table("what", "found", "to get it", title="pyfuser doctor")
+    for finding in findings():
+        mark = "[yellow]" if finding.remedy else ""
+        table.add_row(finding.what, f"{mark}{finding.found}", finding.remedy)
+    Console().print(table)
+    return 0
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that can be said about this machine, measured now."""
+    yield from _versions()
+    yield from _processor()
+    yield Finding("threads", f"{threads.thread_count()} ({threads.runtime_name()})")
+    yield Finding("copy bandwidth", f"{copy_bandwidth(_BANDWIDTH_BYTES, 5) / 1e9:.1f} GB/s")
+    yield _disk_cache()
+    yield _nvrtc()
+    yield _gpu()
+    yield _compiler()
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("pyfuser", __version__)
+    yield Finding("Python", platform.python_version())
+    yield Finding("torch", torch.__version__)
+    major, minor, patch = llvm.llvm_version_info
+    yield Finding("llvmlite", f"{llvmlite.__version__} (LLVM {major}.{minor}.{patch})")
+    for package in ("numpy", "rich"):
+        yield Finding(package, importlib.metadata.version(package))
+
+
+def _processor() -> Iterator[Finding]:
+    found = machine()
+    features = " ".join(name for name in _SHOWN_FEATURES if found.has(name))
+    yield Finding("processor", f"{found.cpu_name} ({found.architecture}), {found.cores} cores")
+    yield Finding("vectors", f"{found.vector_bits} bits; {features or 'the baseline'}")
+    sizes = (found.l1_bytes, found.l2_bytes, found.l3_bytes)
+    yield Finding("caches", "L1 {}, L2 {}, L3 {}".format(*map(_bytes, sizes)))
+
+
+def _disk_cache() -> Finding:
+    directory = options.cache_directory()
+    if directory is None:
+        return Finding("disk cache", "switched off", "unset PYFUSER_DISABLE_CACHE")
+    entries = list(directory.glob("*.kernel")) if directory.is_dir() else []
+    size = sum(path.stat().st_size for path in entries)
+    return Finding("disk cache", f"{directory}: {len(entries)} kernels, {_bytes(size)}")
+
+
+def _nvrtc() -> Finding:
+    try:
+        major, minor = nvrtc.version()
+    except PyfuserError:
+        return Finding("CUDA compiler", "missing", "pip install 'pyfuser[cuda]'")
+    architectures = " ".join(nvrtc.supported_architectures())
+    return Finding("CUDA compiler", f"NVRTC {major}.{minor}: {architectures}")
+
+
+def _gpu() -> Finding:
+    if torch.cuda.is_available():
+        return Finding("NVIDIA GPU", torch.cuda.get_device_name())
+    if torch.version.cuda is None:
+        return Finding("NVIDIA GPU", "this torch is built for the CPU", "a torch built with CUDA")
+    return Finding("NVIDIA GPU", "none", "a GPU and its driver")
+
+
+def _compiler() -> Finding:
+    for name in ("g++", "clang++", "c++"):
+        if path := shutil.which(name):
+            return Finding("C++ compiler", f"{path} (for torch.compile and the SIMT tests only)")
+    remedy = "any C++17 compiler; only torch.compile and the SIMT tests want one"
+    return Finding("C++ compiler", "missing", remedy)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.0f} KiB"

@@ -1,0 +1,175 @@
+"""`show FILE.py`: what the compiler makes of every fusion that a script defines, stage by stage.
+
+Runs the script with `FusionDefinition.execute` and `manual_execute` replaced: a call is recorded
+and answered by the eager evaluator, so a schedule for a GPU can be looked at where there is none.
+A definition that the script never runs is shown with inputs made up from its own shapes.  The
+script's own output goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from rich.console import Console
+from rich.syntax import Syntax
+
+from .. import compiler
+from ..dtypes import is_floating, to_torch
+from ..errors import DefinitionError, PyfuserError, expected
+from ..frontend.definition import FusionDefinition
+from ..frontend.executors import flattened
+from ..ir.scalars import Integer
+from ..ir.vals import Scalar, TensorView, Val
+from ..ops.evaluator import evaluate
+
+STAGES = (
+    "fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"
+)  # fmt: skip
+_LANGUAGES = {"fusion": "python", "llvm": "llvm", "asm": "gas", "cuda": "cuda", "ptx": "ptx"}
+# A size that the definition leaves open; small, and not a multiple of any vector's width.
+_MADE_UP_SIZE = 100
+
+
+@dataclass(slots=True)
+class Recorded:
+    """A definition of the script and what it was run with (None: it wasn't)."""
+
+    definition: FusionDefinition
+    inputs: list[Any] | None = None
+    by_hand: bool = False
+
+
+@dataclass(slots=True)
+class _Recorder:
+    """Keeps the definitions in the order in which they were finished."""
+
+    found: dict[int, Recorded] = field(default_factory=dict)
+
+    def defined(self, definition: FusionDefinition) -> Recorded:
+        return self.found.setdefault(id(definition), Recorded(definition))
+
+    def run(self, definition: FusionDefinition, inputs: Sequence[Any], by_hand: bool) -> Any:
+        valid, message = definition.validate_definition()
+        if not valid:
+            raise DefinitionError(message)
+        recorded, flat = self.defined(definition), flattened(inputs)
+        if recorded.inputs is None:
+            recorded.inputs, recorded.by_hand = flat, by_hand
+        return evaluate(definition.fusion.definition, flat)
+
+
+def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()) -> int:
+    """Prints the stages (all, or `stage`) of the fusions of the script `file` for `device`."""
+    errors = Console(stderr=True, highlight=False)
+    if device != "cpu" and not re.fullmatch(r"sm_\d+[af]?", device):
+        errors.print(expected("show", "the device cpu or sm_NN", device))
+        return 2
+    if not Path(file).is_file():
+        errors.print(expected("show", "a script", file))
+        return 2
+    recorded = record(file, arguments)
+    if not recorded:
+        errors.print(expected("show", f"a FusionDefinition in {file}", "none"))
+        return 1
+    try:
+        for number, each in enumerate(recorded, 1):
+            _print(each, f"fusion {number} of {len(recorded)}", device, stage)
+    except PyfuserError as error:
+        errors.print(str(error), markup=False)
+        return 1
+    return 0
+
+
+def record(file: str, arguments: Sequence[str] = ()) -> list[Recorded]:
+    """Runs the script; returns its definitions, each with the inputs of its first run."""
+    recorder = _Recorder()
+    with (
+        _intercepted(recorder),
+        contextlib.redirect_stdout(sys.stderr),
+        mock.patch.object(sys, "argv", [file, *arguments]),
+        mock.patch.object(sys, "path", [str(Path(file).resolve().parent), *sys.path]),
+    ):
+        runpy.run_path(file, run_name="__main__")
+    return list(recorder.found.values())
+
+
+@contextlib.contextmanager
+def _intercepted(recorder: _Recorder) -> Iterator[None]:
+    finish = FusionDefinition.__exit__
+
+    def leave(self: FusionDefinition, kind: Any, error: Any, trace: Any) -> None:
+        finish(self, kind, error, trace)
+        if kind is None:
+            recorder.defined(self)
+
+    def execute(self: FusionDefinition, inputs: Sequence[Any], **options: object) -> Any:
+        return recorder.run(self, inputs, by_hand=False)
+
+    def manual_execute(self: FusionDefinition, inputs: Sequence[Any], _: object = None) -> Any:
+        return recorder.run(self, inputs, by_hand=True)
+
+    with (
+        mock.patch.object(FusionDefinition, "__exit__", leave),
+        mock.patch.object(FusionDefinition, "execute", execute),
+        mock.patch.object(FusionDefinition, "manual_execute", manual_execute),
+    ):
+        yield
+
+
+def _print(recorded: Recorded, title: str, device: str, stage: str | None) -> None:
+    texts = stages_of(recorded, device)
+    if stage is not None and stage not in texts:
+        raise DefinitionError(expected("show", f"one of {', '.join(texts)} for {device}", stage))
+    console = Console(highlight=False)
+    for name in STAGES:
+        if name not in texts or stage not in (None, name):
+            continue
+        console.print(f"# {title}, {name}, {device}", style="bold", markup=False, soft_wrap=True)
+        text = texts[name].rstrip()
+        if console.is_terminal and name in _LANGUAGES:
+            console.print(Syntax(text, _LANGUAGES[name], background_color="default"))
+        else:
+            print(text, flush=True)
+
+
+def stages_of(recorded: Recorded, device: str) -> dict[str, str]:
+    """Stage -> text, from the definition to the last text that `device` has."""
+    graph = recorded.definition.fusion.graph
+    subject = graph.user_schedule if recorded.by_hand else graph.definition
+    inputs = recorded.inputs
+    if inputs is None:
+        inputs = [made_up(value) for value in graph.definition.inputs]
+    return compiler.stages(subject, inputs, device=device)
+
+
+def made_up(value: Val) -> torch.Tensor | bool | int | float:
+    """An input that fits: open sizes are equal and small, elements random."""
+    if isinstance(value, Scalar):
+        return 1.0 if is_floating(value.dtype) else 1
+    assert isinstance(value, TensorView)
+    shape = [
+        axis.extent.value if isinstance(axis.extent, Integer) else _MADE_UP_SIZE
+        for axis in value.domain.logical
+    ]
+    tensor = torch.testing.make_tensor(shape, dtype=to_torch(value.dtype), device="cpu")
+    order = _memory_order(value)
+    positions = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(positions)
+
+
+def _memory_order(tensor: TensorView) -> list[int]:
+    """The logical axes from the outermost in memory to the innermost."""
+    logical = tensor.domain.logical
+    allocation = tensor.domain.allocation
+    if allocation is None or sorted(map(id, allocation)) != sorted(map(id, logical)):
+        return list(range(len(logical)))
+    return [next(n for n, axis in enumerate(logical) if axis is each) for each in allocation]

@@ -1,0 +1,177 @@
+"""The data flow, top to bottom: Fusion -> segments -> schedules -> kernels -> callables.
+
+Upfront compilation (`prepare`) needs no inputs: it simplifies the definition.  Run-time compilation
+(`Program`, `Part.build`) happens when the layouts of the inputs are known: the simplified fusion is
+specialised for them and cut into segments; each segment gets, for every set of heuristic parameters
+that its sizes ask for, one kernel.  A segment that can't be compiled is left to the fallback.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import fallback, options
+from .analysis.layouts import Layout, specialise
+from .devices.registry import BuiltKernel, Device, device
+from .ir.fusion import Fusion
+from .ir.kernel import Kernel
+from .ir.schedule import ScheduledFusion
+from .ir.segmented import Segment, SegmentedFusion, segment_fusion
+from .lower.lowering import lower
+from .preseg.pipeline import run as simplify
+from .schedule.acceptance import SizeInfo
+from .schedule.registry import scheduler
+from .segment.segmenter import segment as cut
+
+EVALUATED = ("no_op", "expr_eval")  # schedulers whose segments torch computes
+
+
+def dump(stage: str, value: object) -> None:
+    """Prints a stage to stderr when PYFUSER_DUMP asks for it."""
+    if stage in options.dump_stages():
+        print(f"---- {stage} ----\n{value}", file=sys.stderr)
+
+
+def prepare(fusion: Fusion) -> Fusion:
+    """Upfront compilation: the simplified definition; the one given stays as it is."""
+    dump("fusion", fusion)
+    simplified = simplify(fusion, verify=options.strict())
+    dump("preseg", simplified)
+    return simplified
+
+
+@dataclass(eq=False)
+class Part:
+    """One segment of a program, and its kernels by heuristic parameters.
+
+    A part without a kernel (None) runs through the fallback.
+    """
+
+    segment: Segment
+    fusion: Fusion
+    kernels: dict[object, BuiltKernel | None] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+        """The kernel for these sizes; compiled when the parameters are new."""
+        name = self.segment.scheduler
+        if name in EVALUATED:
+            return None
+        with self.lock:
+            try:
+                parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+                if parameters not in self.kernels:
+                    self.kernels[parameters] = self._compile(name, parameters, target)
+                return self.kernels[parameters]
+            except Exception as error:  # nothing that torch can run may fail here (D11)
+                fallback.report(error, self.fusion)
+                return None
+
+    def _compile(self, name: str, parameters: Any, target: Device) -> BuiltKernel | None:
+        try:
+            scheduled = scheduler(name).schedule(self.fusion, parameters)
+            return compile_kernel(scheduled, target)
+        except Exception as error:
+            fallback.report(error, self.fusion)
+            return None
+
+
+def compile_kernel(scheduled: ScheduledFusion, target: Device) -> BuiltKernel:
+    """Lowers, generates and builds one kernel."""
+    dump("scheduled", scheduled)
+    kernel = lower(scheduled, target.traits)
+    dump("kernel", kernel)
+    for stage, text in _wanted_texts(kernel, target):
+        dump(stage, text)
+    return target.build(kernel)
+
+
+def _wanted_texts(kernel: Kernel, target: Device) -> list[tuple[str, str]]:
+    if not options.dump_stages() & {"llvm", "asm", "cuda", "ptx"}:
+        return []
+    return list(target.texts(kernel).items())
+
+
+@dataclass(eq=False)
+class Program:
+    """A fusion specialised for the layouts of its inputs, cut into parts."""
+
+    fusion: Fusion
+    parts: list[Part]
+    device: Device
+
+
+def compile_program(
+    prepared: Fusion, layouts: Sequence[Layout], sizes: SizeInfo, device_type: str
+) -> Program:
+    """Specialises and segments; kernels are built part by part when sizes are known."""
+    fusion = specialise(prepared, layouts)
+    segmented = segmented_fusion(fusion, sizes)
+    dump("segments", segmented)
+    parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
+    return Program(fusion, parts, device(device_type))
+
+
+def segmented_fusion(fusion: Fusion, sizes: SizeInfo) -> SegmentedFusion:
+    """The segments; one evaluated segment where segmentation itself fails."""
+    try:
+        return cut(fusion, sizes)
+    except Exception as error:
+        fallback.report(error, fusion)
+        outputs = [t for t in fusion.outputs if t.expr is not None]
+        whole = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "expr_eval")  # type: ignore[arg-type]
+        return SegmentedFusion(fusion, [whole])
+
+
+def compile_scheduled_program(scheduled: ScheduledFusion, device_type: str) -> Program:
+    """A program of one kernel, scheduled by its user.  Errors are the user's to see."""
+    target = device(device_type)
+    built = compile_kernel(scheduled, target)
+    fusion = scheduled.fusion
+    outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
+    segment = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "user")  # type: ignore[arg-type]
+    part = _BuiltPart(segment, fusion)
+    part.built = built
+    return Program(fusion, [part], target)
+
+
+@dataclass(eq=False)
+class _BuiltPart(Part):
+    """A part whose one kernel is there already."""
+
+    built: BuiltKernel | None = None
+
+    def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+        return self.built
+
+
+def stages(
+    fusion: Fusion, sizes: Mapping[str, int], layouts: Sequence[Layout], target: Device
+) -> dict[str, str]:
+    """Every stage of a fusion as text, by the names that PYFUSER_DUMP and `show` use."""
+    texts = {"fusion": str(fusion)}
+    prepared = simplify(fusion)
+    texts["preseg"] = str(prepared)
+    specialised = specialise(prepared, layouts)
+    segmented = cut(specialised, SizeInfo.of(dict(sizes)))
+    texts["segments"] = str(segmented)
+    for segment in segmented.segments:
+        if segment.scheduler in EVALUATED:
+            continue
+        own, _ = segment_fusion(specialised, segment)
+        chosen = scheduler(segment.scheduler)
+        scheduled = chosen.schedule(own, chosen.heuristics(own, sizes, target.machine))
+        append_stages(texts, scheduled, target)
+    return texts
+
+
+def append_stages(texts: dict[str, str], scheduled: ScheduledFusion, target: Device) -> None:
+    """Adds the stages from a schedule on."""
+    kernel = lower(scheduled, target.traits)
+    found = {"scheduled": str(scheduled), "kernel": str(kernel), **target.texts(kernel)}
+    for stage, text in found.items():
+        texts[stage] = texts.get(stage, "") + text

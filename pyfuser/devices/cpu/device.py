@@ -1,0 +1,140 @@
+"""FusedKernelCPU: the CPU as a device: kernels through LLVM in the process, memory from the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...ir.kernel import Compute, Kernel, walk
+from ...ir.scalars import IntExpr, evaluate
+from ...kernel_cache import KernelCache, disk_cache
+from ...lower.traits import DeviceTraits
+from ..registry import Binding
+from .codegen import generate
+from .jit import CompiledModule, assembly, compile_module, set_object_cache
+from .kernel_code import CpuKernelCode
+from .machine import Machine, machine
+from .memory_pool import empty_strided, scratch
+from .threads import launcher
+
+# Waking another thread takes some 5 us; under this many element operations one thread is done by
+# then (about 4 simple operations a nanosecond from the caches).
+_WORK_FOR_THREADS = 32 << 10
+# The price of one element of an operation of the vector math, in simple ones.
+_VECTOR_MATH_WORK = 8
+
+
+@dataclass(eq=False, slots=True)
+class FusedKernelCPU:
+    """A built kernel."""
+
+    kernel: Kernel
+    code: CpuKernelCode
+    module: CompiledModule
+    launch: Any
+
+    def bind(self, sizes: Mapping[str, int]) -> Binding:
+        """Threads worth their start, scratch memory, and the numbers the kernel reads."""
+        kernel, code, host = self.kernel, self.code, machine()
+        tasks = max((evaluate(p.task_count(), sizes) for p in kernel.phases), default=1)
+        threads = min(host.cores, tasks) if self._work(sizes) > _WORK_FOR_THREADS else 1
+        offsets, total = [], 0
+        for buffer in kernel.scratch:
+            offsets.append(total)
+            total += -(-evaluate(buffer.bytes, sizes) // 64) * 64
+        workspace = evaluate(code.workspace, sizes)
+        offsets.append(total)
+        total += workspace * threads
+        streaming = int(self._streams(sizes))
+        symbols = [sizes[symbol.name] for symbol in kernel.symbols]
+        return Binding(
+            self.launch, (threads,), total, tuple(offsets), (workspace, streaming, *symbols)
+        )
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        """Elements of the largest tensor."""
+        return max((_product(t.sizes, sizes) for t in self.kernel.tensors), default=1)
+
+    def _work(self, sizes: Mapping[str, int]) -> int:
+        heavy = sum(
+            isinstance(s, Compute) and s.op in _VECTOR_MATH
+            for phase in self.kernel.phases
+            for s in walk(phase.body)
+        )
+        return self._elements(sizes) * (1 + _VECTOR_MATH_WORK * min(heavy, 4))
+
+    def _streams(self, sizes: Mapping[str, int]) -> bool:
+        """True when the outputs don't fit in the caches and every vector store is aligned."""
+        outputs = sum(
+            _product(t.sizes, sizes) * t.buffer.bytes_each
+            for t in self.kernel.tensors
+            if t.is_output
+        )
+        if outputs < machine().l3_bytes // 2:
+            return False
+        return all(evaluate(step, sizes) % lanes == 0 for step, lanes in self.code.streaming)
+
+
+def _product(extents: tuple[IntExpr, ...], sizes: Mapping[str, int]) -> int:
+    total = 1
+    for extent in extents:
+        total *= evaluate(extent, sizes)
+    return total
+
+
+_VECTOR_MATH = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc erfinv erfcinv lgamma pow atan2 fmod remainder sigmoid silu".split()
+)
+
+
+class CpuDevice:
+    """The device object; see `registry.Device`."""
+
+    traits = DeviceTraits(threads_are_hardware=False)
+
+    def __init__(self) -> None:
+        self._built: KernelCache[str, tuple[CompiledModule, Any]] = KernelCache()
+        set_object_cache(disk_cache())
+
+    @property
+    def machine(self) -> Machine:
+        """The processor."""
+        return machine()
+
+    @property
+    def compiled_count(self) -> int:
+        """Kernels compiled so far (or taken from the disk cache)."""
+        return self._built.misses
+
+    def build(self, kernel: Kernel) -> FusedKernelCPU:
+        """Generates, compiles and loads; equal texts share their machine code."""
+        code = generate(kernel)
+
+        def compiled() -> tuple[CompiledModule, Any]:
+            module = compile_module(code.text)
+            return module, launcher(module, code.functions)
+
+        module, launch = self._built.get_or_create(code.text, compiled)
+        return FusedKernelCPU(kernel, code, module, launch)
+
+    def empty_strided(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """From the pool."""
+        return empty_strided(shape, stride, dtype)
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        """From the pool."""
+        return scratch(size_bytes)
+
+    def texts(self, kernel: Kernel) -> dict[str, str]:
+        """llvm and asm."""
+        text = generate(kernel).text
+        return {"llvm": text, "asm": assembly(text)}
+
+
+DEVICE = CpuDevice()

@@ -1,0 +1,85 @@
+"""What a device offers to the device-independent code, and how one is found.
+
+A device is a subpackage of `pyfuser.devices` named like its torch device type, whose module `device`
+has the object `DEVICE`.  It is imported when a tensor of that type is first seen, so that no device
+needs another one's libraries.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import UnsupportedError, expected
+from ..ir.kernel import Kernel
+from ..lower.traits import DeviceTraits
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How a built kernel is called for known sizes:
+
+        function(*leading, *tensor pointers, *(scratch pointer + offset), *trailing, *scalars)
+
+    `scratch_bytes` of memory are allocated for the call; `scratch_offsets` are bytes into it.
+    """
+
+    function: Any
+    leading: tuple[int, ...]
+    scratch_bytes: int
+    scratch_offsets: tuple[int, ...]
+    trailing: tuple[int, ...]
+
+
+class BuiltKernel(Protocol):
+    """A kernel as machine code."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """What it was made from."""
+
+    def bind(self, sizes: Mapping[str, int]) -> Binding:
+        """How to call it when the symbols have these values."""
+
+
+class Device(Protocol):
+    """One device."""
+
+    @property
+    def traits(self) -> DeviceTraits:
+        """What lowering must know."""
+
+    @property
+    def machine(self) -> Any:
+        """The facts that heuristics use: cores, lanes(bytes), l1_bytes, l2_bytes."""
+
+    def build(self, kernel: Kernel) -> BuiltKernel:
+        """Machine code for a kernel; the same text is built once.  CompilationError on failure."""
+
+    def empty_strided(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """An uninitialised tensor."""
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        """Uninitialised memory for one call."""
+
+    def texts(self, kernel: Kernel) -> dict[str, str]:
+        """The device's own stages as text: generated code, machine code."""
+
+
+@functools.cache
+def device(device_type: str) -> Device:
+    """The device for tensors of a torch device type.  UnsupportedError where there is none."""
+    try:
+        module = importlib.import_module(f"{__package__}.{device_type}.device")
+    except ModuleNotFoundError as error:
+        what = f"a device for {device_type} tensors"
+        raise UnsupportedError(expected("device", what, str(error))) from error
+    found: Device = module.DEVICE
+    return found

@@ -1,0 +1,407 @@
+"""The executor: from the inputs of a call to its outputs, by a plan.
+
+A plan is straight-line Python for one combination of dtypes, sizes and strides: allocate, launch,
+free, return.  Its source is generated once for a program (and set of kernels) as a factory; a new
+shape only calls the factory with new numbers.  A call with seen metadata makes a key, finds its plan
+and runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from . import fallback
+from .analysis.layouts import layout_of
+from .compiler import Part, Program, compile_program, compile_scheduled_program, prepare
+from .devices.registry import BuiltKernel, device
+from .dtypes import to_torch
+from .errors import InternalError, expected
+from .ir.exprs import Expr
+from .ir.fusion import Fusion
+from .ir.scalars import ONE, evaluate
+from .ir.schedule import ScheduledFusion
+from .ir.vals import Scalar, TensorView, Val
+from .kernel_cache import KernelCache
+from .ops.binding import Input, bind, convert_number, evaluate_scalar
+from .schedule.acceptance import SizeInfo
+
+Plan = Callable[[Sequence[Any]], list[torch.Tensor]]
+
+MAXIMUM_PLANS = 4096  # a plan is some 2 KB; beyond this the oldest go
+
+
+@dataclass(eq=False)
+class Writer:
+    """The source of a plan's factory and the values it is called with."""
+
+    body: list[str] = field(default_factory=list)
+    shape_names: list[str] = field(default_factory=list)
+    constants: dict[str, object] = field(default_factory=dict)
+
+    def shape_value(self, name: str) -> str:
+        """A name whose value comes anew with every shape."""
+        self.shape_names.append(name)
+        return name
+
+
+class Executor:
+    """Runs one fusion; plans and programs are kept by what they depend on."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.fusion = fusion
+        self._prepared: Fusion | None = None
+        self._manual: ScheduledFusion | None = None
+        self.plans: dict[object, Plan] = {}
+        self.programs: KernelCache[object, Program] = KernelCache(64)
+        self.factories: KernelCache[object, PlanFactory] = KernelCache(256)
+        self.key = _key_function(fusion)
+
+    @staticmethod
+    def of_schedule(scheduled: ScheduledFusion) -> Executor:
+        """An executor for a user's schedule."""
+        made = Executor(scheduled.fusion)
+        made._manual = scheduled
+        return made
+
+    def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """The outputs.  InputError where the inputs don't fit the definition."""
+        try:
+            plan = self.plans.get(self.key(*inputs))
+        except (TypeError, AttributeError, RuntimeError):
+            bind(self.fusion, inputs)  # says what is wrong
+            raise
+        if plan is None:
+            plan = self.make_plan(inputs)
+        return plan(inputs)
+
+    def make_plan(self, inputs: Sequence[Input]) -> Plan:
+        """Compiles what is missing and binds it to the sizes of these inputs."""
+        key = self.key(*inputs)
+        binding = bind(self.fusion, inputs)
+        sizes = dict(binding.sizes)
+        program = self._program(inputs, sizes)
+        _add_strides(program.fusion, inputs, sizes)
+        if any(isinstance(x, torch.Tensor) and _is_lazy(x) for x in inputs):
+            return self._resolving(inputs)
+        kernels = tuple(part.build(sizes, program.device) for part in program.parts)
+        factory = self.factories.get_or_create(
+            (program, kernels), lambda: PlanFactory(program, kernels)
+        )
+        plan = factory.plan(sizes, {s: v for s, v in binding.scalars.items()})
+        if len(self.plans) >= MAXIMUM_PLANS:
+            for old in list(self.plans)[: MAXIMUM_PLANS // 4]:
+                self.plans.pop(old, None)
+        self.plans[key] = plan
+        return plan
+
+    def _resolving(self, inputs: Sequence[Input]) -> Plan:
+        """For inputs with a pending negation or conjugation: computes those first."""
+        del inputs
+
+        def run(given: Sequence[Any]) -> list[torch.Tensor]:
+            plain = [
+                x.resolve_conj().resolve_neg() if isinstance(x, torch.Tensor) else x for x in given
+            ]
+            outputs = self.execute(plain)
+            for x, y in zip(given, plain, strict=True):
+                if x is not y and any(y is out for out in outputs):
+                    x.copy_(y)
+            return outputs
+
+        return run
+
+    def _program(self, inputs: Sequence[Input], sizes: dict[str, int]) -> Program:
+        tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+        kind = next((x.device.type for x in tensors if x.dim()), None)
+        if kind is None:
+            kind = (tensors[0].device if tensors else torch.get_default_device()).type
+        if self._manual is not None:
+            manual = self._manual
+            return self.programs.get_or_create(
+                kind, lambda: compile_scheduled_program(manual, kind)
+            )
+        layouts = tuple(layout_of(x.shape, x.stride()) for x in tensors)
+        if self._prepared is None:
+            self._prepared = prepare(self.fusion)
+        prepared = self._prepared
+        coarse = _coarse_sizes(sizes, device(kind).machine)
+        return self.programs.get_or_create(
+            (kind, layouts, coarse), lambda: compile_program(prepared, layouts, coarse, kind)
+        )
+
+
+def _coarse_sizes(sizes: Mapping[str, int], machine: Any) -> SizeInfo:
+    """Sizes as far as segmentation looks at them: 0, 1, few, and powers of 16."""
+    coarse = {
+        name: size if size < machine.cores else 1 << (size.bit_length() - 1) // 4 * 4
+        for name, size in sizes.items()
+    }
+    return SizeInfo.of(coarse, machine.cores, machine.l2_bytes)
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return tensor.is_neg() or tensor.is_conj()
+
+
+def _key_function(fusion: Fusion) -> Callable[..., object]:
+    """A function of the inputs that makes the key of a call: generated, since it runs every time."""
+    names = [f"x{i}" for i in range(len(fusion.inputs))]
+    parts = []
+    for name, value in zip(names, fusion.inputs, strict=True):
+        if isinstance(value, TensorView):
+            parts += [f"{name}.shape", f"{name}.stride()", f"{name}.dtype", f"{name}.device",
+                      f"{name}.is_neg()"]
+        elif value.dtype.name in ("Double", "Float"):
+            parts.append(f"type({name})")
+        else:
+            parts += [f"type({name})", name]
+    source = f"lambda {', '.join(names)}: ({''.join(part + ', ' for part in parts)})"
+    function: Callable[..., object] = eval(source)  # generated from names and numbers only
+    return function
+
+
+def _add_strides(fusion: Fusion, inputs: Sequence[Input], sizes: dict[str, int]) -> None:
+    """The strides of the inputs, by the names kernels have for them."""
+    for value, given in zip(fusion.inputs, inputs, strict=True):
+        if isinstance(given, torch.Tensor):
+            for d, stride in enumerate(given.stride()):
+                sizes[f"T{value.name}_stride_{d}"] = stride
+
+
+class PlanFactory:
+    """The generated source for one program and one set of kernels."""
+
+    def __init__(self, program: Program, kernels: tuple[BuiltKernel | None, ...]) -> None:
+        self.program, self.kernels = program, kernels
+        self.writer = Writer()
+        self.dynamic = _dynamic_scalars(program.fusion)
+        self._write()
+        names = ", ".join(self.writer.shape_names)
+        lines = "\n".join(f"        {line}" for line in self.writer.body)
+        self.source = f"def make({names}):\n    def plan(inputs):\n{lines}\n    return plan\n"
+        namespace = dict(self.writer.constants)
+        exec(compile(self.source, "<pyfuser plan>", "exec"), namespace)
+        self.make: Callable[..., Plan] = namespace["make"]  # type: ignore[assignment]
+
+    # -- the values of one shape
+
+    def plan(self, sizes: Mapping[str, int], scalars: Mapping[Scalar, Any]) -> Plan:
+        """The plan for these sizes."""
+        names = {s.name: v for s, v in scalars.items()}
+        values: list[object] = []
+        for tensor in self.allocated:
+            shape = tuple(evaluate(a.size, sizes) for a in tensor.axes)
+            values += [shape, _dense_strides(tensor, sizes)]
+        for part, built in zip(self.program.parts, self.kernels, strict=True):
+            if built is None:
+                continue
+            binding = built.bind(sizes)
+            values += [binding.function, *binding.leading]
+            if self._has_scratch(built):
+                values += [max(binding.scratch_bytes, 1), *binding.scratch_offsets]
+            values += binding.trailing
+            for parameter in built.kernel.scalars:
+                if parameter.scalar.name not in self.dynamic:
+                    values.append(_slot(_scalar_value(parameter.scalar, names, sizes)))
+            del part
+        return self.make(*values)
+
+    @staticmethod
+    def _has_scratch(built: BuiltKernel) -> bool:
+        return True
+
+    # -- the source
+
+    def _write(self) -> None:
+        w, fusion = self.writer, self.program.fusion
+        w.constants |= {
+            "empty": self.program.device.empty_strided,
+            "scratch": self.program.device.scratch,
+            "fallback": fallback.run,
+        }
+        self.allocated: list[TensorView] = []
+        local = {value: f"x{i}" for i, value in enumerate(fusion.inputs)}
+        if local:
+            w.body.append(f"{', '.join(local.values())}, = inputs")
+        self._write_scalars(local)
+        last_use = self._last_uses()
+        for number, (part, built) in enumerate(
+            zip(self.program.parts, self.kernels, strict=True)
+        ):
+            if built is None:
+                self._write_fallback(number, part, local)
+            else:
+                self._write_launch(number, part, built, local)
+            dead = [local[t] for t, at in last_use.items() if at == number and t in local]
+            if dead:
+                w.body.append(f"del {', '.join(dead)}")
+        self._write_results(local)
+        # shapes of allocations come first in the values: keep the names in the same order
+        allocated = [n for t in self.allocated for n in (f"shape{t.name}", f"stride{t.name}")]
+        w.shape_names = allocated + w.shape_names
+
+    def _last_uses(self) -> dict[Val, int]:
+        """The number of the last part that reads each tensor between parts."""
+        outputs = set(self.program.fusion.outputs)
+        last: dict[Val, int] = {}
+        for number, part in enumerate(self.program.parts):
+            for tensor in (*part.segment.outputs, *part.segment.inputs):
+                is_input = tensor in self.program.fusion.inputs
+                if isinstance(tensor, TensorView) and not is_input and tensor not in outputs:
+                    last[tensor] = number
+        return last
+
+    def _write_scalars(self, local: dict[Val, str]) -> None:
+        w = self.writer
+        for expr in self.program.fusion.exprs:
+            output = expr.output
+            if not isinstance(output, Scalar) or output.name not in self.dynamic:
+                continue
+            name = f"c{output.name}"
+            w.constants[f"expr{output.name}"] = expr
+            w.constants["evaluate_scalar"] = evaluate_scalar
+            operands = ", ".join(self._scalar_operand(v, local) for v in expr.inputs)
+            w.body.append(f"{name} = evaluate_scalar(expr{output.name}, [{operands}])")
+            local[output] = name
+
+    def _scalar_operand(self, value: Val, local: dict[Val, str]) -> str:
+        if value in local:
+            return local[value]
+        assert isinstance(value, Scalar)
+        if value.constant is not None:
+            return repr(value.constant)
+        raise InternalError(expected("plan", "a scalar that is known", value))
+
+    def _write_launch(
+        self, number: int, part: Part, built: BuiltKernel, local: dict[Val, str]
+    ) -> None:
+        w = self.writer
+        by_name = {
+            v.name: v
+            for v in (*self.program.fusion.tensors, *part.segment.outputs)
+        }
+        for output in part.segment.outputs:
+            self._write_allocation(output, local)
+        arguments = [w.shape_value(f"leading{number}")]
+        function = w.shape_names[-1:]
+        w.shape_names = w.shape_names[:-1] + [f"launch{number}", *function]
+        pointers = [
+            f"{local[by_name[t.buffer.tensor.name]]}.data_ptr()"
+            for t in built.kernel.tensors
+            if t.buffer.tensor is not None
+        ]
+        arguments += pointers
+        w.shape_value(f"bytes{number}")
+        w.body.append(f"s{number} = scratch(bytes{number}) if bytes{number} > 1 else None")
+        w.body.append(f"p{number} = s{number}.data_ptr() if bytes{number} > 1 else 0")
+        for i in range(len(built.kernel.scratch) + 1):
+            arguments.append(f"p{number} + " + w.shape_value(f"offset{number}_{i}"))
+        count = 2 + len(built.kernel.symbols)
+        arguments += [w.shape_value(f"n{number}_{i}") for i in range(count)]
+        for parameter in built.kernel.scalars:
+            arguments.append(self._scalar_argument(number, parameter.scalar, local))
+        w.body.append(f"launch{number}({', '.join(arguments)})")
+
+    def _scalar_argument(self, number: int, scalar: Scalar, local: dict[Val, str]) -> str:
+        if scalar.name not in self.dynamic:
+            return self.writer.shape_value(f"scalar{number}_{scalar.name}")
+        own = next(
+            v for v in local if isinstance(v, Scalar) and v.name == scalar.name
+        )
+        self.writer.constants["slot"] = _slot_of
+        self.writer.constants[f"dtype{scalar.name}"] = scalar.dtype
+        return f"slot({local[own]}, dtype{scalar.name})"
+
+    def _write_allocation(self, tensor: TensorView, local: dict[Val, str]) -> None:
+        name = f"t{tensor.name}"
+        self.writer.constants[f"dtype_of_{name}"] = to_torch(tensor.dtype)
+        self.writer.body.append(
+            f"{name} = empty(shape{tensor.name}, stride{tensor.name}, dtype_of_{name})"
+        )
+        self.allocated.append(tensor)
+        local[tensor] = name
+
+    def _write_fallback(self, number: int, part: Part, local: dict[Val, str]) -> None:
+        w = self.writer
+        w.constants[f"fusion{number}"] = part.fusion
+        inputs = []
+        for value in part.segment.inputs:
+            inputs.append(self._fallback_input(value, local))
+        outputs = [f"t{t.name}" for t in part.segment.outputs]
+        joined = "".join(f"{name}, " for name in outputs)
+        w.body.append(f"{joined}= fallback(fusion{number}, [{', '.join(inputs)}])")
+        local.update(zip(part.segment.outputs, outputs, strict=True))
+
+    def _fallback_input(self, value: Val, local: dict[Val, str]) -> str:
+        if value in local:
+            return local[value]
+        assert isinstance(value, Scalar)
+        if value.constant is not None:
+            return repr(value.constant)
+        raise InternalError(expected("plan", "a value that is known", value))
+
+    def _write_results(self, local: dict[Val, str]) -> None:
+        w, fusion = self.writer, self.program.fusion
+        for output, target in fusion.aliases.items():
+            w.body.append(f"{local[target]}.copy_({local[output]})")
+        results = []
+        for output in fusion.outputs:
+            if output in fusion.hidden_outputs:
+                continue
+            target = fusion.aliases.get(output)
+            results.append(local[output if target is None else target])
+        w.body.append(f"return [{', '.join(results)}]")
+
+
+def _dense_strides(tensor: TensorView, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The strides of an output: dense in the order of its allocation domain."""
+    strides = {}
+    running = 1
+    for axis in reversed(tensor.domain.allocated):
+        strides[axis] = running
+        size = evaluate(axis.size, sizes) if axis.size is not ONE else 1
+        running *= max(size, 1)
+    return tuple(strides[axis] for axis in tensor.axes)
+
+
+def _dynamic_scalars(fusion: Fusion) -> set[int]:
+    """The names of scalars that change from call to call: floating inputs and what follows."""
+    dynamic = {
+        v.name
+        for v in fusion.inputs
+        if isinstance(v, Scalar) and v.dtype.name in ("Double", "Float")
+    }
+    for expr in fusion.exprs:
+        if isinstance(expr.output, Scalar) and _reads(expr, dynamic):
+            dynamic.add(expr.output.name)
+    return dynamic
+
+
+def _reads(expr: Expr, names: set[int]) -> bool:
+    return any(isinstance(v, Scalar) and v.name in names for v in expr.inputs)
+
+
+def _scalar_value(
+    scalar: Scalar, scalars: Mapping[int, Any], sizes: Mapping[str, int]
+) -> int | float:
+    if scalar.name in scalars:
+        return _slot_of(scalars[scalar.name], scalar.dtype)
+    if scalar.extent is not None:
+        return evaluate(scalar.extent, sizes)
+    raise InternalError(expected("plan", "a scalar that is known", scalar))
+
+
+def _slot(value: int | float) -> int | float:
+    return value
+
+
+def _slot_of(value: Any, dtype: Any) -> int | float:
+    """A number as a kernel takes it: floats as doubles, everything else as integers."""
+    number = convert_number(value, dtype)
+    if dtype.name in ("Double", "Float", "Half", "BFloat16"):
+        return float(number)  # type: ignore[arg-type]
+    return int(number)  # type: ignore[arg-type]

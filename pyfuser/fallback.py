@@ -1,0 +1,46 @@
+"""Runs with torch what can't be fused or failed to compile, and says so once.
+
+The evaluator computes a segment expression by expression.  `PYFUSER_STRICT=1` makes a failure to
+compile an error instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from . import options
+from .errors import PyfuserError
+from .ir.fusion import Fusion
+from .ops.binding import Input
+from .ops.evaluator import evaluate
+
+_warned: set[str] = set()
+_lock = threading.Lock()
+
+
+def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
+    """The outputs of a fusion, computed by torch."""
+    return evaluate(fusion, inputs)
+
+
+def report(error: Exception, fusion: Fusion) -> None:
+    """Warns, once for each reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT."""
+    if options.strict():
+        raise error
+    reason = f"{type(error).__name__}: {error}"
+    with _lock:
+        if reason in _warned:
+            return
+        _warned.add(reason)
+    kind = "isn't supported" if isinstance(error, PyfuserError) else "hit a bug of pyfuser"
+    names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
+    warnings.warn(
+        f"pyfuser: a fusion of {names} {kind} and runs through torch instead ({reason}); "
+        "set PYFUSER_STRICT=1 to make this an error",
+        RuntimeWarning,
+        stacklevel=2,
+    )

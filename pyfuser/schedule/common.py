@@ -1,0 +1,214 @@
+"""What the automatic schedulers share: memory order, mergeable axes, forked outputs, recomputation.
+
+Schedulers look at the *leaves* of a fusion, its inputs and outputs, because only those are in global
+memory; what is between lives in registers.  Axes of different tensors are compared by the numbers of
+`acceptance.IterationSpace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.mapping import consumers
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
+from ..ir.fusion import Cloner, Fusion
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from .acceptance import IterationSpace
+from .propagation import parallelize_like
+from .rewrite import cache_before
+
+# Pointwise operations dearer than reading the operands again from a private cache (some 10 cycles a
+# vector); everything else is recomputed rather than kept in a buffer.
+EXPENSIVE = frozenset(
+    "acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv erfcinv lgamma log log10 "
+    "log1p log2 sigmoid sin sinh silu tan tanh pow atan2 fmod remainder mod gcd".split()
+)
+
+
+def is_reduction(expr: Expr | None) -> bool:
+    """True for sums, maxima, welford and the like."""
+    return isinstance(expr, ReductionOp | WelfordOp)
+
+
+def reductions(fusion: Fusion) -> list[TensorView]:
+    """The first output of every reduction, in order."""
+    return [e.tensor_outputs[0] for e in fusion.exprs if is_reduction(e)]
+
+
+def leaves(fusion: Fusion) -> list[TensorView]:
+    """The tensors in global memory."""
+    outputs = [v for v in fusion.outputs if isinstance(v, TensorView)]
+    return list(dict.fromkeys([*fusion.input_tensors, *outputs]))
+
+
+class Leaf:
+    """The memory layout of one leaf, in axis numbers: outermost first, broadcasts left out."""
+
+    def __init__(self, space: IterationSpace, tensor: TensorView) -> None:
+        domain = tensor.domain
+        is_output = tensor.expr is not None
+        self.tensor = tensor
+        self.order: list[int] = []
+        self.contiguous: dict[int, bool] = {}
+        for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
+            if axis.is_broadcast:
+                continue
+            number = space.number(axis)
+            self.order.append(number)
+            self.contiguous[number] = is_output or contiguous is True
+
+    def merges(self, outer: int, inner: int) -> bool:
+        """True when the two axes are one range in memory, or the leaf has neither."""
+        if outer not in self.contiguous or inner not in self.contiguous:
+            return outer not in self.contiguous and inner not in self.contiguous
+        return self.contiguous[outer] and self.order.index(inner) == self.order.index(outer) + 1
+
+
+class Layouts:
+    """The layouts of all leaves of a fusion."""
+
+    def __init__(self, fusion: Fusion) -> None:
+        self.space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
+        self.leaves = [Leaf(self.space, tensor) for tensor in leaves(fusion)]
+
+    def number(self, axis: IterDomain) -> int | None:
+        """The number of an axis; None for broadcasts."""
+        return None if axis.is_broadcast else self.space.number(axis)
+
+    def merges(self, outer: IterDomain, inner: IterDomain) -> bool:
+        """True when two axes may be merged without harm to any leaf's accesses."""
+        a, b = self.number(outer), self.number(inner)
+        if a is None or b is None:
+            return True
+        return all(leaf.merges(a, b) for leaf in self.leaves)
+
+    def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
+        """The axes in the order of the leaf that has most of them, outermost first."""
+        numbers = {self.number(axis): axis for axis in axes}
+        best = max(
+            self.leaves,
+            key=lambda leaf: sum(number in numbers for number in leaf.order),
+            default=None,
+        )
+        if best is None:
+            return list(axes)
+        known = [numbers[n] for n in best.order if n in numbers]
+        rest = [axis for axis in axes if axis not in known]
+        return [*rest, *known]
+
+
+def fork_outputs(scheduled: ScheduledFusion) -> None:
+    """Outputs become copies of registers, so that nothing reads or accumulates in global memory."""
+    fusion = scheduled.fusion
+    for output in dict.fromkeys(fusion.outputs):
+        if not isinstance(output, TensorView) or output.expr is None:
+            continue
+        if not output.uses_list and not is_reduction(output.expr):
+            continue
+        readers = list(output.uses_list)
+        copy = cache_before(scheduled, output)
+        scheduled[copy].memory_type = MemoryType.local
+        for expr in readers:
+            fusion.replace_input(expr, output, copy)
+
+
+def merge_adjacent(
+    scheduled: ScheduledFusion, tensor: TensorView, layouts: Layouts, start: int, stop: int
+) -> int:
+    """Merges loops [start, stop) from the right as far as all leaves allow; returns the new start
+    of the innermost merged range."""
+    schedule = scheduled[tensor]
+    inner = stop - 1
+    last = schedule.loop[inner]
+    while inner > start and layouts.merges(schedule.loop[inner - 1], last):
+        last = schedule.loop[inner - 1]
+        schedule.merge(inner - 1)
+        inner -= 1
+    return inner
+
+
+def merge_range(scheduled: ScheduledFusion, tensor: TensorView, start: int, stop: int) -> None:
+    """Merges loops [start, stop) into one."""
+    for _ in range(stop - start - 1):
+        scheduled[tensor].merge(start)
+
+
+def parallelize_positions(
+    scheduled: ScheduledFusion, reference: TensorView, kinds: dict[int, ParallelType]
+) -> None:
+    """Marks loops of the reference and the same loops of every other tensor."""
+    for position, kind in kinds.items():
+        scheduled[reference].parallelize(position, kind)
+    parallelize_like(scheduled, reference)
+
+
+def recompute_cheap(fusion: Fusion) -> None:
+    """Gives each reader its own copy of a cheap tensor that would else be kept across a reduction.
+
+    Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
+    After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
+    """
+    after_reduction = _downstream_of_reductions(fusion)
+    for expr in reversed(list(fusion.exprs)):
+        tensors = expr.tensor_outputs
+        if len(tensors) != 1 or is_reduction(expr) or tensors[0] in fusion.outputs:
+            continue
+        tensor = tensors[0]
+        readers = list(tensor.uses_list)
+        if len(readers) < 2 or (isinstance(expr, PointwiseOp) and expr.op in EXPENSIVE):
+            continue
+        if not expr.tensor_inputs or not _is_kept(tensor, after_reduction):
+            continue
+        for reader in readers[1:]:
+            _give_copy(fusion, expr, tensor, reader)
+
+
+def _downstream_of_reductions(fusion: Fusion) -> dict[TensorView, set[TensorView]]:
+    """For each tensor the reductions it depends on."""
+    depends: dict[TensorView, set[TensorView]] = {}
+    for expr in fusion.exprs:
+        found: set[TensorView] = set()
+        for tensor in expr.tensor_inputs:
+            found |= depends.get(tensor, set())
+            if is_reduction(tensor.expr):
+                found.add(tensor)
+        for tensor in expr.tensor_outputs:
+            depends[tensor] = found
+    return depends
+
+
+def _is_kept(tensor: TensorView, depends: dict[TensorView, set[TensorView]]) -> bool:
+    """True when one reader leads to a reduction that another one's result depends on."""
+    reached = [_reach(c) for _, c in consumers(tensor)]
+    for i, one in enumerate(reached):
+        into = {t for t in one if is_reduction(t.expr)}
+        for j, other in enumerate(reached):
+            if i != j and any(depends.get(t, set()) & into for t in other):
+                return True
+    return False
+
+
+def _reach(tensor: TensorView) -> set[TensorView]:
+    found: set[TensorView] = set()
+    pending = [tensor]
+    while pending:
+        current = pending.pop()
+        if current not in found:
+            found.add(current)
+            pending += [c for _, c in consumers(current)]
+    return found
+
+
+def _give_copy(fusion: Fusion, expr: Expr, tensor: TensorView, reader: Expr) -> None:
+    cloner = Cloner(fusion, fusion)
+    for value in expr.inputs:
+        cloner.values[value] = value
+    domain = cloner.domain(tensor.domain)
+    for axis in cloner.axes.values():
+        axis.name = fusion.ids.next_name
+        fusion.ids.next_name += 1
+    copy = fusion.new_tensor(domain, tensor.dtype)
+    fusion.insert_expr(expr.rebuild(expr.inputs, (copy,)), reader)
+    fusion.replace_input(reader, tensor, copy)

@@ -1,0 +1,69 @@
+"""The outer persistent scheduler: normalisations along an outer axis, a block of columns a task.
+
+    [reduced | columns]  ->  [task: columns][serial: rows][unroll][lanes]
+
+A block is unroll * lanes columns wide, so that its rows are whole cache lines and its results stay
+in registers; the passes after the first find the block in the L2 cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..ir.domains import ParallelType
+from ..ir.fusion import Fusion
+from ..ir.schedule import ScheduledFusion
+from .common import (
+    Layouts,
+    fork_outputs,
+    merge_adjacent,
+    parallelize_positions,
+    recompute_cheap,
+    reductions,
+)
+from .inlining import inline_most
+from .pointwise import widest_bytes
+from .propagation import transform_like
+from .reduction import ReductionParameters, split_axes
+
+
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
+    """Four vectors of columns: enough lines in flight, few enough for registers."""
+    del sizes
+    lanes = machine.lanes(widest_bytes(fusion))
+    return ReductionParameters(False, lanes, 4, 4 * lanes, 1)
+
+
+def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
+    """The loops; see the module's text."""
+    copy, _ = fusion.clone()
+    recompute_cheap(copy)
+    scheduled = ScheduledFusion(copy, scheduler="outer_persistent", parameters=parameters)
+    fork_outputs(scheduled)
+    layouts = Layouts(copy)
+    reference = reductions(copy)[0]
+    own = scheduled[reference]
+    axes, _ = split_axes(reference, layouts)
+    kept = [a for a in axes if not a.is_reduction]
+    own.loop = [*kept, *(a for a in axes if a.is_reduction)]
+    inner = merge_adjacent(scheduled, reference, layouts, 0, len(kept))
+    for _ in range(inner - 1):
+        own.merge(0)
+    outer = 1 if inner else 0
+    merge_adjacent(scheduled, reference, layouts, outer + 1, len(own.loop))
+    own.split(outer, parameters.lanes)
+    own.split(outer, parameters.unroll)
+    last = len(own.loop) - 1
+    own.reorder({outer + 1: last - 1, outer + 2: last})
+    kinds = {
+        outer: ParallelType.grid_x,
+        last - 1: ParallelType.unroll,
+        last: ParallelType.block_x,
+    }
+    if outer:
+        kinds[0] = ParallelType.grid_y
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, kinds)
+    inline_most(scheduled)
+    return scheduled

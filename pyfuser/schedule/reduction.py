@@ -1,0 +1,192 @@
+"""The reduction scheduler: one or more reductions over the same axes, and what is around them.
+
+Inner (the innermost axis in memory is reduced), rows are tasks:
+
+    [row | other reduced axes | range]  ->  [task: row][serial...][serial][unroll][lanes]
+    rfactor of the serial loops: unroll * lanes partial results stay in registers
+
+Outer (the innermost axis is kept), tasks are blocks of columns; several rows are added in registers
+before they are added to the block's results, which stay in the L1 cache:
+
+    [reduced | columns]  ->  [task: columns][serial: rows][serial][lanes][unroll: rows]
+
+With few tasks the reduced axes are cut over the grid too, into partial results in scratch memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.fusion import Fusion
+from ..ir.scalars import evaluate, product
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import TensorView
+from .common import Layouts, fork_outputs, merge_adjacent, parallelize_positions, reductions
+from .inlining import inline_most
+from .pointwise import widest_bytes
+from .propagation import transform_like
+from .rewrite import rfactor
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionParameters:
+    """inner      the innermost axis is reduced
+    lanes      elements of one vector
+    unroll     vectors (inner) or rows (outer) a step, written out
+    block      columns a task takes (outer)
+    parts      pieces that the reduced axes are cut into over the grid; 1: they are not
+    """
+
+    inner: bool
+    lanes: int
+    unroll: int
+    block: int
+    parts: int
+
+
+def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], bool]:
+    """The axes of a reduction in memory order, and whether the innermost is reduced."""
+    axes = layouts.memory_order(tensor.domain.logical)
+    return axes, bool(axes) and axes[-1].is_reduction
+
+
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
+    """Tasks for every core several times over; results of an outer reduction in half of L1."""
+    tensor = reductions(fusion)[0]
+    layouts = Layouts(fusion)
+    axes, inner = split_axes(tensor, layouts)
+    kept = evaluate(product(a.extent for a in axes if not a.is_reduction), sizes)
+    reduced = evaluate(product(a.extent for a in axes if a.is_reduction), sizes)
+    lanes = machine.lanes(widest_bytes(fusion))
+    parts = 4 * machine.cores
+    enough_work = kept * reduced >= 64 << 10  # less is done before another thread has woken up
+    if inner:
+        few = kept < 2 * machine.cores
+        return ReductionParameters(True, lanes, 4, 0, parts if few and enough_work else 1)
+    block = _block(fusion, kept, lanes, machine)
+    few = kept < 2 * machine.cores * block
+    return ReductionParameters(False, lanes, 4, block, parts if few and enough_work else 1)
+
+
+def _block(fusion: Fusion, columns: int, lanes: int, machine: Any) -> int:
+    """Columns of a task: a power of two whose results take at most half of the L1 cache."""
+    most = machine.l1_bytes // 2 // (4 * max(len(reductions(fusion)), 1))
+    block = lanes
+    while block * 2 <= most and block < columns and block < 2048:
+        block *= 2
+    return block
+
+
+def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
+    """The loops; see the module's text."""
+    copy, _ = fusion.clone()
+    scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
+    fork_outputs(scheduled)
+    layouts = Layouts(copy)
+    reference = reductions(copy)[0]
+    if parameters.inner:
+        schedule_inner(scheduled, reference, layouts, parameters)
+    else:
+        _schedule_outer(scheduled, reference, layouts, parameters)
+    return scheduled
+
+
+def arrange(
+    scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts
+) -> tuple[int, int]:
+    """Loops [kept axes, merged][other reduced axes][innermost reduced range] of a reduction.
+
+    Returns (number of kept loops: 0 or 1, number of other reduced loops).
+    """
+    own = scheduled[reference]
+    axes, _ = split_axes(reference, layouts)
+    kept = [a for a in axes if not a.is_reduction]
+    reduced = [a for a in axes if a.is_reduction]
+    own.loop = [*kept, *reduced]
+    for _ in range(len(kept) - 1):
+        own.merge(0)
+    rows = 1 if kept else 0
+    inner = merge_adjacent(scheduled, reference, layouts, rows, len(own.loop))
+    return rows, inner - rows
+
+
+def schedule_inner(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    layouts: Layouts,
+    parameters: ReductionParameters,
+) -> None:
+    """[row][other reduced][part][serial][unroll][lanes], partial results in registers."""
+    own = scheduled[reference]
+    rows, others = arrange(scheduled, reference, layouts)
+    kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
+    position = rows + others
+    if parameters.parts > 1:
+        own.split(position, parameters.lanes * parameters.unroll)
+        own.split(position, parameters.parts, inner_split=False)
+        own.split(position + 2, parameters.lanes)
+        own.reorder({position: rows})
+        kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
+        serial = list(range(rows + 1, position + 2))
+        position += 2
+    else:
+        own.split(position, parameters.lanes)
+        own.split(position, parameters.unroll)
+        serial = list(range(rows, position + 1))
+        position += 1
+    kinds[position] = ParallelType.unroll
+    kinds[position + 1] = ParallelType.block_x
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, kinds)
+    for tensor in reductions(scheduled.fusion):
+        rfactor(scheduled, tensor, serial)
+    inline_most(scheduled)
+
+
+def _schedule_outer(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    layouts: Layouts,
+    parameters: ReductionParameters,
+) -> None:
+    """[columns: task][part][rows][columns: serial][lanes][rows: unroll]."""
+    own = scheduled[reference]
+    axes, _ = split_axes(reference, layouts)
+    kept = [a for a in axes if not a.is_reduction]
+    reduced = [a for a in axes if a.is_reduction]
+    own.loop = [*kept, *reduced]
+    inner = merge_adjacent(scheduled, reference, layouts, 0, len(kept))
+    for _ in range(inner - 1):
+        own.merge(0)
+    outer = 1 if inner else 0  # kept axes that can't join the columns
+    first = outer + 1
+    last = merge_adjacent(scheduled, reference, layouts, first, len(own.loop))
+    kinds: dict[int, ParallelType] = {outer: ParallelType.grid_x}
+    if outer:
+        kinds[0] = ParallelType.grid_y
+    own.split(last, parameters.unroll)
+    unrolled = last + 1
+    if parameters.parts > 1:
+        own.split(last, parameters.parts, inner_split=False)
+        own.reorder({last: first})
+        kinds[first] = ParallelType.grid_z
+        unrolled += 1
+    own.split(outer, parameters.block)
+    own.split(outer + 1, parameters.lanes)
+    unrolled += 2
+    # [outer][columns task][columns serial][lanes][part][rows...][rows unrolled]
+    own.reorder({outer + 1: unrolled - 2, outer + 2: unrolled - 1})
+    shifted = {p if p <= outer else p: k for p, k in kinds.items()}
+    if parameters.parts > 1:
+        del shifted[first]
+        shifted[outer + 1] = ParallelType.grid_z
+    shifted[unrolled - 1] = ParallelType.block_x
+    shifted[unrolled] = ParallelType.unroll
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, shifted)
+    for tensor in reductions(scheduled.fusion):
+        rfactor(scheduled, tensor, [unrolled])
+    inline_most(scheduled)

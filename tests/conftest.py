@@ -1,0 +1,34 @@
+"""Fixtures that all tests share: golden texts, kept in tests/golden/.
+
+`golden("name.txt", text)` compares with the file; `pytest --update-golden` writes it instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_FOLDER = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that rewrites golden texts."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite the texts in tests/golden")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the file of a name in tests/golden, or writes it there."""
+
+    def compare(name: str, text: str) -> None:
+        path = _FOLDER / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"{path.name}: run pytest --update-golden to write it"
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare

@@ -1,0 +1,196 @@
+"""The command line: what `show` records and prints, the op table, doctor's findings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyfuser.__main__ import main
+from pyfuser.command_line import doctor, show
+from pyfuser.ops.table import OPS, REDUCTIONS
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = """
+import sys
+import torch
+from pyfuser import FusionDefinition, ParallelType
+"""
+DEFINE = """
+with FusionDefinition() as fd:
+    x = fd.define_tensor(shape=[-1, 3], contiguity=True)
+    fd.add_output(fd.ops.mul(x, 2.0))
+"""
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(HEADER + text, encoding="utf-8")
+    return str(path)
+
+
+def test_an_executed_definition_is_recorded_with_its_inputs(tmp_path: Path) -> None:
+    text = DEFINE + "(y,) = fd.execute([torch.ones(4, 3)])\nassert y.sum() == 24\n"
+    (recorded,) = show.record(script(tmp_path, text))
+    assert recorded.inputs is not None
+    assert recorded.inputs[0].shape == (4, 3)
+    assert not recorded.by_hand
+
+
+def test_a_loop_over_one_definition_is_recorded_once(tmp_path: Path) -> None:
+    text = DEFINE + "for n in (4, 5, 6):\n    fd.execute([torch.ones(n, 3)])\n"
+    (recorded,) = show.record(script(tmp_path, text))
+    assert recorded.inputs is not None
+    assert recorded.inputs[0].shape == (4, 3)
+
+
+def test_definitions_that_are_not_executed_are_recorded(tmp_path: Path) -> None:
+    recorded = show.record(script(tmp_path, DEFINE + DEFINE))
+    assert [each.inputs for each in recorded] == [None, None]
+
+
+def test_a_failing_definition_is_not_recorded(tmp_path: Path) -> None:
+    text = """
+try:
+    with FusionDefinition() as fd:
+        raise ValueError("no fusion")
+except ValueError:
+    pass
+"""
+    assert show.record(script(tmp_path, text)) == []
+
+
+def test_the_script_sees_its_arguments_and_prints_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show.record(script(tmp_path, "print(sys.argv[1:], __name__)"), ["one", "two"])
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "['one', 'two'] __main__\n"
+
+
+def test_recording_leaves_the_interface_as_it_was(tmp_path: Path) -> None:
+    execute = show.FusionDefinition.execute
+    with pytest.raises(ZeroDivisionError):
+        show.record(script(tmp_path, "1 / 0"))
+    assert show.FusionDefinition.execute is execute
+
+
+def test_made_up_inputs_fit_the_definition(tmp_path: Path) -> None:
+    text = """
+with FusionDefinition() as fd:
+    x = fd.define_tensor(shape=[-1, 3, 1], contiguity=[True, True, None], stride_order=[0, 2, 1])
+    s = fd.define_scalar(None)
+    fd.add_output(fd.ops.mul(x, s))
+"""
+    (recorded,) = show.record(script(tmp_path, text))
+    tensor, number = (show.made_up(value) for value in recorded.definition.fusion.inputs())
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.shape == (100, 3, 1)
+    assert tensor.stride(0) == 1
+    assert number == 1.0
+
+
+@pytest.mark.parametrize("stage", ["fusion", "preseg", "segments", "scheduled", "kernel", "llvm"])
+def test_show_prints_a_stage(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(ROOT / "docs" / "examples" / "softmax.py")
+    assert main(["show", path, "--stage", stage]) == 0
+    heading, _, text = capsys.readouterr().out.partition("\n")
+    assert heading == f"# fusion 1 of 1, {stage}, cpu"
+    assert text.strip()
+
+
+def test_show_prints_all_stages_in_the_order_of_the_flow(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", str(ROOT / "docs" / "examples" / "schedule.py")]) == 0
+    out = capsys.readouterr().out
+    headings = [line.split(", ")[1] for line in out.splitlines() if line.startswith("# fusion 1")]
+    assert headings == [stage for stage in show.STAGES if stage in headings]
+    assert {"fusion", "scheduled", "kernel", "llvm"} <= set(headings)
+
+
+def test_show_prints_cuda_where_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(ROOT / "docs" / "examples" / "schedule.py")
+    assert main(["show", path, "--device", "sm_90", "--stage", "cuda"]) == 0
+    assert "__global__" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["missing.py"], 2, "show: expected a script, got missing.py"),
+        (["missing.py", "--device", "gpu"], 2, "show: expected the device cpu or sm_NN, got gpu"),
+    ],
+)
+def test_show_says_what_is_wrong_with_its_arguments(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", *arguments]) == status
+    assert capsys.readouterr().err.strip() == message
+
+
+def test_show_says_that_a_script_defines_no_fusion(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", script(tmp_path, "")]) == 1
+    assert "expected a FusionDefinition in" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_show_refuses_a_stage_that_the_device_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", script(tmp_path, DEFINE), "--stage", "cuda"]) == 1
+    assert "show: expected one of fusion, " in capsys.readouterr().err
+
+
+def test_ops_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in (*OPS, *REDUCTIONS):
+        assert any(line.startswith(f"| `{name}` |") for line in lines)
+
+
+def test_ops_prints_tables_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(OPS)} pointwise ops" in out
+    assert f"{len(REDUCTIONS)} reductions" in out
+
+
+def test_doctor_finds_versions_and_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.kernel").write_bytes(bytes(2048))
+    monkeypatch.setenv("PYFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("PYFUSER_DISABLE_CACHE", raising=False)
+    monkeypatch.setattr(doctor, "_BANDWIDTH_BYTES", 1 << 20)
+    found = {finding.what: finding.found for finding in doctor.findings()}
+    assert found["torch"] == torch.__version__
+    assert found["disk cache"] == f"{tmp_path}: 1 kernels, 2 KiB"
+    assert found["copy bandwidth"].endswith(" GB/s")
+
+
+def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("PYFUSER_DISABLE_CACHE", "1")
+    monkeypatch.setattr(doctor, "_BANDWIDTH_BYTES", 1 << 20)
+    remedies = {finding.what: finding.remedy for finding in doctor.findings()}
+    assert "C++17 compiler" in remedies["C++ compiler"]
+    assert remedies["NVIDIA GPU"]
+    assert remedies["disk cache"] == "unset PYFUSER_DISABLE_CACHE"
+
+
+def test_the_module_runs_as_a_program() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "pyfuser", "ops", "--markdown"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert "| `tanh` |" in result.stdout

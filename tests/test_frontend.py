@@ -1,0 +1,579 @@
+"""The nvfuser_direct interface: definitions, handles, caches, scripts, and its error messages.
+
+The engine is replaced by the eager evaluator here, so that these tests are of the front end alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pyfuser as nvfuser_direct
+from pyfuser import (
+    DataType,
+    Fusion,
+    FusionDefinition,
+    FusionGuard,
+    LRUCache,
+    LruFusionCache,
+    MemoryType,
+    ParallelType,
+    compute_tensor_descriptor,
+)
+from pyfuser.errors import (
+    DefinitionError,
+    InputError,
+    PyfuserError,
+    ScheduleError,
+    UnsupportedError,
+)
+from pyfuser.frontend.define import define_scalar, define_tensor
+from pyfuser.ir.verify import verify_fusion, verify_scheduled
+from pyfuser.ops.evaluator import evaluate
+
+
+class Engine:
+    """Stands in for the compiled fusion; counts what was made and run."""
+
+    made = 0
+    calls = 0
+
+    def __init__(self, fusion: Any) -> None:
+        Engine.made += 1
+        self.fusion = fusion
+
+    def execute(self, inputs: list[Any]) -> list[torch.Tensor]:
+        Engine.calls += 1
+        return evaluate(self.fusion, inputs)
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Engine]]:
+    module = types.ModuleType("pyfuser.interface")
+    module.CompiledFusion = Engine  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyfuser.interface", module)
+    Engine.made = Engine.calls = 0
+    yield Engine
+
+
+def doubled() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.mul(x, 2.0))
+    return fd
+
+
+# -- defining tensors
+
+
+def axes_of(tensor: Any) -> list[str]:
+    return [f"{axis.iter_type.value}{axis.size}" for axis in tensor.domain.logical]
+
+
+def test_shapes_and_contiguity() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 0, 1, 5], contiguity=True, dtype=DataType.Half)
+        assert axes_of(x) == ["ii0", "i0", "b1", "i5"]
+        assert x.domain.contiguity == [True, True, None, True]
+        assert fd.define_tensor([-1, 1]).domain.contiguity == [False, None]
+        expanded = fd.define_tensor(shape=[-1, 6], contiguity=[True, None])
+        assert axes_of(expanded) == ["ii2", "b6"]
+        assert fd.define_tensor([]).ndim == 0
+
+
+def test_stride_order_makes_an_allocation_domain() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([2, 3, 4], contiguity=[True, False, True], stride_order=[0, -1, 1])
+        a, b, c = x.domain.logical
+        assert x.domain.allocation == [b, c, a]
+        assert x.domain.contiguity == [True, False, True]
+        assert fd.define_tensor([2, 3], stride_order=[1, 0]).domain.allocation is None
+
+
+def test_strides_overload() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([4, 1, 3], [1, 12, 4], dtype=DataType.Int)
+        assert axes_of(x) == ["ii0", "b1", "ii1"]
+        assert x.domain.contiguity == [None, True, True]
+        y = fd.define_tensor(sizes=[4, 2], strides=[2, 1], static_sizes=True)
+        assert axes_of(y) == ["i4", "i2"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "contiguity", "order"),
+    [
+        ([2, 3, 4], [12, 4, 1], [True, True, True], [2, 1, 0]),
+        ([2, 3, 4], [1, 2, 6], [True, True, True], [0, 1, 2]),
+        ([2, 3, 4], [24, 8, 2], [True, True, False], [2, 1, 0]),
+        ([2, 3, 4], [15, 5, 1], [True, False, True], [2, 1, 0]),
+        ([2, 1, 4], [4, 4, 1], [True, None, True], [2, 1, 0]),
+        ([2, 3, 4], [4, 0, 1], [True, None, True], [2, 1, 0]),
+        ([5, 2, 3], [0, 1, 2], [None, True, True], [2, 0, 1]),
+        ([], [], [], []),
+    ],
+)
+def test_compute_tensor_descriptor(
+    sizes: list[int], strides: list[int], contiguity: list[bool | None], order: list[int]
+) -> None:
+    assert compute_tensor_descriptor(sizes, strides) == (contiguity, order)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"shape": [-2]}, DefinitionError,
+         r"The value -2 at index 0 was neither symbolic\(-1\), zero_element\(0\), broadcast\(1\), "
+         r"or static\(>1\)."),
+        ({"shape": [1.5]}, TypeError, "define_tensor: expected a shape of 64-bit integers"),
+        ({"shape": [2**63]}, TypeError, "define_tensor: expected a shape of 64-bit integers"),
+        ({"shape": [2, 3], "contiguity": [True] * 3}, DefinitionError,
+         r"Length of contiguity argument \(3\) must match that of shape argument \(2\)"),
+        ({"shape": [2, 3], "stride_order": [0]}, DefinitionError,
+         r"Length of stride_order argument \(1\) must match that of shape argument \(2\)"),
+        ({"shape": [2, 3], "stride_order": [0, 2]}, DefinitionError,
+         r"stride_order entries in \[-2, 1\], got 2"),
+        ({"shape": [2, 3], "stride_order": [1, -1]}, DefinitionError, "entries that differ"),
+        ({"shape": [2], "is_cpu": True}, DefinitionError,
+         "CPU non-scalar tensor is not supported!"),
+        ({"sizes": [2], "strides": [1, 1]}, DefinitionError, "as many strides as sizes"),
+        ({"sizes": [2], "strides": [-1]}, DefinitionError, "strides of at least 0"),
+    ],
+)  # fmt: skip
+def test_errors_of_define_tensor(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with FusionDefinition() as fd, pytest.raises(error, match=message):
+        fd.define_tensor(**arguments)
+
+
+def test_from_pytorch_reads_layout_off_the_tensor() -> None:
+    with FusionDefinition() as fd:
+        x = fd.from_pytorch(torch.empty(2, 1, 3, dtype=torch.bfloat16).transpose(0, 2))
+        assert x.dtype is DataType.BFloat16
+        assert axes_of(x) == ["ii0", "b1", "ii1"]
+        assert x.domain.allocation is not None
+        assert axes_of(fd.from_pytorch(torch.empty(2, 3), static_sizes=True)) == ["i2", "i3"]
+        assert fd.from_pytorch(torch.tensor(1.0)).is_cpu_scalar
+        with pytest.raises(ValueError, match="Found unsupported device meta"):
+            fd.from_pytorch(torch.empty(2, device="meta"))
+
+
+def test_define_scalar() -> None:
+    with FusionDefinition() as fd:
+        a = fd.define_scalar()
+        b = fd.define_scalar(dtype=DataType.Int)
+        c = fd.define_scalar(DataType.Float)
+        assert [s.dtype for s in (a, b, c)] == [DataType.Double, DataType.Int, DataType.Float]
+        assert fd.define_scalar(True).dtype is DataType.Bool
+        assert fd.define_scalar(3, DataType.Int32).constant == 3
+        vector = fd.define_vector(2)
+        assert fd.fusion.inputs() == [a, b, c, *vector]
+        with pytest.raises(TypeError, match="define_scalar: expected a Python number"):
+            fd.define_scalar("x")
+
+
+# -- guards and operations
+
+
+def test_guards_nest_and_end_when_dropped() -> None:
+    outer, inner = Fusion(), Fusion()
+    guard = FusionGuard(outer)
+    a = define_tensor([-1])
+    nested = FusionGuard(inner)
+    b = define_scalar(1)
+    assert a.fusion is outer.graph and b.fusion is inner.graph
+    del nested
+    gc.collect()
+    assert define_scalar(1).fusion is outer.graph
+    del guard
+    gc.collect()
+    with pytest.raises(DefinitionError, match="define_tensor: expected an active FusionGuard"):
+        define_tensor([-1])
+
+
+def test_operations_take_the_interface_names() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1])
+        fd.ops.sum(arg=x, dims=[0], keepdim=True, dtype=DataType.Double)
+        fd.ops.sum(x, dim=1)
+        assert fd.ops.sum(x, DataType.Double).dtype is DataType.Double
+        fd.ops.clamp(x, min=0.0, max=1.0)
+        fd.ops.where(condition=fd.ops.gt(x, 0), x=x, y=0.0)
+        fd.ops.sub(lhs=x, rhs=1)
+        with pytest.raises(DefinitionError, match="sub: expected operands"):
+            fd.ops.sub(x, right=1)
+        with pytest.raises(UnsupportedError, match="matmul: expected an operation"):
+            fd.ops.matmul(x, x)
+        with pytest.raises(AttributeError, match="ops: expected the name of an operation"):
+            fd.ops.no_such_operation  # noqa: B018
+        assert set(dir(fd.ops)) >= {"add", "sum", "reshape"}
+
+
+def test_packages_carry_the_interface_functions() -> None:
+    from pyfuser.ops import builders
+    from pyfuser.schedule import registry
+
+    assert builders.reshape is not nvfuser_direct.ops.reshape
+    assert registry.SCHEDULERS and callable(nvfuser_direct.schedule.inline_most)
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        assert nvfuser_direct.ops.neg(x).definition().name == "neg"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in nvfuser_direct.__all__:
+        assert getattr(nvfuser_direct, name) is not None
+    assert str(DataType.Float) == "DataType.Float"
+    assert getattr(MemoryType, "global") is MemoryType.global_
+    entries = getattr(nvfuser_direct.SchedulerType, "__entries")
+    assert entries["pointwise"][0] is nvfuser_direct.SchedulerType.pointwise
+
+
+# -- executing
+
+
+def test_execute_and_its_thin_second_call(engine: type[Engine]) -> None:
+    fd = doubled()
+    x = torch.randn(2, 3)
+    assert torch.equal(fd.execute([x])[0], x * 2)
+    fd._prepare = None  # type: ignore[assignment,method-assign]  # must not be needed again
+    assert torch.equal(fd.execute([x])[0], x * 2)
+    assert (engine.made, engine.calls) == (1, 2)
+    assert fd.fec.fusion() is fd.fusion and "_fusion" not in vars(fd)
+
+
+def test_nested_inputs_are_flattened() -> None:
+    with FusionDefinition() as fd:
+        a, s = fd.define_tensor([-1]), fd.define_scalar()
+        fd.add_output(fd.ops.mul(a, s))
+    x = torch.randn(3)
+    assert torch.equal(fd.execute([[x, (2.0,)]])[0], x * 2)
+    with pytest.raises(InputError, match="expected 2 inputs, got 1"):
+        fd.execute([x])
+
+
+def test_definition_errors_of_execute() -> None:
+    with pytest.raises(NotImplementedError, match="Fusion does not exist!"):
+        FusionDefinition().execute([])
+    with FusionDefinition() as fd:
+        fd.define_tensor([-1])
+    assert fd.validate_definition() == (False, "Fusion is empty!")
+    with pytest.raises(NotImplementedError, match="Fusion is empty!"):
+        fd.execute([torch.randn(2)])
+    with pytest.raises(RuntimeError, match="Unrecognized enable_option: fast"):
+        doubled().execute([torch.randn(2, 2)], _enable_options=["fast"])
+    with pytest.raises(RuntimeError, match="Unrecognized disable_option: fast"):
+        doubled().execute([torch.randn(2, 2)], _disable_options=["fast"])
+    with pytest.raises(InputError, match="execute: expected a CPU or CUDA device, got meta"):
+        doubled().execute([torch.randn(2, 2)], device="meta")
+    with (
+        FusionDefinition() as fd,
+        pytest.raises(DefinitionError, match="add_output: expected a te"),
+    ):
+        fd.add_output(fd.define_scalar(1))
+    assert doubled().validate_definition() == (True, None)
+
+
+def test_manual_and_automatic_execution_exclude_each_other() -> None:
+    fd = doubled()
+    fd.execute([torch.randn(2, 2)])
+    with pytest.raises(AssertionError, match="FusionExecutorCache already exists!"):
+        fd.manual_execute([torch.randn(2, 2)])
+    fd = doubled()
+    fd.ke = nvfuser_direct.KernelExecutor()
+    with pytest.raises(AssertionError, match="KernelExecutor already exists!"):
+        fd.execute([torch.randn(2, 2)])
+
+
+def test_exception_in_a_definition_is_printed_and_raised(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(ZeroDivisionError), FusionDefinition():
+        _ = 1 // 0
+    assert "ZeroDivisionError" in capsys.readouterr().out
+    with pytest.raises(DefinitionError):
+        define_tensor([-1])
+
+
+def test_manual_execution_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    class Kernel:
+        def __init__(self, scheduled: Any, inputs: Any) -> None:
+            verify_scheduled(scheduled)
+            compiled.append(scheduled)
+
+        def run(self, inputs: list[Any]) -> list[torch.Tensor]:
+            return [inputs[0] * 2]
+
+    module = types.ModuleType("pyfuser.compiler")
+    module.compile_scheduled = Kernel  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pyfuser.compiler", module)
+    fd = doubled()
+    fd.fusion.outputs()[0].split(0, 4)  # type: ignore[attr-defined]
+    x = torch.randn(3, 4)
+    fd.manual_validate([x])
+    fd.manual_execute([x])
+    assert compiled == [fd.fusion.user_schedule]
+    with pytest.raises(ScheduleError, match="does not support the Fusion provided"):
+        nvfuser_direct.KernelExecutor().compile(Fusion())
+    with pytest.raises(ScheduleError, match="run: expected a compiled kernel"):
+        nvfuser_direct.KernelExecutor().run([x])
+
+
+# -- validation
+
+
+def test_validate_compares_with_the_evaluator_or_references() -> None:
+    fd = doubled()
+    x = torch.randn(4, 4)
+    assert torch.equal(fd.validate([x])[0], x * 2)
+    fd.validate([x], [x * 2])
+    with pytest.raises(AssertionError, match="validate: expected output 0 within"):
+        fd.validate([x], [x * 2.1])
+    with pytest.raises(AssertionError, match=r"output 0 of shape \(4,\)"):
+        fd.validate([x], [x[0]])
+    with pytest.raises(InputError, match="validate: expected 1 references, got 2"):
+        fd.validate([x], [x, x])
+
+
+def test_tolerances_grow_with_the_reduction() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1])
+        fd.add_output(fd.ops.neg(x))
+        fd.add_output(fd.ops.sum(x, 1))
+        fd.add_output(fd.ops.cast(fd.ops.sum(x), DataType.BFloat16))
+        fd.add_output(fd.ops.cast(x, DataType.Int))
+    bounds = nvfuser_direct.get_val_tolerances(fd.fusion, [torch.zeros(4, 8)])
+    assert bounds[0] == (1.68222e-06, 2.23704e-06)
+    assert bounds[1] == (2.95788e-06, 2.95788e-06 * 0.01)
+    assert bounds[2][0] == pytest.approx(0.155334 * 2, rel=1) and bounds[3] == (0, 0)
+    assert bounds[2][0] == pytest.approx(10 * 0.0156269)
+
+
+# -- text, scripts, caches
+
+
+def test_repr_and_repro_scripts_run() -> None:
+    with FusionDefinition() as fd:
+        x, s = fd.define_tensor([-1, -1]), fd.define_scalar()
+        fd.add_output(fd.ops.mul(x, s))
+    with pytest.raises(AssertionError, match=r"save_repro_inputs=True\) was not executed"):
+        fd.last_repro_script()
+    inputs = [torch.randn(6, 4)[:, ::2], float("inf")]
+    fd.execute(inputs, save_repro_inputs=True)
+    script = fd.last_repro_script()
+    assert ".as_strided((6, 2), (4, 2))" in script and 'float("inf")' in script
+    names: dict[str, Any] = {}
+    exec(script, names)
+    assert names["inputs"][0].stride() == (4, 2) and Engine.made == 2
+    assert "inputs = [" not in fd.repro_script_for()
+    assert "make_tensor((2, 3)" in fd.repro_script_for([torch.zeros(2, 3), 1.0])
+
+
+def test_print_math_shows_live_expressions() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        fd.ops.exp(x)
+        fd.add_output(fd.ops.neg(x))
+    text = fd.fusion.print_math()
+    assert text.startswith(
+        "Inputs:\n  T0_g_float[iS0{i0}]\nOutputs:\n  T2_g_float[iS2{i0}]\n\n%kern"
+    )
+    assert text.endswith("} // %kernel_math \n\n") and "exp" not in text
+    assert "exp" in fd.fusion.print_math(from_outputs_only=False)
+
+
+def test_equal_definitions_are_equal_fusions() -> None:
+    assert doubled().fusion == doubled().fusion
+    assert hash(doubled().fusion) == hash(doubled().fusion)
+    assert doubled().fusion != Fusion()
+    assert [type(v).__name__ for v in doubled().fusion.vals()] == [
+        "TensorView",
+        "Scalar",
+        "TensorView",
+    ]
+
+
+def test_lru_cache_statistics() -> None:
+    cache = LruFusionCache(max_fusions=10)
+
+    @cache
+    def define(op: str) -> FusionDefinition:
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([-1])
+            fd.add_output(getattr(fd.ops, op)(x))
+        return fd
+
+    assert define.stats() == "Max Fusions Allowed: 10\nThe fusion cache is empty.\n"  # type: ignore[attr-defined]
+    executors = {define(op).fec for _ in range(5) for op in ("neg", "exp")}
+    assert len(executors) == define.num_fusions() == 2  # type: ignore[attr-defined]
+    assert define.stats() == (  # type: ignore[attr-defined]
+        "Max Fusions Allowed: 10\nTotal Fusions in Cache: 2\nTotal Unique Fusions Compiled: 2\n"
+        "Cache Hits by LRU ordering:\n\t0 -> 4 hits\n\t1 -> 4 hits\n"
+        "Cache Lookups: 10\nCache Hits: 8\nHit Rate: 80%\n"
+    )
+    x = torch.randn(3)
+    assert torch.equal(define("exp").execute([x])[0], x.exp())
+
+
+def test_lru_cache_drops_the_oldest() -> None:
+    cache = LRUCache(1)
+    first = cache.cache_compile(doubled().fusion)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.define_tensor([-1])))
+    cache.cache_compile(fd.fusion)
+    assert cache.num_fusions() == 1
+    assert cache.cache_compile(doubled().fusion) is not first
+    with pytest.raises(DefinitionError, match="LRUCache: expected room for at least 1 fusion"):
+        LRUCache(0)
+
+
+# -- handles and schedules
+
+
+def test_tensor_handles_read_the_definition() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 4])
+        y = fd.ops.sum(x, 1)
+        assert x.ndim == 2 and y.ndim == 1 and x.is_tensor()
+        assert [str(s) for s in x.shape()] == ["i0", "4"] and str(x.size(-1)) == "4"
+        assert x.definition() is None and x.uses() == [y.definition()]
+        assert not x.has_root() and y.get_root_domain() == []
+        assert [axis.is_reduction() for axis in y.get_logical_domain()] == [False, True]
+        assert str(y.axis(1).extent()) == "4"
+        definition = y.definition()
+        assert definition.input(0) is x and definition.output(0) is y
+        broadcast = fd.ops.broadcast(y, [True, False])
+        assert type(broadcast.definition()) is nvfuser_direct.BroadcastOp
+        reshaped = fd.ops.reshape(x, [-1])
+        assert reshaped.has_root() and len(reshaped.get_root_domain()) == 2
+
+
+def test_split_and_merge_are_seen_in_the_loop_domain() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1])
+        y = fd.ops.neg(x)
+        fd.add_output(y)
+        assert y.merge(0).split(0, 8) is y
+    outer, inner = y.get_loop_domain()
+    split = inner.definition()
+    assert type(split) is nvfuser_direct.Split and split.inner() == inner and split.outer() == outer
+    merged = split.input(0)
+    assert type(merged.definition()) is nvfuser_direct.Merge
+    assert merged.definition().inner() == y.get_logical_domain()[1]
+    assert merged.definition().outer().definition() is None
+    outer.parallelize(ParallelType.grid_x)
+    assert "iblockIdx.x" in str(y) and str(x) == "T0_g_float[iS0{i0}, iS1{i1}]"
+    y.reorder({0: 1})
+    assert y.axis(0) == inner
+    with pytest.raises(ScheduleError, match=r"axis: expected an axis of T1 in \[-2, 1\], got 2"):
+        y.axis(2)
+
+
+def test_caches_and_rfactor_leave_the_definition_alone() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = fd.ops.sum(x, 1)
+        fd.add_output(y)
+    before = repr(fd)
+    cache = x.cache_after()
+    y.split(1, 4)
+    partial = y.rfactor([1])
+    copy = y.cache_before()
+    verify_fusion(fd.fusion.graph)
+    verify_scheduled(fd.fusion.user_schedule)
+    for made in (cache, partial, copy):
+        assert isinstance(made, nvfuser_direct.TensorView)
+    assert repr(fd) == before and len(fd.fusion.graph.exprs) == 4
+    cache.set_memory_type(MemoryType.shared)
+    assert str(cache).startswith(f"T{cache.name}_s_float")
+    with pytest.raises(ScheduleError, match="set_memory_type: expected T0, an input or output"):
+        x.set_memory_type(MemoryType.shared)
+
+
+def test_allocation_domain_by_hand() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1])
+        y = fd.ops.neg(x)
+        fd.add_output(y)
+        a, b = y.get_logical_domain()
+        y.set_allocation_domain([b, a], True)
+        with pytest.raises(DefinitionError, match="set_allocation_domain: expected the logical ax"):
+            y.set_allocation_domain([a], True)
+    assert fd.execute([torch.randn(2, 3)])[0].stride() == (1, 2)
+
+
+def test_the_classic_schedule() -> None:
+    with FusionDefinition() as fd:
+        t0 = fd.define_tensor([-1, -1], contiguity=True)
+        t1 = fd.define_tensor([-1, -1], contiguity=True)
+        t2 = fd.ops.add(t1, 2.0)
+        t3 = fd.ops.add(t0, t2)
+        fd.add_output(t3)
+        t3.merge(0).split(0, 128).split(0, 4)
+        fd.sched.transform_like(t3)
+        for axis, kind in ((0, "grid_x"), (-2, "unroll"), (-1, "block_x")):
+            t3.axis(axis).parallelize(ParallelType[kind])
+        fd.sched.parallelize_like(t3)
+        fd.sched.inline_at(t3, 1)
+    verify_scheduled(fd.fusion.user_schedule)
+    assert "ca_pos( 1 )" in str(t2) and "threadIdx.x" in str(t2)
+    assert len(t1.get_loop_domain()) == 3
+
+
+def test_questions_to_the_schedulers() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), 1))
+    schedule, kinds = nvfuser_direct.schedule, nvfuser_direct.SchedulerType
+    inputs = [torch.randn(4, 4)]
+    possible, message = schedule.can_schedule(fd.fusion, kinds.pointwise, inputs)
+    assert not possible
+    assert message.strip().startswith("Scheduler _pointwise_ ***rejected*** because : ")
+    assert schedule.can_schedule(fd.fusion, kinds.reduction, inputs) == (True, "")
+    assert not schedule.can_schedule(fd.fusion, kinds.matmul, inputs)[0]
+    assert kinds.reduction in schedule.find_compatible_schedulers(fd.fusion, inputs)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: t.swizzle1d(0, ParallelType.mesh_x),
+        lambda t: t.set_device_mesh(None),
+        lambda t: t.cache_after(nvfuser_direct.LoadStoreOpType.tma),
+        lambda t: t.cache_after(cached_uses=t.uses()),
+        lambda t: nvfuser_direct.schedule.warp_specialize(t, 2, 1, ParallelType.block_x),
+    ],
+)
+def test_what_is_not_supported_yet_says_so(call: Any) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        fd.add_output(fd.ops.neg(x))
+        with pytest.raises(UnsupportedError, match=": expected "):
+            call(x)
+
+
+def test_schedules_of_foreign_tensors_are_errors() -> None:
+    from pyfuser.ir import fusion as ir
+    from pyfuser.ir.fusion import plain_domain
+
+    foreign = ir.Fusion()
+    tensor = foreign.new_tensor(plain_domain([]), DataType.Float)
+    with pytest.raises(PyfuserError, match="schedule: expected a tensor of a FusionDefinition"):
+        nvfuser_direct.schedule.inline_at(tensor)
+
+
+def test_parameters_compare_and_hash() -> None:
+    a, b = nvfuser_direct.PointwiseParams(), nvfuser_direct.PointwiseParams()
+    assert a == b and a.hash() == b.hash()
+    b.vectorization_factor = 4
+    assert a != b and a.hash() != b.hash()
+    assert "vectorization_factor=4" in repr(b)
+    a.lparams.bdimx = 128
+    assert a.lparams == nvfuser_direct.LaunchParams(bdimx=128)
