@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # Two test processes: each of them runs kernels on all cores, so more of them gain little.
 WORKERS ?= 2
-SOURCES := pyfuser tests benchmarks demo
+SOURCES := pyfuser tests benchmarks demo docs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format golden bench bench-gpu gpu show clean
@@ -30,7 +30,7 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff format $(SOURCES)
 
 golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read the difference)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --update-golden $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
 
 bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -112,9 +112,7 @@ def _log_softmax_loss_in_torch(logits: torch.Tensor, targets: torch.Tensor) -> O
 
 RMS_NORM = Part("RMS norm", _rms_norm, lambda x, weight: F.rms_norm(x, x.shape[1:], weight, 1e-6))
 MASKED_SOFTMAX = Part("masked softmax", _masked_softmax, _masked_softmax_in_torch)
-RESIDUAL_LAYER_NORM = Part(
-    "residual + layer norm", _residual_layer_norm, _residual_layer_norm_in_torch
-)
+RESIDUAL_LAYER_NORM = Part("residual + norm", _residual_layer_norm, _residual_layer_norm_in_torch)
 BIAS_GELU_TANH = Part(
     "bias + GELU (tanh)",
     _bias_gelu_tanh,

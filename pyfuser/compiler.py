@@ -21,11 +21,15 @@ from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
+from .kernel_cache import KernelCache, disk_cache
 from .lower.lowering import lower
 from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import scheduler
 from .segment.segmenter import segment as cut
+
+_binaries: KernelCache[tuple[Device, str], Any] = KernelCache()
+_connected: set[Device] = set()
 
 EVALUATED = ("no_op", "expr_eval")  # schedulers whose segments torch computes
 
@@ -87,7 +91,22 @@ def compile_kernel(scheduled: ScheduledFusion, target: Device) -> BuiltKernel:
     dump("kernel", kernel)
     for stage, text in _wanted_texts(kernel, target):
         dump(stage, text)
-    return target.build(kernel)
+    code = target.generate(kernel)
+    _share_objects(target)
+    binary = _binaries.get_or_create((target, code.text), lambda: target.compile(code))
+    return target.load(code, binary)
+
+
+def compiled_kernel_count() -> int:
+    """Kernels that were compiled, or loaded from the disk cache, in this process so far."""
+    return _binaries.misses
+
+
+def _share_objects(target: Device) -> None:
+    """Connects a device with the disk cache, once."""
+    if target not in _connected:
+        _connected.add(target)
+        target.keep_objects_in(disk_cache())
 
 
 def _wanted_texts(kernel: Kernel, target: Device) -> list[tuple[str, str]]:

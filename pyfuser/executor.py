@@ -135,9 +135,10 @@ class Executor:
 
 
 def _coarse_sizes(sizes: Mapping[str, int], machine: Any) -> SizeInfo:
-    """Sizes as far as segmentation looks at them: 0, 1, few, and powers of 16."""
+    """Sizes as far as segmentation looks at them: 0, 1, fewer than cores, usual, and huge ones."""
+    usual, huge = 1 << 10, 1 << 18
     coarse = {
-        name: size if size < machine.cores else 1 << (size.bit_length() - 1) // 4 * 4
+        name: size if size < machine.cores else usual if size < huge else 1 << size.bit_length() - 1
         for name, size in sizes.items()
     }
     return SizeInfo.of(coarse, machine.cores, machine.l2_bytes)
@@ -153,8 +154,13 @@ def _key_function(fusion: Fusion) -> Callable[..., object]:
     parts = []
     for name, value in zip(names, fusion.inputs, strict=True):
         if isinstance(value, TensorView):
-            parts += [f"{name}.shape", f"{name}.stride()", f"{name}.dtype", f"{name}.device",
-                      f"{name}.is_neg()"]
+            parts += [
+                f"{name}.shape",
+                f"{name}.stride()",
+                f"{name}.dtype",
+                f"{name}.device",
+                f"{name}.is_neg()",
+            ]
         elif value.dtype.name in ("Double", "Float"):
             parts.append(f"type({name})")
         else:
@@ -229,9 +235,7 @@ class PlanFactory:
             w.body.append(f"{', '.join(local.values())}, = inputs")
         self._write_scalars(local)
         last_use = self._last_uses()
-        for number, (part, built) in enumerate(
-            zip(self.program.parts, self.kernels, strict=True)
-        ):
+        for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if built is None:
                 self._write_fallback(number, part, local)
             else:
@@ -280,10 +284,7 @@ class PlanFactory:
         self, number: int, part: Part, built: BuiltKernel, local: dict[Val, str]
     ) -> None:
         w = self.writer
-        by_name = {
-            v.name: v
-            for v in (*self.program.fusion.tensors, *part.segment.outputs)
-        }
+        by_name = {v.name: v for v in (*self.program.fusion.tensors, *part.segment.outputs)}
         for output in part.segment.outputs:
             self._write_allocation(output, local)
         arguments = [w.shape_value(f"leading{number}")]
@@ -309,9 +310,7 @@ class PlanFactory:
     def _scalar_argument(self, number: int, scalar: Scalar, local: dict[Val, str]) -> str:
         if scalar.name not in self.dynamic:
             return self.writer.shape_value(f"scalar{number}_{scalar.name}")
-        own = next(
-            v for v in local if isinstance(v, Scalar) and v.name == scalar.name
-        )
+        own = next(v for v in local if isinstance(v, Scalar) and v.name == scalar.name)
         self.writer.constants["slot"] = _slot_of
         self.writer.constants[f"dtype{scalar.name}"] = scalar.dtype
         return f"slot({local[own]}, dtype{scalar.name})"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .compiler import compiled_kernel_count
 from .devices.registry import device
 from .executor import Executor
 from .ir.fusion import Fusion
@@ -96,6 +97,18 @@ def override_can_fuse_on(device_type: str, value: bool | None) -> None:
             _overrides.pop(device_type, None)
         else:
             _overrides[device_type] = value
+
+
+__all__ = [
+    "CompiledFusion",
+    "ManualKernel",
+    "cached_spec_count",
+    "can_fuse_on",
+    "compiled_kernel_count",
+    "override_can_fuse_on",
+    "register_fusion",
+    "run_fusion",
+]
 
 
 def cached_spec_count() -> int:

@@ -15,7 +15,9 @@ _FOLDER = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option that rewrites golden texts."""
-    parser.addoption("--update-golden", action="store_true", help="rewrite the texts in tests/golden")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the texts in tests/golden"
+    )
 
 
 @pytest.fixture
@@ -32,3 +34,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
+
+
+pytest_plugins = ["tests.poison"]

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyfuser.dtypes import DataType
-from pyfuser.errors import DefinitionError, InternalError, UnsupportedError
-from pyfuser.ir.domains import IterDomain, IterType, Merge, Split, history
-from pyfuser.ir.exprs import BroadcastOp, Expr, PointwiseOp, ReductionOp
+from pyfuser.errors import DefinitionError, UnsupportedError
+from pyfuser.ir.domains import IterDomain, Merge, Split, history
+from pyfuser.ir.exprs import BroadcastOp, Expr
 from pyfuser.ir.fusion import Fusion, plain_domain
 from pyfuser.ir.scalars import Integer, evaluate
 from pyfuser.ir.vals import Scalar, TensorView
@@ -447,46 +447,3 @@ def test_errors_of_reshape() -> None:
         builders.reshape(fusion, tensor(fusion, [0, 4]), [-1, 0])
     with pytest.raises(UnsupportedError, match="reshape: expected sizes that are known to be 1"):
         builders.reshape(fusion, tensor(fusion, [-1]), [])
-
-
-# -- the verifier
-
-
-def test_verifier_names_what_is_wrong() -> None:
-    fusion = Fusion()
-    x = tensor(fusion, [-1, -1])
-    y = builders.neg(fusion, x)
-    verify_fusion(fusion)
-
-    y.domain.contiguity = [True]
-    with pytest.raises(InternalError, match="contiguity of T1 for 2 axes"):
-        verify_fusion(fusion)
-    y.domain.contiguity = [True, None]
-    with pytest.raises(InternalError, match="contiguity None exactly on broadcast axes of T1"):
-        verify_fusion(fusion)
-    y.domain.contiguity = [True, True]
-
-    fusion.outputs.append(fusion.new_tensor(plain_domain(x.axes), DataType.Float))
-    with pytest.raises(InternalError, match="every output defined"):
-        verify_fusion(fusion)
-    fusion.outputs.clear()
-
-    orphan = fusion.new_tensor(plain_domain(x.axes), DataType.Float)
-    fusion.exprs.append(PointwiseOp((orphan,), (y,), "neg"))
-    with pytest.raises(InternalError, match="defined before it is read"):
-        verify_fusion(fusion)
-    fusion.exprs.pop()
-
-    output = fusion.new_tensor(plain_domain([fusion.ids.new(a.extent) for a in x.axes]), x.dtype)
-    fusion.add_expr(ReductionOp((x,), (output,), "sum"))
-    with pytest.raises(InternalError, match="an axis that is reduced"):
-        verify_fusion(fusion)
-
-
-def test_verifier_rejects_a_broadcast_result_of_real_axes() -> None:
-    fusion = Fusion()
-    y = builders.neg(fusion, tensor(fusion, [-1]))
-    y.axes[0].iter_type = IterType.BROADCAST
-    y.domain.contiguity = [None]
-    with pytest.raises(InternalError, match="of extent 1"):
-        verify_fusion(fusion)

@@ -82,7 +82,7 @@ def test_recording_leaves_the_interface_as_it_was(tmp_path: Path) -> None:
 def test_made_up_inputs_fit_the_definition(tmp_path: Path) -> None:
     text = """
 with FusionDefinition() as fd:
-    x = fd.define_tensor(shape=[-1, 3, 1], contiguity=[True, True, None], stride_order=[0, 2, 1])
+    x = fd.define_tensor(shape=[-1, 3, 1], contiguity=[True, None, True], stride_order=[0, 2, 1])
     s = fd.define_scalar(None)
     fd.add_output(fd.ops.mul(x, s))
 """

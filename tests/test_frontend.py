@@ -304,7 +304,7 @@ def test_exception_in_a_definition_is_printed_and_raised(
 def test_manual_execution_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
 
-    class Kernel:
+    class ManualKernel:
         def __init__(self, scheduled: Any, inputs: Any) -> None:
             verify_scheduled(scheduled)
             compiled.append(scheduled)
@@ -312,9 +312,7 @@ def test_manual_execution_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None
         def run(self, inputs: list[Any]) -> list[torch.Tensor]:
             return [inputs[0] * 2]
 
-    module = types.ModuleType("pyfuser.compiler")
-    module.compile_scheduled = Kernel  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pyfuser.compiler", module)
+    monkeypatch.setattr(sys.modules["pyfuser.interface"], "ManualKernel", ManualKernel, False)
     fd = doubled()
     fd.fusion.outputs()[0].split(0, 4)  # type: ignore[attr-defined]
     x = torch.randn(3, 4)
@@ -341,6 +339,19 @@ def test_validate_compares_with_the_evaluator_or_references() -> None:
         fd.validate([x], [x[0]])
     with pytest.raises(InputError, match="validate: expected 1 references, got 2"):
         fd.validate([x], [x, x])
+
+
+def test_validation_allows_for_roundings_on_the_way() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        rounded = fd.ops.cast(fd.ops.exp(x), DataType.BFloat16)
+        fd.add_output(fd.ops.mul(rounded, 2.0))
+    x = torch.tensor([0.0, 1.0])
+    exact = x.exp().bfloat16().float() * 2
+    fd.validate([x], [exact])
+    fd.validate([x], [exact * (1 + 2**-8)])
+    with pytest.raises(AssertionError, match="validate: expected output 0 within"):
+        fd.validate([x], [exact * (1 + 2**-5)])
 
 
 def test_tolerances_grow_with_the_reduction() -> None:
@@ -577,3 +588,19 @@ def test_parameters_compare_and_hash() -> None:
     assert "vectorization_factor=4" in repr(b)
     a.lparams.bdimx = 128
     assert a.lparams == nvfuser_direct.LaunchParams(bdimx=128)
+
+
+def test_automatic_schedules_for_manual_execution() -> None:
+    kinds = nvfuser_direct.SchedulerType
+    inputs = [torch.randn(4, 64)]
+    fd = doubled()
+    params = fd.sched.compute_heuristics(fd.fusion, kinds.pointwise, inputs)
+    assert isinstance(params, nvfuser_direct.PointwiseParams) and params.decisions is not None
+    assert fd.sched.schedule(fd.fusion, kinds.pointwise, inputs) == params
+    verify_scheduled(fd.fusion.user_schedule)
+    assert fd.fusion.user_schedule.scheduler == "pointwise"
+    again = doubled()
+    assert again.sched.schedule(again.fusion, kinds.pointwise, params) is None
+    assert str(again.fusion.user_schedule) == str(fd.fusion.user_schedule)
+    with pytest.raises(ScheduleError, match="compute_heuristics: expected a scheduler that accep"):
+        fd.sched.compute_heuristics(fd.fusion, kinds.reduction, inputs)

@@ -24,7 +24,8 @@ LAYERS = (
     {"ir"},
     {"ops"},
     {"analysis"},
-    {"preseg", "segment", "schedule", "lower"},
+    {"preseg", "schedule"},
+    {"segment", "lower"},
     {"devices"},
     {"kernel_cache", "fallback"},
     {"compiler"},
@@ -36,6 +37,7 @@ LAYERS = (
     {"__main__"},
 )
 ALLOWED = {
+    ("segment", "schedule"): "a group may grow as long as some scheduler accepts it",
     ("lower", "schedule"): "lowering cuts a grid reduction in two with the schedule's own rfactor",
 }
 
@@ -125,7 +127,7 @@ def test_every_import_points_down(imports: list[Import]) -> None:
             continue
         if layer_of(each.target) >= layer_of(each.module):
             wrong.append(str(each))
-    assert wrong == []
+    assert wrong == [], "\n".join(wrong)
 
 
 def test_every_module_has_a_layer() -> None:
@@ -182,7 +184,7 @@ def test_only_the_command_line_names_a_device(imports: list[Import]) -> None:
         for each in imports
         if each.target.startswith(named) and not each.module.startswith((*named, "command_line"))
     ]
-    assert wrong == []
+    assert wrong == [], "\n".join(wrong)
 
 
 def test_devices_do_not_import_each_other(imports: list[Import]) -> None:
@@ -193,7 +195,7 @@ def test_devices_do_not_import_each_other(imports: list[Import]) -> None:
         for source, target in pairs
         if each.module.startswith(source) and each.target.startswith(target)
     ]
-    assert wrong == []
+    assert wrong == [], "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,18 @@ def test_reshape_behind_a_normalization_is_a_view() -> None:
     check(segmented, float_inputs(fusion, (4, 6)))
 
 
+def test_reshapes_of_two_orders_are_not_joined() -> None:
+    """One flat index would have to be (row, column) and (column, row) of one tensor."""
+    fusion = Fusion()
+    powers = builders.exp(fusion, tensor(fusion, 2))
+    turned = builders.permute(fusion, powers, [1, 0])
+    flat = [builders.reshape(fusion, t, [-1]) for t in (powers, turned)]
+    fusion.add_output(builders.add(fusion, *flat))
+    segmented = segment(fusion)
+    assert schedulers(segmented) == ["pointwise", "pointwise"]
+    check(segmented, float_inputs(fusion, (4, 6)))
+
+
 def test_view_that_another_segment_reads_is_stored_dense() -> None:
     fusion = Fusion()
     turned = builders.segment_set(fusion, builders.permute(fusion, tensor(fusion, 2), [1, 0]))
@@ -351,9 +363,22 @@ def test_reductions_of_unrelated_axes_are_not_joined() -> None:
     x, y = tensor(fusion, 2), tensor(fusion, 2)
     sums = [builders.sum(fusion, t, [1]) for t in (x, y)]
     fusion.add_output(builders.add(fusion, *sums))
-    segmented = segment(fusion)
+    segmented = segment(run(fusion))
     assert schedulers(segmented) == ["reduction", "reduction"]
     check(segmented, float_inputs(fusion, (4, 6), (4, 3)))
+
+
+def test_output_without_the_rows_is_cut_off() -> None:
+    fusion = Fusion()
+    x, w = tensor(fusion, 2), tensor(fusion, 1)
+    weight = builders.add(fusion, w, 1.0)
+    fusion.add_output(softmax(fusion, builders.mul(fusion, x, weight)))
+    assert schedulers(segment(fusion)) == ["inner_persistent"]
+    fusion.add_output(weight)
+    segmented = segment(run(fusion))
+    assert schedulers(segmented) == ["pointwise", "inner_persistent"]
+    assert "all axes that the reduction keeps" in segmented.segments[0].reason
+    check(segmented, float_inputs(fusion, (4, 6), (6,)))
 
 
 def test_size_known_only_elsewhere_is_a_scalar_input() -> None:

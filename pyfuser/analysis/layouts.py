@@ -45,9 +45,7 @@ def specialise(fusion: Fusion, layouts: Sequence[Layout]) -> Fusion:
     return copy
 
 
-def set_layout(
-    tensor: TensorView, order: Sequence[int], contiguity: Sequence[bool | None]
-) -> None:
+def set_layout(tensor: TensorView, order: Sequence[int], contiguity: Sequence[bool | None]) -> None:
     """Gives an input tensor the allocation domain of a layout; broadcasts stay broadcasts."""
     axes = tensor.axes
     domain = tensor.domain

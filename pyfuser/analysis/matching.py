@@ -14,9 +14,7 @@ from .mapping import AxisMap
 Pairs = dict[IterDomain, IterDomain]
 
 
-def axes_match(
-    producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs
-) -> bool:
+def axes_match(producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs) -> bool:
     """True when the two loops are the same; fills `pairs` with producer broadcast -> consumer."""
     if producer in mapping:
         if mapping[producer] is not consumer:

@@ -23,13 +23,16 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from .. import compiler
+from ..analysis.layouts import layout_of
 from ..dtypes import is_floating, to_torch
 from ..errors import DefinitionError, PyfuserError, expected
 from ..frontend.definition import FusionDefinition
 from ..frontend.executors import flattened
 from ..ir.scalars import Integer
 from ..ir.vals import Scalar, TensorView, Val
+from ..ops.binding import bind
 from ..ops.evaluator import evaluate
+from .targets import target_of
 
 STAGES = (
     "fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"
@@ -144,11 +147,18 @@ def _print(recorded: Recorded, title: str, device: str, stage: str | None) -> No
 def stages_of(recorded: Recorded, device: str) -> dict[str, str]:
     """Stage -> text, from the definition to the last text that `device` has."""
     graph = recorded.definition.fusion.graph
-    subject = graph.user_schedule if recorded.by_hand else graph.definition
+    target = target_of(device)
+    if recorded.by_hand:
+        texts = {"fusion": str(graph.definition)}
+        compiler.append_stages(texts, graph.user_schedule, target)
+        return texts
     inputs = recorded.inputs
     if inputs is None:
         inputs = [made_up(value) for value in graph.definition.inputs]
-    return compiler.stages(subject, inputs, device=device)
+    sizes = bind(graph.definition, inputs).sizes
+    tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+    layouts = [layout_of(each.shape, each.stride()) for each in tensors]
+    return compiler.stages(graph.definition, sizes, layouts, target)
 
 
 def made_up(value: Val) -> torch.Tensor | bool | int | float:
@@ -157,13 +167,15 @@ def made_up(value: Val) -> torch.Tensor | bool | int | float:
         return 1.0 if is_floating(value.dtype) else 1
     assert isinstance(value, TensorView)
     shape = [
-        axis.extent.value if isinstance(axis.extent, Integer) else _MADE_UP_SIZE
+        axis.size.value if isinstance(axis.size, Integer) else _MADE_UP_SIZE
         for axis in value.domain.logical
     ]
-    tensor = torch.testing.make_tensor(shape, dtype=to_torch(value.dtype), device="cpu")
+    expanded = [axis.expanded_extent is not None for axis in value.domain.logical]
+    kept = [1 if flag else size for flag, size in zip(expanded, shape, strict=True)]
+    tensor = torch.testing.make_tensor(kept, dtype=to_torch(value.dtype), device="cpu")
     order = _memory_order(value)
     positions = sorted(range(len(order)), key=order.__getitem__)
-    return tensor.permute(order).contiguous().permute(positions)
+    return tensor.permute(order).contiguous().permute(positions).expand(shape)
 
 
 def _memory_order(tensor: TensorView) -> list[int]:

@@ -47,6 +47,14 @@ class BuiltKernel(Protocol):
         """How to call it when the symbols have these values."""
 
 
+class Code(Protocol):
+    """A kernel as text."""
+
+    @property
+    def text(self) -> str:
+        """Everything that decides the machine code."""
+
+
 class Device(Protocol):
     """One device."""
 
@@ -58,8 +66,18 @@ class Device(Protocol):
     def machine(self) -> Any:
         """The facts that heuristics use: cores, lanes(bytes), l1_bytes, l2_bytes."""
 
-    def build(self, kernel: Kernel) -> BuiltKernel:
-        """Machine code for a kernel; the same text is built once.  CompilationError on failure."""
+    def keep_objects_in(self, cache: Any) -> None:
+        """Where machine code is kept between processes: `load(key)` and `store(key, bytes)`."""
+
+    def generate(self, kernel: Kernel) -> Any:
+        """The `Code` of a kernel.  UnsupportedError for what the device can't compute."""
+
+    def compile(self, code: Any) -> Any:
+        """Machine code, in this process; the caller shares it between equal texts.
+        CompilationError where the text doesn't compile."""
+
+    def load(self, code: Any, binary: Any) -> BuiltKernel:
+        """A callable kernel of a code and the machine code of its text."""
 
     def empty_strided(
         self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype

@@ -1,32 +1,28 @@
 """Executors of the interface: automatic (`FusionExecutorCache`) and by hand (`KernelExecutor`).
 
 Both are thin: they check what the interface checks and hand lists of inputs to the engine
-(`pyfuser.interface`) or to the compiler of scheduled fusions (`pyfuser.compiler`).  These modules
-are imported when something is first run, so that defining a fusion loads no device.
+(`pyfuser.interface`), which is imported when something is first run, so that defining a fusion
+loads no device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import InputError, ScheduleError, expected
-from ..ops.binding import Input
+from ..ops.binding import Input, bind_extents
 from .enums import SchedulerType
 from .fusion import Fusion
 from .options import check_options
 from .params import CompileParams, LaunchParams
 
 if TYPE_CHECKING:
-    from ..interface import CompiledFusion
+    from ..interface import CompiledFusion, ManualKernel
 
 Run = Callable[[Sequence[Any]], list[torch.Tensor]]
-
-
-class _Runnable(Protocol):
-    def run(self, inputs: list[Any]) -> list[torch.Tensor]: ...
 
 
 def flattened(inputs: Sequence[Any]) -> list[Input]:
@@ -79,6 +75,43 @@ class FusionExecutorCache:
         outputs: list[torch.Tensor] = self.engine.execute(flattened(inputs))
         return outputs
 
+    def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
+        """True when a call with these inputs would compile nothing."""
+        executor = self.engine.executor
+        return executor.key(*flattened(inputs)) in executor.plans
+
+    def get_scheduled_ir(
+        self, inputs: Sequence[Any], tensor_transforms: bool = False, device: object = 0
+    ) -> str:
+        """The schedules that these inputs get, as text."""
+        return stage_texts(self._fusion, inputs).get("scheduled", "")
+
+    def get_cuda_kernel(
+        self, inputs: Sequence[Any], intrinsic_code: bool = False, device: object = 0
+    ) -> str:
+        """The code generated for these inputs: CUDA C++ on a GPU, LLVM IR on a CPU."""
+        texts = stage_texts(self._fusion, inputs)
+        return texts.get("cuda") or texts.get("llvm", "")
+
+
+def device_type_of(inputs: Sequence[Input]) -> str:
+    """The torch device type that these inputs are on; the default one without tensors."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    return (tensors[0].device if tensors else torch.get_default_device()).type
+
+
+def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
+    """Every stage of the automatic compilation for these inputs, as text, by name."""
+    from ..analysis.layouts import layout_of
+    from ..compiler import stages
+    from ..devices.registry import device
+
+    flat = flattened(inputs)
+    tensors = [value for value in flat if isinstance(value, torch.Tensor)]
+    target = device(device_type_of(flat))
+    layouts = [layout_of(tensor.shape, tensor.stride()) for tensor in tensors]
+    return stages(fusion.definition, bind_extents(fusion.definition, flat), layouts, target)
+
 
 def check_device(device: object) -> None:
     """Raises InputError where a device is asked for that isn't the CPU or a CUDA device."""
@@ -96,7 +129,8 @@ class KernelExecutor:
     ) -> None:
         self.fusion_id, self.concrete_id = fusion_id, concrete_id
         self.runtime_id, self.group_id = runtime_id, group_id
-        self._kernel: _Runnable | None = None
+        self._kernel: ManualKernel | None = None
+        self._fusion: Fusion | None = None
 
     def compile(
         self,
@@ -106,12 +140,21 @@ class KernelExecutor:
         compile_params: CompileParams | None = None,
         scheduler_type: SchedulerType = SchedulerType.none,
     ) -> None:
-        """Compiles the schedule of the fusion.  ScheduleError when it is illegal."""
-        from ..interface import ManualKernel
+        """Compiles the schedule of the fusion.  ScheduleError when it is illegal.
 
+        Without `args` for a fusion that has inputs, the first `run` compiles.
+        """
         if not fusion.graph.outputs:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
-        self._kernel = ManualKernel(fusion.user_schedule, flattened(args))
+        self._fusion, self._kernel = fusion, None
+        if args or not fusion.graph.inputs:
+            self._kernel = self._build(fusion, args)
+
+    @staticmethod
+    def _build(fusion: Fusion, args: Sequence[Any]) -> ManualKernel:
+        from ..interface import ManualKernel
+
+        return ManualKernel(fusion.user_schedule, flattened(args))
 
     def run(
         self,
@@ -120,13 +163,15 @@ class KernelExecutor:
         compile_params: CompileParams | None = None,
     ) -> list[torch.Tensor]:
         """Runs the kernel; it must have been compiled."""
-        if self._kernel is None:
+        if self._fusion is None:
             raise ScheduleError(expected("run", "a compiled kernel", "none; call compile first"))
+        if self._kernel is None:
+            self._kernel = self._build(self._fusion, args)
         return self._kernel.run(flattened(args))
 
     def is_compiled(self) -> bool:
-        """True once `compile` has succeeded."""
-        return self._kernel is not None
+        """True once `compile` was called."""
+        return self._fusion is not None
 
     def is_programmatic_dependent_launch_enabled(self) -> bool:
         """False: kernels don't overlap the end of the one before."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..ir import fusion as ir
 from ..ir import text
 from ..ir.schedule import ScheduledFusion
@@ -35,6 +37,11 @@ class DefinedFusion(ir.Fusion):
         if self._user_schedule is None:
             self._user_schedule = ScheduledFusion(self)
         return self._user_schedule
+
+    def adopt_schedule(self, scheduled: ScheduledFusion) -> None:
+        """Makes a scheduler's schedule, over a copy of the fusion, the one that runs."""
+        self.keep_definition()
+        self._user_schedule = scheduled
 
     def keep_definition(self) -> None:
         """Called before the first cache or rfactor, which rewrite this graph."""
@@ -97,9 +104,11 @@ class Fusion:
 
     def print_kernel(self, compile_params: CompileParams | None = None) -> str:
         """The kernel of the user's schedule as text."""
-        from ..compiler import lower_scheduled
+        from ..devices.registry import device
+        from ..lower.lowering import lower
 
-        return str(lower_scheduled(self.graph.user_schedule))
+        target = device(torch.get_default_device().type)
+        return str(lower(self.graph.user_schedule, target.traits))
 
     def __str__(self) -> str:
         return self.print_math(False)

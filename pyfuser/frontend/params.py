@@ -7,7 +7,7 @@ written for a GPU runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import astuple, dataclass, field
 
 from ..dtypes import DataType
@@ -40,15 +40,32 @@ class CompileParams:
 
 @dataclass
 class HeuristicParams:
-    """What a scheduler decided, beside the parameters of its own."""
+    """What a scheduler decided; `decisions` are the parameters of pyfuser's own scheduler."""
 
     scheduler_type: SchedulerType = SchedulerType.none
     lparams: LaunchParams = field(default_factory=LaunchParams)
     cparams: CompileParams = field(default_factory=CompileParams)
+    decisions: Hashable = None
 
     def hash(self) -> int:
         """A number that is equal for equal parameters."""
         return hash(repr(astuple(self)))
+
+
+def params_of(scheduler_type: SchedulerType, decisions: Hashable) -> HeuristicParams:
+    """The decisions of one of pyfuser's schedulers under the interface's names."""
+    lanes, unroll = getattr(decisions, "lanes", 1), getattr(decisions, "unroll", 1)
+    if scheduler_type is SchedulerType.pointwise:
+        pointwise = PointwiseParams(decisions=decisions)
+        pointwise.vectorization_factor, pointwise.unroll_factor_inner = lanes, unroll
+        return pointwise
+    if scheduler_type is SchedulerType.no_op:
+        return HeuristicParams(scheduler_type, decisions=decisions)
+    reduction = ReductionParams(scheduler_type, decisions=decisions)
+    reduction.fastest_dim = scheduler_type is not SchedulerType.outer_persistent
+    reduction.persistent_kernel = scheduler_type is not SchedulerType.reduction
+    reduction.unroll_factor_inner_reduction = unroll
+    return reduction
 
 
 @dataclass

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import ScheduleError, UnsupportedError, expected
+from ..ir import fusion as ir
 from ..ir.domains import ParallelType
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.binding import bind_extents
 from .enums import SchedulerType
-from .executors import flattened
+from .executors import device_type_of, flattened
 from .fusion import Fusion
 from .guard import active_fusion
+from .params import HeuristicParams, params_of
 
 if TYPE_CHECKING:
     from ..schedule.acceptance import SizeInfo
@@ -144,9 +148,58 @@ def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[Sc
     return [SchedulerType[scheduler.name] for scheduler in accepting]
 
 
+def compute_heuristics(
+    fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
+) -> HeuristicParams:
+    """What a scheduler decides for these inputs.  ScheduleError where it refuses the fusion."""
+    from ..devices.registry import device
+    from ..schedule.registry import scheduler
+
+    accepted, message = can_schedule(fusion, scheduler_type, inputs)
+    if not accepted:
+        raise ScheduleError(expected("compute_heuristics", "a scheduler that accepts", message))
+    prepared = _specialised(fusion, inputs)
+    sizes = bind_extents(fusion.definition, flattened(inputs))
+    machine = device(device_type_of(flattened(inputs))).machine
+    decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, machine)
+    return params_of(scheduler_type, decisions)
+
+
+def schedule(
+    fusion: Fusion,
+    scheduler_type: SchedulerType,
+    inputs_or_params: Sequence[Any] | HeuristicParams,
+) -> HeuristicParams | None:
+    """Schedules a fusion by a scheduler, for `manual_execute`: in two forms.
+
+    `(fusion, type, inputs)` decides and returns the parameters; `(fusion, type, params)` follows
+    the parameters of an earlier `compute_heuristics` and returns None.
+    """
+    from ..schedule.registry import scheduler
+
+    is_decided = isinstance(inputs_or_params, HeuristicParams)
+    if isinstance(inputs_or_params, HeuristicParams):
+        params, prepared = inputs_or_params, fusion.definition
+    else:
+        params = compute_heuristics(fusion, scheduler_type, inputs_or_params)
+        prepared = _specialised(fusion, inputs_or_params)
+    fusion.graph.adopt_schedule(scheduler(scheduler_type.name).schedule(prepared, params.decisions))
+    return None if is_decided else params
+
+
+def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
+    """The definition for the layouts of these inputs."""
+    from ..analysis.layouts import layout_of, specialise
+
+    tensors = [value for value in flattened(inputs) if isinstance(value, torch.Tensor)]
+    return specialise(fusion.definition, [layout_of(t.shape, t.stride()) for t in tensors])
+
+
 FUNCTIONS = (
     can_schedule,
+    compute_heuristics,
     find_compatible_schedulers,
+    schedule,
     transform_like,
     bounded_transform_backward,
     parallelize_like,

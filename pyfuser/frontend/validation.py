@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..dtypes import COMPLEX, FLOATING, DataType
+from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType
 from ..errors import InputError, PyfuserError, expected
 from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
@@ -77,6 +77,23 @@ def output_tolerances(fusion: Fusion, inputs: Sequence[Any]) -> list[tuple[float
     ]
 
 
+def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
+    """For each computed tensor, the dtype whose rounding dominates its error.
+
+    That is its own, or a half that something on the way to it was rounded to: there, a difference
+    in the last place of a float can become one of a half.
+    """
+    coarsest: dict[Val, DataType] = {}
+    for expr in fusion.exprs:
+        before = [coarsest[value] for value in expr.inputs if value in coarsest]
+        halves = [dtype for dtype in before if dtype in REDUCED_FLOATING]
+        for output in expr.tensor_outputs:
+            own = output.dtype
+            is_finer = own in FLOATING and own is not DataType.BFloat16 and halves
+            coarsest[output] = max(halves, key=REDUCED_FLOATING.index) if is_finer else own
+    return coarsest
+
+
 def kept(inputs: Sequence[Any]) -> list[Any]:
     """Copies of the inputs, for a reference after the fusion has updated some in place."""
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
@@ -94,11 +111,13 @@ def validate(
     """
     is_inferred = references is None
     if references is None:
-        references = evaluate(fusion, kept(inputs), torch.float64)
+        references = evaluate(fusion, kept(inputs), torch.float64, keep_rounding=True)
     if len(outputs) != len(references):
         raise InputError(expected("validate", f"{len(outputs)} references", len(references)))
     visible = [v for v in fusion.outputs if v not in fusion.hidden_outputs]
-    bounds = output_tolerances(fusion, inputs)
+    sizes = reduction_sizes(fusion, bind(fusion, inputs))
+    coarsest = coarsest_dtypes(fusion)
+    bounds = [tolerances(coarsest.get(v, v.dtype), sizes.get(v, 1)) for v in visible]
     for i, (value, output, reference) in enumerate(zip(visible, outputs, references, strict=True)):
         if is_inferred and value in fusion.aliases:
             continue

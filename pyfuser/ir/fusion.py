@@ -155,7 +155,9 @@ class Fusion:
         inputs = "".join(f"  {v}\n" for v in self.inputs)
         outputs = "".join(f"  {v}\n" for v in self.outputs)
         body = "".join(f"{expr}\n" for expr in self.exprs)
-        return f"Inputs:\n{inputs}Outputs:\n{outputs}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
+        return (
+            f"Inputs:\n{inputs}Outputs:\n{outputs}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
+        )
 
 
 class Cloner:

@@ -12,10 +12,13 @@ which is what removes divisions and predicates (`(4*i + j) // 4 -> i` when `j < 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from weakref import WeakValueDictionary
 
 Monomial = tuple["IntExpr", ...]
+
+# Results of the arithmetic are remembered: loops and accesses of one kernel repeat it many times.
+_MEMORY = 1 << 15
 
 _interned: WeakValueDictionary[tuple[object, ...], IntExpr] = WeakValueDictionary()
 
@@ -230,9 +233,7 @@ def from_terms(terms: Mapping[Monomial, int]) -> IntExpr:
             return Integer.of(coefficient)
         if coefficient == 1 and len(monomial) == 1:
             return monomial[0]
-    ordered = tuple(
-        sorted(present.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))
-    )
+    ordered = tuple(sorted(present.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]])))
     found = _interned.get(("Sum", ordered))
     if found is None:
         made = Sum()
@@ -273,6 +274,7 @@ def _join_quotients(terms: dict[Monomial, int]) -> None:
                     del terms[key]
 
 
+@lru_cache(_MEMORY)
 def add(a: IntExpr, b: IntExpr) -> IntExpr:
     """a + b."""
     if a is ZERO:
@@ -285,6 +287,7 @@ def add(a: IntExpr, b: IntExpr) -> IntExpr:
     return from_terms(terms)
 
 
+@lru_cache(_MEMORY)
 def multiply(a: IntExpr, b: IntExpr) -> IntExpr:
     """a * b."""
     if a is ONE:
@@ -329,6 +332,7 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
     return from_terms(quotient), from_terms(rest)
 
 
+@lru_cache(_MEMORY)
 def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """a // b, simplified by the bounds of what is in a."""
     b = as_expr(b)
@@ -344,6 +348,7 @@ def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     return add(quotient, _binary(FloorDiv, rest, b))
 
 
+@lru_cache(_MEMORY)
 def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """a % b, simplified by the bounds of what is in a."""
     b = as_expr(b)
@@ -355,6 +360,7 @@ def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
     return rest if proves_less(rest, b) else _binary(Mod, rest, b)
 
 
+@lru_cache(_MEMORY)
 def ceil_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """(a + b - 1) // b."""
     b = as_expr(b)
@@ -365,6 +371,8 @@ def ceil_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     quotient, rest = _divide_terms(a, b)
     if rest is ZERO:
         return quotient
+    if isinstance(rest, CeilDiv):
+        return add(quotient, ceil_div(rest.a, multiply(rest.b, b)))
     return add(quotient, _binary(CeilDiv, rest, b))
 
 
@@ -376,8 +384,11 @@ def minimum(a: IntExpr, b: IntExpr | int) -> IntExpr:
     if isinstance(a, Integer) and isinstance(b, Integer):
         return Integer.of(min(a.value, b.value))
     for floor, ceil in ((a, b), (b, a)):
-        if (isinstance(floor, FloorDiv) and isinstance(ceil, CeilDiv)
-                and (floor.a, floor.b) == (ceil.a, ceil.b)):
+        if (
+            isinstance(floor, FloorDiv)
+            and isinstance(ceil, CeilDiv)
+            and (floor.a, floor.b) == (ceil.a, ceil.b)
+        ):
             return floor
     return _binary(Min, a, b)
 
@@ -448,6 +459,7 @@ def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntEx
     return result
 
 
+@lru_cache(_MEMORY)
 def proves_less(a: IntExpr, b: IntExpr) -> bool:
     """True when 0 <= a < b holds for all values of the symbols."""
     if a is ZERO:
@@ -462,6 +474,7 @@ def proves_less(a: IntExpr, b: IntExpr) -> bool:
     return all(coefficient >= 0 for _, coefficient in terms_of(slack))
 
 
+@lru_cache(_MEMORY)
 def coefficient_of(expr: IntExpr, symbol: Symbol) -> IntExpr | None:
     """The factor of `symbol` in an expression affine in it (0 when absent); None if not affine."""
     factors: IntExpr = ZERO
@@ -521,8 +534,11 @@ def python_source(expr: IntExpr) -> str:
             return f"{name}({python_source(expr.a)}, {python_source(expr.b)})"
         case Sum():
             return " + ".join(
-                "*".join([*(python_source(a) for a in m), str(c)] if c != 1 or not m else
-                         [python_source(a) for a in m])
+                "*".join(
+                    [*(python_source(a) for a in m), str(c)]
+                    if c != 1 or not m
+                    else [python_source(a) for a in m]
+                )
                 for m, c in expr.terms
             )
         case _:

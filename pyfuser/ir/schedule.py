@@ -114,9 +114,7 @@ class TensorSchedule:
             raise ScheduleError(
                 expected("swizzle", "two axes of one power-of-two extent", tuple(extents))
             )
-        self.loop[px], self.loop[py] = self.tensor.fusion.ids.swizzle(
-            self.loop[px], self.loop[py]
-        )
+        self.loop[px], self.loop[py] = self.tensor.fusion.ids.swizzle(self.loop[px], self.loop[py])
 
     def parallelize(self, axis: int, parallel_type: ParallelType) -> None:
         """Marks how the loop of an axis runs."""

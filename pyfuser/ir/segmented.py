@@ -1,7 +1,7 @@
 """SegmentedFusion: a fusion cut into groups that become one kernel each, and why.
 
-    segmented ::= fusion, segment...
-    segment   ::= exprs, inputs, outputs, scheduler, reason
+segmented ::= fusion, segment...
+segment   ::= exprs, inputs, outputs, scheduler, reason
 """
 
 from __future__ import annotations
@@ -70,7 +70,15 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
         target.outputs.append(copy)
         if output in whole.aliases:
             target.aliases[copy] = cloner.value(whole.aliases[output])
-    target.equal_extents = list(whole.equal_extents)
+    known = {
+        symbol
+        for tensor in target.tensors
+        for axis in tensor.domain.root_or_logical
+        for symbol in axis.size.symbols
+    }
+    target.equal_extents = [
+        (a, b) for a, b in whole.equal_extents if a.symbols | b.symbols <= known
+    ]
     return target, cloner
 
 

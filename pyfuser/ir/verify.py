@@ -78,13 +78,13 @@ def _verify_outputs(fusion: Fusion, defined: set[Val]) -> None:
 
 
 def _reaches(axes: Sequence[IterDomain], roots: Sequence[IterDomain]) -> bool:
-    """True when `axes` are made of all of `roots` (and broadcast stand-ins), none used twice."""
+    """True when `axes` are made of all of `roots` (and broadcast stand-ins), each used once."""
     used: list[IterDomain] = list(axes)
     made: set[IterDomain] = set()
     for expr in history(axes, roots):
         used += expr.inputs
         made.update(expr.outputs)
-    if len(set(used)) != len(used):
+    if len(set(used)) != len(used) or not made <= set(used):
         return False
     strangers = set(used) - made - set(roots)
     return set(roots) <= set(used) and all(axis.is_broadcast for axis in strangers)

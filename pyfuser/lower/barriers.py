@@ -1,7 +1,7 @@
 """Puts barriers between threads that write shared or scratch memory and others that read it.
 
-Stands after the nests are built and only for devices whose threads run at once.  Barriers never go
-inside a thread loop, where not all threads may come by.
+Stands after the nests are built and only for devices whose threads run at once.  Inside a thread
+loop a barrier is for what only some threads write; a device must have all threads come by there.
 
 Before:  for threadIdx.x { T1[..] = ... }  for threadIdx.x { ... = T1[..] }
 After:   for threadIdx.x { T1[..] = ... }  barrier  for threadIdx.x { ... = T1[..] }
@@ -9,9 +9,20 @@ After:   for threadIdx.x { T1[..] = ... }  barrier  for threadIdx.x { ... = T1[.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from ..ir.kernel import Access, Barrier, Buffer, Compute, For, Initialise, Reduce, Statement, accesses
+from ..ir.domains import ParallelType
+from ..ir.kernel import (
+    Access,
+    Barrier,
+    Buffer,
+    Compute,
+    For,
+    Initialise,
+    Reduce,
+    Statement,
+    accesses,
+)
 from ..ir.kernel import walk
 from ..ir.schedule import MemoryType
 
@@ -43,19 +54,40 @@ def _reads_and_writes(
     return _visible(reads, parameters), _visible(writes, parameters)
 
 
-def insert_barriers(body: list[Statement], inputs: set[Buffer]) -> list[Statement]:
-    """The body with the barriers it needs; `inputs` are parameters that nobody writes."""
+def written_by_some(body: list[Statement], block: Collection[ParallelType]) -> set[Buffer]:
+    """The buffers that only some threads write: in no loop over one of the block's axes."""
+    found: set[Buffer] = set()
+    for statement in body:
+        if isinstance(statement, For):
+            kind = statement.parallel_type
+            found |= written_by_some(statement.body, [k for k in block if k is not kind])
+        elif block:
+            found |= _reads_and_writes(statement, set())[1]
+    return found
+
+
+def insert_barriers(
+    body: list[Statement], inputs: set[Buffer], partial: set[Buffer], in_threads: bool = False
+) -> list[Statement]:
+    """The body with the barriers it needs.
+
+    `inputs` are parameters that nobody writes, `partial` is what `written_by_some` gives: inside of
+    thread loops, where a thread reads what it wrote itself, only those buffers need barriers.
+    """
     result: list[Statement] = []
     written: set[Buffer] = set()
     read: set[Buffer] = set()
     for statement in body:
-        if isinstance(statement, For) and not statement.parallel_type.is_block:
-            inner = insert_barriers(statement.body, inputs)
-            repeats = not statement.parallel_type.is_grid
-            if repeats and any(isinstance(s, Barrier) for s in inner):
+        if isinstance(statement, For):
+            is_block = statement.parallel_type.is_block
+            inner = insert_barriers(statement.body, inputs, partial, in_threads or is_block)
+            repeats = not statement.parallel_type.is_thread
+            if repeats and any(isinstance(s, Barrier) for s in walk(inner)):
                 inner.append(Barrier())  # the next iteration writes what this one still reads
             statement.body = inner
         reads, writes = _reads_and_writes(statement, inputs)
+        if in_threads:
+            reads, writes = reads & partial, writes & partial
         if reads & written or writes & read:
             result.append(Barrier())
             written, read = set(), set()

@@ -101,8 +101,7 @@ def without_implied(predicates: Iterable[Less]) -> Predicate:
             return False
         size, factor = weak.b.a, weak.b.b
         return any(
-            strong.b is size
-            and all(c >= 0 for _, c in terms_of(strong.a - weak.a * factor))
+            strong.b is size and all(c >= 0 for _, c in terms_of(strong.a - weak.a * factor))
             for strong in found
         )
 
@@ -135,6 +134,16 @@ class Indexer:
             self._cache[tensor] = found
         return found
 
+    def element_predicate(self, tensor: TensorView) -> Predicate:
+        """Where the tensor has an element, whatever is reduced into it."""
+        loop, logical = self.scheduled[tensor].loop, tensor.domain.logical
+        indices: Indices = {
+            axis: self.structure.loop(tensor, i).index for i, axis in enumerate(loop)
+        }
+        predicates = backward(loop, logical, indices, self.structure.extents[tensor])
+        reduced = {indices[axis] for axis in loop if axis.is_reduction}
+        return tuple(p for p in dict.fromkeys(predicates) if reduced.isdisjoint(p.a.symbols))
+
     def allocated_positions(self, tensor: TensorView) -> list[int]:
         """The positions of the loop domain that a tensor's own buffer has elements for."""
         schedule = self.scheduled[tensor]
@@ -145,7 +154,9 @@ class Indexer:
             if axis.is_reduction or loop.extent is ONE:
                 continue
             if schedule.memory_type is not MemoryType.global_:
-                if kind.is_grid or (position < schedule.compute_at and not self._shares(tensor, kind.is_block)):
+                if kind.is_grid or (
+                    position < schedule.compute_at and not self._shares(tensor, kind.is_block)
+                ):
                     continue
                 if kind.is_block and self.threads_are_hardware:
                     if schedule.memory_type is MemoryType.local:
@@ -177,7 +188,11 @@ class Indexer:
         leader = expr.tensor_outputs[0] if consumer is not expr.tensor_outputs[0] else consumer
         indices, _ = self.indices(leader)
         mapping = producer_to_consumer(expr, producer, leader)
-        return {axis: indices[partner] for axis, partner in mapping.items()}
+        extents = self.structure.extents.get(producer, {})
+        return {
+            axis: ZERO if extents.get(axis) is ONE else indices[partner]
+            for axis, partner in mapping.items()
+        }
 
     def producer_offset(self, expr: Expr, producer: TensorView, consumer: TensorView) -> IntExpr:
         """Where the consumer's statement reads in the producer's own buffer."""
@@ -191,6 +206,9 @@ class Indexer:
             known.setdefault(loop[position], self.structure.loop(producer, position).index)
         self._stand_ins(producer, known)
         forward(loop, producer.domain.logical, known, extents)
+        for position in range(self.scheduled[producer].compute_at):
+            # A shared loop runs at one index for both, however its axis was made.
+            known[loop[position]] = self.structure.loop(producer, position).index
         return _linear([known[loop[p]] for p in positions], self.buffer_extents(producer))
 
     def _stand_ins(self, producer: TensorView, known: Indices) -> None:

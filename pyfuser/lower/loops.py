@@ -107,8 +107,9 @@ class LoopStructure:
                 members.setdefault(self._find(key), []).append(key)
         for number, (root, group) in enumerate(members.items()):
             kind = self._parallel_type(group)
-            tensor, position = root
-            extent = self.extents[tensor][self.scheduled[tensor].loop[position]]
+            extents = [self.extents[t][self.scheduled[t].loop[p]] for t, p in group]
+            # An unused sibling has no consumer that could have promoted its broadcast axes.
+            extent = next((extent for extent in extents if extent is not ONE), ONE)
             name = kind.value if kind.is_thread else f"j{number}"
             index: IntExpr = ZERO if extent is ONE else Symbol.of(name, extent)
             self._loops[root] = Loop(index, extent, kind)
@@ -143,6 +144,8 @@ def effective_extents(
             case Split():
                 rest = ceil_div(inputs[0], expr.factor)
                 pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
+                if inputs[0] is ONE:  # a broadcast that shares no loop with a real axis
+                    pair = (ONE, ONE)
                 extents[expr.outer_id], extents[expr.inner_id] = pair
             case Merge():
                 extents[expr.output_id] = inputs[0] * inputs[1]

@@ -14,7 +14,7 @@ from ..ir.kernel import Kernel, Phase
 from ..ir.scalars import ONE, Integer, IntExpr, maximum
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
-from .barriers import insert_barriers
+from .barriers import insert_barriers, written_by_some
 from .checks import check_schedule
 from .grid_reductions import split_grid_reductions
 from .indexing import Indexer
@@ -51,10 +51,14 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
         _check_block(block)
         if traits.threads_are_hardware:
             inputs = {p.buffer for t, p in memory.parameters.items() if not p.is_output}
-            body = insert_barriers(body, inputs)
+            body = insert_barriers(body, inputs, written_by_some(body, block))
         phases.append(Phase(grid, block, peel(body)))
     return Kernel(
-        name, list(memory.parameters.values()), list(memory.scalars.values()), memory.scratch, phases
+        name,
+        list(memory.parameters.values()),
+        list(memory.scalars.values()),
+        memory.scratch,
+        phases,
     )
 
 

@@ -118,8 +118,7 @@ class KernelMemory:
         if value in self.parameters:
             axes = self.indexer.producer_axes(expr, value, consumer)
             return Access(
-                self._buffers[value], self._strided(value, {a: axes.get(a, ZERO) for a in value.axes})
+                self._buffers[value],
+                self._strided(value, {a: axes.get(a, ZERO) for a in value.axes}),
             )
-        return Access(
-            self.buffer(value), self.indexer.producer_offset(expr, value, consumer)
-        )
+        return Access(self.buffer(value), self.indexer.producer_offset(expr, value, consumer))

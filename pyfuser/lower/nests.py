@@ -116,12 +116,8 @@ class NestBuilder:
         if outermost != depth:
             return
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
-        reduced = {self.structure.loop(tensor, position).index for position in reductions}
-        predicate = tuple(
-            condition
-            for condition in self.indexer.indices(tensor)[1]
-            if reduced.isdisjoint(condition.a.symbols | condition.b.symbols)
-        )
+        is_parameter = any(t in self.memory.parameters for t in expr.tensor_outputs)
+        predicate = self.indexer.element_predicate(tensor) if is_parameter else ()
         inner: list[Statement] = [Initialise(expr.name, outputs, predicate)]
         for position in reversed(range(depth, len(loop))):
             if not loop[position].is_reduction:

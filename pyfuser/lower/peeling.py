@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..ir.domains import BLOCK, ParallelType
-from ..ir.kernel import Compute, For, Less, Reduce, Statement, walk
+from ..ir.kernel import Compute, For, Less, Reduce, Statement, accesses, walk
 from ..ir.scalars import (
+    ONE,
     ZERO,
     IntExpr,
-    Symbol,
     coefficient_of,
     floor_div,
     maximum,
@@ -27,6 +27,7 @@ from ..ir.scalars import (
     minimum,
     terms_of,
 )
+from ..ir.schedule import MemoryType
 
 _THREADS = frozenset(kind.value for kind in BLOCK)
 
@@ -41,28 +42,30 @@ def _predicates(body: list[Statement]) -> list[Less]:
 
 
 def _safe_bound(condition: Less, loop: For) -> IntExpr | None:
-    """Below this value of the loop index the condition always holds; None if there is no such."""
+    """Below this value of the loop index the condition always holds; None if there is no such.
+
+    A condition that doesn't depend on the index holds for all iterations or is left to be checked
+    in all: its bound is the stop, or 0.
+    """
     coefficient = coefficient_of(condition.a, loop.index)
-    if coefficient is None or coefficient is ZERO:
-        return None
-    if any(c < 0 for _, c in terms_of(condition.a)):
+    if coefficient is None or any(c < 0 for _, c in terms_of(condition.a)):
         return None
     inner = frozenset(
         statement.index for statement in walk(loop.body) if isinstance(statement, For)
     )
+    if condition.b.symbols & (inner | {loop.index}):
+        return None
     rest = condition.a - coefficient * loop.index
     largest = maximum_value(rest, only=inner) if rest.symbols & inner else rest
     if largest is None:
         return None
+    if coefficient is ZERO:
+        return loop.stop * minimum(maximum(condition.b - largest, ZERO), ONE)
     # coefficient * index + largest < b  <=>  index < ceil((b - largest) / coefficient)
     numerator = condition.b - largest - 1 + coefficient
-    return floor_div(maximum(numerator, ZERO), coefficient) if _may_be_negative(numerator) else (
-        floor_div(numerator, coefficient)
-    )
-
-
-def _may_be_negative(expr: IntExpr) -> bool:
-    return any(c < 0 for _, c in terms_of(expr))
+    if any(c < 0 for _, c in terms_of(numerator)):
+        numerator = maximum(numerator, ZERO)
+    return floor_div(numerator, coefficient)
 
 
 def _copy(body: list[Statement], keep: Callable[[Less], bool]) -> list[Statement]:
@@ -128,10 +131,29 @@ def _cut(loop: For) -> list[Statement]:
         _copy(loop.body, lambda c: c not in dropped),
         loop.start,
     )
-    checked = For(loop.index, loop.stop, loop.parallel_type, loop.body, limit)
+    body = loop.body if _needs_unrolling(loop.body) else _rolled(loop.body)
+    checked = For(loop.index, loop.stop, loop.parallel_type, body, limit)
     return [fast, checked]
 
 
-def loop_symbols(body: list[Statement]) -> set[Symbol]:
-    """The indices of all loops in a body."""
-    return {s.index for s in walk(body) if isinstance(s, For)}
+def _needs_unrolling(body: list[Statement]) -> bool:
+    """True when registers are addressed by the index of an unrolled loop."""
+    unrolled = {
+        s.index
+        for s in walk(body)
+        if isinstance(s, For) and s.parallel_type is ParallelType.unroll
+    }
+    return any(
+        access.buffer.memory is not MemoryType.global_ and access.index.symbols & unrolled
+        for statement in walk(body)
+        for access in accesses(statement)
+    )
+
+
+def _rolled(body: list[Statement]) -> list[Statement]:
+    """The body with loops in the place of unrolled code: it runs for the last elements only."""
+    copied = _copy(body, lambda condition: True)
+    for statement in walk(copied):
+        if isinstance(statement, For) and statement.parallel_type is ParallelType.unroll:
+            statement.parallel_type = ParallelType.serial
+    return copied

@@ -69,8 +69,13 @@ def _check_visible(producer: TensorView, memory: MemoryType, foreign: list[Paral
 def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
     """The phase of every computed tensor; moves registers read across phases to scratch."""
     structure, scheduled = indexer.structure, indexer.scheduled
-    cluster = {t: structure._find((t, 0)) if scheduled[t].loop else (t, -1) for t in structure.tensors}
+    cluster = {
+        t: structure._find((t, 0)) if scheduled[t].loop else (t, -1) for t in structure.tensors
+    }
     edges: list[tuple[TensorView, TensorView, int]] = []
+    launched: dict[ParallelType, IntExpr] = {}
+    for tensor in structure.tensors:
+        launched |= _thread_loops(indexer, tensor)
     for producer in structure.tensors:
         for expr, consumer in consumers(producer):
             if consumer not in structure.extents:
@@ -78,9 +83,14 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
             foreign = _foreign_axes(indexer, expr, producer, consumer)
             memory = scheduled[producer].memory_type
             _check_visible(producer, memory, foreign)
+            # Without a loop over a grid axis a tensor in global memory is written by one block, and
+            # any other tensor is computed by all of them.
+            readers = _thread_loops(indexer, consumer)
+            if scheduled[consumer].memory_type is not MemoryType.global_:
+                readers = launched
             missing = [
                 kind
-                for kind in _thread_loops(indexer, consumer)
+                for kind in readers
                 if kind.is_grid and kind not in _thread_loops(indexer, producer)
             ]
             crosses = any(kind.is_grid for kind in foreign) or bool(missing)

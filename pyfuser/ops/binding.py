@@ -8,13 +8,14 @@ computed here, on the host, in the dtypes of the op table.
 
 from __future__ import annotations
 
+import ctypes
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ..dtypes import COMPLEX, FLOATING, DataType, from_torch, to_torch
+from ..dtypes import COMPLEX, FLOATING, DataType, from_torch, of_python_value, to_torch
 from ..errors import InputError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import PointwiseOp
@@ -230,7 +231,16 @@ def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
     """The number as a value of `dtype`: rounded, truncated or wrapped as a tensor would be."""
     if isinstance(value, complex) and dtype not in COMPLEX:
         value = value.real
-    converted: PythonNumber = torch.tensor(value).to(to_torch(dtype)).item()
+    # What needs no tensor to be right: plans convert the scalars of every call.
+    if not isinstance(value, complex):
+        if dtype is DataType.Double:
+            return float(value)
+        if dtype is DataType.Float:
+            return ctypes.c_float(value).value
+        if dtype is DataType.Int and isinstance(value, int) and -(2**63) <= value < 2**63:
+            return int(value)
+    widest = to_torch(of_python_value(value))
+    converted: PythonNumber = torch.tensor(value, dtype=widest).to(to_torch(dtype)).item()
     return converted
 
 

@@ -102,8 +102,8 @@ class _Evaluator:
         """Computes the outputs of one expression."""
         if isinstance(expr.output, Scalar):
             return  # binding computed it
-        is_welford = isinstance(expr, WelfordOp)
-        results = self.welford(expr) if is_welford else (self.compute(expr),)
+        results: tuple[torch.Tensor, ...]
+        results = self.welford(expr) if isinstance(expr, WelfordOp) else (self.compute(expr),)
         for output, result in zip(expr.outputs, results, strict=True):
             self.values[output] = result.to(self.torch_dtype(output.dtype))
 
@@ -212,25 +212,18 @@ def _storage(tensor: torch.Tensor) -> int:
 def with_layout(
     tensor: TensorView, value: torch.Tensor, taken: Collection[int] = ()
 ) -> torch.Tensor:
-    """The value with the strides that the tensor's allocation domain says.
+    """The value with the strides of an output: dense in the order of its allocation domain.
 
-    Dense in the order of the allocation; an expanded axis keeps one element and has stride 0.  A
-    value that has them already is copied only when its storage is one of `taken`.
+    A value that has them already is copied only when its storage is one of `taken`.
     """
-    axes = tensor.axes
-    shape = value.shape
-    for dim, axis in enumerate(axes):
-        if axis.is_broadcast and axis.expanded_extent is not None and shape[dim]:
-            value = value.narrow(dim, 0, 1)
-    allocation = tensor.domain.allocated
-    position = {axis: dim for dim, axis in enumerate(axes)}
+    axes, allocation = tensor.axes, tensor.domain.allocated
     order = list(range(len(axes)))
-    if set(position) == set(allocation):
-        order = [position[axis] for axis in allocation]
+    if set(axes) == set(allocation):
+        order = [axes.index(axis) for axis in allocation]
     dense = value.permute(order).contiguous()
     if _storage(dense) in taken:
         dense = dense.clone()
-    return dense.permute([order.index(dim) for dim in range(len(order))]).expand(shape)
+    return dense.permute([order.index(dim) for dim in range(len(order))])
 
 
 __all__ = ["bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]

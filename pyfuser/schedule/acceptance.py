@@ -230,9 +230,12 @@ class IterationSpace:
     def steps(self, tensor: TensorView) -> list[Step]:
         """The splits and merges that make the tensor's logical axes from its root."""
         return [
-            Step(index, tuple(sorted(self.of(inputs))), tuple(sorted(self.of(outputs))))
+            Step(index, self._ordered(inputs), self._ordered(outputs))
             for index, inputs, outputs in self._id_exprs.get(tensor, ())
         ]
+
+    def _ordered(self, axes: Iterable[IterDomain]) -> tuple[int, ...]:
+        return tuple(self.number(axis) for axis in axes if not axis.is_broadcast)
 
     def touched(self, expr: Expr) -> Axes:
         """Every concrete axis of the tensors that an expression reads and makes."""
@@ -303,6 +306,9 @@ def _single_signature(summary: Summary) -> Signature | str:
     reach = backward_closure(base, summary.steps)
     if reach is None or not summary.axes <= reach:
         return "a tensor has an axis that the input of the reduction doesn't have"
+    if not all(signature.kept <= axes for axes in summary.outputs):
+        # Each row would compute and store it again.
+        return "an output doesn't have all axes that the reduction keeps"
     if not summary.post_axes <= base:
         return "a reduction result is reshaped or broadcast to an axis that was not reduced"
     return signature

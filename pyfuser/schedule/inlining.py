@@ -15,6 +15,7 @@ from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import axes_match
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
+from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import _between, bounded_transform_backward
@@ -32,6 +33,7 @@ class LoopSharing:
         self._reach()
         self.parent: dict[tuple[int, int], tuple[int, int]] = {}
         self.members: dict[tuple[int, int], int] = {}
+        self.extents: dict[tuple[int, int], IntExpr] = {}
         for tensor in self.tensors:
             for position in range(scheduled[tensor].compute_at):
                 for _, consumer in consumers(tensor):
@@ -65,8 +67,17 @@ class LoopSharing:
         a, b = self.find(tensor, position), self.find(consumer, position)
         if a != b:
             mask = self.mask(a) | self.mask(b)
+            extent = self.extent(a) if self.extent(b) is ONE else self.extent(b)
             self.parent[a] = b
-            self.members[b] = mask
+            self.members[b], self.extents[b] = mask, extent
+
+    def extent(self, root: tuple[int, int]) -> IntExpr:
+        """The extent of a loop: 1 while only broadcast axes share it."""
+        found = self.extents.get(root)
+        if found is None:
+            axis = self.scheduled[self.tensors[root[0]]].loop[root[1]]
+            found = ONE if axis.is_broadcast else axis.extent
+        return found
 
     def makes_cycle(self, tensor: TensorView, position: int) -> bool:
         """True when the tensor can't share the loop at `position` with all its consumers."""
@@ -98,6 +109,9 @@ class LoopSharing:
                 mapping = producer_to_consumer(expr, tensor, consumer)
                 if position >= len(other) or not axes_match(axis, other[position], mapping, {}):
                     return position, f"axis {axis} has no match in T{consumer.name}"
+            extents = {self.extent(self.find(c, position)) for _, c in readers}
+            if len(extents) > 1:
+                return position, f"axis {axis} is broadcast to one consumer and not to another"
             if self.makes_cycle(tensor, position):
                 return position, f"a reduction over axis {axis} must finish first"
         return len(loop), "it shares all its loops"
@@ -124,9 +138,7 @@ def _selected(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None) 
     return set(tensors) if tensors else set(scheduled.fusion.tensors)
 
 
-def inline_most(
-    scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None = None
-) -> None:
+def inline_most(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None = None) -> None:
     """Inlines all (or the given) tensors as far as each can be, consumers first."""
     chosen = _selected(scheduled, tensors)
     sharing = LoopSharing(scheduled)

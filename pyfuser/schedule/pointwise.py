@@ -4,9 +4,11 @@
     1-D:   [range]         ->  [task: chunk][serial][unroll][lanes]
     2-D:   [outer][range]  ->  [task: row][serial][unroll][lanes]
     few rows:              ->  [task: row][task: chunk][serial][unroll][lanes]
+    transposed inputs:     ->  [task: outer][task: tile rows][serial][serial][unroll][lanes]
 
 The innermost range is as many axes as are one range in memory for all inputs and outputs (the break
-point: a bias along the rows makes the fusion 2-D).
+point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along another axis is
+read in square tiles, along its own memory, and turned on the way through a tile in shared memory.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import size_in_bytes
+from ..errors import InternalError, expected
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import evaluate, product
-from ..ir.schedule import ScheduledFusion
+from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
-from .acceptance import IterationSpace
+from .acceptance import examine, reference_tensor
 from .common import (
     EXPENSIVE,
     Layouts,
@@ -33,6 +36,7 @@ from .common import (
 )
 from .inlining import inline_most
 from .propagation import transform_like
+from .rewrite import cache_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +44,21 @@ class PointwiseParameters:
     """lanes      elements of one vector
     unroll     vectors a step, written out
     chunk      elements a task takes of the innermost range; 0: a task takes the whole row
+    tile       rows a task takes when inputs are transposed; 0: none are
     """
 
     lanes: int
     unroll: int
     chunk: int
+    tile: int = 0
 
 
 def reference_output(fusion: Fusion) -> TensorView:
-    """The output whose axes all others are found from: the one with most concrete axes."""
-    outputs = [v for v in fusion.outputs if isinstance(v, TensorView)]
-    space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
-    return max(outputs, key=lambda t: (len(space.axes(t)), len(t.axes)))
+    """The output from whose axes all tensors can be indexed."""
+    found = reference_tensor(examine(fusion))
+    if found is None:
+        raise InternalError(expected("pointwise", "a reference output", "a fusion without"))
+    return found
 
 
 def widest_bytes(fusion: Fusion) -> int:
@@ -62,9 +69,7 @@ def widest_bytes(fusion: Fusion) -> int:
 
 def unroll_factor(fusion: Fusion) -> int:
     """Few vectors a step where one keeps the machine busy for long: less code to compile."""
-    work = sum(
-        8 if e.op in EXPENSIVE else 1 for e in fusion.exprs if isinstance(e, PointwiseOp)
-    )
+    work = sum(8 if e.op in EXPENSIVE else 1 for e in fusion.exprs if isinstance(e, PointwiseOp))
     return 4 if work <= 8 else 2 if work <= 24 else 1
 
 
@@ -74,17 +79,39 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Pointw
     layouts = Layouts(fusion)
     rows, columns = _shape(reference, layouts, sizes)
     chunk = 4096
+    lanes = machine.lanes(widest_bytes(fusion))
+    turned = transposed_inputs(reference, layouts)
+    if turned is not None and columns >= lanes:
+        size = evaluate(turned[0].size, sizes)
+        if size >= lanes:
+            return PointwiseParameters(lanes, lanes, 0, 4 * lanes if size >= 4 * lanes else lanes)
     whole_rows = rows >= 4 * machine.cores and rows * columns > 0
     if rows == 1 or (not whole_rows and columns > chunk):
-        return PointwiseParameters(
-            machine.lanes(widest_bytes(fusion)), unroll_factor(fusion), chunk
-        )
-    return PointwiseParameters(machine.lanes(widest_bytes(fusion)), unroll_factor(fusion), 0)
+        return PointwiseParameters(lanes, unroll_factor(fusion), chunk)
+    return PointwiseParameters(lanes, unroll_factor(fusion), 0)
 
 
-def _shape(
-    reference: TensorView, layouts: Layouts, sizes: Mapping[str, int]
-) -> tuple[int, int]:
+def transposed_inputs(
+    reference: TensorView, layouts: Layouts
+) -> tuple[IterDomain, list[TensorView]] | None:
+    """(the axis of the reference along which they lie in memory, the inputs), or None."""
+    axes = ordered_axes(reference)
+    numbers = {layouts.number(axis): axis for axis in axes}
+    found: dict[IterDomain, list[TensorView]] = {}
+    for leaf in layouts.leaves:
+        if leaf.tensor.expr is not None or not leaf.order or not leaf.contiguous[leaf.order[-1]]:
+            continue
+        axis = numbers.get(leaf.order[-1])
+        rows = numbers.get(leaf.order[-2]) if len(leaf.order) > 1 else None
+        if axis is not None and rows is not None and axis is not axes[-1]:
+            if layouts.number(axes[-1]) in leaf.contiguous:
+                found.setdefault(axis, []).append(leaf.tensor)
+    if not found:
+        return None
+    return max(found.items(), key=lambda item: len(item[1]))
+
+
+def _shape(reference: TensorView, layouts: Layouts, sizes: Mapping[str, int]) -> tuple[int, int]:
     """(rows, elements of the innermost range)."""
     axes = ordered_axes(reference)
     inner: list[IterDomain] = axes[-1:]
@@ -103,15 +130,19 @@ def ordered_axes(tensor: TensorView) -> list[IterDomain]:
 
 def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion:
     """The loops; see the module's text."""
-    copy, _ = fusion.clone()
+    copy, cloner = fusion.clone()
+    reference = cloner.values[reference_output(fusion)]
+    assert isinstance(reference, TensorView)
     scheduled = ScheduledFusion(copy, scheduler="pointwise", parameters=parameters)
     fork_outputs(scheduled)
     layouts = Layouts(copy)
-    reference = reference_output(copy)
     own = scheduled[reference]
     own.loop = list(ordered_axes(reference))
     if not own.loop:
         inline_most(scheduled)
+        return scheduled
+    if parameters.tile:
+        _schedule_tiles(scheduled, reference, layouts, parameters)
         return scheduled
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(own.loop))
     merge_range(scheduled, reference, 0, inner)
@@ -135,3 +166,42 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     parallelize_positions(scheduled, reference, kinds)
     inline_most(scheduled)
     return scheduled
+
+
+def _schedule_tiles(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    layouts: Layouts,
+    parameters: PointwiseParameters,
+) -> None:
+    """[outer][tile rows][columns: serial][rows: serial][rows: unroll][columns: lanes]"""
+    found = transposed_inputs(reference, layouts)
+    assert found is not None
+    row_axis, turned = found
+    tiles = [cache_after(scheduled, tensor) for tensor in turned]
+    own = scheduled[reference]
+    *outer, column_axis = [axis for axis in own.loop if axis is not row_axis]
+    own.loop = [*outer, row_axis, column_axis]
+    merge_range(scheduled, reference, 0, len(outer))
+    rows = 1 if outer else 0
+    own.split(rows, parameters.tile)
+    own.split(rows + 1, parameters.lanes)
+    own.split(rows + 3, parameters.lanes)
+    # [outer][tile][rows serial][rows unroll][columns serial][columns lanes]
+    own.reorder({rows + 3: rows + 1, rows + 1: rows + 2, rows + 2: rows + 3})
+    kinds = {
+        rows: ParallelType.grid_x,
+        rows + 3: ParallelType.unroll,
+        rows + 4: ParallelType.block_x,
+    }
+    if outer:
+        kinds[0] = ParallelType.grid_y
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, kinds)
+    for tile in tiles:
+        schedule = scheduled[tile]
+        schedule.memory_type = MemoryType.shared
+        schedule.reorder({rows + 3: rows + 4})
+        schedule.parallelize(rows + 3, ParallelType.unroll)
+        schedule.parallelize(rows + 4, ParallelType.block_x)
+    inline_most(scheduled)

@@ -32,9 +32,7 @@ from ..ir.vals import TensorView
 class Replay:
     """Replays the making of one tensor's loop axes on the axes of another."""
 
-    def __init__(
-        self, ids: IdFactory, mapping: AxisMap, target: TensorView | None = None
-    ) -> None:
+    def __init__(self, ids: IdFactory, mapping: AxisMap, target: TensorView | None = None) -> None:
         self.ids = ids
         self.made: dict[IterDomain, IterDomain | None] = dict(mapping)
         self.existing: list[IdExpr] = []
@@ -79,7 +77,6 @@ class Replay:
                 return (self.ids.merge(*inputs),)
             case _:
                 return self.ids.swizzle(*inputs)
-
 
     def _check_merge(self, outer: IterDomain, inner: IterDomain) -> None:
         either_broadcast = outer.is_broadcast or inner.is_broadcast
@@ -138,9 +135,9 @@ def _reaches_logical(loop: Sequence[IterDomain], target: TensorView) -> bool:
     if root is None:
         return True
     hidden = set(root) - set(target.domain.logical)
-    return not any(axis in hidden for e in history(loop, target.domain.logical) for axis in e.inputs) and not (
-        hidden & set(loop)
-    )
+    return not any(
+        axis in hidden for e in history(loop, target.domain.logical) for axis in e.inputs
+    ) and not (hidden & set(loop))
 
 
 def _neighbours(tensor: TensorView) -> Iterable[tuple[TensorView, AxisMap]]:
@@ -165,7 +162,9 @@ def spanning_order(
 
     How much a tensor is informed is the number of the reference's root axes that reach it.
     """
-    start = {axis: {axis} for axis in (*reference.domain.logical, *reference.domain.root_or_logical)}
+    start = {
+        axis: {axis} for axis in (*reference.domain.logical, *reference.domain.root_or_logical)
+    }
     best: list[tuple[int, int, TensorView, TensorView, AxisMap]] = []
     known: dict[TensorView, dict[IterDomain, set[IterDomain]]] = {reference: start}
     steps: list[tuple[TensorView, TensorView, AxisMap]] = []

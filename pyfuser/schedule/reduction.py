@@ -94,9 +94,7 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     return scheduled
 
 
-def arrange(
-    scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts
-) -> tuple[int, int]:
+def arrange(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> tuple[int, int]:
     """Loops [kept axes, merged][other reduced axes][innermost reduced range] of a reduction.
 
     Returns (number of kept loops: 0 or 1, number of other reduced loops).

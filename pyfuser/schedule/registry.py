@@ -10,7 +10,7 @@ reduction scheduler refuses whatever needs persistence, so normalizations fall t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,28 +93,22 @@ def refuse_pointwise(facts: Facts, sizes: SizeInfo) -> str | None:
     """No reductions, and an output from which every tensor can be indexed."""
     if facts.summary.signatures:
         return NO_REFERENCE
-    if facts.problem is not None:
-        return facts.problem
-    return pointwise_refusal(facts.summary) or _in_place_problem(facts, facts.summary.axes)
+    reason = facts.problem or pointwise_refusal(facts.summary)
+    if reason is not None:
+        return reason
+    for tensor in facts.outputs:
+        if tensor in facts.in_place and not facts.space.axes(tensor) >= facts.summary.axes:
+            return f"T{tensor.name} updates an input in place but is computed more than once"
+    return None
 
 
 def refuse_reduction(facts: Facts, sizes: SizeInfo) -> str | None:
     """Reductions over the same axes, then only tensors of the reduced shape."""
-    reason = facts.problem or reduction_refusal(facts.summary)
-    if reason is None:
-        (signature,) = facts.summary.signatures
-        reason = _in_place_problem(facts, signature.kept)
-    return reason
+    return facts.problem or reduction_refusal(facts.summary)
 
 
 def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
-    if facts.problem is not None:
-        return facts.problem
-    reason = persistent_refusal(facts.summary, sizes, facts.space.extents)
-    if reason is None:
-        (signature,) = facts.summary.signatures
-        reason = _in_place_problem(facts, signature.kept)
-    return reason
+    return facts.problem or persistent_refusal(facts.summary, sizes, facts.space.extents)
 
 
 def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
@@ -131,13 +125,6 @@ def refuse_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
     if reason is None and innermost_is_reduced(facts):
         reason = "the innermost axis in memory is reduced"
     return reason
-
-
-def _in_place_problem(facts: Facts, needed: Collection[int]) -> str | None:
-    for tensor in facts.outputs:
-        if tensor in facts.in_place and not facts.space.axes(tensor).issuperset(needed):
-            return f"T{tensor.name} updates an input in place but is computed more than once"
-    return None
 
 
 def innermost_is_reduced(facts: Facts) -> bool:

@@ -127,7 +127,9 @@ def _rfactor_one(
     copies = [_required(first, axis) for axis in old_logical]
     logical: list[IterDomain] = []
     for old, new in zip(old_logical, copies, strict=True):
-        new.iter_type = old.iter_type  # an earlier rfactor may have left iteration axes of a reduction
+        new.iter_type = (
+            old.iter_type
+        )  # an earlier rfactor may have left iteration axes of a reduction
         if not old.is_reduction:
             logical.append(new)
         elif not any(a.is_reduction for a in old_logical[: old_logical.index(old)]):

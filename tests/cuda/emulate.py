@@ -82,7 +82,10 @@ def _run(
     for parameter in kernel.tensors:
         if not parameter.is_output:
             given = tensors[parameter.buffer.name]
-            for exprs, values in ((parameter.sizes, given.shape), (parameter.strides, given.stride())):
+            for exprs, values in (
+                (parameter.sizes, given.shape),
+                (parameter.strides, given.stride()),
+            ):
                 for expr, value in zip(exprs, values, strict=True):
                     if isinstance(expr, Symbol):
                         numbers.setdefault(expr.name, value)

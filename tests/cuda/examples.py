@@ -154,7 +154,7 @@ def grid_sum() -> ScheduledFusion:
 
 
 def tiled_transpose() -> ScheduledFusion:
-    """t0 transposed through a tile of 32 x 32 in shared memory, swizzled against bank conflicts."""
+    """t0 transposed through a tile of 32 x 32 in shared memory."""
     fusion = Fusion()
     t0 = input_tensor(fusion, 2)
     t1 = builders.permute(fusion, t0, [1, 0])
@@ -178,7 +178,7 @@ def tiled_transpose() -> ScheduledFusion:
 def row_softmax(dtype: DataType = DataType.Float, width: int = 4) -> ScheduledFusion:
     """softmax of each row: rows on grid_x, columns on block_x, a row in the block's registers.
 
-    Each thread has 3 pieces of `width` elements, so that there are about columns / 3 / width threads.
+    Each thread has 3 pieces of `width` elements: there are about columns / 3 / width threads.
     """
     fusion = Fusion()
     t0 = input_tensor(fusion, 2, dtype)
@@ -198,18 +198,28 @@ def _rows(scheduled: ScheduledFusion, reference: TensorView) -> ScheduledFusion:
     """[grid_x, pieces, block_x, elements] for all; reductions over block_x are cut by rfactor."""
     transform_like(scheduled, reference)
     kinds = (GRID_X, ParallelType.serial, BLOCK_X)
-    for expr in list(scheduled.fusion.exprs):
-        for tensor in expr.tensor_outputs:
-            for axis, kind in zip(scheduled[tensor].loop, kinds, strict=False):
-                axis.parallel_type = kind
-    for expr in list(scheduled.fusion.exprs):
-        tensor = expr.tensor_outputs[0]
-        if expr.name in ("sum", "max", "welford"):
+    computed = [expr.tensor_outputs[0] for expr in scheduled.fusion.exprs]
+    for tensor in computed:
+        for axis, kind in zip(scheduled[tensor].loop, kinds, strict=False):
+            axis.parallel_type = kind
+    for tensor in computed:
+        if tensor.is_reduction_result:
             rfactor(scheduled, tensor, [1, 3])
-    for expr in list(scheduled.fusion.exprs):
-        for tensor in expr.tensor_outputs:
-            for axis in scheduled[tensor].loop:
-                if axis.parallel_type is VECTORIZE:
-                    axis.parallel_type = ParallelType.serial
+    inline_most(scheduled)
+    return scheduled
+
+
+def welford_rows() -> ScheduledFusion:
+    """(mean, sum of squared deviations, count) of each row, over block_x."""
+    fusion = Fusion()
+    outputs = builders.welford(fusion, input_tensor(fusion, 2), [1])
+    for output in outputs:
+        fusion.add_output(output)
+    scheduled = ScheduledFusion(fusion)
+    scheduled[outputs[0]].split(1, 4)
+    scheduled[outputs[0]].split(1, 32)
+    for axis, kind in ((0, GRID_X), (2, BLOCK_X), (3, UNROLL)):
+        scheduled[outputs[0]].parallelize(axis, kind)
+    rfactor(scheduled, outputs[0], [1, 3])
     inline_most(scheduled)
     return scheduled

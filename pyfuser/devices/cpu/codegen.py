@@ -59,8 +59,9 @@ def generate(kernel: Kernel) -> CpuKernelCode:
         streaming |= generator.statements.streaming
     attributes = f"attributes #0 = {{ {function_attributes()} }}"
     parts = [*texts, *definitions.values(), *declarations.values(), attributes, "!0 = !{i32 1}"]
-    return CpuKernelCode(kernel, "\n".join(parts) + "\n", tuple(functions), workspace,
-                         tuple(streaming))
+    return CpuKernelCode(
+        kernel, "\n".join(parts) + "\n", tuple(functions), workspace, tuple(streaming)
+    )
 
 
 class PhaseGenerator:
@@ -98,7 +99,9 @@ class PhaseGenerator:
     def _load_slots(self) -> None:
         w = self.writer
         symbols = {s.name: s for s in self.kernel.symbols}
-        buffers = {b.name: b for b in (*(t.buffer for t in self.kernel.tensors), *self.kernel.scratch)}
+        buffers = {
+            b.name: b for b in (*(t.buffer for t in self.kernel.tensors), *self.kernel.scratch)
+        }
         for i, name in enumerate(slot_names(self.kernel)):
             slot = w.element_pointer(Value("%args", PTR), "i64", w.constant(i, I64))
             if name in buffers or name == "workspace":
@@ -113,9 +116,7 @@ class PhaseGenerator:
                     self.scopes.define(symbols[name], value)
                 elif name == "workspace_bytes":
                     offset = w.mul(value, Value("%thread", I64))
-                    self.workspace_pointer = w.element_pointer(
-                        self.workspace_pointer, "i8", offset
-                    )
+                    self.workspace_pointer = w.element_pointer(self.workspace_pointer, "i8", offset)
                 elif name == "streaming":
                     self.statements.streaming_flag = w.icmp("ne", value, w.constant(0, I64))
                 else:
@@ -342,9 +343,7 @@ class PhaseGenerator:
             self._in_lanes(loop, count, base, None)
 
         if whole is not ZERO:
-            self.loop_between(
-                self.writer.constant(0, I64), self.scopes.integer(whole), count, full
-            )
+            self.loop_between(self.writer.constant(0, I64), self.scopes.integer(whole), count, full)
         if whole is not extent:
             self._lane_tail(loop, count, whole)
 

@@ -41,9 +41,7 @@ def compute_type(dtype: DataType, lanes: int = 1) -> LLVMType:
     """The LLVM type values of a dtype are computed in; UnsupportedError for complex and fp8."""
     element = _COMPUTE.get(dtype)
     if element is None:
-        raise UnsupportedError(
-            expected("cpu kernel", "a dtype that kernels compute", dtype)
-        )
+        raise UnsupportedError(expected("cpu kernel", "a dtype that kernels compute", dtype))
     return LLVMType(element, lanes)
 
 
@@ -74,9 +72,7 @@ def store_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
         stored = w.stored_form.get(value.name)
         if stored is not None and stored.type.element == _STORAGE[dtype]:
             return stored
-        return (
-            w.fptrunc(value, "half") if dtype is DataType.Half else _bfloat16(w, value)
-        )
+        return w.fptrunc(value, "half") if dtype is DataType.Half else _bfloat16(w, value)
     if dtype is DataType.Bool:
         return w.zext(value, "i8")
     return value
@@ -94,9 +90,7 @@ def _bfloat16(w: FunctionWriter, value: Value) -> Value:
     return w.truncate(w.select(w.is_nan(value), quiet, rounded), "i16")
 
 
-def emit_cast(
-    w: FunctionWriter, value: Value, source: DataType, target: DataType
-) -> Value:
+def emit_cast(w: FunctionWriter, value: Value, source: DataType, target: DataType) -> Value:
     """`value`, in source's compute type, converted to target's, with target's values."""
     result = _convert(w, value, source, target)
     if target in dtypes.REDUCED_FLOATING and source is not target:
@@ -104,9 +98,7 @@ def emit_cast(
     return result
 
 
-def _convert(
-    w: FunctionWriter, value: Value, source: DataType, target: DataType
-) -> Value:
+def _convert(w: FunctionWriter, value: Value, source: DataType, target: DataType) -> Value:
     type = compute_type(target, value.type.lanes)
     if target is DataType.Bool:
         return _to_bool(w, value)
@@ -124,9 +116,7 @@ def _to_bool(w: FunctionWriter, value: Value) -> Value:
     if value.type.element == "i1":
         return value
     zero = w.constant(0, value.type)
-    return (
-        w.fcmp("une", value, zero) if value.type.is_float else w.icmp("ne", value, zero)
-    )
+    return w.fcmp("une", value, zero) if value.type.is_float else w.icmp("ne", value, zero)
 
 
 def _from_float(w: FunctionWriter, value: Value, type: LLVMType) -> Value:

@@ -10,15 +10,16 @@ import torch
 
 from ...ir.kernel import Compute, Kernel, walk
 from ...ir.scalars import IntExpr, evaluate
-from ...kernel_cache import KernelCache, disk_cache
 from ...lower.traits import DeviceTraits
 from ..registry import Binding
 from .codegen import generate
-from .jit import CompiledModule, assembly, compile_module, set_object_cache
+from .jit import CompiledModule, ObjectCache, assembly, compile_module, set_object_cache
 from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
 from .threads import launcher
+
+Binary = tuple[CompiledModule, Any]  # the machine code and its launch function
 
 # Waking another thread takes some 5 us; under this many element operations one thread is done by
 # then (about 4 simple operations a nanosecond from the caches).
@@ -96,30 +97,27 @@ class CpuDevice:
 
     traits = DeviceTraits(threads_are_hardware=False)
 
-    def __init__(self) -> None:
-        self._built: KernelCache[str, tuple[CompiledModule, Any]] = KernelCache()
-        set_object_cache(disk_cache())
-
     @property
     def machine(self) -> Machine:
         """The processor."""
         return machine()
 
-    @property
-    def compiled_count(self) -> int:
-        """Kernels compiled so far (or taken from the disk cache)."""
-        return self._built.misses
+    def keep_objects_in(self, cache: ObjectCache | None) -> None:
+        """Objects are kept there between processes."""
+        set_object_cache(cache)
 
-    def build(self, kernel: Kernel) -> FusedKernelCPU:
-        """Generates, compiles and loads; equal texts share their machine code."""
-        code = generate(kernel)
+    def generate(self, kernel: Kernel) -> CpuKernelCode:
+        """LLVM IR text."""
+        return generate(kernel)
 
-        def compiled() -> tuple[CompiledModule, Any]:
-            module = compile_module(code.text)
-            return module, launcher(module, code.functions)
+    def compile(self, code: CpuKernelCode) -> Binary:
+        """Machine code in memory."""
+        module = compile_module(code.text)
+        return module, launcher(module, code.functions)
 
-        module, launch = self._built.get_or_create(code.text, compiled)
-        return FusedKernelCPU(kernel, code, module, launch)
+    def load(self, code: CpuKernelCode, binary: Binary) -> FusedKernelCPU:
+        """A callable kernel."""
+        return FusedKernelCPU(code.kernel, code, *binary)
 
     def empty_strided(
         self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype

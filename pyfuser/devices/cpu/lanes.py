@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, coefficient_of, substitute
-from .llvm_writer import I64, FunctionWriter, LLVMType, Value
+from ...ir.scalars import ONE, Integer, IntExpr, Symbol, coefficient_of, substitute
+from .llvm_writer import FunctionWriter, LLVMType, Value
 from .scopes import Scopes, emit_integer
 
 
@@ -57,14 +57,26 @@ def vector_integer(scopes: Scopes, expr: IntExpr, lanes: Lanes) -> Value:
     return emit_integer(writer, expr, part)
 
 
-def is_constant_zero(expr: IntExpr | None) -> bool:
-    """True for the known step 0: all lanes use one element."""
-    return expr is ZERO
-
-
 def constant_or_none(expr: IntExpr) -> int | None:
     """The number of a constant expression."""
     return expr.value if isinstance(expr, Integer) else None
 
 
-I64_SCALAR = I64
+def transposed(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
+    """The columns of a square of as many vectors as they have lanes (a power of two).
+
+    Stage s exchanges the lanes and the rows that differ in bit s of their number.
+    """
+    count = len(rows)
+    rows = list(rows)
+    bit = 1
+    while bit < count:
+        upper = [lane if not lane & bit else count + lane - bit for lane in range(count)]
+        lower = [lane + bit if not lane & bit else count + lane for lane in range(count)]
+        for number in range(count):
+            if not number & bit:
+                a, b = rows[number], rows[number + bit]
+                rows[number] = writer.shufflevector(a, b, upper)
+                rows[number + bit] = writer.shufflevector(a, b, lower)
+        bit *= 2
+    return rows

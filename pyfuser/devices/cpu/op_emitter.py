@@ -66,9 +66,7 @@ def emit_op(
         return _primitive(w, row, args, compute)
     lanes = args[0].type.lanes
 
-    def emit(
-        inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType
-    ) -> Value:
+    def emit(inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType) -> Value:
         return _primitive(w, inner, operands, dtype)
 
     def constant(number: Number, dtype: DataType) -> Value:
@@ -82,13 +80,9 @@ def emit_op(
     return value
 
 
-def _primitive(
-    w: FunctionWriter, row: Op, args: Sequence[Value], compute: DataType
-) -> Value:
+def _primitive(w: FunctionWriter, row: Op, args: Sequence[Value], compute: DataType) -> Value:
     if row.llvm is None:
-        raise UnsupportedError(
-            expected(row.name, "an op that kernels compute", "one they don't")
-        )
+        raise UnsupportedError(expected(row.name, "an op that kernels compute", "one they don't"))
     spelling = row.llvm_for(compute)
     if spelling.startswith("@"):
         return _routine(w, spelling[1:], args, compute)
@@ -109,9 +103,7 @@ def _primitive(
             raise InternalError(expected(row.name, "an LLVM spelling", repr(spelling)))
 
 
-def _routine(
-    w: FunctionWriter, name: str, args: Sequence[Value], compute: DataType
-) -> Value:
+def _routine(w: FunctionWriter, name: str, args: Sequence[Value], compute: DataType) -> Value:
     if dtypes.is_floating(compute):
         routine = _FLOAT.get(name) or VECTOR_MATH.get(name)
         if routine is not None:
@@ -125,9 +117,7 @@ def _routine(
             return _INTEGER[name](w, args[0], args[1], signed)
         if name in _INTEGER_SPECIAL:
             return _INTEGER_SPECIAL[name](w, signed, *args)
-    raise UnsupportedError(
-        expected(name, "a dtype that kernels compute it in", compute)
-    )
+    raise UnsupportedError(expected(name, "a dtype that kernels compute it in", compute))
 
 
 # -- floating routines that are a few instructions ------------------------------------------------

@@ -25,7 +25,7 @@ from ...ir.scalars import ONE, ZERO, IntExpr, Symbol
 from ...ir.schedule import MemoryType
 from ...ops.table import REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
-from .lanes import Lanes, first_lane, stride_along, vector_integer
+from .lanes import Lanes, constant_or_none, first_lane, stride_along, transposed, vector_integer
 from .llvm_writer import I1, I64, FunctionWriter, Value
 from .op_emitter import emit_op
 from .scopes import Scopes, split_constant
@@ -51,6 +51,7 @@ class StatementEmitter:
         self.streaming_flag: Value | None = None
         self.streaming: dict[tuple[IntExpr, int], None] = {}
         self.values: dict[object, tuple[Value, int]] = {}
+        self.tiles: dict[object, list[Value]] = {}
         self.pending: list[tuple[Value, Value, int]] = []
 
     def emit(self, statement: Compute | Initialise | Reduce) -> None:
@@ -184,17 +185,19 @@ class StatementEmitter:
             return self.writer.constant(bool(number), type_)
         return self.writer.constant(int(number), type_)
 
-    def _scalar_parameter(
-        self, operand: ScalarParameter, dtype: DataType, lanes: int
-    ) -> Value:
+    def _scalar_parameter(self, operand: ScalarParameter, dtype: DataType, lanes: int) -> Value:
         """Converted and spread over the lanes before all loops."""
         key = ("scalar", operand.name, dtype, lanes)
         outermost = self.scopes.open[0]
         if key not in outermost.others:
             with self.scopes.at(0) if self.scopes.level else self.scopes.at(1):
                 w, bits = self.writer, self.scalars[operand.name]
-                if operand.dtype in (DataType.Double, DataType.Float, DataType.Half,
-                                     DataType.BFloat16):
+                if operand.dtype in (
+                    DataType.Double,
+                    DataType.Float,
+                    DataType.Half,
+                    DataType.BFloat16,
+                ):
                     value = emit_cast(w, w.bitcast(bits, "double"), DataType.Double, dtype)
                 elif operand.dtype is DataType.Bool:
                     one = w.icmp("ne", bits, w.constant(0, I64))
@@ -227,9 +230,37 @@ class StatementEmitter:
             else:
                 value = w.masked_load(type_, pointer, active, alignment)
             return load_convert(w, value, dtype)
-        value = w.gather(type_, self._addresses(access, index, step),
-                         active if active is not None else self._all(count), size_in_bytes(dtype))
+        value = w.gather(
+            type_,
+            self._addresses(access, index, step),
+            active if active is not None else self._all(count),
+            size_in_bytes(dtype),
+        )
         return load_convert(w, value, dtype)
+
+    def _tile_column(
+        self, access: Access, index: IntExpr, step: IntExpr | None
+    ) -> Value | None:
+        """A column of a square tile that was written by rows: the tile is turned in registers."""
+        assert self.lanes is not None
+        count = self.lanes.count
+        is_square = constant_or_none(access.buffer.size) == count * count
+        column = constant_or_none(index)
+        if not is_square or step is None or constant_or_none(step) != count or column is None:
+            return None
+        key = ("tile", access.buffer)
+        columns = self.tiles.get(key)
+        if columns is None:
+            pointer = self.phase.pointers[access.buffer]
+            dtype = access.buffer.dtype
+            row_type = storage_type(dtype, count)
+            rows = []
+            for number in range(count):
+                offset = self.writer.constant(number * count, I64)
+                place = self.writer.element_pointer(pointer, storage_type(dtype).element, offset)
+                rows.append(self.writer.load(row_type, place, size_in_bytes(dtype)))
+            columns = self.tiles[key] = transposed(self.writer, rows)
+        return columns[column]
 
     def _all(self, count: int) -> Value:
         return self.writer.constant(True, I1.with_lanes(count))
@@ -296,9 +327,7 @@ class StatementEmitter:
         return value
 
     def _is_read_only(self, access: Access) -> bool:
-        return any(
-            t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors
-        )
+        return any(t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors)
 
     def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
         """A scalar load, under a branch where there is a condition; zero where it fails."""
@@ -328,6 +357,7 @@ class StatementEmitter:
         w, dtype = self.writer, access.buffer.dtype
         if access.buffer.memory is not MemoryType.global_:
             active = self.lanes.mask if self.lanes is not None else None
+        self.tiles.pop(("tile", access.buffer), None)
         stored = store_convert(w, value, dtype)
         index, step = self._indexed(access)
         alignment = size_in_bytes(dtype)
@@ -523,9 +553,7 @@ class StatementEmitter:
         new = self._combined(op, old, value, dtype)
         w.store(store_convert(w, new, dtype), pointer, alignment)
 
-    def _reduce_welford(
-        self, statement: Reduce, active: Value | None, across_lanes: bool
-    ) -> None:
+    def _reduce_welford(self, statement: Reduce, active: Value | None, across_lanes: bool) -> None:
         w = self.writer
         dtype = statement.outputs[0].buffer.dtype
         kinds = (dtype, dtype, DataType.Int)
@@ -546,12 +574,9 @@ class StatementEmitter:
             return
         self._accumulate_welford(statement, state, dtype)
 
-    def _accumulate_welford(
-        self, statement: Reduce, state: list[Value], dtype: DataType
-    ) -> None:
+    def _accumulate_welford(self, statement: Reduce, state: list[Value], dtype: DataType) -> None:
         old = [self.load(access, None) for access in statement.outputs]
         new = combine_welford(self.writer, old, state, dtype)
         active = self.lanes.mask if self.lanes is not None else None
         for access, value in zip(statement.outputs, new, strict=True):
             self.store(access, value, active)
-

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...errors import InternalError, ScheduleError, expected
+from ...errors import InternalError, expected
 from ...ir.domains import BLOCK, ParallelType
 from ...ir.kernel import (
     Access,
@@ -33,10 +33,9 @@ from ...ir.scalars import Integer
 from ...ir.schedule import MemoryType
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
-    COMBINERS,
     ExpressionWriter,
-    contribution,
-    identity,
+    OwnPart,
+    is_private_array,
     is_variable,
 )
 from .shared_memory import SCRATCH
@@ -128,9 +127,9 @@ class BodyWriter:
     def _statement(self, statement: Statement, place: _Place) -> list[Item]:
         match statement:
             case For() if statement.parallel_type.is_thread:
-                return self._binding(statement, place)
+                return self._items(statement.body, self._bound(statement, place))
             case For():
-                return [self._loop(statement, place)]
+                return self._loop(statement, place)
             case Allocate(buffer=buffer):
                 return _declaration(buffer)
             case Barrier():
@@ -151,8 +150,8 @@ class BodyWriter:
         conditions = [*firsts, *place.conditions, *statement.predicate]
         return Item(lines, without_repeats(conditions))
 
-    def _binding(self, loop: For, place: _Place) -> list[Item]:
-        """A loop over a grid or block axis: a condition where the axis is launched longer."""
+    def _bound(self, loop: For, place: _Place) -> _Place:
+        """Inside of a loop over a grid or block axis: a condition where it is launched longer."""
         kind, launched = loop.parallel_type, self._extents.get(loop.parallel_type)
         exact = launched is loop.stop and (
             isinstance(launched, Integer) or kind not in self._partly_idle
@@ -160,16 +159,18 @@ class BodyWriter:
         conditions = place.conditions
         if not exact:
             conditions = without_repeats([*conditions, Less(loop.index, loop.stop)])
-        inner = replace(place, axes=place.axes | {kind}, conditions=conditions)
-        return self._items(loop.body, inner)
+        return replace(place, axes=place.axes | {kind}, conditions=conditions)
 
-    def _loop(self, loop: For, place: _Place) -> Item:
+    def _loop(self, loop: For, place: _Place) -> list[Item]:
         computed = _computed(loop)
         inner = replace(place, computed=computed)
         comment = [] if computed == place.computed else [f"// {computed}"]
         if any(map(is_collective, walk(loop.body))):
+            chain = _reduction_chain(loop)
+            if chain is not None:
+                return [Item(comment), *self._block_reduction(chain[-1], place, chain[:-1])]
             _check_uniform(loop)
-            return Item([*comment, *_loop_lines(loop, self._items(loop.body, inner))])
+            return [Item([*comment, *_loop_lines(loop, self._items(loop.body, inner))])]
         items = self._items(loop.body, replace(inner, conditions=()))
         items, shared = hoisted(items, loop.index)
         conditions = without_repeats([*place.conditions, *shared])
@@ -178,29 +179,66 @@ class BodyWriter:
         if copy is not None:
             whole = tuple(c for c in copy.conditions if c not in conditions)
             lines = [copy.call] if not whole else _either(Item([copy.call], whole), lines)
-        return Item([*comment, *lines], conditions)
+        return [Item([*comment, *lines], conditions)]
 
-    def _block_reduction(self, statement: Reduce, place: _Place) -> list[Item]:
-        """Every thread gets the total; the first along the reduced axes writes it to memory."""
+    def _block_reduction(
+        self, statement: Reduce, place: _Place, loops: Sequence[For] = ()
+    ) -> list[Item]:
+        """Each thread adds up its own part, which `loops` run over; then all add up theirs.
+
+        Every thread gets the total; the first along the reduced axes writes it to memory.
+        """
         output = statement.outputs[0].buffer
-        kind, nothing = type_name(output.dtype), identity(statement.op, output.dtype)
-        combiner = f"{COMBINERS[statement.op]}<{kind}>()"
-        if statement.op == "welford":
-            kind, nothing = f"welford<{kind}>", f"welford<{kind}>{{0, 0, 0}}"
-        own, total = f"{output.name}_own", f"{output.name}_total"
+        own = self.expressions.fresh(f"{output.name}_own")
+        total = self.expressions.fresh(f"{output.name}_total")
+        partial = OwnPart.of(statement, own)
+        for loop in loops:
+            if loop.parallel_type.is_thread:
+                place = self._bound(loop, place)
         conditions = without_repeats([*place.conditions, *statement.predicate])
-        value = contribution(statement)
+        serial = [loop for loop in loops if not loop.parallel_type.is_thread]
+        items = [Item([f"{partial.kind} {own} = {partial.nothing};"])]
+        if not serial and not conditions:
+            items = [Item([f"{partial.kind} {own} = {partial.value};"])]
+        elif not serial:
+            items.append(Item([f"{own} = {partial.value};"], conditions))
+        else:
+            added = [Item([f"{own} = {partial.combined};"], conditions)]
+            for loop in reversed(serial):
+                rest, shared = hoisted(added, loop.index)
+                added = [Item(_loop_lines(loop, rest), shared)]
+            items += added
         axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
-        items = [Item([f"{kind} {own} = {nothing if conditions else value};"])]
-        if conditions:
-            items.append(Item([f"{own} = {value};"], conditions))
-        pointer = f"reinterpret_cast<{kind}*>({SCRATCH})"
-        reduced = f"block_reduce<{axes}>({own}, {combiner}, {pointer})"
-        items.append(Item([f"const {kind} {total} = {reduced};"]))
+        pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
+        reduced = f"block_reduce<{axes}>({own}, {partial.combiner}, {pointer})"
+        items.append(Item([f"const {partial.kind} {total} = {reduced};"]))
         accumulated = self.expressions.accumulate(statement, total)
-        if any(buffer.memory is not MemoryType.local for buffer in writes(statement)):
-            return [*items, self._item(statement, place, accumulated)]
-        return [*items, Item(accumulated)]
+        if all(buffer.memory is MemoryType.local for buffer in writes(statement)):
+            return [*items, Item(accumulated)]
+        # The loops' own conditions only kept the identity from being added.
+        indices = {loop.index for loop in serial}
+        written = self._item(statement, place, accumulated)
+        known = tuple(c for c in written.conditions if indices.isdisjoint(c.a.symbols))
+        return [*items, replace(written, conditions=known)]
+
+
+def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
+    """Loops around one block reduction, and it: (loop, ..., reduction), where no loop changes what
+    is accumulated into.  None for any other loop.
+    """
+    loops = [loop]
+    while True:
+        match loops[-1].body:
+            case [For() as inner]:
+                loops.append(inner)
+            case [Reduce(block=block) as reduction] if block:
+                break
+            case _:
+                return None
+    serial = {one.index for one in loops if not one.parallel_type.is_thread}
+    if any(serial & output.index.symbols for output in reduction.outputs):
+        return None
+    return (*loops, reduction)
 
 
 def _computed(loop: For) -> str:
@@ -219,13 +257,9 @@ def _computed(loop: For) -> str:
 
 
 def _declaration(buffer: Buffer) -> list[Item]:
-    """A variable or an array in registers; shared memory is declared at the kernel's beginning."""
-    if buffer.memory is not MemoryType.local:
+    """A variable or an array in registers; what is in shared memory is declared first of all."""
+    if buffer.memory is not MemoryType.local or is_private_array(buffer):
         return []
-    if not isinstance(buffer.size, Integer):
-        what = f"{buffer.name}, which is in registers, to have a constant size"
-        hint = "inline it, split its axes by numbers, or put it in shared or global memory"
-        raise ScheduleError(expected("cuda", what, f"{buffer.size} elements", hint))
     size = "" if is_variable(buffer) else f"[{buffer.size}]"
     return [Item([f"{type_name(buffer.dtype)} {buffer.name}{size};"], is_declaration=True)]
 
@@ -251,10 +285,15 @@ def _is_unrolled(loop: For) -> bool:
     if not isinstance(loop.stop, Integer) or loop.stop.value > _MOST_UNROLLED:
         return False
     return any(
-        loop.index in access.index.symbols and access.buffer.memory is MemoryType.local
+        loop.index in access.index.symbols and in_registers(access.buffer)
         for statement in walk(loop.body)
         for access in accesses(statement)
     )
+
+
+def in_registers(buffer: Buffer) -> bool:
+    """True for a thread's own buffer, but not for one that had to go to shared memory."""
+    return buffer.memory is MemoryType.local and not is_private_array(buffer)
 
 
 def _either(whole: Item, otherwise: list[str]) -> list[str]:

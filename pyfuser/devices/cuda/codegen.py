@@ -28,12 +28,13 @@ from ...ir.kernel import (
     accesses,
     walk,
 )
-from ...ir.scalars import ONE, Integer, IntExpr, Symbol, evaluate, maximum, product
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, evaluate, maximum, product
 from ...ir.schedule import MemoryType
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
+from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
 from .shared_memory import SharedArray, shared_layout
-from .spelling import symbol_name, type_name
+from .spelling import index_text, symbol_name, type_name
 
 # A tensor or scratch buffer is passed as its address, a symbol as int64_t, a scalar as itself.
 Parameter = Buffer | Symbol | ScalarParameter
@@ -97,8 +98,7 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
     grid, block = launch_extents(phase, GRID), launch_extents(phase, BLOCK)
     declarations, shared_bytes = shared_layout(_shared_arrays(phase, block))
     body = [
-        *(f"const int64_t {axis.value.replace('.', '_')} = {axis.value};" for axis in phase.grid),
-        *(f"const int64_t {axis.value.replace('.', '_')} = {axis.value};" for axis in phase.block),
+        *_bindings(phase, block),
         *declarations,
         *BodyWriter(phase).lines(),
     ]
@@ -121,23 +121,46 @@ def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
 
 def _shared_arrays(phase: Phase, block: Extents) -> list[SharedArray]:
     """The buffers in shared memory, each once, and the scratch of the block reductions."""
-    buffers = dict.fromkeys(
-        statement.buffer
-        for statement in walk(phase.body)
-        if isinstance(statement, Allocate) and statement.buffer.memory is MemoryType.shared
-    )
-    arrays = [SharedArray.of(buffer) for buffer in buffers]
+    threads = product(block)
+    arrays = [SharedArray.private(buffer, threads) for buffer in _private_arrays(phase)]
+    arrays += [
+        SharedArray.of(buffer) for buffer in _allocated(phase) if buffer.memory is MemoryType.shared
+    ]
     sizes = [
         sum(size_in_bytes(output.buffer.dtype) for output in statement.outputs)
         for statement in walk(phase.body)
         if isinstance(statement, Reduce) and statement.block
     ]
-    return arrays + ([SharedArray.scratch(product(block), max(sizes))] if sizes else [])
+    return arrays + ([SharedArray.scratch(threads, max(sizes))] if sizes else [])
 
 
-def _parameters(
-    kernel: Kernel, phase: Phase, launched: list[IntExpr]
-) -> tuple[Parameter, ...]:
+def _allocated(phase: Phase) -> list[Buffer]:
+    """Every allocated buffer once; a loop that lowering has cut in two allocates in both parts."""
+    found = (s.buffer for s in walk(phase.body) if isinstance(s, Allocate))
+    return list(dict.fromkeys(found))
+
+
+def _private_arrays(phase: Phase) -> list[Buffer]:
+    return [buffer for buffer in _allocated(phase) if is_private_array(buffer)]
+
+
+def _bindings(phase: Phase, block: Extents) -> list[str]:
+    """The indices of the axes that the phase launches, as variables."""
+    lines = [
+        f"const int64_t {symbol_name(Symbol.of(axis.value))} = {axis.value};"
+        for axis in (*phase.grid, *phase.block)
+    ]
+    if _private_arrays(phase):
+        threads = [axis for axis in BLOCK if axis in phase.block]
+        index: IntExpr = ZERO
+        for axis in reversed(threads):
+            index = index * block[BLOCK.index(axis)] + Symbol.of(axis.value)
+        lines.append(f"const int64_t {THREAD_COUNT} = {index_text(product(block))};")
+        lines.append(f"const int64_t {THREAD_INDEX} = {index_text(index)};")
+    return lines
+
+
+def _parameters(kernel: Kernel, phase: Phase, launched: list[IntExpr]) -> tuple[Parameter, ...]:
     """What the phase uses, tensors first, then sizes and strides, scalars and scratch."""
     buffers: set[Buffer] = set()
     scalars: set[ScalarParameter] = set()

@@ -64,7 +64,7 @@ def hoisted(items: Sequence[Item], index: Symbol) -> tuple[list[Item], Condition
 
 
 def assemble(items: Sequence[Item]) -> list[str]:
-    """The lines of a body: declarations, then statements under as few `if`s as their order allows."""
+    """The lines of a body: declarations, then statements under few `if`s, in order."""
     declarations = [line for item in items if item.is_declaration for line in item.lines]
     return declarations + _nested([i for i in items if not i.is_declaration])
 
@@ -92,4 +92,3 @@ def _dropped(item: Item) -> Item:
 def _common_first(items: list[Item]) -> Less | None:
     firsts = {item.conditions[0] if item.conditions else None for item in items}
     return firsts.pop() if len(firsts) == 1 else None
-

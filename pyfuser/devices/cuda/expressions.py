@@ -9,6 +9,8 @@ Invariant: no op is known here by name but those that aren't arithmetic (set, ca
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass
 
 from ...dtypes import REDUCED_FLOATING, DataType, compute_dtype
 from ...errors import UnsupportedError, expected
@@ -23,7 +25,7 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
 )
-from ...ir.scalars import ONE
+from ...ir.scalars import ONE, Integer
 from ...ir.schedule import MemoryType
 from ...ops.dtype_rules import OperandType, Resolution, resolve
 from ...ops.op import Number, Op
@@ -31,6 +33,9 @@ from ...ops.table import OPS, REDUCTIONS, expand
 from .spelling import index_text, literal, type_name
 
 _NAME = re.compile(r"[\w.]+|\([-\w.]+\)")
+
+# Threads of a block, and the number of one among them, in a text that needs them.
+THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
 
 # The reductions that block_reduce combines by (device_helpers.cuh).
 COMBINERS = {
@@ -47,10 +52,23 @@ def is_variable(buffer: Buffer) -> bool:
     return buffer.memory is MemoryType.local and buffer.size is ONE
 
 
+def is_private_array(buffer: Buffer) -> bool:
+    """True for a thread's own buffer of symbolic size.
+
+    Registers have no such arrays: it lies in shared memory, element by element side by side with
+    those of the other threads, so that a warp's accesses go to different banks.
+    """
+    return buffer.memory is MemoryType.local and not isinstance(buffer.size, Integer)
+
+
 def access_text(access: Access) -> str:
     """The element as an lvalue."""
     name = access.buffer.name
-    return name if is_variable(access.buffer) else f"{name}[{index_text(access.index)}]"
+    if is_variable(access.buffer):
+        return name
+    if is_private_array(access.buffer):
+        return f"{name}[({index_text(access.index)})*{THREAD_COUNT} + {THREAD_INDEX}]"
+    return f"{name}[{index_text(access.index)}]"
 
 
 def operand_dtype(operand: Operand) -> DataType:
@@ -95,6 +113,12 @@ class ExpressionWriter:
 
     def __init__(self) -> None:
         self._count = 0
+        self._used: Counter[str] = Counter()
+
+    def fresh(self, name: str) -> str:
+        """The name, with a number where it is used already: lowering may have cut a loop in two."""
+        self._used[name] += 1
+        return name if self._used[name] == 1 else f"{name}{self._used[name]}"
 
     def compute(self, statement: Compute) -> list[str]:
         """`output = op(inputs)` as one or more lines."""
@@ -192,6 +216,39 @@ def contribution(statement: Reduce) -> str:
         return f"welford<{kind}>{{{operand_text(statement.inputs[0], dtypes[0])}, 0, 1}}"
     fields = (operand_text(i, d) for i, d in zip(statement.inputs, dtypes, strict=True))
     return f"welford<{kind}>{{{', '.join(fields)}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """What a thread contributes to a block reduction, as C++.
+
+    kind      its type
+    nothing   the identity
+    value     what one run of the statement adds
+    combined  the part so far (a variable) with `value`
+    combiner  the operation that block_reduce combines parts by
+    """
+
+    kind: str
+    nothing: str
+    value: str
+    combined: str
+    combiner: str
+
+    @staticmethod
+    def of(statement: Reduce, variable: str) -> OwnPart:
+        """The spellings for a statement whose part is in `variable`."""
+        dtype, value = statement.outputs[0].buffer.dtype, contribution(statement)
+        element = type_name(dtype)
+        combiner = f"{COMBINERS[statement.op]}<{element}>()"
+        if statement.op == "welford":
+            kind = f"welford<{element}>"
+            return OwnPart(
+                kind, f"{kind}{{0, 0, 0}}", value, f"{combiner}({variable}, {value})", combiner
+            )
+        combine = OPS[REDUCTIONS[statement.op].combine]
+        combined = combine.cuda_for(dtype, variable, value)
+        return OwnPart(element, identity(statement.op, dtype), value, combined, combiner)
 
 
 def _resolution(statement: Compute) -> Resolution:

@@ -37,6 +37,12 @@ class SharedArray:
         return SharedArray(buffer.name, type_name(buffer.dtype), buffer.size, buffer.bytes)
 
     @staticmethod
+    def private(buffer: Buffer, threads: IntExpr) -> SharedArray:
+        """One array for the buffers that each of the threads has of its own."""
+        size, space = buffer.size * threads, buffer.bytes * threads
+        return SharedArray(buffer.name, type_name(buffer.dtype), size, space)
+
+    @staticmethod
     def scratch(threads: IntExpr, element_bytes: int) -> SharedArray:
         """One element of the largest reduced type for each thread."""
         size = threads * element_bytes

@@ -14,6 +14,7 @@ from ...ir.domains import ParallelType
 from ...ir.kernel import Access, Compute, For, Less
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, coefficient_of, substitute
 from ...ir.schedule import MemoryType
+from .expressions import is_private_array
 from .spelling import index_text
 
 
@@ -38,7 +39,7 @@ def vector_copy(loop: For) -> VectorCopy | None:
     if conditions is None or output.buffer.dtype is not source.buffer.dtype:
         return None
     to, start = _address(output, loop.index), _address(source, loop.index)
-    if to is None or start is None:
+    if to is None or start is None or any(map(is_private_array, (output.buffer, source.buffer))):
         return None
     is_local = [a.buffer.memory is MemoryType.local for a in (output, source)]
     if is_local[0] == is_local[1]:
@@ -56,9 +57,7 @@ def _address(access: Access, index: Symbol) -> str | None:
     return name if first is ZERO else f"&{name}[{index_text(first)}]"
 
 
-def _whole(
-    predicate: tuple[Less, ...], index: Symbol, stop: IntExpr
-) -> tuple[Less, ...] | None:
+def _whole(predicate: tuple[Less, ...], index: Symbol, stop: IntExpr) -> tuple[Less, ...] | None:
     """The predicate at the last index, where that is the strictest; None where it isn't known."""
     conditions = []
     for condition in predicate:

@@ -1,0 +1,61 @@
+"""The device object for CUDA tensors: prints kernels as CUDA C++ and compiles them to machine code.
+
+Kernel -> CUDA C++ -> (NVRTC) -> cubin or PTX, none of which needs a GPU.  Nothing is launched yet:
+`build` refuses, and so the fallback computes fusions of CUDA tensors with torch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from ...errors import UnsupportedError, expected
+from ...ir.kernel import Kernel
+from ...lower.traits import DeviceTraits
+from ..registry import BuiltKernel
+from .codegen import generate
+from .device_helpers import with_device_helpers
+from .machine import COMMON, CudaMachine
+from .nvrtc import compile_to_ptx
+
+# What PTX is shown for where no architecture is asked for: the oldest that NVRTC 13 knows.
+_OLDEST = "sm_75"
+
+
+class CudaDevice:
+    """The device object; see `registry.Device`."""
+
+    traits = DeviceTraits(threads_are_hardware=True)
+
+    @property
+    def machine(self) -> CudaMachine:
+        """The facts that heuristics use."""
+        return COMMON
+
+    def build(self, kernel: Kernel) -> BuiltKernel:
+        """Refuses with UnsupportedError: kernels for CUDA tensors aren't launched yet."""
+        what = "a device that launches kernels"
+        raise UnsupportedError(
+            expected(kernel.name, what, "CUDA, for which they are only compiled")
+        )
+
+    def empty_strided(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """From torch's caching allocator, on the current CUDA device."""
+        return torch.empty_strided(shape, stride, dtype=dtype, device="cuda")
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        """From torch's caching allocator, on the current CUDA device."""
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+
+    def texts(self, kernel: Kernel, architecture: str = _OLDEST) -> dict[str, str]:
+        """cuda, and ptx for `architecture`; instead of PTX the reason why there is none."""
+        text = generate(kernel).text
+        try:
+            ptx = compile_to_ptx(with_device_helpers(text), architecture)
+        except UnsupportedError as error:
+            ptx = f"// {error}\n"
+        return {"cuda": text, "ptx": ptx}
+
+
+DEVICE = CudaDevice()

@@ -1,0 +1,40 @@
+"""Poisoned memory: outputs and scratch hold NaN (or all ones) before a kernel writes them.
+
+A kernel that leaves an element unwritten, or reads one before writing it, then gives a wrong result
+and not a lucky one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pyfuser.devices.cpu.device import CpuDevice
+
+
+def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """Fills a tensor with NaN, or with ones where its dtype has none."""
+    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    storage.fill_(0xFF)
+    return tensor
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """While in use, the CPU device hands out poisoned memory only."""
+    empty_strided, scratch = CpuDevice.empty_strided, CpuDevice.scratch
+
+    def poisoned_empty(
+        self: CpuDevice, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        return poisoned(empty_strided(self, shape, stride, dtype))
+
+    def poisoned_scratch(self: CpuDevice, size_bytes: int) -> torch.Tensor:
+        return poisoned(scratch(self, size_bytes))
+
+    monkeypatch.setattr(CpuDevice, "empty_strided", poisoned_empty)
+    monkeypatch.setattr(CpuDevice, "scratch", poisoned_scratch)
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    yield
