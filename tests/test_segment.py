@@ -19,7 +19,8 @@ from pyfuser.ops import builders
 from pyfuser.ops.binding import bind
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
-from pyfuser.schedule.acceptance import IterationSpace, SizeInfo, examine, reference_tensor
+from pyfuser.analysis.iteration_space import IterationSpace
+from pyfuser.schedule.acceptance import SizeInfo, examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
 from pyfuser.segment import segment
 from pyfuser.segment.groups import Groups

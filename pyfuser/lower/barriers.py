@@ -22,8 +22,8 @@ from ..ir.kernel import (
     Reduce,
     Statement,
     accesses,
+    walk,
 )
-from ..ir.kernel import walk
 from ..ir.schedule import MemoryType
 
 

@@ -13,12 +13,11 @@ import heapq
 from collections.abc import Sequence
 
 from ..analysis.mapping import producers
-from ..errors import ScheduleError, expected
 from ..dtypes import compute_dtype
+from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
 from ..ir.exprs import IotaOp, PointwiseOp, ReductionOp, WelfordOp
 from ..ir.kernel import (
-    Access,
     Allocate,
     Compute,
     For,

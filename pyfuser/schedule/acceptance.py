@@ -1,10 +1,8 @@
 """Which scheduler accepts a fusion, from the structure of its iteration space.
 
-`IterationSpace` numbers the axes of a set of expressions so that axes which one loop can iterate
-have one number; `Summary` is what the schedulers ask about it; the `*_refusal` functions turn a
+`Summary` is what the schedulers ask about an iteration space; the `*_refusal` functions turn a
 summary into a reason, or None.  The segmenter merges summaries (never re-reading expressions) and
 `examine` makes the summary of a whole fusion, so both give one answer by the same functions.
-Invariant: an axis number occurs at most once in a tensor.  Source: reference 3.3 and 3.4.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..analysis.mapping import producer_to_consumer
+from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import KERNEL_DTYPES, size_in_bytes
-from ..ir.domains import IterDomain, Split, history
 from ..ir.exprs import (
     BroadcastOp,
     ExpandOp,
@@ -29,9 +26,6 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.vals import TensorView, Val
 from ..ops.table import OPS
-
-Axes = frozenset[int]
-_AxisStep = tuple[int, tuple[IterDomain, ...], tuple[IterDomain, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +63,6 @@ class SizeInfo:
         return self.elements(axis.size for axis in tensor.axes) == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One split or merge of a reshape, over axis numbers; `index` orders them topologically."""
-
-    index: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a reduction reduces, and the axes of its input that it keeps."""
-
-    reduced: Axes
-    kept: Axes
-
-
 @dataclass(slots=True)
 class Summary:
     """A group of expressions as the schedulers see it.
@@ -106,145 +83,6 @@ class Summary:
     terminals: Counter[Axes] = field(default_factory=Counter)
     steps: set[Step] = field(default_factory=set)
     row_bytes: int = 0
-
-
-class IterationSpace:
-    """Numbers the axes of some expressions' tensors; equal numbers are one loop.
-
-    Broadcast axes have no number (they fit any loop).  `conflicts` has the (expression, tensor it
-    reads) pairs whose mapping would give two axes of one tensor the same loop, as in `t + t.T`;
-    these are left unmapped, and no kernel may compute both sides.  An *input* read like that is
-    `private` instead: it has no loops, each expression that reads it indexes it by its own.
-    """
-
-    def __init__(self, exprs: Iterable[Expr]) -> None:
-        listed = list(exprs)
-        self.private: set[TensorView] = set()
-        self._build(listed)
-        if self.conflicts:
-            readers = Counter(tensor for expr in listed for tensor in set(expr.tensor_inputs))
-            computed = {tensor for expr in listed for tensor in expr.tensor_outputs}
-            shared = {tensor for tensor in self._entangled if readers[tensor] > 1}
-            self.private = shared - computed
-            self._build(listed)
-
-    def _build(self, exprs: list[Expr]) -> None:
-        self._parent: dict[IterDomain, IterDomain] = {}
-        self._owners: dict[IterDomain, dict[TensorView, IterDomain]] = {}
-        self._made: dict[tuple[object, ...], tuple[IterDomain, ...]] = {}
-        self._id_exprs: dict[TensorView, list[_AxisStep]] = {}
-        self._numbers: dict[IterDomain, int] = {}
-        self._known: dict[TensorView, Axes] = {}
-        self._step_count = 0
-        self.extents: list[IntExpr] = []
-        self.conflicts: list[tuple[Expr, TensorView]] = []
-        self._entangled: set[TensorView] = set()
-        for expr in exprs:
-            self._add(expr)
-
-    def _find(self, axis: IterDomain) -> IterDomain:
-        root = axis
-        while (up := self._parent.setdefault(root, root)) is not root:
-            root = up
-        while axis is not root:
-            self._parent[axis], axis = root, self._parent[axis]
-        return root
-
-    def _enter(self, tensor: TensorView) -> None:
-        domain = tensor.domain
-        for axis in (*domain.root_or_logical, *domain.logical):
-            if axis not in self._parent:
-                self._parent[axis] = axis
-                self._owners[axis] = {tensor: axis}
-
-    def _join(self, a: IterDomain, b: IterDomain) -> bool:
-        """One number for both axes; False, and nothing done, when a tensor would have it twice."""
-        a, b = self._find(a), self._find(b)
-        if a is b:
-            return True
-        large, small = self._owners.setdefault(a, {}), self._owners.setdefault(b, {})
-        if len(large) < len(small):
-            a, b, large, small = b, a, small, large
-        if any(tensor in large for tensor in small):
-            self._entangled.update(large, small)
-            return False
-        large.update(small)
-        self._parent[b] = a
-        return True
-
-    def _add(self, expr: Expr) -> None:
-        for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
-            self._enter(tensor)
-        for producer in dict.fromkeys(expr.tensor_inputs):
-            for consumer in expr.tensor_outputs if producer not in self.private else ():
-                pairs = producer_to_consumer(expr, producer, consumer).items()
-                concrete = [(p, c) for p, c in pairs if not (p.is_broadcast or c.is_broadcast)]
-                fits = [self._join(p, c) for p, c in concrete]
-                if not all(fits):
-                    self.conflicts.append((expr, producer))
-        for tensor in expr.tensor_outputs:
-            if tensor.domain.root is not None:
-                self._reshape(tensor)
-
-    def _reshape(self, tensor: TensorView) -> None:
-        """Notes the steps from root to logical; equal steps of equal axes make equal axes."""
-        assert tensor.domain.root is not None
-        steps = []
-        for expr in history(tensor.domain.logical, tensor.domain.root):
-            how = (expr.factor, expr.inner_split) if isinstance(expr, Split) else ()
-            key = (type(expr), *map(self._find, expr.inputs), *how)
-            for old, new in zip(self._made.get(key, ()), expr.outputs, strict=False):
-                self._join(old, new)
-            self._made.setdefault(key, expr.outputs)
-            steps.append((self._step_count, expr.inputs, expr.outputs))
-            self._step_count += 1
-        self._id_exprs[tensor] = steps
-
-    def number(self, axis: IterDomain) -> int:
-        """The number of a concrete axis."""
-        representative = self._find(axis)
-        found = self._numbers.get(representative)
-        if found is None:
-            found = self._numbers[representative] = len(self._numbers)
-            self.extents.append(representative.extent)
-        return found
-
-    def of(self, axes: Iterable[IterDomain]) -> Axes:
-        """The numbers of the axes that are not broadcast."""
-        return frozenset(self.number(axis) for axis in axes if not axis.is_broadcast)
-
-    def axes(self, tensor: TensorView) -> Axes:
-        """The axes a tensor's consumers see; none of a private input."""
-        if tensor in self.private:
-            return frozenset()
-        found = self._known.get(tensor)
-        if found is None:
-            found = self._known[tensor] = self.of(tensor.axes)
-        return found
-
-    def signature(self, tensor: TensorView) -> Signature | None:
-        """What the definition of a tensor reduces; None when it doesn't."""
-        reduced = self.of(a for a in tensor.domain.root_or_logical if a.is_reduction)
-        return Signature(reduced, self.axes(tensor)) if reduced else None
-
-    def steps(self, tensor: TensorView) -> list[Step]:
-        """The splits and merges that make the tensor's logical axes from its root."""
-        return [
-            Step(index, self._ordered(inputs), self._ordered(outputs))
-            for index, inputs, outputs in self._id_exprs.get(tensor, ())
-        ]
-
-    def _ordered(self, axes: Iterable[IterDomain]) -> tuple[int, ...]:
-        return tuple(self.number(axis) for axis in axes if not axis.is_broadcast)
-
-    def touched(self, expr: Expr) -> Axes:
-        """Every concrete axis of the tensors that an expression reads and makes."""
-        found: Axes = frozenset()
-        for tensor in expr.tensor_inputs:
-            found |= self.axes(tensor)
-        for tensor in expr.tensor_outputs:
-            found |= self.of(tensor.domain.root_or_logical) | self.axes(tensor)
-        return found
 
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:

@@ -1,19 +1,18 @@
 """Gives other tensors the loop domain of a reference tensor.
 
-`transform_like` walks from the reference over producers and consumers, best-informed tensors
-first, and replays the splits, merges and swizzles that made the reference's loops on each.  Where
-a producer lacks an axis that a merge needs, or one left of axes it does have, it gets a broadcast
-stand-in, so that loops of all tensors line up from the left and can be shared.
-
-Source: the maximum-information spanning tree of nvFuser's TransformPropagator, restated.
+`transform_like` replays the splits, merges and swizzles that made the reference's loops on every
+other tensor.  Which axes correspond is read off the iteration space of the whole fusion, so it
+doesn't matter along which path a tensor is reached.  Where a tensor lacks an axis that a merge
+needs, or one left of axes it does have, it gets a broadcast stand-in, so that the loops of all
+tensors line up from the left and can be shared.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ..analysis.mapping import AxisMap, consumer_to_producer, consumers, producer_to_consumer
+from ..analysis.iteration_space import IterationSpace
+from ..analysis.mapping import AxisMap, consumer_to_producer, consumers
 from ..analysis.mapping import producers as producers_of
 from ..errors import ScheduleError, expected
 from ..ir.domains import (
@@ -97,21 +96,17 @@ def _leaves(roots: Sequence[IterDomain], loop: Sequence[IterDomain]) -> bool:
     return all(root in used for root in roots)
 
 
-def replay(
+def _replayed_loop(
     scheduled: ScheduledFusion,
-    mapping: AxisMap,
-    source: TensorView,
+    replayer: Replay,
+    loops: Sequence[IterDomain],
     target: TensorView,
-    position: int | None = None,
 ) -> list[IterDomain] | None:
-    """The loop domain of `target` made like that of `source`, or None where that's impossible.
+    """The target's version of some loops, or None where that's impossible.
 
-    `mapping` leads from axes of the source to axes of the target.  With `position` only that many
-    outer loops are replayed.  Axes of the target that the source lacks come last.
+    Axes of the target that the loops lack come last.
     """
     ids = scheduled.fusion.ids
-    replayer = Replay(ids, mapping, target)
-    loops = scheduled[source].loop[:position]
     made = [replayer.axis(axis) for axis in loops]
     while made and made[-1] is None:
         made.pop()
@@ -119,14 +114,9 @@ def replay(
     logical = target.domain.logical
     consumed = {axis for expr in history(loop, logical) for axis in expr.inputs} | set(loop)
     produced = {axis for expr in history(loop, logical) for axis in expr.outputs}
-    pending = [a for a in (*logical, *_ordered(produced, replayer)) if a not in consumed]
-    loop += pending
+    found = [axis for axis in replayer.made.values() if axis is not None and axis in produced]
+    loop += [a for a in dict.fromkeys((*logical, *found)) if a not in consumed]
     return loop if _leaves(logical, loop) and _reaches_logical(loop, target) else None
-
-
-def _ordered(axes: set[IterDomain], replayer: Replay) -> list[IterDomain]:
-    made = [axis for axis in replayer.made.values() if axis is not None]
-    return [axis for axis in made if axis in axes]
 
 
 def _reaches_logical(loop: Sequence[IterDomain], target: TensorView) -> bool:
@@ -134,79 +124,63 @@ def _reaches_logical(loop: Sequence[IterDomain], target: TensorView) -> bool:
     root = target.domain.root
     if root is None:
         return True
-    hidden = set(root) - set(target.domain.logical)
-    return not any(
-        axis in hidden for e in history(loop, target.domain.logical) for axis in e.inputs
-    ) and not (hidden & set(loop))
+    logical = target.domain.logical
+    hidden = set(root) - set(logical)
+    used = {axis for expr in history(loop, logical) for axis in expr.inputs}
+    return hidden.isdisjoint(used) and hidden.isdisjoint(loop)
 
 
-def _neighbours(tensor: TensorView) -> Iterable[tuple[TensorView, AxisMap]]:
-    for expr, consumer in consumers(tensor):
-        yield consumer, producer_to_consumer(expr, tensor, consumer)
-    for expr, producer in producers_of(tensor):
-        yield producer, consumer_to_producer(expr, producer, tensor)
-    if tensor.expr is not None:
-        for sibling in tensor.expr.tensor_outputs:
-            if sibling is not tensor:
-                own, other = tensor.domain, sibling.domain
-                mapping = dict(zip(own.root_or_logical, other.root_or_logical, strict=True))
-                if own.root is not None:
-                    mapping |= dict(zip(own.logical, other.logical, strict=True))
-                yield sibling, mapping
+class Correspondence:
+    """Which axis of a tensor corresponds to an axis of another, by the numbers of the iteration
+    space; through reshapes, by the splits and merges that they are."""
+
+    def __init__(self, scheduled: ScheduledFusion) -> None:
+        exprs = [e for e in scheduled.fusion.exprs if e.tensor_outputs]
+        self.space = IterationSpace(exprs)
+        self.made_by = {
+            self.space.number(axis): (expr, axis)
+            for expr in reversed(self.space.reshapes)
+            for axis in expr.outputs
+        }
+
+    def number(self, axis: IterDomain) -> int | None:
+        """The number of a tensor's axis; None for broadcasts and for axes that a schedule made."""
+        if axis.is_broadcast or not self.space.knows(axis):
+            return None
+        return self.space.number(axis)
+
+    def of(self, tensor: TensorView) -> dict[int, IterDomain]:
+        """The axes of a tensor by number; the logical one where the root has the same number."""
+        domain = tensor.domain
+        axes = (*domain.root_or_logical, *domain.logical)
+        return {n: axis for axis in axes if (n := self.number(axis)) is not None}
 
 
-def spanning_order(
-    reference: TensorView,
-) -> list[tuple[TensorView, TensorView, AxisMap]]:
-    """(from, to, axis map) for every tensor connected to the reference, best-informed first.
+class NumberedReplay(Replay):
+    """A replay that finds the target's axes by number, and makes those a reshape would make."""
 
-    How much a tensor is informed is the number of the reference's root axes that reach it.
-    """
-    start = {
-        axis: {axis} for axis in (*reference.domain.logical, *reference.domain.root_or_logical)
-    }
-    best: list[tuple[int, int, TensorView, TensorView, AxisMap]] = []
-    known: dict[TensorView, dict[IterDomain, set[IterDomain]]] = {reference: start}
-    steps: list[tuple[TensorView, TensorView, AxisMap]] = []
-    counter = 0
+    def __init__(
+        self, ids: IdFactory, correspondence: Correspondence, target: TensorView
+    ) -> None:
+        super().__init__(ids, {}, target)
+        self.correspondence = correspondence
+        self.by_number = correspondence.of(target)
 
-    def push(tensor: TensorView) -> None:
-        nonlocal counter
-        for other, mapping in _neighbours(tensor):
-            if other not in known:
-                score = sum(len(known[tensor].get(axis, ())) for axis in mapping)
-                heapq.heappush(best, (-score, counter, tensor, other, mapping))
-                counter += 1
-
-    push(reference)
-    while best:
-        _, _, source, target, mapping = heapq.heappop(best)
-        if target in known:
-            continue
-        info = {new: known[source].get(old, set()) for old, new in mapping.items()}
-        known[target] = _through_history(target, info)
-        steps.append((source, target, mapping))
-        push(target)
-    return steps
-
-
-def _through_history(
-    tensor: TensorView, info: dict[IterDomain, set[IterDomain]]
-) -> dict[IterDomain, set[IterDomain]]:
-    """Carries the information between root and logical axes of one tensor."""
-    domain = tensor.domain
-    if domain.root is None:
-        return info
-    steps = history(domain.logical, domain.root)
-    for expr in steps:
-        joined = set().union(*(info.get(i, set()) for i in expr.inputs))
-        for axis in expr.outputs:
-            info.setdefault(axis, joined if len(expr.outputs) == 1 else set(joined))
-    for expr in reversed(steps):
-        joined = set().union(*(info.get(o, set()) for o in expr.outputs))
-        for axis in expr.inputs:
-            info.setdefault(axis, joined)
-    return info
+    def axis(self, source: IterDomain) -> IterDomain | None:
+        if source in self.made:
+            return self.made[source]
+        number = self.correspondence.number(source)
+        if number is not None:
+            found = self.by_number.get(number)
+            if found is None and number in self.correspondence.made_by:
+                expr, axis = self.correspondence.made_by[number]
+                if source not in expr.outputs:
+                    found = self.axis(axis)
+                else:
+                    found = super().axis(source)
+            self.made[source] = found
+            return found
+        return super().axis(source)
 
 
 def transform_like(
@@ -216,25 +190,20 @@ def transform_like(
 ) -> list[TensorView]:
     """Replays the reference's loop transformations on all (or the given) tensors.
 
-    Returns the tensors whose loops could not be made so (a reshape stands in the way); they and
-    what lies behind them keep the loops they had.
+    Returns the tensors whose loops could not be made so (a reshape stands in the way); they keep
+    the loops they had.
     """
-    selected = None if not tensors else set(tensors)
+    correspondence = Correspondence(scheduled)
     failed: list[TensorView] = []
-    blocked: set[TensorView] = set()
-    for source, target, mapping in spanning_order(reference):
-        if source in blocked:
-            blocked.add(target)
-            failed.append(target)
+    for target in tensors or scheduled.fusion.tensors:
+        if target is reference:
             continue
-        loop = replay(scheduled, mapping, source, target)
+        replayer = NumberedReplay(scheduled.fusion.ids, correspondence, target)
+        loop = _replayed_loop(scheduled, replayer, scheduled[reference].loop, target)
         if loop is None:
-            blocked.add(target)
             failed.append(target)
-        elif selected is None or target in selected:
-            scheduled[target].loop = loop
         else:
-            blocked.add(target)
+            scheduled[target].loop = loop
     return failed
 
 
@@ -256,7 +225,10 @@ def bounded_transform_backward(
             if producer in done or producer not in between:
                 continue
             mapping = consumer_to_producer(expr, producer, consumer)
-            loop = replay(scheduled, mapping, consumer, producer, position)
+            replayer = Replay(scheduled.fusion.ids, mapping, producer)
+            loop = _replayed_loop(
+                scheduled, replayer, scheduled[consumer].loop[:position], producer
+            )
             if loop is None:
                 raise ScheduleError(
                     expected(
@@ -316,63 +288,52 @@ def parallelize_like(
     """Copies parallel types from the reference's outer `position` loops to matching loops."""
     rank = len(scheduled[reference].loop)
     position = rank + position + 1 if position < 0 else position
-    selected = None if not tensors else set(tensors)
-    counterpart: dict[TensorView, dict[IterDomain, IterDomain]] = {
-        reference: {axis: axis for axis in scheduled[reference].loop[:position]}
-    }
-    for source, target, mapping in spanning_order(reference):
-        matched = _matching_loops(scheduled, source, target, mapping, counterpart[source])
-        counterpart[target] = matched
-        if (selected is not None and target not in selected) or target in scheduled.fusion.inputs:
+    correspondence = Correspondence(scheduled)
+    loops = scheduled[reference].loop[:position]
+    for target in tensors or scheduled.fusion.tensors:
+        if target is reference or target in scheduled.fusion.inputs:
             continue
-        for axis, origin in matched.items():
-            kind = origin.parallel_type
-            if kind is not ParallelType.serial and (not parallel_types or kind in parallel_types):
-                axis.parallel_type = kind
+        free = dict.fromkeys(scheduled[target].loop)
+        for place, axis in enumerate(loops):
+            kind = axis.parallel_type
+            wanted = kind is not ParallelType.serial and (
+                not parallel_types or kind in parallel_types
+            )
+            partner = _partner(axis, place, scheduled[target].loop, free, correspondence)
+            if partner is not None:
+                del free[partner]
+                if wanted:
+                    partner.parallel_type = kind
 
 
-def _matching_loops(
-    scheduled: ScheduledFusion,
-    source: TensorView,
-    target: TensorView,
-    mapping: AxisMap,
-    known: dict[IterDomain, IterDomain],
-) -> dict[IterDomain, IterDomain]:
-    """Loop axes of `target` -> axes of the reference, by matching loops of source and target."""
-    from_loops, to_loops = scheduled[source].loop, scheduled[target].loop
-    matched: dict[IterDomain, IterDomain] = {}
-    free = list(to_loops)
-    for axis in from_loops:
-        if axis not in known:
-            continue
-        for candidate in free:
-            if _same_loop(axis, candidate, mapping):
-                matched[candidate] = known[axis]
-                free.remove(candidate)
-                break
-    return matched
+def _partner(
+    axis: IterDomain,
+    place: int,
+    loop: Sequence[IterDomain],
+    free: dict[IterDomain, None],
+    correspondence: Correspondence,
+) -> IterDomain | None:
+    """The loop that is made like `axis`; in the same place a broadcast will do for a real axis."""
+    here = loop[place] if place < len(loop) else None
+    if here in free and here is not None and _same_loop(axis, here, correspondence, True):
+        return here
+    return next((a for a in free if _same_loop(axis, a, correspondence, False)), None)
 
 
-def _same_loop(a: IterDomain, b: IterDomain, mapping: AxisMap) -> bool:
-    """True when b is made like a, out of mapped axes; stand-ins match stand-ins and missing axes."""
-    if a in mapping:
-        return mapping[a] is b
+def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: bool) -> bool:
+    """True when b is made like a, out of corresponding axes."""
+    if loosely and b.is_broadcast:
+        return True
+    number = numbers.number(a)
+    if number is not None and number == numbers.number(b):
+        return True
     made, other = a.definition, b.definition
-    if made is None:
-        return other is None and (b.is_broadcast and b not in mapping.values())
-    if other is None:
-        return b.is_broadcast and b not in mapping.values() and not _any_mapped(a, mapping)
-    if type(made) is not type(other) or made.outputs.index(a) != other.outputs.index(b):
+    if made is None or other is None or type(made) is not type(other):
+        return False
+    if made.outputs.index(a) != other.outputs.index(b):
         return False
     if isinstance(made, Split) and isinstance(other, Split):
         if made.factor is not other.factor or made.inner_split != other.inner_split:
             return False
-    return all(_same_loop(p, c, mapping) for p, c in zip(made.inputs, other.inputs, strict=True))
-
-
-def _any_mapped(axis: IterDomain, mapping: AxisMap) -> bool:
-    if axis in mapping:
-        return True
-    return axis.definition is not None and any(
-        _any_mapped(i, mapping) for i in axis.definition.inputs
-    )
+    pairs = zip(made.inputs, other.inputs, strict=True)
+    return all(_same_loop(p, c, numbers, loosely) for p, c in pairs)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import is_complex, size_in_bytes
 from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
-from ..schedule.acceptance import Axes, IterationSpace, Signature, Step, tensor_exprs, unsupported
+from ..schedule.acceptance import tensor_exprs, unsupported
 
 
 @dataclass(slots=True, eq=False)
