@@ -57,13 +57,19 @@ def measure(
 def selected(
     names: Sequence[str], sizes: Sequence[tuple[int, int]], dtypes: Sequence[str]
 ) -> Iterator[tuple[Case, tuple[int, int], str]]:
-    """The rows to measure, in the order of the table."""
+    """The rows to measure, in the order of the table; a whole name means no other case."""
     for case in CASES:
-        if names and not any(name.lower() in case.name.lower() for name in names):
+        if names and not any(_means(name, case) for name in names):
             continue
         for dtype in dtypes:
             for size in sizes:
                 yield case, size, dtype
+
+
+def _means(name: str, case: Case) -> bool:
+    if any(name == other.name for other in CASES):
+        return name == case.name
+    return name.lower() in case.name.lower()
 
 
 def inductor_works(device: str) -> bool:

@@ -17,7 +17,7 @@ import torch
 from . import fallback
 from .analysis.layouts import layout_of
 from .compiler import Part, Program, compile_program, compile_scheduled_program, prepare
-from .devices.registry import BuiltKernel, device
+from .devices.registry import Binding, BuiltKernel, device
 from .dtypes import to_torch
 from .errors import InternalError, expected
 from .ir.exprs import Expr
@@ -39,13 +39,32 @@ class Writer:
     """The source of a plan's factory and the values it is called with."""
 
     body: list[str] = field(default_factory=list)
-    shape_names: list[str] = field(default_factory=list)
+    shape_values: dict[str, Callable[[ShapeContext], object]] = field(default_factory=dict)
     constants: dict[str, object] = field(default_factory=dict)
 
-    def shape_value(self, name: str) -> str:
+    def shape_value(self, name: str, value: Callable[[ShapeContext], object]) -> str:
         """A name whose value comes anew with every shape."""
-        self.shape_names.append(name)
+        self.shape_values[name] = value
         return name
+
+
+@dataclass(eq=False, slots=True)
+class ShapeContext:
+    """What the values of one shape are computed from: sizes, scalars by name, bound kernels."""
+
+    sizes: Mapping[str, int]
+    scalars: Mapping[int, Any]
+    bindings: list[Binding | None]
+
+    def scalar(self, scalar: Scalar) -> Any:
+        """A scalar that is known when the shapes are."""
+        if scalar.name in self.scalars:
+            return self.scalars[scalar.name]
+        if scalar.constant is not None:
+            return scalar.constant
+        if scalar.extent is not None:
+            return evaluate(scalar.extent, self.sizes)
+        raise InternalError(expected("plan", "a scalar that is known", scalar))
 
 
 class Executor:
@@ -91,7 +110,7 @@ class Executor:
         factory = self.factories.get_or_create(
             (program, kernels), lambda: PlanFactory(program, kernels)
         )
-        plan = factory.plan(sizes, {s: v for s, v in binding.scalars.items()})
+        plan = factory.plan(sizes, binding.scalars)
         if len(self.plans) >= MAXIMUM_PLANS:
             for old in list(self.plans)[: MAXIMUM_PLANS // 4]:
                 self.plans.pop(old, None)
@@ -186,7 +205,7 @@ class PlanFactory:
         self.writer = Writer()
         self.dynamic = _dynamic_scalars(program.fusion)
         self._write()
-        names = ", ".join(self.writer.shape_names)
+        names = ", ".join(self.writer.shape_values)
         lines = "\n".join(f"        {line}" for line in self.writer.body)
         self.source = f"def make({names}):\n    def plan(inputs):\n{lines}\n    return plan\n"
         namespace = dict(self.writer.constants)
@@ -197,28 +216,9 @@ class PlanFactory:
 
     def plan(self, sizes: Mapping[str, int], scalars: Mapping[Scalar, Any]) -> Plan:
         """The plan for these sizes."""
-        names = {s.name: v for s, v in scalars.items()}
-        values: list[object] = []
-        for tensor in self.allocated:
-            shape = tuple(evaluate(a.size, sizes) for a in tensor.axes)
-            values += [shape, _dense_strides(tensor, sizes)]
-        for part, built in zip(self.program.parts, self.kernels, strict=True):
-            if built is None:
-                continue
-            binding = built.bind(sizes)
-            values += [binding.function, *binding.leading]
-            if self._has_scratch(built):
-                values += [max(binding.scratch_bytes, 1), *binding.scratch_offsets]
-            values += binding.trailing
-            for parameter in built.kernel.scalars:
-                if parameter.scalar.name not in self.dynamic:
-                    values.append(_slot(_scalar_value(parameter.scalar, names, sizes)))
-            del part
-        return self.make(*values)
-
-    @staticmethod
-    def _has_scratch(built: BuiltKernel) -> bool:
-        return True
+        bindings = [None if built is None else built.bind(sizes) for built in self.kernels]
+        context = ShapeContext(sizes, {s.name: v for s, v in scalars.items()}, bindings)
+        return self.make(*[value(context) for value in self.writer.shape_values.values()])
 
     # -- the source
 
@@ -229,7 +229,6 @@ class PlanFactory:
             "scratch": self.program.device.scratch,
             "fallback": fallback.run,
         }
-        self.allocated: list[TensorView] = []
         local = {value: f"x{i}" for i, value in enumerate(fusion.inputs)}
         if local:
             w.body.append(f"{', '.join(local.values())}, = inputs")
@@ -244,9 +243,6 @@ class PlanFactory:
             if dead:
                 w.body.append(f"del {', '.join(dead)}")
         self._write_results(local)
-        # shapes of allocations come first in the values: keep the names in the same order
-        allocated = [n for t in self.allocated for n in (f"shape{t.name}", f"stride{t.name}")]
-        w.shape_names = allocated + w.shape_names
 
     def _last_uses(self) -> dict[Val, int]:
         """The number of the last part that reads each tensor between parts."""
@@ -275,10 +271,7 @@ class PlanFactory:
     def _scalar_operand(self, value: Val, local: dict[Val, str]) -> str:
         if value in local:
             return local[value]
-        assert isinstance(value, Scalar)
-        if value.constant is not None:
-            return repr(value.constant)
-        raise InternalError(expected("plan", "a scalar that is known", value))
+        return self._known(value, local)
 
     def _write_launch(
         self, number: int, part: Part, built: BuiltKernel, local: dict[Val, str]
@@ -287,29 +280,38 @@ class PlanFactory:
         by_name = {v.name: v for v in (*self.program.fusion.tensors, *part.segment.outputs)}
         for output in part.segment.outputs:
             self._write_allocation(output, local)
-        arguments = [w.shape_value(f"leading{number}")]
-        function = w.shape_names[-1:]
-        w.shape_names = w.shape_names[:-1] + [f"launch{number}", *function]
-        pointers = [
+        def bound(name: str, value: Callable[[Binding], object]) -> str:
+            def of(context: ShapeContext) -> object:
+                binding = context.bindings[number]
+                assert binding is not None
+                return value(binding)
+
+            return w.shape_value(f"{name}{number}", of)
+
+        function = bound("launch", lambda b: b.function)
+        arguments = [bound("threads", lambda b: b.leading[0])]
+        arguments += [
             f"{local[by_name[t.buffer.tensor.name]]}.data_ptr()"
             for t in built.kernel.tensors
             if t.buffer.tensor is not None
         ]
-        arguments += pointers
-        w.shape_value(f"bytes{number}")
-        w.body.append(f"s{number} = scratch(bytes{number}) if bytes{number} > 1 else None")
-        w.body.append(f"p{number} = s{number}.data_ptr() if bytes{number} > 1 else 0")
+        size = bound("bytes", lambda b: b.scratch_bytes)
+        w.body.append(f"s{number} = scratch({size}) if {size} else None")
+        w.body.append(f"p{number} = s{number}.data_ptr() if {size} else 0")
         for i in range(len(built.kernel.scratch) + 1):
-            arguments.append(f"p{number} + " + w.shape_value(f"offset{number}_{i}"))
-        count = 2 + len(built.kernel.symbols)
-        arguments += [w.shape_value(f"n{number}_{i}") for i in range(count)]
+            offset = bound(f"offset{i}_", lambda b, i=i: b.scratch_offsets[i])
+            arguments.append(f"p{number} + {offset}")
+        for i in range(2 + len(built.kernel.symbols)):
+            arguments.append(bound(f"n{i}_", lambda b, i=i: b.trailing[i]))
         for parameter in built.kernel.scalars:
             arguments.append(self._scalar_argument(number, parameter.scalar, local))
-        w.body.append(f"launch{number}({', '.join(arguments)})")
+        w.body.append(f"{function}({', '.join(arguments)})")
 
     def _scalar_argument(self, number: int, scalar: Scalar, local: dict[Val, str]) -> str:
         if scalar.name not in self.dynamic:
-            return self.writer.shape_value(f"scalar{number}_{scalar.name}")
+            return self.writer.shape_value(
+                f"scalar{number}_{scalar.name}", lambda c: _slot_of(c.scalar(scalar), scalar.dtype)
+            )
         own = next(v for v in local if isinstance(v, Scalar) and v.name == scalar.name)
         self.writer.constants["slot"] = _slot_of
         self.writer.constants[f"dtype{scalar.name}"] = scalar.dtype
@@ -318,10 +320,13 @@ class PlanFactory:
     def _write_allocation(self, tensor: TensorView, local: dict[Val, str]) -> None:
         name = f"t{tensor.name}"
         self.writer.constants[f"dtype_of_{name}"] = to_torch(tensor.dtype)
-        self.writer.body.append(
-            f"{name} = empty(shape{tensor.name}, stride{tensor.name}, dtype_of_{name})"
+        shape = self.writer.shape_value(
+            f"shape{tensor.name}", lambda c: tuple(evaluate(a.size, c.sizes) for a in tensor.axes)
         )
-        self.allocated.append(tensor)
+        stride = self.writer.shape_value(
+            f"stride{tensor.name}", lambda c: _dense_strides(tensor, c.sizes)
+        )
+        self.writer.body.append(f"{name} = empty({shape}, {stride}, dtype_of_{name})")
         local[tensor] = name
 
     def _write_fallback(self, number: int, part: Part, local: dict[Val, str]) -> None:
@@ -329,19 +334,18 @@ class PlanFactory:
         w.constants[f"fusion{number}"] = part.fusion
         inputs = []
         for value in part.segment.inputs:
-            inputs.append(self._fallback_input(value, local))
+            inputs.append(self._known(value, local))
         outputs = [f"t{t.name}" for t in part.segment.outputs]
         joined = "".join(f"{name}, " for name in outputs)
         w.body.append(f"{joined}= fallback(fusion{number}, [{', '.join(inputs)}])")
         local.update(zip(part.segment.outputs, outputs, strict=True))
 
-    def _fallback_input(self, value: Val, local: dict[Val, str]) -> str:
+    def _known(self, value: Val, local: dict[Val, str]) -> str:
+        """The name of a value that a part computed by torch reads."""
         if value in local:
             return local[value]
         assert isinstance(value, Scalar)
-        if value.constant is not None:
-            return repr(value.constant)
-        raise InternalError(expected("plan", "a value that is known", value))
+        return self.writer.shape_value(f"scalar_{value.name}", lambda c: c.scalar(value))
 
     def _write_results(self, local: dict[Val, str]) -> None:
         w, fusion = self.writer, self.program.fusion
@@ -382,20 +386,6 @@ def _dynamic_scalars(fusion: Fusion) -> set[int]:
 
 def _reads(expr: Expr, names: set[int]) -> bool:
     return any(isinstance(v, Scalar) and v.name in names for v in expr.inputs)
-
-
-def _scalar_value(
-    scalar: Scalar, scalars: Mapping[int, Any], sizes: Mapping[str, int]
-) -> int | float:
-    if scalar.name in scalars:
-        return _slot_of(scalars[scalar.name], scalar.dtype)
-    if scalar.extent is not None:
-        return evaluate(scalar.extent, sizes)
-    raise InternalError(expected("plan", "a scalar that is known", scalar))
-
-
-def _slot(value: int | float) -> int | float:
-    return value
 
 
 def _slot_of(value: Any, dtype: Any) -> int | float:

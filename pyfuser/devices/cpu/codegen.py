@@ -186,6 +186,7 @@ class PhaseGenerator:
         w.branch_if(more, inside, done)
         w.label(inside)
         body(index)  # type: ignore[operator]
+        self.statements.flush_streaming()
         w.branch(latch)
         w.label(latch)
         w.emit(f"  {next_name} = add nsw i64 {index.name}, {step}")
@@ -201,6 +202,7 @@ class PhaseGenerator:
         w.branch_if(condition, then, done)
         w.label(then)
         body()  # type: ignore[operator]
+        self.statements.flush_streaming()  # their values are known in here only
         w.branch(done)
         scopes.leave()
         w.label(done)

@@ -29,7 +29,7 @@ from ...ir.kernel import (
     accesses,
     walk,
 )
-from ...ir.scalars import Integer
+from ...ir.scalars import ZERO, Integer
 from ...ir.schedule import MemoryType
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
@@ -38,6 +38,7 @@ from .expressions import (
     is_private_array,
     is_variable,
 )
+from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import index_text, symbol_name, type_name
 from .vector_copies import vector_copy
@@ -116,6 +117,7 @@ class BodyWriter:
         self.expressions = ExpressionWriter()
         self._extents = {**phase.grid, **phase.block}
         self._partly_idle = partly_idle(phase)
+        self._shadows = shadows_of(phase)
 
     def lines(self) -> list[str]:
         """The body of the phase."""
@@ -131,17 +133,23 @@ class BodyWriter:
             case For():
                 return self._loop(statement, place)
             case Allocate(buffer=buffer):
-                return _declaration(buffer)
+                shadows = self._shadows.values()
+                beside = [s for s in dict.fromkeys(shadows) if s.tensor is buffer.tensor]
+                return [item for each in (buffer, *beside) for item in _declaration(each)]
             case Barrier():
                 return [Item(["__syncthreads();"])]
             case Reduce(block=block) if block:
                 return self._block_reduction(statement, place)
-            case Initialise():
-                return [self._item(statement, place, self.expressions.initialise(statement))]
             case Compute():
                 return [self._item(statement, place, self.expressions.compute(statement))]
-            case Reduce():
-                return [self._item(statement, place, self.expressions.accumulate(statement))]
+            case Initialise() | Reduce():
+                own, stores = with_shadows(statement, self._shadows)
+                if isinstance(own, Reduce):
+                    lines = self.expressions.accumulate(own)
+                else:
+                    lines = self.expressions.initialise(own)
+                items = [self._item(own, place, lines)]
+                return [*items, self._item(statement, place, stores)] if stores else items
 
     def _item(
         self, statement: Compute | Initialise | Reduce, place: _Place, lines: list[str]
@@ -212,14 +220,30 @@ class BodyWriter:
         pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
         reduced = f"block_reduce<{axes}>({own}, {partial.combiner}, {pointer})"
         items.append(Item([f"const {partial.kind} {total} = {reduced};"]))
-        accumulated = self.expressions.accumulate(statement, total)
-        if all(buffer.memory is MemoryType.local for buffer in writes(statement)):
-            return [*items, Item(accumulated)]
-        # The loops' own conditions only kept the identity from being added.
+        local, stores = with_shadows(statement, self._shadows)
+        assert isinstance(local, Reduce)
+        accumulated = self.expressions.accumulate(local, total)
+        if all(buffer.memory is MemoryType.local for buffer in writes(local)):
+            items.append(Item(accumulated))
+            accumulated = []
+        if accumulated or stores:
+            items.append(self._write_total(statement, place, serial, [*accumulated, *stores]))
+        return items
+
+    def _write_total(
+        self, statement: Reduce, place: _Place, serial: Sequence[For], lines: list[str]
+    ) -> Item:
+        """What the first thread writes to memory, where the statement has run at all."""
+        written = self._item(statement, place, lines)
         indices = {loop.index for loop in serial}
-        written = self._item(statement, place, accumulated)
-        known = tuple(c for c in written.conditions if indices.isdisjoint(c.a.symbols))
-        return [*items, replace(written, conditions=known)]
+        known = [c for c in written.conditions if indices.isdisjoint(c.a.symbols)]
+        # Lowering may have put what the elements have to fulfil into the loops' bounds.
+        known += [
+            Less(loop.start, loop.stop)
+            for loop in serial
+            if loop.start is not ZERO or not isinstance(loop.stop, Integer)
+        ]
+        return replace(written, conditions=without_repeats(known))
 
 
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
@@ -238,21 +262,24 @@ def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
     serial = {one.index for one in loops if not one.parallel_type.is_thread}
     if any(serial & output.index.symbols for output in reduction.outputs):
         return None
+    if any(serial & (one.start.symbols | one.stop.symbols) for one in loops):
+        return None
     return (*loops, reduction)
 
 
 def _computed(loop: For) -> str:
-    """What a loop computes: `T3 = add(T1, T2)` for each tensor, or just the names of many."""
+    """What a loop computes: `T3 = add(T1, T2)` for each statement, or just the names of many."""
     found: dict[str, str] = {}
     for statement in walk(loop.body):
-        for buffer in writes(statement):
-            found.setdefault(buffer.name, buffer.name)
+        outputs = ", ".join(dict.fromkeys(buffer.name for buffer in writes(statement)))
+        if not outputs:
+            continue
+        found.setdefault(outputs, outputs)
         if isinstance(statement, Compute | Reduce):
-            outputs = ", ".join(buffer.name for buffer in writes(statement))
             inputs = ", ".join(
                 i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
             )
-            found[writes(statement)[0].name] = f"{outputs} = {statement.op}({inputs})"
+            found[outputs] = f"{outputs} = {statement.op}({inputs})"
     return ", ".join(found if len(found) > _MOST_EXPLAINED else found.values())
 
 

@@ -1,0 +1,140 @@
+"""The benchmarks' cases and the demo's parts are right, and the report says what was measured."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.cases import CASES, DTYPES, Case, definition
+from benchmarks.harness import error_of, geometric_mean, interleaved, traffic_bytes
+from benchmarks.kernels import selected
+from benchmarks.report import Results, Row, write_readme
+from demo import model
+from demo.parts import Part
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured are kernels: nothing here may run through the fallback."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+
+
+def outputs(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("size", [(37, 65), (3, 1000)])
+def test_a_case_computes_what_its_reference_does(
+    case: Case, dtype: str, size: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    inputs = [each.to(DTYPES[dtype]) for each in case.inputs(*size, torch.rand)]
+    found = definition(case, inputs).execute(inputs)
+    references = outputs(case.reference(*(each.double() for each in inputs)))
+    assert all(each.dtype == DTYPES[dtype] for each in found)
+    assert error_of(found, references) < 16 * torch.finfo(DTYPES[dtype]).eps
+
+
+def demo_cases() -> list[tuple[Part, list[torch.Tensor]]]:
+    return model.cases(model.text(ROOT)[:1, :65])
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_part_of_the_demo_computes_what_its_reference_does(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (("BATCH", 1), ("TOKENS", 64), ("WIDTH", 32), ("HIDDEN", 48)):
+        monkeypatch.setattr(model, name, size)
+    part, inputs = demo_cases()[number]
+    doubles = [each.double() if each.is_floating_point() else each for each in inputs]
+    found = part.fused(inputs).execute(inputs)
+    assert error_of(found, outputs(part.reference(*doubles))) < 3e-6
+
+
+def test_the_demo_reads_the_project_s_documents() -> None:
+    text = model.text(ROOT)
+    assert text.shape == (model.BATCH, model.TOKENS + 1)
+    assert bytes(text[0, :14].tolist()) == b"# Contributing"
+
+
+def test_cases_are_selected_by_name_or_part_of_it() -> None:
+    def names(*wanted: str) -> set[str]:
+        return {case.name for case, _, _ in selected(wanted, [(1, 1)], ["float32"])}
+
+    assert names("softmax") == {"softmax"}
+    assert names("GELU") == {"bias + GELU (tanh)", "bias + GELU (erf)"}
+    assert len(names()) == len(CASES)
+
+
+def test_contestants_take_turns() -> None:
+    calls: list[str] = []
+    times = interleaved(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 0, fewest_rounds=3
+    )
+    assert set(times) == {"a", "b"}
+    assert {"ab", "ba"} <= {"".join(pair) for pair in zip(calls, calls[1:], strict=False)}
+
+
+def test_traffic_counts_an_expanded_dimension_once() -> None:
+    tensor = torch.zeros(3, 1).expand(3, 5)
+    assert traffic_bytes([tensor, torch.zeros(2, dtype=torch.bfloat16)]) == 3 * 4 + 2 * 2
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert math.isnan(geometric_mean([]))
+
+
+def test_an_error_is_relative_to_the_greatest_magnitude() -> None:
+    reference = torch.tensor([1.0, 4.0], dtype=torch.float64)
+    assert error_of([torch.tensor([1.0, 5.0])], [reference]) == pytest.approx(0.25)
+    assert error_of([torch.tensor([1.0, 5.0])], [reference], [reference * 2]) == 0.125
+    assert error_of([torch.tensor([math.nan, 4.0])], [reference]) == math.inf
+    assert error_of([torch.zeros(3)], [reference]) == math.inf
+
+
+def results() -> Results:
+    rows = [
+        Row("add", 4, 8, "float32", 64 << 20, {"pyfuser": 1e-3, "eager": 3e-3, "inductor": 2e-3}),
+        Row("add", 4, 8, "bfloat16", 100, {"eager": 3e-3}, failure="wrong by 1.0e-01"),
+    ]
+    return Results("fresh", {"cpu": "one", "threads": 2}, 64e9, rows)
+
+
+def test_results_survive_json() -> None:
+    assert Results.from_json(results().to_json()) == results()
+
+
+def test_the_table_has_ratios_and_says_what_failed() -> None:
+    right, wrong = results().table().splitlines()[2:]
+    assert right == "| add | 4x8 | float32 | 1 ms | 3 ms | 2 ms | 3.00x | 2.00x | 105% |"
+    assert wrong == "| add | 4x8 | bfloat16 | wrong by 1.0e-01 | 3 ms |  |  |  |  |"
+
+
+def test_the_summary_names_the_worst_row() -> None:
+    line = results().summary().splitlines()[2]
+    assert line == (
+        "| float32 | 1 | 3.00x | 2.00x | 2.00x | 2.00x (add, 4x8, float32) | 105%, 105% |"
+    )
+
+
+def test_sections_of_the_readme_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "README.md"
+    path.write_text("a\n<!-- x -->\nold\n<!-- /x -->\nb\n", encoding="utf-8")
+    write_readme({"x": "new"}, path)
+    assert path.read_text(encoding="utf-8") == "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n"
+    with pytest.raises(ValueError, match="expected one section 'y', got 0"):
+        write_readme({"y": "new"}, path)
+
+
+def test_the_readme_has_every_section() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    for name in ("fresh summary", "warm summary", "overhead", "fresh rows", "warm rows"):
+        assert f"<!-- {name} -->\n" in text
