@@ -156,7 +156,7 @@ def _first_fused_call(
 
 def speed_table(outcomes: list[Outcome], bandwidth: float) -> Table:
     """Steady calls: milliseconds, and how many times as fast pyfuser is."""
-    made = _table("calls (ms)", "kernels", "pyfuser", "eager", "torch.compile", "GB/s, % copy")
+    made = _table("calls (ms)", "kernels", "pyfuser", "eager", "torch.compile", "GB/s, copy")
     for each in outcomes:
         ours = each.seconds["pyfuser"]
         moved = each.traffic / ours
@@ -187,7 +187,7 @@ def first_call_table(outcomes: list[Outcome]) -> Table:
 
 
 def _table(first: str, *headings: str) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     made.add_column(first, no_wrap=True)
     for heading in headings:
         made.add_column(heading, justify="right", no_wrap=True)
@@ -214,8 +214,9 @@ def closing_words(outcomes: list[Outcome]) -> str:
         else:
             lines.append(f"No C++ compiler here, so {name} isn't in the table; pyfuser needs none.")
     lines.append(
-        "`x` is the other's time over pyfuser's; errors are against float64, in parts of the "
-        "greatest value.\nFirst calls are those of a process that has compiled something before.\n"
+        "`x` is the other's time over pyfuser's. GB/s are those of inputs and outputs, with their "
+        "share of\nthe copy bandwidth (above 100% from caches). Errors are against float64, in parts "
+        "of the greatest\nvalue. First calls are those of a process that has compiled before.\n"
         "See what was compiled: make show FILE=docs/examples/softmax.py"
     )
     return "\n".join(lines)

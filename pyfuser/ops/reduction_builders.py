@@ -64,7 +64,7 @@ def reduce(
         output = as_tensor(fusion, combined, op)
     if output.dtype is not resolution.result:
         output = cast_tensor(fusion, output, resolution.result)
-    return _restored(fusion, output, reduced, tensor.ndim) if keepdim else output
+    return restored(fusion, output, reduced, tensor.ndim) if keepdim else output
 
 
 def welford(
@@ -111,8 +111,8 @@ def var_mean(
     denominator = _degrees_of_freedom(fusion, tensor, reduced, correction)
     variance = as_tensor(fusion, pointwise(fusion, "div", squares, denominator), "var_mean")
     if keepdim:
-        mean = _restored(fusion, mean, reduced, tensor.ndim)
-        variance = _restored(fusion, variance, reduced, tensor.ndim)
+        mean = restored(fusion, mean, reduced, tensor.ndim)
+        variance = restored(fusion, variance, reduced, tensor.ndim)
     return variance, mean
 
 
@@ -130,7 +130,7 @@ def _degrees_of_freedom(
     fusion: Fusion, tensor: TensorView, dims: Sequence[int], correction: PythonNumber | Val
 ) -> Val:
     """max(count - correction, 0), as a number as far as it is known."""
-    count = _element_count(fusion, tensor, dims)
+    count = reduced_element_count(fusion, tensor, dims)
     if isinstance(count, int) and not isinstance(correction, (Val, complex)):
         zero_or_more = count - correction if count > correction else 0
         return fusion.new_scalar(DataType.Double, constant=float(zero_or_more))
@@ -138,7 +138,7 @@ def _degrees_of_freedom(
     return pointwise(fusion, "maximum", difference, 0)
 
 
-def _element_count(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> int | Val:
+def reduced_element_count(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> int | Val:
     """How many elements are reduced into one."""
     known = 1
     count: Val | None = None
@@ -156,7 +156,7 @@ def _element_count(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> i
 def _expansion(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> int | Val | None:
     """How often the reduced elements repeat because of expanded axes; None for once."""
     expanded = [dim for dim in dims if tensor.axes[dim].expanded_extent is not None]
-    return _element_count(fusion, tensor, expanded) if expanded else None
+    return reduced_element_count(fusion, tensor, expanded) if expanded else None
 
 
 def _without_broadcasts(
@@ -200,7 +200,7 @@ def _welford(
     return mean, squares, count
 
 
-def _restored(fusion: Fusion, tensor: TensorView, dims: Sequence[int], rank: int) -> TensorView:
+def restored(fusion: Fusion, tensor: TensorView, dims: Sequence[int], rank: int) -> TensorView:
     """Puts axes of size 1 where `dims` were reduced."""
     if not dims:
         return tensor

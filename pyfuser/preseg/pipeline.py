@@ -19,6 +19,7 @@ from .dead_code import dead_code
 from .empty_tensors import empty_tensors
 from .expand_permute import expand_permute
 from .identities import identities
+from .two_pass_moments import two_pass_moments
 from .unify_extents import unify_extents
 
 Pass = Callable[[Fusion], Fusion]
@@ -26,6 +27,7 @@ Trace = Callable[[str, Fusion, float], None]
 
 PIPELINE: tuple[Pass, ...] = (
     dead_code,
+    two_pass_moments,
     unify_extents,
     empty_tensors,
     cast_chains,

@@ -13,7 +13,7 @@ from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
-from ..ir.fusion import Cloner, Fusion
+from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import parallelize_like
@@ -146,6 +146,8 @@ def parallelize_positions(
 def recompute_cheap(fusion: Fusion) -> None:
     """Gives each reader its own copy of a cheap tensor that would else be kept across a reduction.
 
+    A dear one is kept in a buffer, which is written while its first readers run.
+
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
     """
@@ -156,12 +158,16 @@ def recompute_cheap(fusion: Fusion) -> None:
             continue
         tensor = tensors[0]
         readers = list(tensor.uses_list)
-        if len(readers) < 2 or (isinstance(expr, PointwiseOp) and expr.op in EXPENSIVE):
+        if len(readers) < 2 or not expr.tensor_inputs:
             continue
-        if not expr.tensor_inputs or not _is_kept(tensor, after_reduction):
+        late = _late_readers(tensor, after_reduction)
+        if not late:
             continue
-        for reader in readers[1:]:
-            _give_copy(fusion, expr, tensor, reader)
+        if isinstance(expr, PointwiseOp) and expr.op in EXPENSIVE:
+            _keep_for(fusion, tensor, late)
+        else:
+            for reader in readers[1:]:
+                _give_copy(fusion, expr, tensor, reader)
 
 
 def _downstream_of_reductions(fusion: Fusion) -> dict[TensorView, set[TensorView]]:
@@ -178,15 +184,35 @@ def _downstream_of_reductions(fusion: Fusion) -> dict[TensorView, set[TensorView
     return depends
 
 
-def _is_kept(tensor: TensorView, depends: dict[TensorView, set[TensorView]]) -> bool:
-    """True when one reader leads to a reduction that another one's result depends on."""
-    reached = [_reach(c) for _, c in consumers(tensor)]
-    for i, one in enumerate(reached):
-        into = {t for t in one if is_reduction(t.expr)}
-        for j, other in enumerate(reached):
-            if i != j and any(depends.get(t, set()) & into for t in other):
-                return True
-    return False
+def _late_readers(
+    tensor: TensorView, depends: dict[TensorView, set[TensorView]]
+) -> list[Expr]:
+    """The readers that run after a reduction which another reader of the tensor feeds."""
+    reached = {expr: set[TensorView]() for expr in tensor.uses_list}
+    for expr, consumer in consumers(tensor):
+        reached[expr] |= _reach(consumer)
+    late = []
+    for expr, mine in reached.items():
+        for other, theirs in reached.items():
+            fed = {t for t in theirs if is_reduction(t.expr)} - mine
+            if other is not expr and any(depends.get(t, set()) & fed for t in mine):
+                late.append(expr)
+                break
+    return late
+
+
+def _keep_for(fusion: Fusion, tensor: TensorView, late: list[Expr]) -> None:
+    """A copy for the late readers: it is stored where the tensor is computed for the early ones.
+
+    Before:  T1 = exp(T0); T2 = sum(T1); T3 = div(T1, T2)
+    After:   T1 = exp(T0); T4 = set(T1); T2 = sum(T1); T3 = div(T4, T2)
+    """
+    axes = [fusion.ids.new(a.extent, a.iter_type, a.expanded_extent) for a in tensor.axes]
+    copy = fusion.new_tensor(plain_domain(axes), tensor.dtype)
+    first = min(tensor.uses_list, key=fusion.exprs.index)
+    fusion.insert_expr(PointwiseOp((tensor,), (copy,), "set"), first)
+    for expr in late:
+        fusion.replace_input(expr, tensor, copy)
 
 
 def _reach(tensor: TensorView) -> set[TensorView]:

@@ -3,7 +3,8 @@
 Inner (the innermost axis in memory is reduced), rows are tasks:
 
     [row | other reduced axes | range]  ->  [task: row][serial...][serial][unroll][lanes]
-    rfactor of the serial loops: unroll * lanes partial results stay in registers
+    rfactor of the serial loops: unroll * lanes partial results stay in registers; rfactor of the
+    unrolled loop adds those vectors, so that lanes are added across once a row
 
 Outer (the innermost axis is kept), tasks are blocks of columns; several rows are added in registers
 before they are added to the block's results, which stay in the L1 cache:
@@ -139,8 +140,10 @@ def schedule_inner(
     kinds[position + 1] = ParallelType.block_x
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
+    unrolled = position - len(serial)
     for tensor in reductions(scheduled.fusion):
         rfactor(scheduled, tensor, serial)
+        rfactor(scheduled, tensor, [unrolled])
     inline_most(scheduled)
 
 

@@ -1,9 +1,9 @@
 extern "C" __global__ void __launch_bounds__(128) add_chain(
-  const float* __restrict__ T0,  // [i0, i1] by strides [i1, 1]
-  const float* __restrict__ T1,  // [i0, i1] by strides [i1, 1]
-  float* T3,  // [i0, i1]
-  int64_t i0,
-  int64_t i1) {
+    const float* __restrict__ T0,  // [i0, i1] by strides [i1, 1]
+    const float* __restrict__ T1,  // [i0, i1] by strides [i1, 1]
+    float* T3,  // [i0, i1]
+    int64_t i0,
+    int64_t i1) {
   const int64_t blockIdx_x = blockIdx.x;
   const int64_t threadIdx_x = threadIdx.x;
   float T2[4];

@@ -1,8 +1,8 @@
 extern "C" __global__ void __launch_bounds__(1024) tiled_transpose(
-  const float* __restrict__ T0,  // [i0, i1] by strides [i1, 1]
-  float* T1,  // [i1, i0]
-  int64_t i0,
-  int64_t i1) {
+    const float* __restrict__ T0,  // [i0, i1] by strides [i1, 1]
+    float* T1,  // [i1, i0]
+    int64_t i0,
+    int64_t i1) {
   const int64_t blockIdx_x = blockIdx.x;
   const int64_t blockIdx_y = blockIdx.y;
   const int64_t threadIdx_x = threadIdx.x;

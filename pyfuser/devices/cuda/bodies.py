@@ -207,7 +207,7 @@ class BodyWriter:
         serial = [loop for loop in loops if not loop.parallel_type.is_thread]
         items = [Item([f"{partial.kind} {own} = {partial.nothing};"])]
         if not serial and not conditions:
-            items = [Item([f"{partial.kind} {own} = {partial.value};"])]
+            items = [Item([f"const {partial.kind} {own} = {partial.value};"])]
         elif not serial:
             items.append(Item([f"{own} = {partial.value};"], conditions))
         else:

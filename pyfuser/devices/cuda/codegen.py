@@ -33,6 +33,7 @@ from ...ir.schedule import MemoryType
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
+from .shadows import shadows_of
 from .shared_memory import SharedArray, shared_layout
 from .spelling import index_text, symbol_name, type_name
 
@@ -141,7 +142,8 @@ def _allocated(phase: Phase) -> list[Buffer]:
 
 
 def _private_arrays(phase: Phase) -> list[Buffer]:
-    return [buffer for buffer in _allocated(phase) if is_private_array(buffer)]
+    own = [*_allocated(phase), *shadows_of(phase).values()]
+    return [buffer for buffer in own if is_private_array(buffer)]
 
 
 def _bindings(phase: Phase, block: Extents) -> list[str]:
@@ -227,9 +229,7 @@ def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
 
 def _comma_separated(declared: list[tuple[str, str]]) -> list[str]:
     last = len(declared) - 1
-    return indented(
-        [
-            f"{text}{',' if i < last else ') {'}{comment}"
-            for i, (text, comment) in enumerate(declared)
-        ]
-    )
+    lines = [
+        f"{text}{',' if i < last else ') {'}{comment}" for i, (text, comment) in enumerate(declared)
+    ]
+    return indented(indented(lines))

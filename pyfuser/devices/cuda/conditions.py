@@ -66,7 +66,21 @@ def hoisted(items: Sequence[Item], index: Symbol) -> tuple[list[Item], Condition
 def assemble(items: Sequence[Item]) -> list[str]:
     """The lines of a body: declarations, then statements under few `if`s, in order."""
     declarations = [line for item in items if item.is_declaration for line in item.lines]
-    return declarations + _nested([i for i in items if not i.is_declaration])
+    statements = [item for item in items if not item.is_declaration]
+    return _joined(declarations, statements) + _nested(statements)
+
+
+def _joined(declarations: list[str], statements: list[Item]) -> list[str]:
+    """The declarations, with the values that the first statements give; takes those statements."""
+    at = {line.removesuffix(";").split()[-1]: i for i, line in enumerate(declarations)}
+    joined: list[str] = []
+    while statements and not statements[0].conditions and len(statements[0].lines) == 1:
+        name, _, value = statements[0].lines[0].partition(" = ")
+        if name not in at:
+            break
+        joined.append(f"{declarations[at.pop(name)].removesuffix(';')} = {value}")
+        statements.pop(0)
+    return [declarations[i] for i in sorted(at.values())] + joined
 
 
 def _nested(items: list[Item]) -> list[str]:
