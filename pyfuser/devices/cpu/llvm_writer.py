@@ -139,7 +139,8 @@ class FunctionWriter(InstructionWriter):
 
     def alloca(self, type: LLVMType, count: int, align: int) -> Value:
         """Stack memory for `count` elements; belongs into the entry block."""
-        return self.instruction(PTR, f"alloca {type}, i64 {count}, align {align}")
+        # an array type, not a count of elements: LLVM's sroa splits only the former
+        return self.instruction(PTR, f"alloca [{count} x {type}], align {align}")
 
     def masked_load(self, type: LLVMType, pointer: Value, mask: Value, align: int) -> Value:
         """Loads the lanes of the mask; the others are 0."""
