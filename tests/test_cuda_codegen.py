@@ -192,9 +192,7 @@ def every_op(dtype: DataType, count: int) -> tuple[Fusion, list[torch.Tensor], l
 def test_every_op_of_the_table(dtype):
     fusion, inputs, names = every_op(dtype, 140)
     want = evaluate(fusion, inputs)
-    scheduled = ScheduledFusion(fusion)
-    for output in fusion.outputs:
-        flat_schedule(scheduled, output)
+    scheduled = flat_schedule(ScheduledFusion(fusion), fusion.outputs)
     for name, got, expected in zip(names, run_emulated(scheduled, inputs, (0,)), want, strict=True):
         tolerance = {"rtol": 2e-6, "atol": 1e-30} if got.dtype is torch.float32 else {}
         torch.testing.assert_close(
@@ -220,9 +218,7 @@ def test_scalars_casts_and_selections(dtype):
         fusion.add_output(output)
     values = (torch.randn(100) * 3).to(to_torch(dtype))
     want = evaluate(fusion, [values])
-    scheduled = ScheduledFusion(fusion)
-    for output in outputs:
-        flat_schedule(scheduled, output)
+    scheduled = flat_schedule(ScheduledFusion(fusion), outputs)
     for got, expected in zip(run_emulated(scheduled, [values], (0,)), want, strict=True):
         compute_alike(got, expected)
 
@@ -242,9 +238,7 @@ def test_full_and_iota_and_scalar_inputs():
     for output in outputs:
         fusion.add_output(output)
     want = evaluate(fusion, [77, 0.25])
-    scheduled = ScheduledFusion(fusion)
-    for output in outputs:
-        flat_schedule(scheduled, output)
+    scheduled = flat_schedule(ScheduledFusion(fusion), outputs)
     for got, expected in zip(run_emulated(scheduled, [77, 0.25]), want, strict=True):
         compute_alike(got, expected)
 
@@ -340,7 +334,7 @@ def test_strided_expanded_and_transposed_inputs():
     a, b = input_tensor(fusion, 2, contiguous=False), input_tensor(fusion, 2, contiguous=False)
     out = builders.sub(fusion, a, b)
     fusion.add_output(out)
-    scheduled = flat_schedule(ScheduledFusion(fusion), out)
+    scheduled = flat_schedule(ScheduledFusion(fusion), [out])
     inputs = [torch.randn(11, 7).t(), torch.randn(14, 22)[::2, ::2]]
     compute_alike(run_emulated(scheduled, inputs)[0], inputs[0] - inputs[1])
     inputs = [torch.randn(7, 1).expand(7, 11), torch.randn(11).expand(7, 11)]

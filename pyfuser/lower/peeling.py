@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..ir.domains import BLOCK, ParallelType
-from ..ir.kernel import Compute, For, Less, Reduce, Statement, accesses, walk
+from ..ir.kernel import Allocate, Compute, For, Less, Reduce, Statement, accesses, walk
 from ..ir.scalars import (
     ONE,
     ZERO,
@@ -25,6 +25,7 @@ from ..ir.scalars import (
     maximum,
     maximum_value,
     minimum,
+    substitute,
     terms_of,
 )
 from ..ir.schedule import MemoryType
@@ -133,7 +134,42 @@ def _cut(loop: For) -> list[Statement]:
     )
     body = loop.body if _needs_unrolling(loop.body) else _rolled(loop.body)
     checked = For(loop.index, loop.stop, loop.parallel_type, body, limit)
-    return [fast, checked]
+    return [fast, _trimmed(checked)]
+
+
+def _trimmed(loop: For) -> For:
+    """The loop without the iterations in which a condition of all its statements never holds."""
+    common = _common_conditions(loop.body)
+    inner = {s.index: ZERO for s in walk(loop.body) if isinstance(s, For)}
+    for condition in common:
+        coefficient = coefficient_of(condition.a, loop.index)
+        positive = all(c > 0 for _, c in terms_of(condition.a))
+        if coefficient is None or coefficient is ZERO or not positive:
+            continue
+        if condition.b.symbols & (set(inner) | {loop.index}):
+            continue
+        least = substitute(condition.a - coefficient * loop.index, inner)
+        numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
+        loop.stop = minimum(loop.stop, floor_div(numerator, coefficient))
+    return loop
+
+
+def _common_conditions(body: list[Statement]) -> list[Less]:
+    """The conditions without which nothing in a body has an effect outside of it."""
+    own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
+    common: list[Less] | None = None
+    for statement in walk(body):
+        match statement:
+            case Compute():
+                effective = statement.output.buffer.memory is MemoryType.global_
+            case Reduce():
+                effective = any(o.buffer not in own for o in statement.outputs)
+            case _:
+                continue
+        if effective:
+            known = statement.predicate
+            common = [c for c in known if common is None or c in common]
+    return common or []
 
 
 def _needs_unrolling(body: list[Statement]) -> bool:
@@ -156,4 +192,5 @@ def _rolled(body: list[Statement]) -> list[Statement]:
     for statement in walk(copied):
         if isinstance(statement, For) and statement.parallel_type is ParallelType.unroll:
             statement.parallel_type = ParallelType.serial
+            _trimmed(statement)
     return copied

@@ -194,6 +194,8 @@ def compute_at(
         )
     rank = len(scheduled[consumer].loop)
     position = rank + position + 1 if position < 0 else position
+    if mode == "most_inlined":
+        position = rank
     if not 0 <= position <= rank:
         what = f"a position of T{consumer.name} in [0, {rank}]"
         raise ScheduleError(expected("compute_at", what, position))

@@ -76,7 +76,7 @@ def _block(fusion: Fusion, columns: int, lanes: int, machine: Any) -> int:
     """Columns of a task: a power of two whose results take at most half of the L1 cache."""
     most = machine.l1_bytes // 2 // (4 * max(len(reductions(fusion)), 1))
     block = lanes
-    while block * 2 <= most and block < columns and block < 2048:
+    while block * 2 <= min(most, columns, 2048):
         block *= 2
     return block
 

@@ -42,19 +42,19 @@ def input_tensor(
 
 
 def flat_schedule(
-    scheduled: ScheduledFusion, reference: TensorView, threads: int = 128
+    scheduled: ScheduledFusion, references: Sequence[TensorView], threads: int = 128
 ) -> ScheduledFusion:
     """All axes merged, then [grid_x, block_x], everything inlined."""
-    loops = scheduled[reference]
-    while len(loops.loop) > 1:
-        loops.merge(0, 1)
-    if loops.loop:
+    for reference in references:
+        loops = scheduled[reference]
+        while len(loops.loop) > 1:
+            loops.merge(0, 1)
         loops.split(0, threads)
         transform_like(scheduled, reference)
         loops.parallelize(0, GRID_X)
         loops.parallelize(1, BLOCK_X)
         parallelize_like(scheduled, reference)
-        inline_most(scheduled)
+    inline_most(scheduled)
     return scheduled
 
 

@@ -6,6 +6,7 @@ gather or scatter.  Conditions become lane masks; where no lanes are open they b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...dtypes import DataType, size_in_bytes
@@ -476,7 +477,7 @@ class StatementEmitter:
 
     def _initialise(self, statement: Initialise) -> None:
         lanes = self.lanes.count if self.lanes is not None else 1
-        active = self.lanes.mask if self.lanes is not None else None
+        active = self.active(statement.predicate)
         if statement.op == "welford":
             values = initial_welford(self.writer, statement.outputs[0].buffer.dtype, lanes)
         else:
@@ -509,7 +510,9 @@ class StatementEmitter:
                     active, value, self._identity(statement.op, dtype, value.type.lanes)
                 )
             value = self._across(statement.op, value, dtype)
-            self._combine_scalar(statement.op, access, value, dtype)
+            self._where_any(
+                active, access, lambda: self._combine_scalar(statement.op, access, value, dtype)
+            )
             return
         if self.lanes is None and active is not None:
             self.phase.branch_on(
@@ -530,11 +533,20 @@ class StatementEmitter:
     def _accumulate(
         self, op: str, access: Access, value: Value, dtype: DataType, active: Value | None
     ) -> None:
-        old = self.load(access, None)
+        old = self.load(access, active)
         new = self._combined(op, old, value, dtype)
         if active is not None:
             new = self.writer.select(active, new, old)
         self.store(access, new, active)
+
+    def _where_any(
+        self, active: Value | None, access: Access, update: Callable[[], None]
+    ) -> None:
+        """Updates an accumulator; in global memory only where some lane has something to add."""
+        if active is None or access.buffer.memory is not MemoryType.global_:
+            update()
+        else:
+            self.phase.branch_on(self.writer.any(active), update)
 
     def _across(self, op: str, vector: Value, dtype: DataType) -> Value:
         """Combines the lanes of a vector, halving it."""
@@ -569,14 +581,19 @@ class StatementEmitter:
         if across_lanes:
             state = reduce_welford_lanes(w, state, dtype)
             saved, self.lanes = self.lanes, None
-            self._accumulate_welford(statement, state, dtype)
+            self._where_any(
+                active,
+                statement.outputs[0],
+                lambda: self._accumulate_welford(statement, state, dtype, None),
+            )
             self.lanes = saved
             return
-        self._accumulate_welford(statement, state, dtype)
+        self._accumulate_welford(statement, state, dtype, active)
 
-    def _accumulate_welford(self, statement: Reduce, state: list[Value], dtype: DataType) -> None:
-        old = [self.load(access, None) for access in statement.outputs]
+    def _accumulate_welford(
+        self, statement: Reduce, state: list[Value], dtype: DataType, active: Value | None
+    ) -> None:
+        old = [self.load(access, active) for access in statement.outputs]
         new = combine_welford(self.writer, old, state, dtype)
-        active = self.lanes.mask if self.lanes is not None else None
         for access, value in zip(statement.outputs, new, strict=True):
             self.store(access, value, active)
