@@ -214,9 +214,9 @@ def closing_words(outcomes: list[Outcome]) -> str:
         else:
             lines.append(f"No C++ compiler here, so {name} isn't in the table; pyfuser needs none.")
     lines.append(
-        "`x` is the other's time over pyfuser's. GB/s are those of inputs and outputs, with their\n"
-        "share of the copy bandwidth (above 100% from caches). Errors are against float64, in\n"
-        "parts of the greatest value. First calls are those of a process that has compiled before.\n"
+        "`x` is the other's time over pyfuser's. GB/s are those of inputs and outputs, with their "
+        "share of the copy bandwidth (above 100% from caches). Errors are against float64, in "
+        "parts of the greatest value. First calls are those of a process that compiled before.\n"
         "See what was compiled: make show FILE=docs/examples/softmax.py"
     )
     return "\n".join(lines)

@@ -10,6 +10,9 @@ import random
 import pytest
 import torch
 
+from pyfuser.devices.cuda import nvrtc
+from pyfuser.devices.cuda.codegen import generate
+from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.registry import device
 from pyfuser.errors import ScheduleError, UnsupportedError
 from pyfuser.ir.fusion import Fusion
@@ -68,6 +71,16 @@ AUTOMATIC = {
 }
 
 
+def scheduled_for(fusion: Fusion, inputs: list[torch.Tensor], expected: str) -> ScheduledFusion:
+    """The fusion as its automatic scheduler schedules it for a GPU."""
+    sizes = bind(fusion, inputs).sizes
+    scheduler, _ = find(examine(fusion), SizeInfo.of(sizes))
+    assert scheduler is not None
+    assert scheduler.name == expected
+    parameters = scheduler.heuristics(fusion, sizes, device("cuda").machine)
+    return scheduler.schedule(fusion, parameters)
+
+
 @requires_host_compiler
 @pytest.mark.parametrize("shape", [(5, 37), (2, 1500), (300, 140)], ids=str)
 @pytest.mark.parametrize("define", AUTOMATIC, ids=lambda define: define.__name__)
@@ -75,13 +88,20 @@ def test_automatic_schedulers_make_right_kernels(define, shape):
     torch.manual_seed(0)
     fusion = Fusion()
     inputs = define(fusion)(*shape)
-    sizes = bind(fusion, inputs).sizes
-    scheduler, _ = find(examine(fusion), SizeInfo.of(sizes))
-    assert scheduler is not None
-    assert scheduler.name == AUTOMATIC[define]
-    parameters = scheduler.heuristics(fusion, sizes, device("cuda").machine)
-    scheduled = scheduler.schedule(fusion, parameters)
+    scheduled = scheduled_for(fusion, inputs, AUTOMATIC[define])
     alike(run_emulated(scheduled, inputs, (0,)), evaluate(fusion, inputs))
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't installed")
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_nvrtc_compiles_the_kernels_of_the_automatic_schedulers(architecture):
+    texts = []
+    for define, scheduler in AUTOMATIC.items():
+        fusion = Fusion()
+        scheduled = scheduled_for(fusion, define(fusion)(300, 140), scheduler)
+        texts.append(generate(cuda_kernel(scheduled, define.__name__)).text)
+    cubin = nvrtc.compile_to_cubin(with_device_helpers("\n".join(texts)), architecture)
+    assert cubin.startswith(b"\x7fELF")
 
 
 @requires_host_compiler

@@ -137,6 +137,7 @@ class NestBuilder:
                     kind
                     for position, axis in enumerate(loops)
                     if axis.is_reduction
+                    and self.structure.loop(tensor, position).extent is not ONE
                     and (kind := self.structure.loop(tensor, position).parallel_type).is_block
                 )
                 return Reduce(expr.name, outputs, tuple(inputs), predicate, block)

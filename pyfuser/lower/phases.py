@@ -111,6 +111,11 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
                 changed = True
         if not changed:
             break
+    else:
+        producer, consumer = next((p, c) for p, c, sync in edges if sync)
+        what = f"T{consumer.name} to come after the grid-wide sync behind T{producer.name}"
+        got = "loops shared with tensors on both sides of it"
+        raise ScheduleError(expected("schedule", what, got, "inline less"))
     for producer, consumer, _ in edges:
         if phase[cluster[producer]] < phase[cluster[consumer]]:
             scheduled[producer].memory_type = MemoryType.global_

@@ -231,6 +231,9 @@ class StatementEmitter:
             else:
                 value = w.masked_load(type_, pointer, active, alignment)
             return load_convert(w, value, dtype)
+        column = self._tile_column(access, index, step)
+        if column is not None:
+            return load_convert(w, column, dtype)
         value = w.gather(
             type_,
             self._addresses(access, index, step),

@@ -9,10 +9,12 @@ Invariant: a function takes exactly the tensors, sizes, strides and scalars that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...dtypes import size_in_bytes
+from ...errors import ScheduleError, expected
 from ...ir.domains import BLOCK, GRID, ParallelType
 from ...ir.kernel import (
     Allocate,
@@ -30,6 +32,7 @@ from ...ir.kernel import (
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, evaluate, maximum, product
 from ...ir.schedule import MemoryType
+from ...lower.lowering import MAXIMUM_THREADS
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
@@ -39,6 +42,9 @@ from .spelling import index_text, symbol_name, type_name
 
 # A tensor or scratch buffer is passed as its address, a symbol as int64_t, a scalar as itself.
 Parameter = Buffer | Symbol | ScalarParameter
+# Of x, y and z: every architecture, CUDA programming guide, table of technical specifications.
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+
 Extents = tuple[IntExpr, IntExpr, IntExpr]
 
 
@@ -53,13 +59,20 @@ class Launch:
     parameters: tuple[Parameter, ...]
 
     def geometry(self, sizes: dict[str, int]) -> Geometry | None:
-        """The numbers for these sizes and strides, by name; None where there is nothing to do."""
+        """The numbers for these sizes and strides, by name; None where there is nothing to do.
+
+        Raises ScheduleError where the sizes ask for more threads or blocks than there can be.
+        """
         grid, block = (
             tuple(evaluate(extent, sizes) for extent in extents)
             for extents in (self.grid, self.block)
         )
         if 0 in grid or 0 in block:
             return None
+        if math.prod(block) > MAXIMUM_THREADS or any(n > m for n, m in zip(grid, _MOST_BLOCKS)):
+            what = f"at most {MAXIMUM_THREADS} threads a block and {_MOST_BLOCKS} blocks"
+            got = f"{' x '.join(map(str, block))} threads and {grid} blocks"
+            raise ScheduleError(expected(self.function, what, got))
         return Geometry(grid, block, evaluate(self.shared_bytes, sizes))
 
 
@@ -224,7 +237,8 @@ def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
                 declared.append((f"int64_t {symbol_name(parameter)}", ""))
             case ScalarParameter():
                 declared.append((f"{type_name(parameter.dtype)} {parameter.name}", ""))
-    return [f'extern "C" __global__ void {bounds}{launch.function}(', *_comma_separated(declared)]
+    head = f'extern "C" __global__ void {bounds}{launch.function}('
+    return [head, *_comma_separated(declared)] if declared else [f"{head}) {{"]
 
 
 def _comma_separated(declared: list[tuple[str, str]]) -> list[str]:
