@@ -2,8 +2,8 @@
 
 A plan is straight-line Python for one combination of dtypes, sizes and strides: allocate, launch,
 free, return.  Its source is generated once for a program (and set of kernels) as a factory; a new
-shape only calls the factory with new numbers.  A call with seen metadata makes a key, finds its plan
-and runs it.
+shape only calls the factory with new numbers.  A call with seen metadata makes a key, finds its
+plan and runs it.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
 
 
 def _key_function(fusion: Fusion) -> Callable[..., object]:
-    """A function of the inputs that makes the key of a call: generated, since it runs every time."""
+    """A function of the inputs that makes a call's key: generated, since it runs every time."""
     names = [f"x{i}" for i in range(len(fusion.inputs))]
     parts = []
     for name, value in zip(names, fusion.inputs, strict=True):
@@ -280,6 +280,7 @@ class PlanFactory:
         by_name = {v.name: v for v in (*self.program.fusion.tensors, *part.segment.outputs)}
         for output in part.segment.outputs:
             self._write_allocation(output, local)
+
         def bound(name: str, value: Callable[[Binding], object]) -> str:
             def of(context: ShapeContext) -> object:
                 binding = context.bindings[number]
@@ -299,10 +300,10 @@ class PlanFactory:
         w.body.append(f"s{number} = scratch({size}) if {size} else None")
         w.body.append(f"p{number} = s{number}.data_ptr() if {size} else 0")
         for i in range(len(built.kernel.scratch) + 1):
-            offset = bound(f"offset{i}_", lambda b, i=i: b.scratch_offsets[i])
+            offset = bound(f"offset{i}_", _item("scratch_offsets", i))
             arguments.append(f"p{number} + {offset}")
         for i in range(2 + len(built.kernel.symbols)):
-            arguments.append(bound(f"n{i}_", lambda b, i=i: b.trailing[i]))
+            arguments.append(bound(f"n{i}_", _item("trailing", i)))
         for parameter in built.kernel.scalars:
             arguments.append(self._scalar_argument(number, parameter.scalar, local))
         w.body.append(f"{function}({', '.join(arguments)})")
@@ -355,9 +356,13 @@ class PlanFactory:
         for output in fusion.outputs:
             if output in fusion.hidden_outputs:
                 continue
-            target = fusion.aliases.get(output)
-            results.append(local[output if target is None else target])
+            results.append(local[fusion.aliases.get(output, output)])
         w.body.append(f"return [{', '.join(results)}]")
+
+
+def _item(field_name: str, position: int) -> Callable[[Binding], object]:
+    """One entry of a field of a binding."""
+    return lambda binding: getattr(binding, field_name)[position]
 
 
 def _dense_strides(tensor: TensorView, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
 
 
 def report(error: Exception, fusion: Fusion) -> None:
-    """Warns, once for each reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT."""
+    """Warns, once a reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT."""
     if options.strict():
         raise error
     reason = f"{type(error).__name__}: {error}"

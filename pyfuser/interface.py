@@ -1,8 +1,8 @@
 """The interface of the engine: compiled fusions, fusion nodes, and what can be asked about them.
 
-`CompiledFusion` is what the front ends hold.  `register_fusion` stores a definition under a key made
-of its structure alone, so that equal fusions share programs and kernels; `run_fusion` runs it on a
-stack of values.  `can_fuse_on_cpu` and its kind can be overridden, for tests.
+`CompiledFusion` is what the front ends hold.  `register_fusion` stores a definition under a key
+made of its structure alone, so that equal fusions share programs and kernels; `run_fusion` runs it
+on a stack of values.  What can be fused where can be overridden, for tests.
 """
 
 from __future__ import annotations

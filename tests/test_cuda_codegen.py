@@ -61,7 +61,9 @@ SHAPES = ((0, 5), (1, 1), (3, 512), (37, 131))
 
 
 def compute_alike(got: torch.Tensor, want: torch.Tensor) -> None:
-    torch.testing.assert_close(got, want, equal_nan=True, check_stride=False)
+    # Sums of thousands of numbers, in another order than torch's.
+    tolerance = {"rtol": 1e-5, "atol": 1e-4} if got.dtype is torch.float32 else {}
+    torch.testing.assert_close(got, want, equal_nan=True, check_stride=False, **tolerance)
 
 
 # ---- the classic schedules
@@ -72,6 +74,7 @@ def compute_alike(got: torch.Tensor, want: torch.Tensor) -> None:
 @pytest.mark.parametrize("name", CLASSIC)
 def test_classic_schedules_compute_what_torch_does(name, shape):
     make, reference = CLASSIC[name]
+    torch.manual_seed(0)
     shape = (math.prod(shape),) if name == "grid_sum" else shape
     scheduled = make()
     inputs = [torch.randn(shape) for _ in scheduled.fusion.inputs]

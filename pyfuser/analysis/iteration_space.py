@@ -1,7 +1,8 @@
 """The iteration space of some expressions: axes that one loop can iterate have one number.
 
-Segmentation asks it which reductions go together, schedulers which axes merge in memory, propagation
-which axis of a tensor corresponds to one of the reference.  Reshapes appear as steps between numbers.
+Segmentation asks it which reductions go together, schedulers which axes merge in memory,
+propagation which axis of a tensor corresponds to one of the reference.  Reshapes appear as steps
+between numbers.
 Invariant: an axis number occurs at most once in a tensor.
 """
 

@@ -1,8 +1,8 @@
 """What a device offers to the device-independent code, and how one is found.
 
-A device is a subpackage of `pyfuser.devices` named like its torch device type, whose module `device`
-has the object `DEVICE`.  It is imported when a tensor of that type is first seen, so that no device
-needs another one's libraries.
+A device is a subpackage of `pyfuser.devices` named like its torch device type, whose module
+`device` has the object `DEVICE`.  It is imported when a tensor of that type is first seen, so that
+no device needs another one's libraries.
 """
 
 from __future__ import annotations

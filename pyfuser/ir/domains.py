@@ -97,7 +97,8 @@ class IterDomain:
 
     def __str__(self) -> str:
         expanded = f" ex {self.expanded_extent}" if self.expanded_extent is not None else ""
-        return f"{self.iter_type.value}{self.parallel_type.value}{self.name}{{{self.extent}{expanded}}}"
+        kind = f"{self.iter_type.value}{self.parallel_type.value}"
+        return f"{kind}{self.name}{{{self.extent}{expanded}}}"
 
     __repr__ = __str__
 

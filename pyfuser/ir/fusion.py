@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..dtypes import DataType
 from ..errors import InternalError
-from .domains import IdFactory, IterDomain, IterType, TensorDomain, history
+from .domains import IdExpr, IdFactory, IterDomain, IterType, Split, TensorDomain, history
 from .exprs import Expr
 from .scalars import ONE, IntExpr, Symbol, substitute
 from .vals import PythonNumber, Scalar, TensorView, Val
@@ -197,14 +197,12 @@ class Cloner:
     def histories(self, loop: Sequence[IterDomain], roots: Sequence[IterDomain]) -> None:
         """Copies the splits and merges between two lists of axes."""
         for expr in history(loop, roots):
-            names = [n for n in expr.__slots__ if n.endswith("_id")]
-            fields = {name: self.axis(getattr(expr, name)) for name in names}
-            extra = {
-                name: getattr(expr, name) for name in expr.__slots__ if not name.endswith("_id")
-            }
-            if "factor" in extra:
-                extra["factor"] = self.extent(extra["factor"])
-            copy = type(expr)(**fields, **extra)
+            axes = [self.axis(axis) for axis in (*expr.inputs, *expr.outputs)]
+            copy: IdExpr
+            if isinstance(expr, Split):
+                copy = Split(*axes, self.extent(expr.factor), expr.inner_split)
+            else:
+                copy = type(expr)(*axes)
             for output in copy.outputs:
                 output.definition = copy
 

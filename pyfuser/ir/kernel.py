@@ -256,7 +256,8 @@ def _kernel_lines(kernel: Kernel) -> Iterator[str]:
         role = "out" if tensor.is_output else "in "
         sizes = ", ".join(map(str, tensor.sizes))
         strides = ", ".join(map(str, tensor.strides))
-        yield f"  {role} {tensor.buffer.name}: {tensor.buffer.dtype.name}[{sizes}] strides [{strides}]"
+        dtype = tensor.buffer.dtype.name
+        yield f"  {role} {tensor.buffer.name}: {dtype}[{sizes}] strides [{strides}]"
     for scalar in kernel.scalars:
         yield f"  in  {scalar.name}: {scalar.dtype.name}"
     yield ")"

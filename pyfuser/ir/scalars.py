@@ -12,7 +12,7 @@ which is what removes divisions and predicates (`(4*i + j) // 4 -> i` when `j < 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
 from weakref import WeakValueDictionary
 
 Monomial = tuple["IntExpr", ...]
@@ -304,7 +304,10 @@ def multiply(a: IntExpr, b: IntExpr) -> IntExpr:
 
 def product(factors: Iterable[IntExpr | int]) -> IntExpr:
     """The product of the factors; 1 when there are none."""
-    return reduce(multiply, (as_expr(f) for f in factors), ONE)
+    total: IntExpr = ONE
+    for factor in factors:
+        total = multiply(total, as_expr(factor))
+    return total
 
 
 def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
@@ -444,10 +447,8 @@ def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntEx
     for monomial, coefficient in terms_of(expr):
         largest: IntExpr = Integer.of(coefficient)
         for atom in monomial:
-            if only is not None and not (atom.symbols & only):
-                bound = None
-            else:
-                bound = upper_bound(atom)
+            stays = only is not None and not atom.symbols & only
+            bound = None if stays else upper_bound(atom)
             if bound is not None and coefficient < 0:
                 bound = ONE  # an index that is subtracted is largest at 0
                 largest = ZERO

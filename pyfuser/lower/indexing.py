@@ -158,9 +158,9 @@ class Indexer:
                     position < schedule.compute_at and not self._shares(tensor, kind.is_block)
                 ):
                     continue
-                if kind.is_block and self.threads_are_hardware:
-                    if schedule.memory_type is MemoryType.local:
-                        continue
+                is_register = schedule.memory_type is MemoryType.local
+                if kind.is_block and self.threads_are_hardware and is_register:
+                    continue
             kept.append(position)
         return kept
 

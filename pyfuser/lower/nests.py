@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Sequence
 
 from ..analysis.mapping import producers
-from ..dtypes import compute_dtype
+from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
 from ..ir.exprs import IotaOp, PointwiseOp, ReductionOp, WelfordOp
@@ -130,6 +130,7 @@ class NestBuilder:
         indices, predicate = self.indexer.indices(tensor)
         inputs: list[Operand] = [self.memory.operand(expr, v, tensor) for v in expr.inputs]
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
+        dtypes: tuple[DataType, ...]
         match expr:
             case ReductionOp() | WelfordOp():
                 loops = self.scheduled[tensor].loop

@@ -11,15 +11,28 @@ After:   for j in [0, n // 64) { for x in [0, 64) { ... } }
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..ir.domains import BLOCK, ParallelType
-from ..ir.kernel import Allocate, Compute, For, Less, Reduce, Statement, accesses, walk
+from ..ir.kernel import (
+    Allocate,
+    Compute,
+    For,
+    Initialise,
+    Less,
+    Reduce,
+    Statement,
+    accesses,
+    walk,
+)
 from ..ir.scalars import (
     ONE,
     ZERO,
     IntExpr,
+    Mod,
+    Symbol,
+    Xor,
     coefficient_of,
     floor_div,
     maximum,
@@ -148,10 +161,23 @@ def _trimmed(loop: For) -> For:
             continue
         if condition.b.symbols & (set(inner) | {loop.index}):
             continue
-        least = substitute(condition.a - coefficient * loop.index, inner)
+        rest = condition.a - coefficient * loop.index
+        least = substitute(rest, inner)
+        # Threads must agree on where a loop ends, as on where it is cut.
+        if _may_wrap(rest, inner) or not _THREADS.isdisjoint(s.name for s in least.symbols):
+            continue
         numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
         loop.stop = minimum(loop.stop, floor_div(numerator, coefficient))
     return loop
+
+
+def _may_wrap(expr: IntExpr, inner: Mapping[Symbol, IntExpr]) -> bool:
+    """True where the expression may be less at other values of `inner` than at zeros."""
+    if expr.symbols.isdisjoint(inner):
+        return False
+    if isinstance(expr, Mod | Xor):
+        return substitute(expr, inner) is not ZERO
+    return any(_may_wrap(part, inner) for part in expr.parts())
 
 
 def _common_conditions(body: list[Statement]) -> list[Less]:
@@ -162,7 +188,7 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
         match statement:
             case Compute():
                 effective = statement.output.buffer.memory is MemoryType.global_
-            case Reduce():
+            case Reduce() | Initialise():
                 effective = any(o.buffer not in own for o in statement.outputs)
             case _:
                 continue
@@ -175,9 +201,7 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
 def _needs_unrolling(body: list[Statement]) -> bool:
     """True when registers are addressed by the index of an unrolled loop."""
     unrolled = {
-        s.index
-        for s in walk(body)
-        if isinstance(s, For) and s.parallel_type is ParallelType.unroll
+        s.index for s in walk(body) if isinstance(s, For) and s.parallel_type is ParallelType.unroll
     }
     return any(
         access.buffer.memory is not MemoryType.global_ and access.index.symbols & unrolled

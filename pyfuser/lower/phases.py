@@ -1,7 +1,8 @@
 """Cuts the kernel where one block needs what another has written.
 
 A tensor in global scratch that a consumer reads from another block than wrote it puts the consumer
-in a later phase.  A tensor in registers or shared memory can't be read so: that is the user's error.
+in a later phase.  A tensor in registers or shared memory can't be read so: that is an error of the
+schedule.
 A tensor in registers that is read in a later phase moves to scratch memory.
 """
 
@@ -94,8 +95,8 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
                 if kind.is_grid and kind not in _thread_loops(indexer, producer)
             ]
             crosses = any(kind.is_grid for kind in foreign) or bool(missing)
-            sync = memory is MemoryType.global_ and crosses
-            edges.append((producer, consumer, int(sync)))
+            later = int(memory is MemoryType.global_ and crosses)
+            edges.append((producer, consumer, later))
     phase = dict.fromkeys(set(cluster.values()), 0)
     for _ in range(len(structure.tensors) + 1):
         changed = False

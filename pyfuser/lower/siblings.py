@@ -17,11 +17,11 @@ def schedule_siblings_alike(scheduled: ScheduledFusion) -> ScheduledFusion:
             continue
         leader, *siblings = expr.tensor_outputs
         source = scheduled[leader]
-        position = min(scheduled[t].compute_at for t in expr.tensor_outputs if t.uses_list or True)
         used = [scheduled[t].compute_at for t in expr.tensor_outputs if t.uses_list]
-        if siblings:
-            position = min(used, default=0)
-            source.compute_at = position
+        if not siblings:
+            continue
+        position = min(used, default=0)
+        source.compute_at = position
         for sibling in siblings:
             own = sibling.domain.logical
             mapping = dict(zip(leader.domain.logical, own, strict=True))

@@ -1,8 +1,8 @@
-"""What the automatic schedulers share: memory order, mergeable axes, forked outputs, recomputation.
+"""What the automatic schedulers share: memory order, mergeable axes, outputs, recomputation.
 
-Schedulers look at the *leaves* of a fusion, its inputs and outputs, because only those are in global
-memory; what is between lives in registers.  Axes of different tensors are compared by the numbers of
-`acceptance.IterationSpace`.
+Schedulers look at the *leaves* of a fusion, its inputs and outputs, because only those are in
+global memory; what is between lives in registers.  Axes of different tensors are compared by the
+numbers of the iteration space.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .rewrite import cache_before
 # Pointwise operations dearer than reading the operands again from a private cache (some 10 cycles a
 # vector); everything else is recomputed rather than kept in a buffer.
 EXPENSIVE = frozenset(
-    ["acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "exp2", "expm1", "erf", "erfc", "erfinv", "erfcinv", "lgamma", "log", "log10", "log1p", "log2", "sigmoid", "sin", "sinh", "silu", "tan", "tanh", "pow", "atan2", "fmod", "remainder", "mod", "gcd"]
+    """acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv erfcinv lgamma log
+    log10 log1p log2 sigmoid sin sinh silu tan tanh pow atan2 fmod remainder mod gcd""".split()  # noqa: SIM905
 )
 
 
@@ -184,9 +185,7 @@ def _downstream_of_reductions(fusion: Fusion) -> dict[TensorView, set[TensorView
     return depends
 
 
-def _late_readers(
-    tensor: TensorView, depends: dict[TensorView, set[TensorView]]
-) -> list[Expr]:
+def _late_readers(tensor: TensorView, depends: dict[TensorView, set[TensorView]]) -> list[Expr]:
     """The readers that run after a reduction which another reader of the tensor feeds."""
     reached = {expr: set[TensorView]() for expr in tensor.uses_list}
     for expr, consumer in consumers(tensor):

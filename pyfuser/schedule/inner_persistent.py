@@ -9,20 +9,40 @@ dear to compute again is kept in a buffer of one row, the rest is recomputed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..ir.fusion import Fusion
+from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import ScheduledFusion
 from .common import Layouts, fork_outputs, recompute_cheap, reductions
 from .pointwise import unroll_factor, widest_bytes
-from .reduction import ReductionParameters, schedule_inner
+from .reduction import ReductionParameters, inner_unroll, schedule_inner
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the heuristics need of a fusion beside its sizes: computed once for a fusion."""
+
+    reduced: IntExpr
+    unroll: int
+    bytes: int
+
+
+@lru_cache(maxsize=256)
+def _facts(fusion: Fusion) -> _Facts:
+    axes = reductions(fusion)[0].domain.logical
+    reduced = product(axis.extent for axis in axes if axis.is_reduction)
+    return _Facts(reduced, max(2, unroll_factor(fusion)), widest_bytes(fusion))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
     """Lanes of the machine's vectors; at least two accumulators, to hide the adds' latency."""
-    del sizes
-    unroll = max(2, unroll_factor(fusion))
-    return ReductionParameters(True, machine.lanes(widest_bytes(fusion)), unroll, 0, 1)
+    facts = _facts(fusion)
+    lanes = machine.lanes(facts.bytes)
+    unroll = inner_unroll(evaluate(facts.reduced, sizes), lanes, facts.unroll)
+    return ReductionParameters(True, lanes, unroll, 0, 1)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

@@ -7,14 +7,15 @@
     transposed inputs:     ->  [task: outer][task: tile rows][serial][serial][unroll][lanes]
 
 The innermost range is as many axes as are one range in memory for all inputs and outputs (the break
-point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along another axis is
-read in square tiles, along its own memory, and turned on the way through a tile in shared memory.
+point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along another axis
+is read in square tiles, along its own memory, and turned on the way through shared memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..dtypes import size_in_bytes
@@ -22,7 +23,7 @@ from ..errors import InternalError, expected
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
-from ..ir.scalars import evaluate, product
+from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .acceptance import examine, reference_tensor
@@ -73,22 +74,48 @@ def unroll_factor(fusion: Fusion) -> int:
     return 4 if work <= 8 else 2 if work <= 24 else 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the heuristics need of a fusion beside its sizes: computed once for a fusion.
+
+    `turned` is the extent along which transposed inputs lie in memory; None when there are none.
+    """
+
+    rows: IntExpr
+    columns: IntExpr
+    turned: IntExpr | None
+    bytes: int
+    unroll: int
+
+
+@lru_cache(maxsize=256)
+def _facts(fusion: Fusion) -> _Facts:
+    reference, layouts = reference_output(fusion), Layouts(fusion)
+    axes = ordered_axes(reference)
+    inner: list[IterDomain] = axes[-1:]
+    while len(inner) < len(axes) and layouts.merges(axes[-len(inner) - 1], inner[0]):
+        inner.insert(0, axes[-len(inner) - 1])
+    outer = axes[: len(axes) - len(inner)]
+    rows, columns = product(a.size for a in outer), product(a.size for a in inner)
+    turned = transposed_inputs(reference, layouts)
+    extent = None if turned is None else turned[0].size
+    return _Facts(rows, columns, extent, widest_bytes(fusion), unroll_factor(fusion))
+
+
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> PointwiseParameters:
     """Lanes of the machine's vectors; chunks of half the L1 cache, so that tasks are worth it."""
-    reference = reference_output(fusion)
-    layouts = Layouts(fusion)
-    rows, columns = _shape(reference, layouts, sizes)
-    chunk = 4096
-    lanes = machine.lanes(widest_bytes(fusion))
-    turned = transposed_inputs(reference, layouts)
-    if turned is not None and columns >= lanes:
-        size = evaluate(turned[0].size, sizes)
+    facts = _facts(fusion)
+    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    lanes = machine.lanes(facts.bytes)
+    chunk = machine.l1_bytes // 2 // facts.bytes
+    if facts.turned is not None and columns >= lanes:
+        size = evaluate(facts.turned, sizes)
         if size >= lanes:
             return PointwiseParameters(lanes, lanes, 0, 4 * lanes if size >= 4 * lanes else lanes)
-    whole_rows = rows >= 4 * machine.cores and rows * columns > 0
+    whole_rows = rows >= 4 * machine.cores
     if rows == 1 or (not whole_rows and columns > chunk):
-        return PointwiseParameters(lanes, unroll_factor(fusion), chunk)
-    return PointwiseParameters(lanes, unroll_factor(fusion), 0)
+        return PointwiseParameters(lanes, facts.unroll, chunk)
+    return PointwiseParameters(lanes, facts.unroll, 0)
 
 
 def transposed_inputs(
@@ -103,23 +130,13 @@ def transposed_inputs(
             continue
         axis = numbers.get(leaf.order[-1])
         rows = numbers.get(leaf.order[-2]) if len(leaf.order) > 1 else None
-        if axis is not None and rows is not None and axis is not axes[-1]:
-            if layouts.number(axes[-1]) in leaf.contiguous:
-                found.setdefault(axis, []).append(leaf.tensor)
+        if axis is None or rows is None or axis is axes[-1]:
+            continue
+        if layouts.number(axes[-1]) in leaf.contiguous:
+            found.setdefault(axis, []).append(leaf.tensor)
     if not found:
         return None
     return max(found.items(), key=lambda item: len(item[1]))
-
-
-def _shape(reference: TensorView, layouts: Layouts, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """(rows, elements of the innermost range)."""
-    axes = ordered_axes(reference)
-    inner: list[IterDomain] = axes[-1:]
-    while len(inner) < len(axes) and layouts.merges(axes[-len(inner) - 1], inner[0]):
-        inner.insert(0, axes[-len(inner) - 1])
-    outer = axes[: len(axes) - len(inner)]
-    rows, columns = product(a.size for a in outer), product(a.size for a in inner)
-    return evaluate(rows, sizes), evaluate(columns, sizes)
 
 
 def ordered_axes(tensor: TensorView) -> list[IterDomain]:

@@ -159,9 +159,7 @@ class Correspondence:
 class NumberedReplay(Replay):
     """A replay that finds the target's axes by number, and makes those a reshape would make."""
 
-    def __init__(
-        self, ids: IdFactory, correspondence: Correspondence, target: TensorView
-    ) -> None:
+    def __init__(self, ids: IdFactory, correspondence: Correspondence, target: TensorView) -> None:
         super().__init__(ids, {}, target)
         self.correspondence = correspondence
         self.by_number = correspondence.of(target)
@@ -174,10 +172,8 @@ class NumberedReplay(Replay):
             found = self.by_number.get(number)
             if found is None and number in self.correspondence.made_by:
                 expr, axis = self.correspondence.made_by[number]
-                if source not in expr.outputs:
-                    found = self.axis(axis)
-                else:
-                    found = super().axis(source)
+                made = source in expr.outputs
+                found = super().axis(source) if made else self.axis(axis)
             self.made[source] = found
             return found
         return super().axis(source)
@@ -332,8 +328,10 @@ def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: b
         return False
     if made.outputs.index(a) != other.outputs.index(b):
         return False
-    if isinstance(made, Split) and isinstance(other, Split):
-        if made.factor is not other.factor or made.inner_split != other.inner_split:
+    match made, other:
+        case Split(), Split() if made.factor is not other.factor:
+            return False
+        case Split(), Split() if made.inner_split != other.inner_split:
             return False
     pairs = zip(made.inputs, other.inputs, strict=True)
     return all(_same_loop(p, c, numbers, loosely) for p, c in pairs)

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.scalars import evaluate, product
+from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .common import Layouts, fork_outputs, merge_adjacent, parallelize_positions, reductions
@@ -54,31 +55,52 @@ def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
     return axes, bool(axes) and axes[-1].is_reduction
 
 
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the heuristics need of a fusion beside its sizes: computed once for a fusion."""
+
+    inner: bool
+    kept: IntExpr
+    reduced: IntExpr
+    bytes: int
+    count: int
+
+
+@lru_cache(maxsize=256)
+def _facts(fusion: Fusion) -> _Facts:
+    found = reductions(fusion)
+    axes, inner = split_axes(found[0], Layouts(fusion))
+    kept = product(a.extent for a in axes if not a.is_reduction)
+    reduced = product(a.extent for a in axes if a.is_reduction)
+    return _Facts(inner, kept, reduced, widest_bytes(fusion), len(found))
+
+
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
     """Tasks for every core several times over; results of an outer reduction in half of L1."""
-    tensor = reductions(fusion)[0]
-    layouts = Layouts(fusion)
-    axes, inner = split_axes(tensor, layouts)
-    kept = evaluate(product(a.extent for a in axes if not a.is_reduction), sizes)
-    reduced = evaluate(product(a.extent for a in axes if a.is_reduction), sizes)
-    lanes = machine.lanes(widest_bytes(fusion))
+    facts = _facts(fusion)
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    lanes = machine.lanes(facts.bytes)
     parts = 4 * machine.cores
     enough_work = kept * reduced >= 64 << 10  # less is done before another thread has woken up
-    if inner:
+    if facts.inner:
         few = kept < 2 * machine.cores
-        return ReductionParameters(True, lanes, 4, 0, parts if few and enough_work else 1)
-    block = _block(fusion, kept, lanes, machine)
+        unroll = inner_unroll(reduced, lanes)
+        return ReductionParameters(True, lanes, unroll, 0, parts if few and enough_work else 1)
+    # a power of two of columns whose results take at most half of the L1 cache
+    most = min(machine.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
+    block = lanes
+    while block * 2 <= most:
+        block *= 2
     few = kept < 2 * machine.cores * block
     return ReductionParameters(False, lanes, 4, block, parts if few and enough_work else 1)
 
 
-def _block(fusion: Fusion, columns: int, lanes: int, machine: Any) -> int:
-    """Columns of a task: a power of two whose results take at most half of the L1 cache."""
-    most = machine.l1_bytes // 2 // (4 * max(len(reductions(fusion)), 1))
-    block = lanes
-    while block * 2 <= min(most, columns, 2048):
-        block *= 2
-    return block
+def inner_unroll(reduced: int, lanes: int, most: int = 8) -> int:
+    """Accumulators a row: eight hide an add's latency; a short row shouldn't be all tail."""
+    unroll = most
+    while unroll > 1 and unroll * lanes * (8 if unroll > 4 else 1) > reduced:
+        unroll //= 2
+    return unroll
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

@@ -113,8 +113,8 @@ def _rfactor_one(
 ) -> TensorView:
     """The first half for one output; the output becomes the second half.
 
-    `old_root`, `old_logical` and `old_loop` are those of the tensor that the user scheduled: its siblings get
-    the same loops.
+    `old_root`, `old_logical` and `old_loop` are those of the tensor that the user scheduled: its
+    siblings get the same loops.
 
     The reduction axes of the first half's logical domain are the leaves of the schedule so far;
     the iteration axes stay whole, so that consumers see what they saw.
@@ -166,7 +166,7 @@ def _rfactor_one(
 
 
 def _required(replay: Replay, axis: IterDomain) -> IterDomain:
-    """The copy of a loop axis; a stand-in, which is made of nothing the tensor has, gets another."""
+    """The copy of a loop axis; a stand-in, made of nothing the tensor has, gets another."""
     made = replay.axis(axis)
     if made is None:
         made = replay.made[axis] = replay.ids.broadcast()

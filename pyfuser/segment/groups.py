@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..analysis.iteration_space import Axes
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
     NORMALIZATION,
-    Axes,
     SizeInfo,
     Summary,
     persistent_refusal,

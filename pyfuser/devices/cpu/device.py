@@ -1,9 +1,9 @@
-"""FusedKernelCPU: the CPU as a device: kernels through LLVM in the process, memory from the pool."""
+"""FusedKernelCPU, the CPU as a device: LLVM in the process, torch's threads, pooled memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
 from .threads import launcher
+from .vector_math import VECTOR_MATH
 
 Binary = tuple[CompiledModule, Any]  # the machine code and its launch function
 
@@ -36,6 +37,20 @@ class FusedKernelCPU:
     code: CpuKernelCode
     module: CompiledModule
     launch: Any
+    symbols: list[str] = field(init=False)
+    work_each: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What every binding needs, once."""
+        kernel = self.kernel
+        self.symbols = [symbol.name for symbol in kernel.symbols]
+        heavy = {
+            id(statement.output.buffer)
+            for phase in kernel.phases
+            for statement in walk(phase.body)
+            if isinstance(statement, Compute) and statement.op in _VECTOR_MATH
+        }
+        self.work_each = 1 + _VECTOR_MATH_WORK * min(len(heavy), 4)
 
     def bind(self, sizes: Mapping[str, int]) -> Binding:
         """Threads worth their start, scratch memory, and the numbers the kernel reads."""
@@ -50,7 +65,7 @@ class FusedKernelCPU:
         offsets.append(total)
         total += workspace * threads
         streaming = int(self._streams(sizes))
-        symbols = [sizes[symbol.name] for symbol in kernel.symbols]
+        symbols = [sizes[name] for name in self.symbols]
         return Binding(
             self.launch, (threads,), total, tuple(offsets), (workspace, streaming, *symbols)
         )
@@ -60,12 +75,8 @@ class FusedKernelCPU:
         return max((_product(t.sizes, sizes) for t in self.kernel.tensors), default=1)
 
     def _work(self, sizes: Mapping[str, int]) -> int:
-        heavy = sum(
-            isinstance(s, Compute) and s.op in _VECTOR_MATH
-            for phase in self.kernel.phases
-            for s in walk(phase.body)
-        )
-        return self._elements(sizes) * (1 + _VECTOR_MATH_WORK * min(heavy, 4))
+        """Element operations of a call, in simple ones."""
+        return self._elements(sizes) * self.work_each
 
     def _streams(self, sizes: Mapping[str, int]) -> bool:
         """True when the outputs don't fit in the caches and every vector store is aligned."""
@@ -86,9 +97,7 @@ def _product(extents: tuple[IntExpr, ...], sizes: Mapping[str, int]) -> int:
     return total
 
 
-_VECTOR_MATH = frozenset(
-    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "erfcinv", "lgamma", "pow", "atan2", "fmod", "remainder", "sigmoid", "silu"]
-)
+_VECTOR_MATH = frozenset({*VECTOR_MATH, "sigmoid", "silu"})
 
 
 class CpuDevice:

@@ -1,8 +1,8 @@
 """Where in the text a computed value may stand: the loops that are open, and what is known in each.
 
 The code generator runs no loop-invariant code motion afterwards; instead every symbolic integer is
-computed in the outermost open loop in which all its symbols are known.  Each scope has a *preheader*,
-a list of lines that stand before its loop begins, inside of the scope around it.
+computed in the outermost open loop in which all its symbols are known.  Each scope has a
+*preheader*, a list of lines that stand before its loop begins, inside of the scope around it.
 """
 
 from __future__ import annotations
@@ -155,11 +155,11 @@ def emit_integer(writer: FunctionWriter, expr: IntExpr, value: object) -> Value:
             assert total is not None
             return total
         case FloorDiv():
-            return writer.binary("udiv", get(expr.a), get(expr.b))
+            return writer.binary("udiv", get(expr.a), _divisor(writer, expr.b, get))
         case Mod():
-            return writer.binary("urem", get(expr.a), get(expr.b))
+            return writer.binary("urem", get(expr.a), _divisor(writer, expr.b, get))
         case CeilDiv():
-            a, b = get(expr.a), get(expr.b)
+            a, b = get(expr.a), _divisor(writer, expr.b, get)
             one = writer.constant(1, b.type)
             return writer.binary("udiv", writer.add(a, writer.sub(b, one)), b)
         case Min():
@@ -177,6 +177,14 @@ class Getter:
 
     def __call__(self, expr: IntExpr) -> Value:
         raise NotImplementedError
+
+
+def _divisor(writer: FunctionWriter, expr: IntExpr, get: Getter) -> Value:
+    """At least 1: a division by an empty extent is computed before the loop that never runs."""
+    value = get(expr)
+    if isinstance(expr, Integer):
+        return value
+    return writer.intrinsic("smax", value.type, value, writer.constant(1, value.type))
 
 
 def _monomial(

@@ -151,7 +151,10 @@ class StatementEmitter:
         if lanes is None:
             return index, ZERO
         if access.buffer in self.phase.widened:
-            return index * lanes.count, ONE
+            if lanes.symbol not in index.symbols:
+                return index * lanes.count, ONE
+            # another element in each lane: a widened buffer has one of each for every lane
+            index = index * lanes.count + lanes.symbol - lanes.base
         if lanes.symbol not in index.symbols:
             return index, ZERO
         step = stride_along(index, lanes)
@@ -215,6 +218,7 @@ class StatementEmitter:
         self._flush_if_pending(access)
         index, step = self._indexed(access)
         w, dtype = self.writer, access.buffer.dtype
+        gathered = active  # an inactive lane may point anywhere
         if access.buffer.memory is not MemoryType.global_:
             active = self.lanes.mask if self.lanes is not None else None
         if self.lanes is None:
@@ -237,14 +241,12 @@ class StatementEmitter:
         value = w.gather(
             type_,
             self._addresses(access, index, step),
-            active if active is not None else self._all(count),
+            gathered if gathered is not None else self._all(count),
             size_in_bytes(dtype),
         )
         return load_convert(w, value, dtype)
 
-    def _tile_column(
-        self, access: Access, index: IntExpr, step: IntExpr | None
-    ) -> Value | None:
+    def _tile_column(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value | None:
         """A column of a square tile that was written by rows: the tile is turned in registers."""
         assert self.lanes is not None
         count = self.lanes.count
@@ -542,9 +544,7 @@ class StatementEmitter:
             new = self.writer.select(active, new, old)
         self.store(access, new, active)
 
-    def _where_any(
-        self, active: Value | None, access: Access, update: Callable[[], None]
-    ) -> None:
+    def _where_any(self, active: Value | None, access: Access, update: Callable[[], None]) -> None:
         """Updates an accumulator; in global memory only where some lane has something to add."""
         if active is None or access.buffer.memory is not MemoryType.global_:
             update()

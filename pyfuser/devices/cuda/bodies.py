@@ -205,17 +205,7 @@ class BodyWriter:
                 place = self._bound(loop, place)
         conditions = without_repeats([*place.conditions, *statement.predicate])
         serial = [loop for loop in loops if not loop.parallel_type.is_thread]
-        items = [Item([f"{partial.kind} {own} = {partial.nothing};"])]
-        if not serial and not conditions:
-            items = [Item([f"const {partial.kind} {own} = {partial.value};"])]
-        elif not serial:
-            items.append(Item([f"{own} = {partial.value};"], conditions))
-        else:
-            added = [Item([f"{own} = {partial.combined};"], conditions)]
-            for loop in reversed(serial):
-                rest, shared = hoisted(added, loop.index)
-                added = [Item(_loop_lines(loop, rest), shared)]
-            items += added
+        items = _own_part(partial, own, conditions, serial)
         axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
         pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
         reduced = f"block_reduce<{axes}>({own}, {partial.combiner}, {pointer})"
@@ -244,6 +234,22 @@ class BodyWriter:
             if loop.start is not ZERO or not isinstance(loop.stop, Integer)
         ]
         return replace(written, conditions=without_repeats(known))
+
+
+def _own_part(
+    partial: OwnPart, own: str, conditions: Conditions, serial: Sequence[For]
+) -> list[Item]:
+    """The variable `own`, with what the thread adds up in the serial loops."""
+    if not serial and not conditions:
+        return [Item([f"const {partial.kind} {own} = {partial.value};"])]
+    start = Item([f"{partial.kind} {own} = {partial.nothing};"])
+    if not serial:
+        return [start, Item([f"{own} = {partial.value};"], conditions)]
+    added = Item([f"{own} = {partial.combined};"], conditions)
+    for loop in reversed(serial):
+        rest, shared = hoisted([added], loop.index)
+        added = Item(_loop_lines(loop, rest), shared)
+    return [start, added]
 
 
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:

@@ -69,7 +69,8 @@ class Launch:
         )
         if 0 in grid or 0 in block:
             return None
-        if math.prod(block) > MAXIMUM_THREADS or any(n > m for n, m in zip(grid, _MOST_BLOCKS)):
+        too_many = any(n > most for n, most in zip(grid, _MOST_BLOCKS, strict=True))
+        if too_many or math.prod(block) > MAXIMUM_THREADS:
             what = f"at most {MAXIMUM_THREADS} threads a block and {_MOST_BLOCKS} blocks"
             got = f"{' x '.join(map(str, block))} threads and {grid} blocks"
             raise ScheduleError(expected(self.function, what, got))
