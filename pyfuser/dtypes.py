@@ -41,6 +41,10 @@ class DataType(enum.Enum):
     def __str__(self) -> str:
         return f"DataType.{self.name}"
 
+    def __call__(self) -> DataType:
+        """The dtype itself: `tensor.dtype` and the interface's `tensor.dtype()` are the same."""
+        return self
+
 
 _TORCH = {
     DataType.Double: torch.float64,

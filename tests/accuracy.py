@@ -11,7 +11,11 @@ from pyfuser.ops.evaluator import evaluate
 
 
 def assert_close_to_oracle(
-    fusion: Fusion, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], factor: float = 4
+    fusion: Fusion,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    factor: float = 4,
+    absolute: float = 0.0,
 ) -> None:
     """Each output is exact (integers, Bool) or has at most `factor` times torch's own error.
 
@@ -26,16 +30,21 @@ def assert_close_to_oracle(
         if not got.dtype.is_floating_point:
             assert torch.equal(got, eager)
             continue
-        assert_close(got, eager, exact, factor)
+        assert_close(got, eager, exact, factor, absolute)
 
 
 def assert_close(
-    got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, factor: float = 4
+    got: torch.Tensor,
+    eager: torch.Tensor,
+    exact: torch.Tensor,
+    factor: float = 4,
+    absolute: float = 0.0,
 ) -> None:
-    """`got` is as near to `exact` as `eager` is, give or take `factor`."""
+    """`got` is as near to `exact` as `eager` is, give or take `factor` and `absolute`."""
     info = torch.finfo(got.dtype)
     a, b, c = got.double(), eager.double(), exact.double()
-    allowed = factor * ((b - c).abs().nan_to_num() + info.eps * c.abs().nan_to_num()) + info.tiny
+    allowed = factor * ((b - c).abs().nan_to_num() + info.eps * c.abs().nan_to_num())
+    allowed += info.tiny + absolute
     fits = ((a - c).abs() <= allowed) | (a == c) | (a == b) | (a.isnan() & b.isnan())
     if not bool(fits.all()):
         where = (~fits).nonzero()[0].tolist()

@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from pyfuser import DataType, DefinitionError, FusionDefinition, UnsupportedError
-from pyfuser.dtypes import KERNEL_DTYPES, to_torch
+from pyfuser.dtypes import KERNEL_DTYPES, is_floating, to_torch
 from pyfuser.ops.op import Op
 from pyfuser.ops.table import OPS
 from tests.accuracy import assert_close_to_oracle
-
-
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -72,23 +70,24 @@ def define(op: Op, dtype: DataType) -> FusionDefinition | None:
 
 
 @pytest.mark.parametrize("op", TESTED, ids=lambda op: op.name)
-def test_op(op: Op, capsys: pytest.CaptureFixture[str]) -> None:
+def test_op(op: Op) -> None:
     tested = 0
+    # near the zeros of lgamma the error is absolute: see docs/design.md
+    absolute = 2e-15 if op.name == "lgamma" else 0.0
     for dtype in DTYPES:
         fd = define(op, dtype)
         if fd is None:
             continue
         tested += 1
         plain = [samples(op, dtype, seed) for seed in range(len(fd.fusion.inputs()))]
-        for number, (name, layout) in enumerate(LAYOUTS.items()):
+        for name, layout in LAYOUTS.items():
             # a different layout for the first operand than for the others
             inputs = [layout(x) if i or len(plain) == 1 else x for i, x in enumerate(plain)]
             outputs = fd.execute(inputs)
             try:
-                assert_close_to_oracle(fd.fusion.definition, inputs, outputs)
+                assert_close_to_oracle(fd.fusion.definition, inputs, outputs, absolute=absolute)
             except AssertionError as error:
                 raise AssertionError(f"{op.name} {dtype} {name}: {error}") from error
-            del number
     assert tested
 
 
@@ -99,10 +98,11 @@ def test_cast(source: DataType) -> None:
         with FusionDefinition() as fd:
             fd.add_output(fd.ops.cast(fd.define_tensor([-1, -1], dtype=source), target))
         values = samples(op, source, 0)
-        if source in (DataType.Double, DataType.Float, DataType.Half, DataType.BFloat16):
-            if not to_torch(target).is_floating_point and target is not DataType.Bool:
-                values = values.nan_to_num(0, 3, -3)
-                values = values.abs() if target is DataType.UInt8 else values
+        narrows = not to_torch(target).is_floating_point and target is not DataType.Bool
+        if is_floating(source) and narrows:
+            # out of range is undefined in torch: see test_op_emitter for what pyfuser gives
+            values = values.nan_to_num(0, 3, -3)
+            values = values.abs() if target is DataType.UInt8 else values
         (output,) = fd.execute([values])
         assert output.dtype is to_torch(target)
         reference = values.to(to_torch(target))

@@ -7,6 +7,7 @@ compared with the evaluator in float64.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,11 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, MemoryType, ParallelType, SchedulerType
-from pyfuser.interface import compiled_kernel_count
+from pyfuser.errors import ScheduleError
+from pyfuser.interface import ManualKernel, compiled_kernel_count
+from pyfuser.ir.fusion import Fusion
+from pyfuser.ops.evaluator import evaluate
+from tests.cuda.random_schedules import DEFINITIONS, SHAPES, random_schedule
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -449,3 +454,40 @@ def test_a_scheduler_says_why_it_refuses() -> None:
         fd = automatic(name)
         accepted, reason = fd.sched.can_schedule(fd.fusion, SchedulerType[wrong], inputs)
         assert not accepted and f"_{wrong}_ ***rejected*** because : " in reason
+
+
+# -- random schedules
+
+# Seeds that once were wrong: stores past the end, empty extents, trimmed initialisations, lane indices.
+FORMER_BUGS = (19, 385, 410, 493, 2292, 5367, 5969, 6946)
+
+
+def run_random_schedule(seed: int) -> bool:
+    """Runs the schedule of a seed; False where it isn't legal, which only a ScheduleError may say."""
+    source = random.Random(seed)
+    torch.manual_seed(seed)
+    fusion = Fusion()
+    inputs = source.choice(DEFINITIONS)(fusion)(*source.choice(SHAPES))
+    original, _ = fusion.clone()
+    scheduled = random_schedule(fusion, source)
+    if scheduled is None:
+        return False
+    try:
+        outputs = ManualKernel(scheduled, inputs).run(inputs)
+    except ScheduleError as error:
+        assert ": expected " in str(error)
+        return False
+    for got, want in zip(outputs, evaluate(original, inputs), strict=True):
+        tolerance = {"rtol": 1e-4, "atol": 1e-5} if got.dtype is torch.float32 else {}
+        torch.testing.assert_close(got, want, equal_nan=True, check_stride=False, **tolerance)
+    return True
+
+
+@pytest.mark.parametrize("seed", FORMER_BUGS)
+def test_schedules_that_once_were_wrong(seed: int) -> None:
+    assert run_random_schedule(seed)
+
+
+def test_random_schedules_compute_what_torch_does() -> None:
+    legal = sum(run_random_schedule(seed) for seed in range(200))
+    assert legal > 100

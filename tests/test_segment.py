@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from pyfuser.analysis.iteration_space import IterationSpace
 from pyfuser.dtypes import DataType
 from pyfuser.ir.domains import TensorDomain
 from pyfuser.ir.fusion import Fusion, plain_domain
@@ -19,7 +20,6 @@ from pyfuser.ops import builders
 from pyfuser.ops.binding import bind
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
-from pyfuser.analysis.iteration_space import IterationSpace
 from pyfuser.schedule.acceptance import SizeInfo, examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
 from pyfuser.segment import segment

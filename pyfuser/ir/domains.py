@@ -211,6 +211,10 @@ class TensorDomain:
         if not self.loop:
             self.loop = list(self.logical)
 
+    def __call__(self) -> TensorDomain:
+        """The domain itself: `tensor.domain` and the interface's `tensor.domain()` are the same."""
+        return self
+
     @property
     def root_or_logical(self) -> list[IterDomain]:
         return self.logical if self.root is None else self.root

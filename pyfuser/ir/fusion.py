@@ -13,7 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..dtypes import DataType
 from ..errors import InternalError
-from .domains import IdExpr, IdFactory, IterDomain, IterType, Split, TensorDomain, history
+from .domains import (
+    IdExpr,
+    IdFactory,
+    IterDomain,
+    IterType,
+    Merge,
+    Split,
+    Swizzle,
+    TensorDomain,
+    history,
+)
 from .exprs import Expr
 from .scalars import ONE, IntExpr, Symbol, substitute
 from .vals import PythonNumber, Scalar, TensorView, Val
@@ -197,12 +207,17 @@ class Cloner:
     def histories(self, loop: Sequence[IterDomain], roots: Sequence[IterDomain]) -> None:
         """Copies the splits and merges between two lists of axes."""
         for expr in history(loop, roots):
-            axes = [self.axis(axis) for axis in (*expr.inputs, *expr.outputs)]
+            axes = self.axis_list((*expr.inputs, *expr.outputs))
             copy: IdExpr
-            if isinstance(expr, Split):
-                copy = Split(*axes, self.extent(expr.factor), expr.inner_split)
-            else:
-                copy = type(expr)(*axes)
+            match expr:
+                case Split():
+                    source, outer, inner = axes
+                    factor = self.extent(expr.factor)
+                    copy = Split(source, outer, inner, factor, expr.inner_split)
+                case Merge():
+                    copy = Merge(*axes)
+                case Swizzle():
+                    copy = Swizzle(*axes)
             for output in copy.outputs:
                 output.definition = copy
 

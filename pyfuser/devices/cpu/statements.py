@@ -538,11 +538,16 @@ class StatementEmitter:
     def _accumulate(
         self, op: str, access: Access, value: Value, dtype: DataType, active: Value | None
     ) -> None:
-        old = self.load(access, active)
+        old = self._accumulated(access, active)
         new = self._combined(op, old, value, dtype)
         if active is not None:
             new = self.writer.select(active, new, old)
         self.store(access, new, active)
+
+    def _accumulated(self, access: Access, active: Value | None) -> Value:
+        """What was reduced so far; all lanes of a local buffer, for all are written back."""
+        is_global = access.buffer.memory is MemoryType.global_
+        return self.load(access, active if is_global else None)
 
     def _where_any(self, active: Value | None, access: Access, update: Callable[[], None]) -> None:
         """Updates an accumulator; in global memory only where some lane has something to add."""
@@ -596,7 +601,7 @@ class StatementEmitter:
     def _accumulate_welford(
         self, statement: Reduce, state: list[Value], dtype: DataType, active: Value | None
     ) -> None:
-        old = [self.load(access, active) for access in statement.outputs]
+        old = [self._accumulated(access, active) for access in statement.outputs]
         new = combine_welford(self.writer, old, state, dtype)
         for access, value in zip(statement.outputs, new, strict=True):
             self.store(access, value, active)
