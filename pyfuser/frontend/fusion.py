@@ -100,7 +100,7 @@ class Fusion:
 
     def print_math(self, from_outputs_only: bool = True) -> str:
         """The expressions as text (with `from_outputs_only`, those that the outputs need)."""
-        return text.math_text(self.graph, from_outputs_only)
+        return self.graph.math_text(from_outputs_only)
 
     def print_kernel(self, compile_params: CompileParams | None = None) -> str:
         """The kernel of the user's schedule as text."""

@@ -17,7 +17,6 @@ from .domains import (
     IdExpr,
     IdFactory,
     IterDomain,
-    IterType,
     Merge,
     Split,
     Swizzle,
@@ -25,7 +24,7 @@ from .domains import (
     history,
 )
 from .exprs import Expr
-from .scalars import ONE, IntExpr, Symbol, substitute
+from .scalars import IntExpr, Symbol, substitute
 from .vals import PythonNumber, Scalar, TensorView, Val
 
 
@@ -161,13 +160,17 @@ class Fusion:
         target.equal_extents = [(a, b) for a, b in pairs if a is not b]
         return target, cloner
 
-    def __str__(self) -> str:
+    def math_text(self, from_outputs_only: bool = False) -> str:
+        """Inputs, outputs and expressions, one a line, with the axes of every tensor."""
         inputs = "".join(f"  {v}\n" for v in self.inputs)
         outputs = "".join(f"  {v}\n" for v in self.outputs)
-        body = "".join(f"{expr}\n" for expr in self.exprs)
-        return (
-            f"Inputs:\n{inputs}Outputs:\n{outputs}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
-        )
+        exprs = self.live_exprs() if from_outputs_only else self.exprs
+        body = "".join(f"{expr}\n" for expr in exprs)
+        math = f"%kernel_math {{\n{body}}} // %kernel_math "
+        return f"Inputs:\n{inputs}Outputs:\n{outputs}\n{math}\n\n"
+
+    def __str__(self) -> str:
+        return self.math_text()
 
 
 class Cloner:
@@ -288,12 +291,3 @@ def broadcast_contiguity(axes: Sequence[IterDomain]) -> list[bool | None]:
 def plain_domain(axes: Sequence[IterDomain]) -> TensorDomain:
     """A dense domain over these logical axes."""
     return TensorDomain(list(axes), broadcast_contiguity(axes))
-
-
-def element_count(axes: Sequence[IterDomain]) -> IntExpr:
-    """The number of elements in memory: the product of the extents."""
-    total: IntExpr = ONE
-    for axis in axes:
-        if axis.iter_type is not IterType.REDUCTION:
-            total = total * axis.extent
-    return total

@@ -519,33 +519,6 @@ _REBUILD: dict[type[Binary], Callable[[IntExpr, IntExpr], IntExpr]] = {
 }
 
 
-def python_source(expr: IntExpr) -> str:
-    """The expression as Python, with its symbols as the names of variables."""
-    match expr:
-        case CeilDiv():
-            return f"(-(-({python_source(expr.a)}) // ({python_source(expr.b)})))"
-        case FloorDiv():
-            return f"(({python_source(expr.a)}) // ({python_source(expr.b)}))"
-        case Mod():
-            return f"(({python_source(expr.a)}) % ({python_source(expr.b)}))"
-        case Xor():
-            return f"(({python_source(expr.a)}) ^ ({python_source(expr.b)}))"
-        case Min() | Max():
-            name = type(expr).__name__.lower()
-            return f"{name}({python_source(expr.a)}, {python_source(expr.b)})"
-        case Sum():
-            return " + ".join(
-                "*".join(
-                    [*(python_source(a) for a in m), str(c)]
-                    if c != 1 or not m
-                    else [python_source(a) for a in m]
-                )
-                for m, c in expr.terms
-            )
-        case _:
-            return str(expr)
-
-
 def evaluate(expr: IntExpr, values: Mapping[str, int]) -> int:
     """The number the expression has when its symbols have these values (by name)."""
     match expr:

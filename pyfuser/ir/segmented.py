@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from .exprs import Expr
 from .fusion import Cloner, Fusion
-from .scalars import Symbol
-from .vals import Scalar, TensorView, Val
+from .vals import TensorView, Val
 
 
 @dataclass(eq=False)
@@ -80,8 +79,3 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
         (a, b) for a, b in whole.equal_extents if a.symbols | b.symbols <= known
     ]
     return target, cloner
-
-
-def scalar_symbols(values: list[Val]) -> set[Symbol]:
-    """The symbolic sizes that scalar inputs give."""
-    return {v.extent for v in values if isinstance(v, Scalar) and isinstance(v.extent, Symbol)}

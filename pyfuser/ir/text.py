@@ -62,15 +62,6 @@ def definition_key(fusion: Fusion) -> str:
     return _Translator(fusion, canonical=True).text()
 
 
-def math_text(fusion: Fusion, from_outputs_only: bool = True) -> str:
-    """Inputs, outputs and expressions, one a line, with the axes of every tensor."""
-    inputs = "".join(f"  {v}\n" for v in fusion.inputs)
-    outputs = "".join(f"  {v}\n" for v in fusion.outputs)
-    exprs = fusion.live_exprs() if from_outputs_only else fusion.exprs
-    body = "".join(f"{expr}\n" for expr in exprs)
-    return f"Inputs:\n{inputs}Outputs:\n{outputs}\n%kernel_math {{\n{body}}} // %kernel_math \n\n"
-
-
 def number_text(value: PythonNumber) -> str:
     """A constant as Python; a float with six digits where these are all of it."""
     if isinstance(value, complex):

@@ -12,7 +12,7 @@ from ..errors import ScheduleError, expected
 from ..ir.domains import BLOCK, GRID, ParallelType
 from ..ir.kernel import Kernel, Phase
 from ..ir.scalars import ONE, Integer, IntExpr, maximum
-from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .barriers import insert_barriers, written_by_some
 from .checks import check_schedule
@@ -93,8 +93,3 @@ def _check_block(block: dict[ParallelType, IntExpr]) -> None:
         what = f"at most {MAXIMUM_THREADS} threads a block"
         shape = " x ".join(f"{k.name} {e}" for k, e in block.items())
         raise ScheduleError(expected("schedule", what, f"{threads} ({shape})"))
-
-
-def is_global(scheduled: ScheduledFusion, tensor: TensorView) -> bool:
-    """True for tensors that live in global memory."""
-    return scheduled[tensor].memory_type is MemoryType.global_

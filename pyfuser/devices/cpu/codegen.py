@@ -11,10 +11,9 @@ deterministic.
 from __future__ import annotations
 
 from ...dtypes import DataType, compute_dtype, size_in_bytes
-from ...errors import InternalError, UnsupportedError, expected
+from ...errors import InternalError, expected
 from ...ir.domains import GRID, ParallelType
 from ...ir.kernel import (
-    Access,
     Allocate,
     Buffer,
     Compute,
@@ -398,12 +397,3 @@ def _register_buffers(body: list[Statement]) -> set[Buffer]:
             case Initialise() | Reduce():
                 accumulated.update(o.buffer for o in statement.outputs)
     return found - accumulated
-
-
-def check_access(access: Access) -> Access:
-    """Refuses memory that the CPU has no meaning for."""
-    if access.buffer.memory in (MemoryType.tensor, MemoryType.symmetric):
-        raise UnsupportedError(
-            expected("cpu codegen", "local, shared or global memory", access.buffer.memory.name)
-        )
-    return access

@@ -1,0 +1,382 @@
+"""Reads and writes of a kernel's buffers, along the lanes.
+
+An access is looked at along the lanes: step 1 is a vector access, step 0 a scalar one, a square
+tile that was written by rows is turned in registers, anything else is a gather or scatter.
+Conditions become lane masks; where no lanes are open they become branches.  Vectors that go to an
+output are collected and written past the caches when the launch says that the output doesn't fit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...dtypes import size_in_bytes
+from ...errors import InternalError, expected
+from ...ir.kernel import (
+    Access,
+    Less,
+)
+from ...ir.scalars import ONE, ZERO, IntExpr, Symbol
+from ...ir.schedule import MemoryType
+from .conversions import load_convert, storage_type, store_convert
+from .lanes import Lanes, constant_or_none, first_lane, stride_along, transposed, vector_integer
+from .llvm_writer import I1, I64, FunctionWriter, Value
+from .scopes import Scopes, split_constant
+
+if TYPE_CHECKING:
+    from .codegen import PhaseGenerator
+
+
+class MemoryAccess:
+    """Reads and writes for one phase."""
+
+    def __init__(self, writer: FunctionWriter, scopes: Scopes, phase: PhaseGenerator) -> None:
+        self.writer, self.scopes, self.phase = writer, scopes, phase
+        self.lanes: Lanes | None = None
+        self.scalars: dict[str, Value] = {}
+        self.streaming_flag: Value | None = None
+        self.streaming: dict[tuple[IntExpr, int], None] = {}
+        self.values: dict[object, tuple[Value, int]] = {}
+        self.tiles: dict[object, list[Value]] = {}
+        self.pending: list[tuple[Value, Value, int]] = []
+
+    # -- conditions
+
+    def condition(self, predicate: tuple[Less, ...]) -> Value | None:
+        """The conjunction: i1, or a mask where it depends on the lane; None when there is none."""
+        result: Value | None = None
+        for less in predicate:
+            one = self._less(less)
+            if result is None:
+                result = one
+            elif result.type.lanes == one.type.lanes:
+                result = self.writer.and_(result, one)
+            else:
+                count = max(result.type.lanes, one.type.lanes)
+                result = self.writer.and_(
+                    self.writer.splat(result, count) if result.type.lanes == 1 else result,
+                    self.writer.splat(one, count) if one.type.lanes == 1 else one,
+                )
+        return result
+
+    def _less(self, less: Less) -> Value:
+        w, lanes = self.writer, self.lanes
+        a, b = self.scopes.resolve(less.a), self.scopes.resolve(less.b)
+        key = (a, b)
+        for scope in self.scopes.open:
+            if key in scope.others and self._still_here(scope.others[key]):
+                return scope.others[key]
+        if lanes is None or lanes.symbol not in a.symbols | b.symbols:
+            value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
+        elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
+            # lane < b - a(first lane): one subtraction, one comparison
+            start = self.scopes.integer(first_lane(a, lanes))
+            left = w.sub(self.scopes.integer(b), start)
+            numbers = w.lane_numbers(I64.with_lanes(lanes.count))
+            value = w.icmp("slt", numbers, w.splat(left, lanes.count))
+        else:
+            value = w.icmp(
+                "slt",
+                vector_integer(self.scopes, a, lanes),
+                vector_integer(self.scopes, b, lanes),
+            )
+        return value
+
+    def _still_here(self, value: Value) -> bool:
+        return value.type.lanes == 1
+
+    def active(self, predicate: tuple[Less, ...]) -> Value | None:
+        """The lanes (or the i1) in which a statement does anything; None for all."""
+        condition = self.condition(predicate)
+        if self.lanes is None or self.lanes.mask is None:
+            if self.lanes is not None and condition is not None and condition.type.lanes == 1:
+                return self.writer.splat(condition, self.lanes.count)
+            return condition
+        if condition is None:
+            return self.lanes.mask
+        if condition.type.lanes == 1:
+            condition = self.writer.splat(condition, self.lanes.count)
+        return self.writer.and_(self.lanes.mask, condition)
+
+    # -- addresses
+
+    def _address(self, access: Access, index: IntExpr) -> Value:
+        """The address of a scalar index, computed as far out as it can be."""
+        w = self.writer
+        element = storage_type(access.buffer.dtype).element
+        rest, constant = split_constant(self.scopes.resolve(index))
+        pointer = self.phase.pointers[access.buffer]
+        if rest is not ZERO:
+            key = ("address", access.buffer, rest)
+            found = None
+            for scope in self.scopes.open:
+                found = scope.others.get(key) or found
+            if found is None:
+                offset = self.scopes.integer(rest)
+                with self.scopes.at(self.scopes.level_of_expr(rest)) as scope:
+                    found = w.element_pointer(pointer, element, offset)
+                    scope.others[key] = found
+            pointer = found
+        return w.element_pointer(pointer, element, w.constant(constant, I64))
+
+    def _indexed(self, access: Access) -> tuple[IntExpr, IntExpr | None]:
+        """(index of the first lane, step along the lanes: None where it isn't affine)."""
+        index = self.scopes.resolve(access.index)
+        lanes = self.lanes
+        if lanes is None:
+            return index, ZERO
+        if access.buffer in self.phase.widened:
+            if lanes.symbol not in index.symbols:
+                return index * lanes.count, ONE
+            # another element in each lane: a widened buffer has one of each for every lane
+            index = index * lanes.count + lanes.symbol - lanes.base
+        if lanes.symbol not in index.symbols:
+            return index, ZERO
+        step = stride_along(index, lanes)
+        return (first_lane(index, lanes) if step is not None else index), step
+
+    def load(self, access: Access, active: Value | None) -> Value:
+        """A tensor's element(s) in compute type."""
+        if access.buffer in self.phase.registers:
+            return self._register(access)
+        self._flush_if_pending(access)
+        index, step = self._indexed(access)
+        w, dtype = self.writer, access.buffer.dtype
+        gathered = active  # an inactive lane may point anywhere
+        if access.buffer.memory is not MemoryType.global_:
+            active = self.lanes.mask if self.lanes is not None else None
+        if self.lanes is None:
+            return self._guarded_scalar(access, index, active)
+        count = self.lanes.count
+        type_ = storage_type(dtype, count)
+        if step is ZERO:
+            return w.splat(self._scalar_in_lanes(access, index, active), count)
+        if step is ONE:
+            pointer = self._address(access, index)
+            alignment = size_in_bytes(dtype)
+            if active is None:
+                value = w.load(type_, pointer, alignment)
+            else:
+                value = w.masked_load(type_, pointer, active, alignment)
+            return load_convert(w, value, dtype)
+        column = self._tile_column(access, index, step)
+        if column is not None:
+            return load_convert(w, column, dtype)
+        value = w.gather(
+            type_,
+            self._addresses(access, index, step),
+            gathered if gathered is not None else self._all(count),
+            size_in_bytes(dtype),
+        )
+        return load_convert(w, value, dtype)
+
+    def _tile_column(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value | None:
+        """A column of a square tile that was written by rows: the tile is turned in registers."""
+        assert self.lanes is not None
+        count = self.lanes.count
+        is_square = constant_or_none(access.buffer.size) == count * count
+        column = constant_or_none(index)
+        if not is_square or step is None or constant_or_none(step) != count or column is None:
+            return None
+        key = ("tile", access.buffer)
+        columns = self.tiles.get(key)
+        if columns is None:
+            pointer = self.phase.pointers[access.buffer]
+            dtype = access.buffer.dtype
+            row_type = storage_type(dtype, count)
+            rows = []
+            for number in range(count):
+                offset = self.writer.constant(number * count, I64)
+                place = self.writer.element_pointer(pointer, storage_type(dtype).element, offset)
+                rows.append(self.writer.load(row_type, place, size_in_bytes(dtype)))
+            columns = self.tiles[key] = transposed(self.writer, rows)
+        return columns[column]
+
+    def _all(self, count: int) -> Value:
+        return self.writer.constant(True, I1.with_lanes(count))
+
+    def _addresses(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
+        """One address a lane."""
+        w, lanes = self.writer, self.lanes
+        assert lanes is not None
+        element = storage_type(access.buffer.dtype).element
+        if step is None:
+            offsets = vector_integer(self.scopes, index, lanes)
+            return w.element_pointer(self.phase.pointers[access.buffer], element, offsets)
+        key = ("steps", step, lanes.count)
+        level = self.scopes.level_of_expr(step)
+        found = next((s.others[key] for s in self.scopes.open if key in s.others), None)
+        if found is None:
+            amount = self.scopes.integer(step)
+            with self.scopes.at(level) as scope:
+                numbers = w.lane_numbers(I64.with_lanes(lanes.count))
+                found = w.mul(numbers, w.splat(amount, lanes.count))
+                scope.others[key] = found
+        return w.element_pointer(self._address(access, index), element, found)
+
+    def _register(self, access: Access) -> Value:
+        """The SSA value of a register; a scalar from outside is spread over the lanes there."""
+        value, level = self.values[access.buffer]
+        count = self.lanes.count if self.lanes is not None else 1
+        if value.type.lanes == count:
+            return value
+        if value.type.lanes != 1:
+            raise InternalError(
+                expected("cpu codegen", f"T{access.buffer.name} outside of its lanes", "a vector")
+            )
+        key = ("splat", value.name, count)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        with self.scopes.at(level) as scope:
+            spread = self.writer.splat(value, count)
+            scope.others[key] = spread
+        return spread
+
+    def _scalar_in_lanes(self, access: Access, index: IntExpr, active: Value | None) -> Value:
+        """One element that all lanes read; not read at all where no lane is active.
+
+        Inputs don't change during a call, so an unconditional read moves out of the loops.
+        """
+        if active is not None:
+            return self._guarded_scalar(access, index, self.writer.any(active))
+        resolved = self.scopes.resolve(index)
+        level = self.scopes.level_of_expr(resolved)
+        if not self._is_read_only(access) or level >= self.scopes.level:
+            return self._guarded_scalar(access, index, None)
+        key = ("element", access.buffer, resolved)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        pointer = self._address(access, resolved)
+        dtype = access.buffer.dtype
+        with self.scopes.at(level) as scope:
+            raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
+            value = load_convert(self.writer, raw, dtype)
+            scope.others[key] = value
+        return value
+
+    def _is_read_only(self, access: Access) -> bool:
+        return any(t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors)
+
+    def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
+        """A scalar load, under a branch where there is a condition; zero where it fails."""
+        w, dtype = self.writer, access.buffer.dtype
+        type_, alignment = storage_type(dtype), size_in_bytes(dtype)
+        if active is None:
+            return load_convert(w, w.load(type_, self._address(access, index), alignment), dtype)
+        pointer = self._address(access, index)
+        before, then, done = w.fresh("test"), w.fresh("read"), w.fresh("done")
+        w.branch(before)
+        w.label(before)
+        w.branch_if(active, then, done)
+        w.label(then)
+        value = w.load(type_, pointer, alignment)
+        w.branch(done)
+        w.label(done)
+        loaded = w.phi(type_, [(value, then), (w.constant(0, type_), before)])
+        return load_convert(w, loaded, dtype)
+
+    # -- writing
+
+    def store(self, access: Access, value: Value, active: Value | None) -> None:
+        """Writes a value in compute type; nothing where not active."""
+        if access.buffer in self.phase.registers:
+            self.values[access.buffer] = (value, self.scopes.level)
+            return
+        w, dtype = self.writer, access.buffer.dtype
+        if access.buffer.memory is not MemoryType.global_:
+            active = self.lanes.mask if self.lanes is not None else None
+        self.tiles.pop(("tile", access.buffer), None)
+        stored = store_convert(w, value, dtype)
+        index, step = self._indexed(access)
+        alignment = size_in_bytes(dtype)
+        if self.lanes is None:
+            self._guarded_store(access, stored, index, active)
+        elif step is ONE:
+            pointer = self._address(access, index)
+            if active is not None:
+                w.masked_store(stored, pointer, active, alignment)
+            elif self._may_stream(access, index):
+                self.pending.append((stored, pointer, alignment))
+                if not self._in_unrolled():
+                    self.flush_streaming()
+            else:
+                w.store(stored, pointer, alignment)
+        elif step is ZERO:
+            first = w.extractelement(stored, 0)
+            self._guarded_store(access, first, index, None if active is None else w.any(active))
+        else:
+            addresses = self._addresses(access, index, step)
+            mask = active if active is not None else self._all(self.lanes.count)
+            w.scatter(stored, addresses, mask, alignment)
+
+    def _guarded_store(
+        self, access: Access, value: Value, index: IntExpr, active: Value | None
+    ) -> None:
+        alignment = size_in_bytes(access.buffer.dtype)
+        pointer = self._address(access, index)
+        if active is None:
+            self.writer.store(value, pointer, alignment)
+            return
+        self.phase.branch_on(active, lambda: self.writer.store(value, pointer, alignment))
+
+    # -- streaming stores
+
+    def _in_unrolled(self) -> bool:
+        return bool(self.scopes.constants)
+
+    def _may_stream(self, access: Access, index: IntExpr) -> bool:
+        """Outputs may bypass the caches: noted with what must be aligned for it."""
+        assert self.lanes is not None
+        is_output = any(
+            t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
+        )
+        size = size_in_bytes(access.buffer.dtype) * self.lanes.count
+        if not is_output or size not in (16, 32, 64):
+            return False
+        loops = {s for s in self.scopes.level_of if self.scopes.level_of[s] > 0}
+        rest, constant = split_constant(self.scopes.resolve(index))
+        if constant % self.lanes.count:
+            return False
+        from ...ir.scalars import Integer, product, terms_of
+
+        for monomial, coefficient in terms_of(rest):
+            outside: list[IntExpr | int] = []
+            for atom in monomial:
+                if isinstance(atom, Symbol) and atom in loops:
+                    continue
+                if atom.symbols & loops:
+                    return False
+                outside.append(atom)
+            step = product(outside) * coefficient
+            if not (isinstance(step, Integer) and step.value % self.lanes.count == 0):
+                self.streaming[(step, self.lanes.count)] = None
+        return True
+
+    def _flush_if_pending(self, access: Access) -> None:
+        is_output = any(
+            t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
+        )
+        if is_output:
+            self.flush_streaming()
+
+    def flush_streaming(self) -> None:
+        """Writes the collected vectors, past the caches where the launch says so."""
+        if not self.pending:
+            return
+        w, pending = self.writer, self.pending
+        self.pending = []
+        assert self.streaming_flag is not None
+        past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("stored")
+        w.branch_if(self.streaming_flag, past, through)
+        w.label(past)
+        for value, pointer, _ in pending:
+            whole = value.type.lanes * value.type.bits // 8
+            w.store(value, pointer, whole, ", !nontemporal !0")
+        w.branch(done)
+        w.label(through)
+        for value, pointer, alignment in pending:
+            w.store(value, pointer, alignment)
+        w.branch(done)
+        w.label(done)
