@@ -26,6 +26,7 @@ from .ir.scalars import ONE, evaluate
 from .ir.schedule import ScheduledFusion
 from .ir.vals import Scalar, TensorView, Val
 from .kernel_cache import KernelCache
+from .lower.checks import check_threads
 from .ops.binding import Input, bind, convert_number, evaluate_scalar
 from .schedule.acceptance import SizeInfo
 
@@ -107,6 +108,8 @@ class Executor:
         if any(isinstance(x, torch.Tensor) and _is_lazy(x) for x in inputs):
             return self._resolving(inputs)
         kernels = tuple(part.build(sizes, program.device) for part in program.parts)
+        if self._manual is not None:
+            _check_launch(self._manual, kernels, sizes)
         factory = self.factories.get_or_create(
             (program, kernels), lambda: PlanFactory(program, kernels)
         )
@@ -161,6 +164,17 @@ def _coarse_sizes(sizes: Mapping[str, int], machine: Any) -> SizeInfo:
         for name, size in sizes.items()
     }
     return SizeInfo.of(coarse, machine.cores, machine.l2_bytes)
+
+
+def _check_launch(
+    scheduled: ScheduledFusion, kernels: Sequence[BuiltKernel | None], sizes: Mapping[str, int]
+) -> None:
+    """A user's schedule must keep to the limits of all devices (D3), at these sizes too."""
+    if scheduled.scheduler != "user":
+        return
+    for built in kernels:
+        for phase in () if built is None else built.kernel.phases:
+            check_threads(scheduled, phase.block, sizes)
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:

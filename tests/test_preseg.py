@@ -86,8 +86,14 @@ def _common_subexpressions(fusion: Fusion) -> TensorView:
     return builders.add(fusion, builders.exp(fusion, x), builders.exp(fusion, x))
 
 
+def _two_pass_moments(fusion: Fusion) -> TensorView:
+    _, squares, _ = builders.welford(fusion, tensor(fusion, 1), [0])
+    return squares
+
+
 EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "dead_code": _dead_code,
+    "two_pass_moments": _two_pass_moments,
     "unify_extents": _unify_extents,
     "empty_tensors": _empty_tensors,
     "cast_chains": _cast_chains,

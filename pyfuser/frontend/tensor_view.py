@@ -132,6 +132,9 @@ class TensorView(vals.TensorView):
         if is_fixed and memory_type is not MemoryType.global_:
             what = f"T{self.name}, an input or output, in global memory"
             raise ScheduleError(expected("set_memory_type", what, memory_type.name))
+        if memory_type in (MemoryType.tensor, MemoryType.symmetric):
+            what = f"T{self.name} in local, shared or global memory"
+            raise UnsupportedError(expected("set_memory_type", what, memory_type.name))
         self._schedule.memory_type = memory_type
 
     def cache_before(self, op_type: LoadStoreOpType | None = None) -> TensorView:

@@ -67,8 +67,11 @@ class TensorSchedule:
         """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped)."""
         position = self.position(axis, "split")
         self._movable(position, "split")
-        if isinstance(factor, int) and factor < 1:
-            raise ScheduleError(expected("split", "a factor of at least 1", factor))
+        is_number = isinstance(factor, IntExpr) or (isinstance(factor, int) and factor >= 1)
+        if not is_number:
+            axis = f"axis {self.loop[position]} of T{self.tensor.name}"
+            what = f"a whole factor of at least 1 for {axis}"
+            raise ScheduleError(expected("split", what, factor))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(
             self.loop[position], as_expr(factor), inner_split
@@ -79,13 +82,13 @@ class TensorSchedule:
         outer = self.position(axis_outer, "merge")
         inner = self.position(axis_outer + 1 if axis_inner is None else axis_inner, "merge")
         if outer == inner:
-            raise ScheduleError(expected("merge", "two different axes", (outer, inner)))
+            what = f"two different axes of T{self.tensor.name}"
+            raise ScheduleError(expected("merge", what, (outer, inner)))
         self._movable(min(outer, inner), "merge")
         a, b = self.loop[outer], self.loop[inner]
         if a.is_reduction != b.is_reduction and not (a.is_broadcast or b.is_broadcast):
-            raise ScheduleError(
-                expected("merge", "two iteration or two reduction axes", f"{a} and {b}")
-            )
+            what = f"two iteration or two reduction axes of T{self.tensor.name}"
+            raise ScheduleError(expected("merge", what, f"{a} and {b}"))
         merged = self.tensor.fusion.ids.merge(a, b)
         self.loop[min(outer, inner)] = merged
         del self.loop[max(outer, inner)]
@@ -97,12 +100,14 @@ class TensorSchedule:
             for old, new in old_to_new.items()
         }
         if len(set(moves.values())) != len(old_to_new) or len(moves) != len(old_to_new):
-            raise ScheduleError(expected("reorder", "each axis at most once", dict(old_to_new)))
+            what = f"each axis of T{self.tensor.name} at most once"
+            raise ScheduleError(expected("reorder", what, dict(old_to_new)))
         rest = iter([axis for i, axis in enumerate(self.loop) if i not in moves])
         at = {new: self.loop[old] for old, new in moves.items()}
         reordered = [at[i] if i in at else next(rest) for i in range(len(self.loop))]
-        if reordered[: self.compute_at] != self.loop[: self.compute_at]:
-            self._movable(-1, "reorder")
+        for position in range(self.compute_at):
+            if reordered[position] is not self.loop[position]:
+                self._movable(position, "reorder")
         self.loop = reordered
 
     def swizzle(self, x: int, y: int) -> None:
@@ -110,10 +115,10 @@ class TensorSchedule:
         px, py = self.position(x, "swizzle"), self.position(y, "swizzle")
         extents = [constant_extent(self.loop[p]) for p in (px, py)]
         size = extents[0]
-        if size is None or extents[1] != size or size & (size - 1):
-            raise ScheduleError(
-                expected("swizzle", "two axes of one power-of-two extent", tuple(extents))
-            )
+        if size is None or extents[1] != size or size & (size - 1) or px == py:
+            what = f"two axes of T{self.tensor.name} of one power-of-two extent"
+            got = f"{self.loop[px]} and {self.loop[py]}"
+            raise ScheduleError(expected("swizzle", what, got))
         self.loop[px], self.loop[py] = self.tensor.fusion.ids.swizzle(self.loop[px], self.loop[py])
 
     def parallelize(self, axis: int, parallel_type: ParallelType) -> None:

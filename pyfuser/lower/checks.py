@@ -5,13 +5,27 @@ Stands after the loop structure is known and before anything is built from it.
 
 from __future__ import annotations
 
-from ..errors import ScheduleError, expected
-from ..ir.domains import IterDomain, ParallelType
+from collections.abc import Mapping
+from math import prod
+
+from ..errors import ScheduleError, UnsupportedError, expected
+from ..ir.domains import BLOCK, GRID, IterDomain, ParallelType
 from ..ir.exprs import PointwiseOp
-from ..ir.scalars import ONE, Integer
+from ..ir.scalars import ONE, Integer, IntExpr, evaluate
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .loops import LoopStructure
+
+MAXIMUM_THREADS = 1024  # a block; the limit of every CUDA device, kept on all devices (D3)
+
+_LOOPS = (
+    ParallelType.serial,
+    ParallelType.unroll,
+    ParallelType.unswitch,
+    ParallelType.vectorize,
+    *GRID,
+    *BLOCK,
+)
 
 
 def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None:
@@ -21,6 +35,9 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
         seen: set[ParallelType] = set()
         for position, axis in enumerate(schedule.loop):
             kind = structure.loop(tensor, position).parallel_type
+            if kind not in _LOOPS:
+                what = f"axis {axis} of T{tensor.name} to be a loop of one device"
+                raise UnsupportedError(expected("parallelize", what, kind.name))
             if kind.is_thread:
                 if kind in seen:
                     what = f"T{tensor.name} to use {kind.name} once"
@@ -33,6 +50,33 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
                 _check_constant(structure, tensor, position, kind)
             if kind is ParallelType.vectorize:
                 _check_vectorized(scheduled, tensor, axis, position)
+
+
+def check_threads(
+    scheduled: ScheduledFusion, block: Mapping[ParallelType, IntExpr], sizes: Mapping[str, int]
+) -> None:
+    """Raises ScheduleError where a block has too many threads, as far as its extents are known."""
+    counts = {
+        kind: evaluate(extent, sizes)
+        for kind, extent in block.items()
+        if all(symbol.name in sizes for symbol in extent.symbols)
+    }
+    threads = prod(counts.values())
+    if threads > MAXIMUM_THREADS:
+        axes = [f"{n} by {_axis_with(scheduled, kind)}" for kind, n in counts.items() if n > 1]
+        got = f"{threads}: {', '.join(axes)}"
+        raise ScheduleError(
+            expected("parallelize", f"at most {MAXIMUM_THREADS} threads a block", got)
+        )
+
+
+def _axis_with(scheduled: ScheduledFusion, kind: ParallelType) -> str:
+    """The first axis of a parallel type, and its tensor."""
+    for tensor, schedule in scheduled.schedules.items():
+        for axis in schedule.loop:
+            if axis.parallel_type is kind:
+                return f"axis {axis} of T{tensor.name}"
+    return kind.name
 
 
 def _check_constant(

@@ -8,14 +8,13 @@ Works on a copy of the scheduled fusion, so that the caller's handles stay valid
 from __future__ import annotations
 
 from ..analysis.extents import representatives
-from ..errors import ScheduleError, expected
 from ..ir.domains import BLOCK, GRID, ParallelType
 from ..ir.kernel import Kernel, Phase
-from ..ir.scalars import ONE, Integer, IntExpr, maximum
+from ..ir.scalars import ONE, IntExpr, maximum
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .barriers import insert_barriers, written_by_some
-from .checks import check_schedule
+from .checks import check_schedule, check_threads
 from .grid_reductions import split_grid_reductions
 from .indexing import Indexer
 from .loops import LoopStructure
@@ -25,8 +24,6 @@ from .peeling import peel
 from .phases import assign_phases
 from .siblings import schedule_siblings_alike
 from .traits import DeviceTraits
-
-MAXIMUM_THREADS = 1024  # a block; the limit of every CUDA device, kept on all devices (D3)
 
 
 def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel") -> Kernel:
@@ -48,7 +45,7 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
         body = builder.build(tensors)
         grid = _extents(structure, tensors, GRID)
         block = _extents(structure, tensors, BLOCK)
-        _check_block(block)
+        check_threads(scheduled, block, {})
         if traits.threads_are_hardware:
             inputs = {p.buffer for t, p in memory.parameters.items() if not p.is_output}
             body = insert_barriers(body, inputs, written_by_some(body, block))
@@ -82,14 +79,3 @@ def _extents(
                 known = found.get(kind)
                 found[kind] = loop.extent if known is None else maximum(known, loop.extent)
     return {kind: found[kind] for kind in kinds if kind in found}
-
-
-def _check_block(block: dict[ParallelType, IntExpr]) -> None:
-    threads = 1
-    for extent in block.values():
-        if isinstance(extent, Integer):
-            threads *= extent.value
-    if threads > MAXIMUM_THREADS:
-        what = f"at most {MAXIMUM_THREADS} threads a block"
-        shape = " x ".join(f"{k.name} {e}" for k, e in block.items())
-        raise ScheduleError(expected("schedule", what, f"{threads} ({shape})"))

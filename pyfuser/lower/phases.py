@@ -8,9 +8,11 @@ A tensor in registers that is read in a later phase moves to scratch memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..analysis.mapping import consumers
 from ..errors import ScheduleError, expected
-from ..ir.domains import ParallelType
+from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr
 from ..ir.scalars import ONE, ZERO, IntExpr
 from ..ir.schedule import MemoryType
@@ -31,15 +33,15 @@ def _thread_loops(indexer: Indexer, tensor: TensorView) -> dict[ParallelType, In
 
 def _foreign_axes(
     indexer: Indexer, expr: Expr, producer: TensorView, consumer: TensorView
-) -> list[ParallelType]:
-    """The grid and block types of the producer at which the consumer reads another index."""
+) -> dict[ParallelType, IterDomain]:
+    """The grid and block axes of the producer at which the consumer reads another index."""
     loop = indexer.scheduled[producer].loop
     known = indexer.producer_axes(expr, producer, consumer)
     for position in range(indexer.scheduled[producer].compute_at):
         known.setdefault(loop[position], indexer.structure.loop(producer, position).index)
     indexer._stand_ins(producer, known)
     forward(loop, producer.domain.logical, known, indexer.structure.extents[producer])
-    foreign = []
+    foreign = {}
     for position, axis in enumerate(loop):
         own = indexer.structure.loop(producer, position)
         if not own.parallel_type.is_thread or axis.is_reduction or own.extent is ONE:
@@ -48,22 +50,24 @@ def _foreign_axes(
             continue
         read = known.get(axis, ZERO)
         if read is not own.index:
-            foreign.append(own.parallel_type)
+            foreign[own.parallel_type] = axis
     return foreign
 
 
-def _check_visible(producer: TensorView, memory: MemoryType, foreign: list[ParallelType]) -> None:
-    grid = [kind for kind in foreign if kind.is_grid]
+def _check_visible(
+    producer: TensorView, memory: MemoryType, foreign: Mapping[ParallelType, IterDomain]
+) -> None:
+    grid = [axis for kind, axis in foreign.items() if kind.is_grid]
     if memory is MemoryType.global_ or not foreign:
         return
     if grid:
         where = "shared memory" if memory is MemoryType.shared else "registers"
         what = f"T{producer.name}, which is in {where}, to be read by the block that wrote it"
-        got = f"a read across {grid[0].value}"
+        got = f"a read across axis {grid[0]}"
         raise ScheduleError(expected("schedule", what, got, "put it in global memory"))
     if memory is MemoryType.local:
         what = f"T{producer.name}, which is in registers, to be read by the thread that wrote it"
-        got = f"a read across {foreign[0].value}"
+        got = f"a read across axis {next(iter(foreign.values()))}"
         raise ScheduleError(expected("schedule", what, got, "put it in shared memory"))
 
 

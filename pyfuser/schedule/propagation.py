@@ -211,7 +211,11 @@ def bounded_transform_backward(
     propagate_parallel_type: bool = False,
 ) -> None:
     """Replays the outer `position` loops of `source` on its producers, back to the tensors `to`."""
-    position = len(scheduled[source].loop) + position + 1 if position < 0 else position
+    rank = len(scheduled[source].loop)
+    if not -rank - 1 <= position <= rank:
+        what = f"a position of T{source.name} in [{-rank - 1}, {rank}]"
+        raise ScheduleError(expected("bounded_transform_backward", what, position))
+    position = rank + position + 1 if position < 0 else position
     between = _between(source, to)
     done = {source}
     pending = [source]

@@ -32,7 +32,7 @@ from ...ir.kernel import (
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, evaluate, maximum, product
 from ...ir.schedule import MemoryType
-from ...lower.lowering import MAXIMUM_THREADS
+from ...lower.checks import MAXIMUM_THREADS
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
