@@ -458,12 +458,12 @@ def test_a_scheduler_says_why_it_refuses() -> None:
 
 # -- random schedules
 
-# Seeds that once were wrong: stores past the end, empty extents, trimmed initialisations, lane indices.
+# Once wrong: stores past the end, empty extents, initialisations cut off, indices along lanes.
 FORMER_BUGS = (19, 385, 410, 493, 2292, 5367, 5969, 6946)
 
 
 def run_random_schedule(seed: int) -> bool:
-    """Runs the schedule of a seed; False where it isn't legal, which only a ScheduleError may say."""
+    """Runs the schedule of a seed; False where it is illegal, as a ScheduleError says."""
     source = random.Random(seed)
     torch.manual_seed(seed)
     fusion = Fusion()

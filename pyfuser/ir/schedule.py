@@ -69,8 +69,7 @@ class TensorSchedule:
         self._movable(position, "split")
         is_number = isinstance(factor, IntExpr) or (isinstance(factor, int) and factor >= 1)
         if not is_number:
-            axis = f"axis {self.loop[position]} of T{self.tensor.name}"
-            what = f"a whole factor of at least 1 for {axis}"
+            what = f"axis {self.loop[position]} of T{self.tensor.name} and a factor of at least 1"
             raise ScheduleError(expected("split", what, factor))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(

@@ -4,7 +4,7 @@
     1-D:   [range]         ->  [task: chunk][serial][unroll][lanes]
     2-D:   [outer][range]  ->  [task: row][serial][unroll][lanes]
     few rows:              ->  [task: row][task: chunk][serial][unroll][lanes]
-    transposed inputs:     ->  [task: outer][task: tile rows][serial][serial][unroll][lanes]
+    transposed inputs:     ->  [task: outer][task: tile][task: chunk][serial][serial][unroll][lanes]
 
 The innermost range is as many axes as are one range in memory for all inputs and outputs (the break
 point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along another axis
@@ -111,7 +111,8 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Pointw
     if facts.turned is not None and columns >= lanes:
         size = evaluate(facts.turned, sizes)
         if size >= lanes:
-            return PointwiseParameters(lanes, lanes, 0, 4 * lanes if size >= 4 * lanes else lanes)
+            tile = 4 * lanes if size >= 4 * lanes else lanes
+            return PointwiseParameters(lanes, lanes, 64 * lanes, tile)
     whole_rows = rows >= 4 * machine.cores
     if rows == 1 or (not whole_rows and columns > chunk):
         return PointwiseParameters(lanes, facts.unroll, chunk)
@@ -191,7 +192,7 @@ def _schedule_tiles(
     layouts: Layouts,
     parameters: PointwiseParameters,
 ) -> None:
-    """[outer][tile rows][columns: serial][rows: serial][rows: unroll][columns: lanes]"""
+    """[outer][tile rows][chunk of columns][columns][rows][rows: unroll][columns: lanes]"""
     found = transposed_inputs(reference, layouts)
     assert found is not None
     row_axis, turned = found
@@ -203,22 +204,24 @@ def _schedule_tiles(
     rows = 1 if outer else 0
     own.split(rows, parameters.tile)
     own.split(rows + 1, parameters.lanes)
-    own.split(rows + 3, parameters.lanes)
-    # [outer][tile][rows serial][rows unroll][columns serial][columns lanes]
-    own.reorder({rows + 3: rows + 1, rows + 1: rows + 2, rows + 2: rows + 3})
+    own.split(rows + 3, parameters.chunk)
+    own.split(rows + 4, parameters.lanes)
+    # [outer][tile][rows serial][rows unroll][chunk][columns serial][columns lanes]
+    own.reorder({rows + 1: rows + 3, rows + 2: rows + 4, rows + 3: rows + 1, rows + 4: rows + 2})
     kinds = {
-        rows: ParallelType.grid_x,
-        rows + 3: ParallelType.unroll,
-        rows + 4: ParallelType.block_x,
+        rows: ParallelType.grid_y,
+        rows + 1: ParallelType.grid_x,
+        rows + 4: ParallelType.unroll,
+        rows + 5: ParallelType.block_x,
     }
     if outer:
-        kinds[0] = ParallelType.grid_y
+        kinds[0] = ParallelType.grid_z
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
     for tile in tiles:
         schedule = scheduled[tile]
         schedule.memory_type = MemoryType.shared
-        schedule.reorder({rows + 3: rows + 4})
-        schedule.parallelize(rows + 3, ParallelType.unroll)
-        schedule.parallelize(rows + 4, ParallelType.block_x)
+        schedule.reorder({rows + 4: rows + 5})
+        schedule.parallelize(rows + 4, ParallelType.unroll)
+        schedule.parallelize(rows + 5, ParallelType.block_x)
     inline_most(scheduled)
