@@ -106,7 +106,7 @@ class Executor:
         program = self._program(inputs, sizes)
         _add_strides(program.fusion, inputs, sizes)
         if any(isinstance(x, torch.Tensor) and _is_lazy(x) for x in inputs):
-            return self._resolving(inputs)
+            return self._resolving()
         kernels = tuple(part.build(sizes, program.device) for part in program.parts)
         if self._manual is not None:
             _check_launch(self._manual, kernels, sizes)
@@ -120,19 +120,20 @@ class Executor:
         self.plans[key] = plan
         return plan
 
-    def _resolving(self, inputs: Sequence[Input]) -> Plan:
+    def _resolving(self) -> Plan:
         """For inputs with a pending negation or conjugation: computes those first."""
-        del inputs
+        updated = set(self.fusion.aliases.values())
 
         def run(given: Sequence[Any]) -> list[torch.Tensor]:
             plain = [
                 x.resolve_conj().resolve_neg() if isinstance(x, torch.Tensor) else x for x in given
             ]
             outputs = self.execute(plain)
-            for x, y in zip(given, plain, strict=True):
-                if x is not y and any(y is out for out in outputs):
-                    x.copy_(y)
-            return outputs
+            own = {id(y): x for x, y in zip(given, plain, strict=True) if x is not y}
+            for value, y in zip(self.fusion.inputs, plain, strict=True):
+                if value in updated and id(y) in own:
+                    own[id(y)].copy_(y)
+            return [own.get(id(output), output) for output in outputs]
 
         return run
 

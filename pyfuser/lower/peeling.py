@@ -110,7 +110,8 @@ def _innermost_serial(loop: For) -> bool:
 
 
 def peel(body: list[Statement]) -> list[Statement]:
-    """Cuts the serial loops that stand right outside of unrolled and vectorised ones."""
+    """Shortens serial loops to what has an effect, and cuts those that stand right outside of
+    unrolled and vectorised ones."""
     result: list[Statement] = []
     for statement in body:
         if not isinstance(statement, For):
@@ -120,6 +121,8 @@ def peel(body: list[Statement]) -> list[Statement]:
         if serial and _innermost_serial(statement):
             result += _cut(statement)
         else:
+            if serial:
+                statement = _trimmed(statement)
             statement.body = peel(statement.body)
             result.append(statement)
     return result

@@ -197,11 +197,22 @@ class StatementEmitter(MemoryAccess):
             self.phase.branch_on(self.writer.any(active), update)
 
     def _across(self, op: str, vector: Value, dtype: DataType) -> Value:
-        """Combines the lanes of a vector, halving it."""
+        """Combines the lanes of a vector, halving it.
+
+        For floating maxima and minima the machine's own instruction does, which loses NaN: whether
+        there was one is asked once, of the whole vector.
+        """
+        w, whole = self.writer, vector
+        picks = {"max": w.fmax_number, "min": w.fmin_number}.get(op)
+        if picks is None or not vector.type.is_float:
+            while vector.type.lanes > 1:
+                low, high = halves(w, vector)
+                vector = self._combined(op, low, high, dtype)
+            return vector
         while vector.type.lanes > 1:
-            low, high = halves(self.writer, vector)
-            vector = self._combined(op, low, high, dtype)
-        return vector
+            vector = picks(*halves(w, vector))
+        missing = w.constant(float("nan"), vector.type)
+        return w.select(w.any(w.is_nan(whole)), missing, vector)
 
     def _combine_scalar(self, op: str, access: Access, value: Value, dtype: DataType) -> None:
         """accumulator = combine(accumulator, value), once for all lanes."""

@@ -1,0 +1,599 @@
+"""The engine: what compiles when, who shares it, what happens when it fails, and what calls may be.
+
+Counts kernels by `compiled_kernel_count`, runs from many threads and processes, and gives
+definitions every kind of input: scalars, 0-d, updated in place, wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition, compiler, fallback, interface
+from pyfuser.errors import CompilationError, InputError
+from pyfuser.interface import (
+    can_fuse_on,
+    compiled_kernel_count,
+    override_can_fuse_on,
+    register_fusion,
+    run_fusion,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def float_tensor(fd: FusionDefinition, rank: int, contiguity: Any = False) -> Any:
+    return fd.define_tensor([-1] * rank, contiguity=contiguity, dtype=DataType.Float)
+
+
+def scaled_softmax(scale: float = 0.5) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = fd.ops.mul(float_tensor(fd, 2, True), scale)
+        e = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], keepdim=True)))
+        fd.add_output(fd.ops.div(e, fd.ops.sum(e, [1], keepdim=True)))
+    return fd
+
+
+def affine(scale: float, rank: int = 2) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        x = float_tensor(fd, rank, True)
+        fd.add_output(fd.ops.add(fd.ops.mul(x, scale), 1.0))
+    return fd
+
+
+def engine_of(fd: FusionDefinition) -> Any:
+    return fd.fec.engine.executor
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No kernel compiles."""
+
+    def fail(*arguments: object) -> None:
+        raise CompilationError("compile: expected a compiler in a good mood, got this test")
+
+    monkeypatch.delenv("PYFUSER_STRICT", raising=False)
+    monkeypatch.setattr(compiler, "compile_kernel", fail)
+    monkeypatch.setattr(fallback, "_warned", set())
+    yield
+
+
+# -- what compiles
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_thousand_shapes_compile_nothing_new() -> None:
+    fd = affine(1.25)
+    fd.execute([torch.randn(3, 5)])
+    fd.execute([torch.randn(300, 50)])
+    before = compiled_kernel_count()
+    torch.manual_seed(0)
+    data = torch.randn(64 * 64)
+    for number in range(1000):
+        rows, columns = 2 + number % 37, 2 + number // 37
+        x = data[: rows * columns].view(rows, columns)
+        (y,) = fd.execute([x])
+        assert torch.equal(y, x * 1.25 + 1)
+    assert compiled_kernel_count() == before
+
+
+@pytest.mark.usefixtures("strict")
+def test_shapes_of_a_normalisation_compile_by_parameters_alone() -> None:
+    fd = scaled_softmax()
+    parameters: set[object] = set()
+    for rows in (1, 2, 3, 7, 31, 64, 100):
+        for columns in (2, 3, 17, 64, 100, 257, 1000):
+            x = torch.randn(rows, columns)
+            count = compiled_kernel_count()
+            (y,) = fd.execute([x])
+            torch.testing.assert_close(y, torch.softmax(x * 0.5, 1))
+            known = set(parameters)
+            for program in engine_of(fd).programs._values.values():
+                parameters |= {p for part in program.parts for p in part.kernels}
+            assert compiled_kernel_count() - count <= len(parameters - known)
+    assert len(parameters) < 12
+    count = compiled_kernel_count()
+    for rows in (3, 8, 50):
+        for columns in (17, 33, 90, 1000):
+            fd.execute([torch.randn(rows, columns)])
+    assert compiled_kernel_count() - count <= 2
+
+
+@pytest.mark.usefixtures("strict")
+def test_equal_definitions_share_one_kernel() -> None:
+    x = torch.randn(9, 21)
+    affine(3.5).execute([x])
+    before = compiled_kernel_count()
+    for _ in range(3):
+        (y,) = affine(3.5).execute([x])
+        assert torch.equal(y, x * 3.5 + 1)
+    assert compiled_kernel_count() == before
+
+
+@pytest.mark.usefixtures("strict")
+def test_equal_segments_compile_once() -> None:
+    """Two softmaxes over different dimensions of one size: segments of equal structure."""
+    with FusionDefinition() as fd:
+        for _ in range(3):
+            x = float_tensor(fd, 2, True)
+            total = fd.ops.sum(fd.ops.mul(x, 1.75), [1])
+            fd.add_output(total)
+    inputs = [torch.randn(40, 30), torch.randn(50, 20), torch.randn(60, 10)]
+    before = compiled_kernel_count()
+    outputs = fd.execute(inputs)
+    for x, y in zip(inputs, outputs, strict=True):
+        torch.testing.assert_close(y, (x * 1.75).sum(1))
+    (program,) = engine_of(fd).programs._values.values()
+    assert len(program.parts) == 3
+    assert compiled_kernel_count() - before == 1
+
+
+def test_plans_are_kept_by_metadata() -> None:
+    fd = affine(0.75)
+    fd.execute([torch.randn(4, 6)])
+    assert fd.fec.is_compiled([torch.randn(4, 6)])
+    assert not fd.fec.is_compiled([torch.randn(4, 7)])
+    plans = len(engine_of(fd).plans)
+    fd.execute([torch.randn(4, 6)])
+    assert len(engine_of(fd).plans) == plans
+
+
+def test_old_plans_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyfuser import executor
+
+    monkeypatch.setattr(executor, "MAXIMUM_PLANS", 16)
+    fd = affine(0.875, rank=1)
+    for size in range(2, 60):
+        (y,) = fd.execute([torch.ones(size)])
+        assert torch.equal(y, torch.full((size,), 1.875))
+    assert len(engine_of(fd).plans) <= 16
+
+
+def test_registered_fusions_are_shared_by_structure() -> None:
+    first, second = (affine(7.0).fusion.definition for _ in range(2))
+    key = register_fusion(first)
+    assert register_fusion(second) == key
+    assert register_fusion(affine(8.0).fusion.definition) != key
+    assert interface.cached_spec_count() >= 2
+    x = torch.randn(2, 3)
+    stack: list[Any] = ["below", x]
+    run_fusion(key, stack)
+    assert stack[0] == "below" and torch.equal(stack[1], x * 7 + 1)
+
+
+def test_fusing_can_be_switched_off() -> None:
+    assert can_fuse_on("cpu") and not can_fuse_on("no_such_device")
+    override_can_fuse_on("cpu", False)
+    assert not can_fuse_on("cpu")
+    override_can_fuse_on("cpu", None)
+    assert can_fuse_on("cpu")
+
+
+# -- threads and processes
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs work(0) ... work(count - 1) at once; raises what the first of them raised."""
+    start = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.usefixtures("strict")
+def test_eight_threads_call_one_definition() -> None:
+    fd = scaled_softmax(0.3)
+
+    def work(number: int) -> None:
+        generator = torch.Generator().manual_seed(number)
+        for size in (5, 17, 64):
+            x = torch.randn(number + 1, size, generator=generator)
+            for _ in range(5):
+                (y,) = fd.execute([x])
+                torch.testing.assert_close(y, torch.softmax(x * 0.3, 1))
+
+    in_threads(8, work)
+
+
+@pytest.mark.usefixtures("strict")
+def test_eight_threads_compile_different_definitions() -> None:
+    def work(number: int) -> None:
+        scale = 1.0 + number / 16
+        x = torch.full((6, 10), float(number))
+        (y,) = affine(scale).execute([x])
+        assert torch.equal(y, x * scale + 1)
+        (z,) = scaled_softmax(scale).execute([x])
+        torch.testing.assert_close(z, torch.softmax(x * scale, 1))
+
+    in_threads(8, work)
+
+
+@pytest.mark.usefixtures("strict")
+def test_eight_threads_compile_one_kernel_once() -> None:
+    x = torch.randn(5, 33)
+    before = compiled_kernel_count()
+
+    def work(number: int) -> None:
+        (y,) = affine(11.5).execute([x])
+        assert torch.equal(y, x * 11.5 + 1)
+
+    in_threads(8, work)
+    assert compiled_kernel_count() - before == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_after_use() -> None:
+    """The child runs old kernels and compiles new ones."""
+    fd, x = affine(2.5), torch.randn(300, 40)
+    fd.execute([x])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            torch.set_num_threads(1)
+            (y,) = fd.execute([x])
+            (z,) = affine(9.25).execute([x])
+            status = int(not (torch.equal(y, x * 2.5 + 1) and torch.equal(z, x * 9.25 + 1)))
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+WARM_START = """
+import sys, torch
+from pyfuser import FusionDefinition
+from pyfuser.devices.cpu import jit
+
+compiled = []
+optimised = jit._optimised
+
+def counting(text, *rest):
+    compiled.append(text)
+    return optimised(text, *rest)
+
+jit._optimised = counting
+with FusionDefinition() as fd:
+    x = fd.define_tensor([-1, -1], contiguity=True)
+    fd.add_output(fd.ops.tanh(fd.ops.mul(x, 2.0)))
+    fd.add_output(fd.ops.sum(x, [1]))
+x = torch.linspace(-1, 1, 35).view(5, 7)
+y, z = fd.execute([x])
+torch.testing.assert_close(y, torch.tanh(x * 2))
+torch.testing.assert_close(z, x.sum(1))
+print(sum("@kernel_phase0" in text for text in compiled))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"PYFUSER_CACHE_DIR": str(tmp_path), "PYFUSER_STRICT": "1"}
+    environment.pop("PYFUSER_DISABLE_CACHE", None)
+    compiled = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", WARM_START],
+                cwd=ROOT,
+                env=environment,
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+        )
+        for _ in range(2)
+    ]
+    assert compiled[0] > 0
+    assert compiled[1] == 0
+
+
+def test_thread_counts_change_nothing() -> None:
+    before = torch.get_num_threads()
+    x = torch.randn(700, 300)
+    fd = scaled_softmax(0.7)
+    try:
+        results = []
+        for threads in (1, 2, 5, 1):
+            torch.set_num_threads(threads)
+            results += fd.execute([x])
+    finally:
+        torch.set_num_threads(before)
+    for result in results:
+        torch.testing.assert_close(result, torch.softmax(x * 0.7, 1))
+
+
+# -- failures
+
+
+@pytest.mark.usefixtures("failing")
+def test_a_failed_compilation_is_one_warning_and_right() -> None:
+    x = torch.randn(4, 6)
+    fd = affine(13.0)
+    with pytest.warns(RuntimeWarning, match="runs through torch instead .*in a good mood") as seen:
+        (y,) = fd.execute([x])
+    assert len(seen) == 1
+    assert torch.equal(y, x * 13 + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (y,) = fd.execute([x])
+        (z,) = fd.execute([x[:2]])
+    assert torch.equal(y, x * 13 + 1) and torch.equal(z, x[:2] * 13 + 1)
+
+
+@pytest.mark.usefixtures("failing")
+def test_a_failed_compilation_is_an_error_when_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with pytest.raises(CompilationError, match="in a good mood"):
+        affine(14.0).execute([torch.randn(4, 6)])
+
+
+@pytest.mark.usefixtures("failing")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_fallback_updates_inputs_in_place() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2)
+        y = fd.ops.mul(t, 2.0)
+        fd.add_output(y, t)
+        fd.add_output(fd.ops.sum(y, [1]))
+    (total,) = fd.execute([x])
+    assert torch.equal(x, torch.arange(6.0).view(2, 3) * 2)
+    assert torch.equal(total, x.sum(1))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_failed_segmentation_runs_through_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise ValueError("segments are out today")
+
+    monkeypatch.delenv("PYFUSER_STRICT", raising=False)
+    monkeypatch.setattr(compiler, "cut", fail)
+    x = torch.randn(4, 6)
+    (y,) = scaled_softmax(1.5).execute([x])
+    torch.testing.assert_close(y, torch.softmax(x * 1.5, 1))
+
+
+# -- kinds of inputs and outputs
+
+
+@pytest.mark.usefixtures("strict")
+def test_an_output_that_updates_an_input() -> None:
+    with FusionDefinition() as fd:
+        t, s = float_tensor(fd, 2), float_tensor(fd, 2)
+        y = fd.ops.add(t, s)
+        fd.add_output(y, t)
+        fd.add_output(fd.ops.neg(s))
+    x, d = torch.randn(3, 4), torch.randn(3, 4)
+    want, address = x + d, x.data_ptr()
+    outputs = fd.execute([x, d])
+    assert len(outputs) == 1 and torch.equal(outputs[0], -d)
+    assert torch.equal(x, want) and x.data_ptr() == address
+    strided = torch.randn(4, 3).t()
+    want = strided + d
+    fd.execute([strided, d])
+    assert torch.equal(strided, want)
+
+
+@pytest.mark.usefixtures("strict")
+def test_an_updated_input_that_is_read_elsewhere_is_read_before() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2, True)
+        total = fd.ops.sum(t, [1], keepdim=True)
+        fd.add_output(fd.ops.sub(t, total), t)
+        fd.add_output(fd.ops.mul(t, 3.0))
+        fd.add_output(total)
+    x = torch.randn(5, 8)
+    old = x.clone()
+    tripled, total = fd.execute([x])
+    assert torch.equal(tripled, old * 3)
+    torch.testing.assert_close(total, old.sum(1, keepdim=True))
+    torch.testing.assert_close(x, old - old.sum(1, keepdim=True))
+
+
+@pytest.mark.usefixtures("strict")
+def test_an_aliased_output_that_is_also_plain_is_the_input() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 1)
+        y = fd.ops.add(t, 1.0)
+        fd.add_output(y, t)
+        fd.add_output(y)
+    x = torch.zeros(4)
+    outputs = fd.execute([x])
+    assert all(out.data_ptr() == x.data_ptr() for out in outputs) and outputs
+    assert torch.equal(x, torch.ones(4))
+
+
+@pytest.mark.usefixtures("strict")
+def test_an_input_as_output_and_one_output_twice() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2)
+        y = fd.ops.neg(t)
+        for output in (t, y, y, t):
+            fd.add_output(output)
+    x = torch.randn(3, 2)
+    a, b, c, d = fd.execute([x])
+    assert a.data_ptr() == x.data_ptr() == d.data_ptr()
+    assert torch.equal(b, -x) and torch.equal(c, -x)
+
+
+@pytest.mark.usefixtures("strict")
+def test_no_inputs() -> None:
+    with FusionDefinition() as fd:
+        full = fd.ops.full([3, 4], fd.define_scalar(2.0), DataType.Float)
+        fd.add_output(fd.ops.mul(full, 3.0))
+        fd.add_output(fd.ops.iota(fd.define_scalar(5), fd.define_scalar(1), fd.define_scalar(2)))
+    six, odd = fd.execute([])
+    assert torch.equal(six, torch.full((3, 4), 6.0))
+    assert odd.tolist() == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.usefixtures("strict")
+def test_tensors_without_dimensions() -> None:
+    with FusionDefinition() as fd:
+        a, b = float_tensor(fd, 0), float_tensor(fd, 2)
+        fd.add_output(fd.ops.mul(a, a))
+        fd.add_output(fd.ops.mul(b, a))
+        fd.add_output(fd.ops.sum(b, [0, 1]))
+    a, b = torch.tensor(3.0), torch.randn(4, 5)
+    square, scaled, total = fd.execute([a, b])
+    assert square.shape == () and square.item() == 9
+    assert torch.equal(scaled, b * 3)
+    torch.testing.assert_close(total, b.sum())
+
+
+@pytest.mark.usefixtures("strict")
+def test_scalars_as_inputs_compile_once() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 1)
+        f = fd.define_scalar(dtype=DataType.Double)
+        i = fd.define_scalar(dtype=DataType.Int)
+        b = fd.define_scalar(dtype=DataType.Bool)
+        sum_ = fd.ops.add(fd.ops.mul(t, f), fd.ops.cast(i, DataType.Float))
+        fd.add_output(fd.ops.where(b, sum_, t))
+    x = torch.randn(10)
+    torch.testing.assert_close(fd.execute([x, 0.5, 3, True])[0], x * 0.5 + 3)
+    before = compiled_kernel_count()
+    for f, i in ((2.0, -4), (float("inf"), 0), (1e-30, 2**40)):
+        (y,) = fd.execute([x, f, i, True])
+        torch.testing.assert_close(y, x * f + i)
+        assert torch.equal(fd.execute([x, f, i, False])[0], x)
+    assert compiled_kernel_count() == before
+    torch.testing.assert_close(fd.execute([x, 2, True, True])[0], x * 2 + 1)
+
+
+@pytest.mark.usefixtures("strict")
+def test_negated_and_gradient_inputs() -> None:
+    fd = affine(4.0)
+    x = torch.randn(3, 4)
+    negated = torch._neg_view(x)
+    assert negated.is_neg()
+    for _ in range(2):
+        assert torch.equal(fd.execute([negated])[0], -x * 4 + 1)
+        assert torch.equal(fd.execute([x])[0], x * 4 + 1)
+    needs = x.clone().requires_grad_()
+    (y,) = fd.execute([needs])
+    assert not y.requires_grad and torch.equal(y, x * 4 + 1)
+    with torch.no_grad():
+        assert torch.equal(fd.execute([needs])[0], y)
+    with torch.inference_mode():
+        assert torch.equal(fd.execute([torch.randn(1).expand(3, 4) * 0])[0], torch.ones(3, 4))
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_negated_input_that_is_updated() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 1)
+        fd.add_output(fd.ops.add(t, 1.0), t)
+    x = torch.arange(4.0)
+    negated = torch._neg_view(x)
+    fd.execute([negated])
+    assert torch.equal(negated, 1 - torch.arange(4.0))
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_real_view_of_a_conjugate() -> None:
+    values = torch.randn(3, 4, dtype=torch.complex64)
+    imaginary = values.conj().imag
+    assert imaginary.is_neg()
+    (y,) = affine_of_strided().execute([imaginary])
+    torch.testing.assert_close(y, -values.imag * 2)
+
+
+def affine_of_strided() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.mul(float_tensor(fd, 2, [False, False]), 2.0))
+    return fd
+
+
+@pytest.mark.usefixtures("strict")
+def test_outputs_do_not_share_memory_with_later_calls() -> None:
+    fd = affine(6.0)
+    x = torch.randn(50, 60)
+    first = fd.execute([x])[0]
+    copy = first.clone()
+    second = fd.execute([x + 1])[0]
+    assert first.data_ptr() != second.data_ptr() and torch.equal(first, copy)
+
+
+# -- wrong inputs
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([2, 1.0], "Expected input 0, .*, to be an at::Tensor but got scalar 2"),
+        (
+            [torch.ones(2, 2), torch.ones(3)],
+            "Expected input 1, d0, to be a scalar but got float tensor of rank 1",
+        ),
+        (
+            [torch.ones(2, 2).half(), 1.0],
+            "Expected input 0, .*, to be bound to a tensor of dtype float, but got a tensor of "
+            "dtype __half",
+        ),
+        (
+            [torch.ones(2, 2), 2 + 1j],
+            r"Scalar value \(2,1\) is not compatible with the expected data type: double.",
+        ),
+        ([torch.ones(2, 2)], "execute: expected 2 inputs, got 1"),
+        ([torch.ones(2, 2), 1.0, 2.0], "execute: expected 2 inputs, got 3"),
+        ([torch.ones(2), 1.0], "Expected input 0, .*, to be of rank 2, but got a tensor of rank 1"),
+        (
+            [torch.ones(4, 5).t(), 1.0],
+            "Expected input 0, .*, to be contiguous in dimension 1 .*, but got stride 5",
+        ),
+        ([torch.ones(2, 2), "x"], "Scalar value x is not compatible with the expected data type"),
+        ([None, 1.0], "Expected input 0, .*, to be an at::Tensor but got scalar None"),
+    ],
+)
+def test_wrong_inputs(inputs: list[Any], message: str) -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2, True)
+        fd.add_output(fd.ops.mul(t, fd.define_scalar(dtype=DataType.Double)))
+    for warm in (False, True):
+        with pytest.raises(InputError, match=message):
+            fd.execute(inputs)
+        if not warm:
+            fd.execute([torch.ones(2, 2), 1.0])
+
+
+def test_sizes_that_must_be_equal() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.add(float_tensor(fd, 2), float_tensor(fd, 2)))
+    with pytest.raises(InputError, match="expected the sizes i0 and i2 to be equal, got i0 = 3"):
+        fd.execute([torch.ones(3, 2), torch.ones(4, 2)])
+
+
+def test_static_and_broadcast_sizes() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.define_tensor([4, 1], dtype=DataType.Float)))
+    assert fd.execute([torch.ones(4, 1)])[0].shape == (4, 1)
+    with pytest.raises(InputError, match="to be of size 4 in dimension 0, but got size 3"):
+        fd.execute([torch.ones(3, 1)])
+    with pytest.raises(InputError, match="to be of size 1 in dimension 1, but got size 2"):
+        fd.execute([torch.ones(4, 2)])
