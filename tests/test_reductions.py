@@ -321,17 +321,18 @@ NORMALISATIONS: dict[str, tuple[Callable[..., Any], Reference]] = {
 def check_normalisation(fd: FusionDefinition, name: str, x: torch.Tensor, dims: Dims) -> None:
     """Every output is as near to float64's as rounding lets it be.
 
-    Sums may lose 32 roundings of their largest term; a division by a small deviation amplifies that.
+    Sums may lose 32 roundings of their largest term; dividing by a small deviation amplifies that.
     """
     precise = x.double()
-    amplified = float(precise.abs().max())
+    amplified, least = float(precise.abs().max()), 1e-3
     if name in ("layer_norm", "residual"):
         amplified *= 2 * float(normalised(precise, dims)[2].max())
+        least = 1.0
     computed_in = torch.float64 if x.dtype is torch.float64 else torch.float32
     for got, want in zip(fd.execute([x]), NORMALISATIONS[name][1](precise, dims), strict=True):
         assert got.shape == want.shape
         largest = float(want.abs().max())
-        allowed = 32 * torch.finfo(computed_in).eps * max(amplified, 1) * max(largest, 1e-3)
+        allowed = 32 * torch.finfo(computed_in).eps * max(amplified, 1) * max(largest, least)
         allowed += torch.finfo(got.dtype).eps * largest
         difference = float((got.double() - want).abs().max())
         assert difference <= allowed, (name, x.dtype, x.shape, difference, allowed)

@@ -31,6 +31,7 @@ from .common import (
     EXPENSIVE,
     Layouts,
     fork_outputs,
+    leaves,
     merge_adjacent,
     merge_range,
     parallelize_positions,
@@ -43,7 +44,7 @@ from .rewrite import cache_after
 @dataclass(frozen=True, slots=True)
 class PointwiseParameters:
     """lanes      elements of one vector
-    unroll     vectors a step, written out
+    unroll     vectors a step, written out; with a tile: vectors that share a cache line
     chunk      elements a task takes of the innermost range; 0: a task takes the whole row
     tile       rows a task takes when inputs are transposed; 0: none are
     """
@@ -85,6 +86,7 @@ class _Facts:
     columns: IntExpr
     turned: IntExpr | None
     bytes: int
+    narrowest: int
     unroll: int
 
 
@@ -99,7 +101,8 @@ def _facts(fusion: Fusion) -> _Facts:
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
     turned = transposed_inputs(reference, layouts)
     extent = None if turned is None else turned[0].size
-    return _Facts(rows, columns, extent, widest_bytes(fusion), unroll_factor(fusion))
+    narrowest = min((size_in_bytes(t.dtype) for t in leaves(fusion) if t.axes), default=4)
+    return _Facts(rows, columns, extent, widest_bytes(fusion), narrowest, unroll_factor(fusion))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> PointwiseParameters:
@@ -111,8 +114,10 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Pointw
     if facts.turned is not None and columns >= lanes:
         size = evaluate(facts.turned, sizes)
         if size >= lanes:
-            tile = 4 * lanes if size >= 4 * lanes else lanes
-            return PointwiseParameters(lanes, lanes, 64 * lanes, tile)
+            # Measured: 2, 4 and 8 times as many rows a tile were slower by up to 1.9x; their
+            # streams of memory are too many for the prefetchers.
+            line = max(1, machine.cache_line_bytes // (lanes * facts.narrowest))
+            return PointwiseParameters(lanes, line, 64 * lanes, lanes)
     whole_rows = rows >= 4 * machine.cores
     if rows == 1 or (not whole_rows and columns > chunk):
         return PointwiseParameters(lanes, facts.unroll, chunk)
@@ -192,7 +197,7 @@ def _schedule_tiles(
     layouts: Layouts,
     parameters: PointwiseParameters,
 ) -> None:
-    """[outer][tile rows][chunk of columns][columns][rows][rows: unroll][columns: lanes]"""
+    """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]"""
     found = transposed_inputs(reference, layouts)
     assert found is not None
     row_axis, turned = found
@@ -206,13 +211,14 @@ def _schedule_tiles(
     own.split(rows + 1, parameters.lanes)
     own.split(rows + 3, parameters.chunk)
     own.split(rows + 4, parameters.lanes)
-    # [outer][tile][rows serial][rows unroll][chunk][columns serial][columns lanes]
-    own.reorder({rows + 1: rows + 3, rows + 2: rows + 4, rows + 3: rows + 1, rows + 4: rows + 2})
+    own.split(rows + 4, parameters.unroll)
+    # [outer][tile][rows][rows unroll][chunk][columns][columns of a line][lanes]
+    own.reorder({rows + 1: rows + 3, rows + 2: rows + 5, rows + 3: rows + 1, rows + 4: rows + 2})
     kinds = {
         rows: ParallelType.grid_y,
         rows + 1: ParallelType.grid_x,
-        rows + 4: ParallelType.unroll,
-        rows + 5: ParallelType.block_x,
+        rows + 5: ParallelType.unroll,
+        rows + 6: ParallelType.block_x,
     }
     if outer:
         kinds[0] = ParallelType.grid_z
@@ -221,7 +227,7 @@ def _schedule_tiles(
     for tile in tiles:
         schedule = scheduled[tile]
         schedule.memory_type = MemoryType.shared
-        schedule.reorder({rows + 4: rows + 5})
-        schedule.parallelize(rows + 4, ParallelType.unroll)
-        schedule.parallelize(rows + 5, ParallelType.block_x)
+        schedule.reorder({rows + 5: rows + 6})
+        schedule.parallelize(rows + 5, ParallelType.unroll)
+        schedule.parallelize(rows + 6, ParallelType.block_x)
     inline_most(scheduled)

@@ -23,6 +23,7 @@ class CudaMachine:
     threads: int
     l1_bytes: int
     l2_bytes: int
+    cache_line_bytes: int = 128
 
     def lanes(self, element_bytes: int) -> int:
         """Threads of a block, whatever the size of an element: they read side by side."""

@@ -1,0 +1,231 @@
+"""Random fusions for hypothesis: a definition built step by step, and inputs in random layouts.
+
+`fusions()` draws one.  Every choice is hypothesis' own, so that a failure shrinks to few steps.  A
+step picks values that fit each other: sizes are tracked as numbers beside the symbolic tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.dtypes import from_torch
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+Shape = tuple[int, ...]
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+INTEGERS = (torch.int64, torch.int32, torch.uint8)
+DTYPES = (torch.float32, torch.float32, *FLOATS, *INTEGERS, torch.bool)
+SIZES = (1, 1, 2, 3, 7, 16, 37, 67)
+UNARY = ("neg", "relu", "abs", "tanh", "sigmoid", "sin", "floor", "silu")
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "gt", "eq")
+REDUCTIONS = ("sum", "max", "min")
+CASTS = (DataType.Float, DataType.Half, DataType.BFloat16, DataType.Double)
+LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "misaligned", "channels_last")
+
+
+@dataclass
+class RandomFusion:
+    """A definition, the inputs to run it with, and the values made so far with their shapes."""
+
+    fd: FusionDefinition
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    values: list[tuple[Any, Shape]] = field(default_factory=list)
+
+    def add(self, tensor: Any, shape: Shape) -> None:
+        """A new value, which is an output unless something reads it."""
+        self.values.append((tensor, shape))
+
+    def outputs(self) -> list[Any]:
+        """The values that nothing reads."""
+        made = [tensor for tensor, _ in self.values[len(self.inputs) :]]
+        return [tensor for tensor in made if not tensor.uses()] or made[-1:]
+
+
+def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same shape in another layout of memory."""
+    match layout:
+        case "transposed" if x.dim() > 1:
+            return x.transpose(0, -1).contiguous().transpose(0, -1)
+        case "sliced" if x.dim():
+            return torch.stack([x, x], -1).flatten(-2)[..., ::2]
+        case "expanded" if x.dim() and x.shape[0]:
+            return x[:1].expand_as(x)
+        case "misaligned":
+            return torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape)
+        case "channels_last" if x.dim() == 4:
+            return x.to(memory_format=torch.channels_last)
+    return x
+
+
+def random_tensor(shape: Shape, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Multiples of 1/4 between -2 and 2: exact in every dtype, with many equal ones."""
+    generator = torch.Generator().manual_seed(seed)
+    quarters = torch.randint(-8, 9, shape, generator=generator)
+    if dtype.is_floating_point:
+        return (quarters / 4).to(dtype)
+    return (quarters.abs() if dtype is torch.uint8 else quarters).to(dtype)
+
+
+@st.composite
+def fusions(draw: Draw) -> RandomFusion:
+    """A fusion of up to three inputs and eight steps, each of a kind that fits."""
+    rank = draw(st.integers(0, 4))
+    sizes = (*SIZES, 0) if draw(st.integers(0, 9)) == 9 else SIZES
+    full = tuple(draw(st.sampled_from(sizes if rank < 4 else sizes[:5])) for _ in range(rank))
+    # A definition prints what interrupts it; here that is how hypothesis gives an example up.
+    with contextlib.redirect_stdout(io.StringIO()), FusionDefinition() as fd:
+        made = RandomFusion(fd)
+        for number in range(draw(st.integers(1, 3))):
+            _add_input(draw, made, full, number)
+        for _ in range(draw(st.integers(1, 8))):
+            step = draw(st.sampled_from(STEPS))
+            value = draw(st.sampled_from(made.values))
+            step(draw, made, *value)
+        if len(made.values) == len(made.inputs):
+            tensor, shape = made.values[0]
+            made.add(fd.ops.set(tensor), shape)
+        for output in made.outputs():
+            fd.add_output(output)
+    return made
+
+
+def _add_input(draw: Draw, made: RandomFusion, full: Shape, number: int) -> None:
+    """A tensor of the full shape, or of its last dimensions, some of which are 1."""
+    kept = full[draw(st.integers(0, len(full))) if draw(st.integers(0, 4)) == 4 else 0 :]
+    shape = tuple(1 if draw(st.integers(0, 5)) == 5 else size for size in kept)
+    dtype = draw(st.sampled_from(DTYPES))
+    x = laid_out(random_tensor(shape, dtype, number), draw(st.sampled_from(LAYOUTS)))
+    symbolic = [1 if size == 1 else -1 for size in shape]
+    made.inputs.append(x)
+    made.add(made.fd.define_tensor(symbolic, dtype=from_torch(dtype)), shape)
+
+
+def _subset(draw: Draw, count: int) -> list[int]:
+    """One or more of range(count), in order."""
+    chosen = draw(st.sets(st.integers(0, count - 1), min_size=1))
+    return sorted(chosen)
+
+
+def _unary(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    name = draw(st.sampled_from(UNARY))
+    if tensor.dtype is DataType.Bool:
+        name = "logical_not"
+    made.add(getattr(made.fd.ops, name)(tensor), shape)
+
+
+def _binary(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """With another value whose shape broadcasts, or with a number."""
+    fits = [(t, s) for t, s in made.values if _broadcast(shape, s) is not None]
+    other, other_shape = draw(st.sampled_from(fits))
+    if draw(st.integers(0, 3)) == 3:
+        other, other_shape = draw(st.sampled_from((2, 0.5, -1.25))), ()
+    bools = DataType.Bool in (tensor.dtype, getattr(other, "dtype", None))
+    name = "logical_and" if bools else draw(st.sampled_from(BINARY))
+    if bools and isinstance(other, (int, float)):
+        return
+    result = _broadcast(shape, other_shape)
+    assert result is not None
+    made.add(getattr(made.fd.ops, name)(tensor, other), result)
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape | None:
+    """The shape of a pointwise result: ranks are aligned at the right; None where they don't fit."""
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    shorter = (1,) * (len(longer) - len(shorter)) + shorter
+    if any(x != y and 1 not in (x, y) for x, y in zip(longer, shorter, strict=True)):
+        return None
+    return tuple(y if x == 1 else x for x, y in zip(longer, shorter, strict=True))
+
+
+def _reduce(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    if not shape:
+        return
+    dims, keep = _subset(draw, len(shape)), draw(st.booleans())
+    name = draw(st.sampled_from(REDUCTIONS))
+    if name != "sum" and any(shape[d] == 0 for d in dims):
+        name = "sum"
+    result = _reduced(shape, dims, keep)
+    made.add(getattr(made.fd.ops, name)(tensor, dims, keep), result)
+
+
+def _var_mean(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    if not shape or tensor.dtype not in (DataType.Float, DataType.Double):
+        return
+    dims, keep = _subset(draw, len(shape)), draw(st.booleans())
+    for made_tensor in made.fd.ops.var_mean(tensor, dims, 0, keep):
+        made.add(made_tensor, _reduced(shape, dims, keep))
+
+
+def _reduced(shape: Shape, dims: list[int], keep: bool) -> Shape:
+    if keep:
+        return tuple(1 if d in dims else size for d, size in enumerate(shape))
+    return tuple(size for d, size in enumerate(shape) if d not in dims)
+
+
+def _cast(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    made.add(made.fd.ops.cast(tensor, draw(st.sampled_from(CASTS))), shape)
+
+
+def _permute(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    if len(shape) < 2:
+        return
+    order = draw(st.permutations(range(len(shape))))
+    made.add(made.fd.ops.permute(tensor, list(order)), tuple(shape[d] for d in order))
+
+
+def _new_dim(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """A broadcast dimension, expanded or not."""
+    if len(shape) > 3:
+        return
+    place = draw(st.integers(0, len(shape)))
+    flags = [dim == place for dim in range(len(shape) + 1)]
+    result = (*shape[:place], 1, *shape[place:])
+    wider = made.fd.ops.broadcast(tensor, flags)
+    if draw(st.booleans()):
+        result = (*shape[:place], 5, *shape[place:])
+        wider = made.fd.ops.expand(wider, [5 if flag else -1 for flag in flags])
+    made.add(wider, result)
+
+
+def _squeeze(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    ones = [d for d, axis in enumerate(tensor.axes) if axis.is_broadcast and shape[d] == 1]
+    if ones:
+        dims = [ones[i] for i in _subset(draw, len(ones))]
+        made.add(made.fd.ops.squeeze(tensor, dims), _reduced(shape, dims, keep=False))
+
+
+def _reshape(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """Flattened, or the last two dimensions merged."""
+    if not shape or 0 in shape:
+        return
+    flat = 1
+    for size in shape:
+        flat *= size
+    if len(shape) < 3 or draw(st.booleans()):
+        made.add(made.fd.ops.reshape(tensor, [-1]), (flat,))
+        return
+    sizes = [tensor.size(d) for d in range(len(shape) - 2)]
+    merged = made.fd.ops.reshape(tensor, [*sizes, -1])
+    made.add(merged, (*shape[:-2], shape[-2] * shape[-1]))
+
+
+def _where(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """tensor where it is above a number, else another value of the same shape."""
+    others = [t for t, s in made.values if s == shape]
+    condition = made.fd.ops.gt(tensor, draw(st.sampled_from((0, 0.5))))
+    made.add(made.fd.ops.where(condition, tensor, draw(st.sampled_from(others))), shape)
+
+
+STEPS = (
+    _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
+    _new_dim, _squeeze, _reshape, _where,
+)  # fmt: skip
