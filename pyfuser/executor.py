@@ -20,9 +20,10 @@ from .compiler import Part, Program, compile_program, compile_scheduled_program,
 from .devices.registry import Binding, BuiltKernel, device
 from .dtypes import to_torch
 from .errors import InternalError, expected
+from .ir.domains import IterDomain
 from .ir.exprs import Expr
 from .ir.fusion import Fusion
-from .ir.scalars import ONE, evaluate
+from .ir.scalars import ONE, IntExpr, evaluate
 from .ir.schedule import ScheduledFusion
 from .ir.vals import Scalar, TensorView, Val
 from .kernel_cache import KernelCache
@@ -242,7 +243,6 @@ class PlanFactory:
         w.constants |= {
             "empty": self.program.device.empty_strided,
             "scratch": self.program.device.scratch,
-            "fallback": fallback.run,
         }
         local = {value: f"x{i}" for i, value in enumerate(fusion.inputs)}
         if local:
@@ -336,11 +336,15 @@ class PlanFactory:
     def _write_allocation(self, tensor: TensorView, local: dict[Val, str]) -> None:
         name = f"t{tensor.name}"
         self.writer.constants[f"dtype_of_{name}"] = to_torch(tensor.dtype)
+        # What only other parts read has one element along an expanded axis.
+        is_output = tensor in self.program.fusion.outputs
+        stored = {a: a.size if is_output else a.extent for a in tensor.axes}
         shape = self.writer.shape_value(
-            f"shape{tensor.name}", lambda c: tuple(evaluate(a.size, c.sizes) for a in tensor.axes)
+            f"shape{tensor.name}",
+            lambda c: tuple(evaluate(stored[a], c.sizes) for a in tensor.axes),
         )
         stride = self.writer.shape_value(
-            f"stride{tensor.name}", lambda c: _dense_strides(tensor, c.sizes)
+            f"stride{tensor.name}", lambda c: _dense_strides(tensor, stored, c.sizes)
         )
         self.writer.body.append(f"{name} = empty({shape}, {stride}, dtype_of_{name})")
         local[tensor] = name
@@ -353,7 +357,9 @@ class PlanFactory:
             inputs.append(self._known(value, local))
         outputs = [f"t{t.name}" for t in part.segment.outputs]
         joined = "".join(f"{name}, " for name in outputs)
-        w.body.append(f"{joined}= fallback(fusion{number}, [{', '.join(inputs)}])")
+        runs_views = part.segment.scheduler == "no_op"
+        w.constants[f"run{number}"] = fallback.run_views if runs_views else fallback.run
+        w.body.append(f"{joined}= run{number}(fusion{number}, [{', '.join(inputs)}])")
         local.update(zip(part.segment.outputs, outputs, strict=True))
 
     def _known(self, value: Val, local: dict[Val, str]) -> str:
@@ -380,13 +386,15 @@ def _item(field_name: str, position: int) -> Callable[[Binding], object]:
     return lambda binding: getattr(binding, field_name)[position]
 
 
-def _dense_strides(tensor: TensorView, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _dense_strides(
+    tensor: TensorView, extents: Mapping[IterDomain, IntExpr], sizes: Mapping[str, int]
+) -> tuple[int, ...]:
     """The strides of an output: dense in the order of its allocation domain."""
     strides = {}
     running = 1
     for axis in reversed(tensor.domain.allocated):
         strides[axis] = running
-        size = evaluate(axis.size, sizes) if axis.size is not ONE else 1
+        size = evaluate(extents[axis], sizes) if extents[axis] is not ONE else 1
         running *= max(size, 1)
     return tuple(strides[axis] for axis in tensor.axes)
 

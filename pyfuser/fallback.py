@@ -27,6 +27,11 @@ def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
     return evaluate(fusion, inputs)
 
 
+def run_views(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
+    """The outputs of a fusion that computes nothing: views of its inputs where they can be."""
+    return evaluate(fusion, inputs, views=True)
+
+
 def report(error: Exception, fusion: Fusion) -> None:
     """Warns, once a reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT."""
     if options.strict():

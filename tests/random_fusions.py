@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import from_torch
+from pyfuser.ir.scalars import ONE, Integer, Symbol
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Shape = tuple[int, ...]
@@ -124,7 +125,7 @@ def _unary(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 def _binary(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     """With another value whose shape broadcasts, or with a number."""
-    fits = [(t, s) for t, s in made.values if _broadcast(shape, s) is not None]
+    fits = [(t, s) for t, s in made.values if _fit(tensor, shape, t, s)]
     other, other_shape = draw(st.sampled_from(fits))
     if draw(st.integers(0, 3)) == 3:
         other, other_shape = draw(st.sampled_from((2, 0.5, -1.25))), ()
@@ -146,10 +147,29 @@ def _broadcast(a: Shape, b: Shape) -> Shape | None:
     return tuple(y if x == 1 else x for x, y in zip(longer, shorter, strict=True))
 
 
+def _fit(tensor: Any, shape: Shape, other: Any, other_shape: Shape) -> bool:
+    """True where two shapes broadcast, and sizes that reshapes made aren't equal by chance."""
+    if _broadcast(shape, other_shape) is None:
+        return False
+    pairs = zip(reversed(tensor.axes), reversed(other.axes), strict=False)
+    return all(
+        a.size is b.size
+        or (isinstance(a.size, Symbol | Integer) and isinstance(b.size, Symbol | Integer))
+        or ONE in (a.size, b.size)
+        for a, b in pairs
+    )
+
+
+def _plain_dims(draw: Draw, tensor: Any) -> list[int]:
+    """One or more dimensions to reduce, none of them expanded; none where there are none."""
+    plain = [d for d, axis in enumerate(tensor.axes) if axis.expanded_extent is None]
+    return [plain[i] for i in _subset(draw, len(plain))] if plain else []
+
+
 def _reduce(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    if not shape:
+    dims, keep = _plain_dims(draw, tensor), draw(st.booleans())
+    if not dims:
         return
-    dims, keep = _subset(draw, len(shape)), draw(st.booleans())
     name = draw(st.sampled_from(REDUCTIONS))
     if name != "sum" and any(shape[d] == 0 for d in dims):
         name = "sum"
@@ -158,9 +178,11 @@ def _reduce(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 
 def _var_mean(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    if not shape or tensor.dtype not in (DataType.Float, DataType.Double):
+    if tensor.dtype not in (DataType.Float, DataType.Double):
         return
-    dims, keep = _subset(draw, len(shape)), draw(st.booleans())
+    dims, keep = _plain_dims(draw, tensor), draw(st.booleans())
+    if not dims:
+        return
     for made_tensor in made.fd.ops.var_mean(tensor, dims, 0, keep):
         made.add(made_tensor, _reduced(shape, dims, keep))
 
@@ -220,7 +242,7 @@ def _reshape(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 def _where(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     """tensor where it is above a number, else another value of the same shape."""
-    others = [t for t, s in made.values if s == shape]
+    others = [t for t, s in made.values if s == shape and _fit(tensor, shape, t, s)]
     condition = made.fd.ops.gt(tensor, draw(st.sampled_from((0, 0.5))))
     made.add(made.fd.ops.where(condition, tensor, draw(st.sampled_from(others))), shape)
 

@@ -53,7 +53,8 @@ class SegmentedFusion:
 def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     """A Fusion of its own for one segment.
 
-    Inputs that other segments compute become dense inputs.  Sizes keep their symbols; a size that
+    Inputs that other segments compute become dense inputs; what is stored for other segments only
+    has one element along an expanded axis.  Sizes keep their symbols; a size that
     no input shows (it comes from a scalar) stays a scalar input of the segment.
     """
     target = Fusion()
@@ -67,6 +68,9 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     for output in segment.outputs:
         copy = cloner.values[output]
         target.outputs.append(copy)
+        if output not in whole.outputs and isinstance(copy, TensorView):
+            for axis in copy.axes:
+                axis.expanded_extent = None
         if output in whole.aliases:
             target.aliases[copy] = cloner.value(whole.aliases[output])
     known = {

@@ -39,20 +39,26 @@ def evaluate(
     inputs: Sequence[Input],
     dtype_override: torch.dtype | None = None,
     keep_rounding: bool = False,
+    views: bool = False,
 ) -> list[torch.Tensor]:
     """The outputs of the fusion for these inputs, computed by torch.
 
     With `dtype_override` every floating tensor is computed and returned in that dtype (scalars are
     still those of the definition, rounded to the dtypes it uses them in), and `keep_rounding` still
     rounds where the definition casts to Half or BFloat16.  Outputs that alias an input update it
-    and, when hidden, aren't returned.  Raises InputError for wrong inputs.
+    and, when hidden, aren't returned; with `views` one that is a view of an input shares its
+    memory.  Raises InputError for wrong inputs.
     """
     binding = bind(fusion, inputs)
     with torch.no_grad():
         evaluator = _Evaluator(fusion, inputs, binding, dtype_override, keep_rounding)
         for expr in fusion.live_exprs():
             evaluator.run(expr)
-        return evaluator.results(inputs)
+        return evaluator.results(inputs, views)
+
+
+# These move no data: torch computes them as views where the strides allow it.
+VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)
 
 
 class _Evaluator:
@@ -162,6 +168,15 @@ class _Evaluator:
             case _:
                 raise InternalError(expected("evaluate", "a known expression", expr.name))
 
+    def _is_view(self, output: TensorView) -> bool:
+        """True when only views lead from an input to the output, which has no order of its own."""
+        if output.domain.allocation is not None:
+            return False
+        value: Val = output
+        while isinstance(value.expr, VIEWS):
+            value = value.expr.inputs[0]
+        return value is not output and value in self.fusion.inputs
+
     def welford(self, expr: WelfordOp) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(mean, squared deviations, count), accumulated in float64."""
         first = expr.outputs[0]
@@ -177,8 +192,11 @@ class _Evaluator:
         spread = (squares + count * (mean - joined) ** 2).sum(dims)
         return joined.squeeze(dims), spread, total.squeeze(dims)
 
-    def results(self, inputs: Sequence[Input]) -> list[torch.Tensor]:
-        """The outputs in their layouts, after the aliased inputs have been updated."""
+    def results(self, inputs: Sequence[Input], views: bool = False) -> list[torch.Tensor]:
+        """The outputs in their layouts, after the aliased inputs have been updated.
+
+        With `views` an output that only looks at an input differently shares its memory.
+        """
         given = dict(zip(self.fusion.inputs, inputs, strict=True))
         owned = {_storage(t) for t in inputs if isinstance(t, torch.Tensor)}
         made: dict[Val, torch.Tensor] = {}
@@ -188,6 +206,9 @@ class _Evaluator:
                 made[output] = source
                 continue
             assert isinstance(output, TensorView)
+            if views and output not in self.fusion.aliases and self._is_view(output):
+                made[output] = self.values[output]
+                continue
             made[output] = with_layout(output, self.values[output], owned)
             owned.add(_storage(made[output]))
         for output, target in self.fusion.aliases.items():
