@@ -139,7 +139,7 @@ def _binary(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape | None:
-    """The shape of a pointwise result: ranks are aligned at the right; None where they don't fit."""
+    """The shape of a pointwise result, ranks aligned at the right; None where they don't fit."""
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     shorter = (1,) * (len(longer) - len(shorter)) + shorter
     if any(x != y and 1 not in (x, y) for x, y in zip(longer, shorter, strict=True)):
@@ -160,16 +160,10 @@ def _fit(tensor: Any, shape: Shape, other: Any, other_shape: Shape) -> bool:
     )
 
 
-def _plain_dims(draw: Draw, tensor: Any) -> list[int]:
-    """One or more dimensions to reduce, none of them expanded; none where there are none."""
-    plain = [d for d, axis in enumerate(tensor.axes) if axis.expanded_extent is None]
-    return [plain[i] for i in _subset(draw, len(plain))] if plain else []
-
-
 def _reduce(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    dims, keep = _plain_dims(draw, tensor), draw(st.booleans())
-    if not dims:
+    if not shape:
         return
+    dims, keep = _subset(draw, len(shape)), draw(st.booleans())
     name = draw(st.sampled_from(REDUCTIONS))
     if name != "sum" and any(shape[d] == 0 for d in dims):
         name = "sum"
@@ -178,11 +172,9 @@ def _reduce(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 
 def _var_mean(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    if tensor.dtype not in (DataType.Float, DataType.Double):
+    if not shape or tensor.dtype not in (DataType.Float, DataType.Double):
         return
-    dims, keep = _plain_dims(draw, tensor), draw(st.booleans())
-    if not dims:
-        return
+    dims, keep = _subset(draw, len(shape)), draw(st.booleans())
     for made_tensor in made.fd.ops.var_mean(tensor, dims, 0, keep):
         made.add(made_tensor, _reduced(shape, dims, keep))
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, compiler, fallback, interface
+from pyfuser.devices.cpu import jit
 from pyfuser.errors import CompilationError, InputError
 from pyfuser.interface import (
     can_fuse_on,
@@ -376,6 +377,26 @@ def test_a_failed_segmentation_runs_through_torch(monkeypatch: pytest.MonkeyPatc
     x = torch.randn(4, 6)
     (y,) = scaled_softmax(1.5).execute([x])
     torch.testing.assert_close(y, torch.softmax(x * 1.5, 1))
+
+
+def test_no_llvm_module_is_left_to_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could free a module after the module's context."""
+    modules = []
+    optimised = jit._optimised
+
+    def recording(*arguments: Any) -> Any:
+        modules.append(optimised(*arguments))
+        return modules[-1]
+
+    monkeypatch.setattr(jit, "_optimised", recording)
+    monkeypatch.setattr(jit, "_object_cache", None)
+    jit.compile_module("define void @left_to_the_collector() { ret void }")
+    with pytest.raises(CompilationError, match="nobody_defines_this"):
+        jit.compile_module(
+            "declare void @nobody_defines_this()\n"
+            "define void @f() { call void @nobody_defines_this() ret void }"
+        )
+    assert len(modules) == 2 and all(module.closed for module in modules)
 
 
 # -- kinds of inputs and outputs

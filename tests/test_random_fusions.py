@@ -6,23 +6,40 @@ fall back to torch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pyfuser.dtypes import DataType
-from pyfuser.errors import DefinitionError, UnsupportedError
+from pyfuser import DataType, FusionDefinition
+from pyfuser.ir.text import definition_key
 from tests.random_fusions import RandomFusion, fusions
 
 pytestmark = pytest.mark.usefixtures("poison")
 
 
-@settings(
-    max_examples=150,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+def examples(count: int) -> settings:
+    """The same examples in every run, and as much time for each as it takes."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@examples(400)
 @given(made=fusions())
 def test_random_fusions(made: RandomFusion) -> None:
     made.fd.validate(made.inputs)
+
+
+@examples(60)
+@given(made=fusions())
+def test_the_text_of_a_random_fusion_rebuilds_it(made: RandomFusion) -> None:
+    names: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(repr(made.fd), names)
+    with FusionDefinition() as again:
+        names["nvfuser_fusion"](again)
+    assert definition_key(again.fusion.definition) == definition_key(made.fd.fusion.definition)

@@ -278,9 +278,7 @@ def too_many_threads_at_this_size(fd: FusionDefinition) -> None:
     chain(fd)[1].axis(1).parallelize(BLOCK_X)
 
 
-@case(
-    r"parallelize: expected at most 1024 threads a block, got 3000: .* rthreadIdx.x3\{i1\} of T1"
-)
+@case(r"parallelize: expected at most 1024 threads a block, got 3000: .* rthreadIdx.x3\{i1\} of T1")
 def too_many_threads_in_a_reduction(fd: FusionDefinition) -> None:
     row_sums(fd).axis(1).parallelize(BLOCK_X)
 

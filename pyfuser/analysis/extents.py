@@ -1,4 +1,4 @@
-"""Which symbolic sizes a definition forces to be equal.
+"""Which symbolic sizes a definition forces to be equal, and how long loops over axes are.
 
 Adding two tensors makes their sizes equal; one symbol then stands for all of a class, and a
 constant for all symbols equal to it.  Loops can be shared only between equal extents, so this runs
@@ -7,9 +7,12 @@ before anything that compares them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ..ir.scalars import Integer, IntExpr, Symbol, substitute
+from ..ir.domains import IterDomain, Merge, Split, history
+from ..ir.scalars import ONE, Integer, IntExpr, Symbol, ceil_div, substitute
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import TensorView
 
 
 def _preference(expr: IntExpr) -> tuple[int, int, str]:
@@ -33,3 +36,41 @@ def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, In
         if keep is not drop and isinstance(drop, Symbol) and drop not in keep.symbols:
             chosen[drop] = keep
     return {symbol: resolve(symbol) for symbol in chosen}
+
+
+def effective_extents(
+    scheduled: ScheduledFusion, tensor: TensorView, promoted: Mapping[IterDomain, IntExpr]
+) -> dict[IterDomain, IntExpr]:
+    """The extent of every axis of a tensor as loops see it.
+
+    Expanded axes of an output are iterated in full: they are materialised.
+    """
+    is_output = tensor in scheduled.fusion.outputs
+    logical = tensor.domain.logical
+    loop = scheduled[tensor].loop
+    extents = dict(promoted)
+    for axis in logical:
+        extents.setdefault(axis, axis.size if is_output else axis.extent)
+    for expr in history(loop, logical):
+        inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
+        match expr:
+            case Split():
+                rest = ceil_div(inputs[0], expr.factor)
+                pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
+                if inputs[0] is ONE:  # a broadcast that shares no loop with a real axis
+                    pair = (ONE, ONE)
+                extents[expr.outer_id], extents[expr.inner_id] = pair
+            case Merge():
+                extents[expr.output_id] = inputs[0] * inputs[1]
+            case _:
+                extents[expr.out_x_id], extents[expr.out_y_id] = inputs
+    for axis in loop:
+        extents.setdefault(axis, axis.extent)
+    root = tensor.domain.root
+    if root is not None:
+        for axis in root:
+            extents.setdefault(axis, axis.extent)
+        for expr in history(logical, root):
+            for axis in (*expr.inputs, *expr.outputs):
+                extents.setdefault(axis, axis.extent)
+    return extents

@@ -29,13 +29,17 @@ from .vals import PythonNumber, Scalar, TensorView
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Memory for one tensor: `size` elements; `tensor` is what it holds, for the reader."""
+    """Memory for one tensor: `size` elements; `tensor` is what it holds, for the reader.
+
+    `prefetch` asks that reads in order fetch this many bytes ahead (0: that they don't).
+    """
 
     name: str
     dtype: DataType
     memory: MemoryType
     size: IntExpr
     tensor: TensorView | None = None
+    prefetch: int = 0
 
     @property
     def bytes_each(self) -> int:

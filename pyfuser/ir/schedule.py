@@ -37,12 +37,13 @@ setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a P
 
 @dataclass(slots=True, eq=False)
 class TensorSchedule:
-    """The schedule of one tensor."""
+    """The schedule of one tensor.  `prefetch`: bytes that reads of an input fetch ahead."""
 
     tensor: TensorView
     loop: list[IterDomain]
     memory_type: MemoryType
     compute_at: int = 0
+    prefetch: int = 0
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -168,7 +169,11 @@ class ScheduledFusion:
             assert isinstance(target, TensorView)
             cloner.histories(schedule.loop, tensor.domain.logical)
             copy.schedules[target] = TensorSchedule(
-                target, cloner.axis_list(schedule.loop), schedule.memory_type, schedule.compute_at
+                target,
+                cloner.axis_list(schedule.loop),
+                schedule.memory_type,
+                schedule.compute_at,
+                schedule.prefetch,
             )
         return copy
 

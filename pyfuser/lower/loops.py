@@ -8,14 +8,14 @@ loops equal, which is checked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import axes_match
 from ..errors import ScheduleError, expected
-from ..ir.domains import IterDomain, Merge, ParallelType, Split, history
-from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, ceil_div
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.scalars import ONE, ZERO, IntExpr, Symbol
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 
@@ -123,41 +123,3 @@ class LoopStructure:
             what = f"one parallel type for the loop shared at axis {position} of T{tensor.name}"
             raise ScheduleError(expected("parallelize", what, names))
         return kinds.pop() if kinds else ParallelType.serial
-
-
-def effective_extents(
-    scheduled: ScheduledFusion, tensor: TensorView, promoted: Mapping[IterDomain, IntExpr]
-) -> dict[IterDomain, IntExpr]:
-    """The extent of every axis of a tensor as loops see it.
-
-    Expanded axes of an output are iterated in full: they are materialised.
-    """
-    is_output = tensor in scheduled.fusion.outputs
-    logical = tensor.domain.logical
-    loop = scheduled[tensor].loop
-    extents = dict(promoted)
-    for axis in logical:
-        extents.setdefault(axis, axis.size if is_output else axis.extent)
-    for expr in history(loop, logical):
-        inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
-        match expr:
-            case Split():
-                rest = ceil_div(inputs[0], expr.factor)
-                pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
-                if inputs[0] is ONE:  # a broadcast that shares no loop with a real axis
-                    pair = (ONE, ONE)
-                extents[expr.outer_id], extents[expr.inner_id] = pair
-            case Merge():
-                extents[expr.output_id] = inputs[0] * inputs[1]
-            case _:
-                extents[expr.out_x_id], extents[expr.out_y_id] = inputs
-    for axis in loop:
-        extents.setdefault(axis, axis.extent)
-    root = tensor.domain.root
-    if root is not None:
-        for axis in root:
-            extents.setdefault(axis, axis.extent)
-        for expr in history(logical, root):
-            for axis in (*expr.inputs, *expr.outputs):
-                extents.setdefault(axis, axis.extent)
-    return extents

@@ -42,7 +42,8 @@ class KernelMemory:
                 self._parameter(output, is_output=True)
 
     def _parameter(self, tensor: TensorView, is_output: bool) -> None:
-        buffer = Buffer(f"T{tensor.name}", tensor.dtype, MemoryType.global_, ZERO, tensor)
+        prefetch = self.indexer.scheduled[tensor].prefetch
+        buffer = Buffer(f"T{tensor.name}", tensor.dtype, MemoryType.global_, ZERO, tensor, prefetch)
         strides = self._tensor_strides(tensor, is_output)
         self._buffers[tensor], self._strides[tensor] = buffer, strides
         sizes = tuple(a.size if is_output else a.extent for a in tensor.axes)

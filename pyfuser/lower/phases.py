@@ -8,14 +8,14 @@ A tensor in registers that is read in a later phase moves to scratch memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ..analysis.mapping import consumers
 from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr
 from ..ir.scalars import ONE, ZERO, IntExpr
-from ..ir.schedule import MemoryType
+from ..ir.schedule import MemoryType, TensorSchedule
 from ..ir.vals import TensorView
 from .indexing import Indexer, forward
 
@@ -54,6 +54,14 @@ def _foreign_axes(
     return foreign
 
 
+def _make_visible(schedule: TensorSchedule, foreign: Collection[ParallelType]) -> None:
+    """Where a scheduler left a tensor in memory that its readers don't see, it moves out."""
+    if any(kind.is_grid for kind in foreign):
+        schedule.memory_type = MemoryType.global_
+    elif foreign and schedule.memory_type is MemoryType.local:
+        schedule.memory_type = MemoryType.shared
+
+
 def _check_visible(
     producer: TensorView, memory: MemoryType, foreign: Mapping[ParallelType, IterDomain]
 ) -> None:
@@ -86,6 +94,8 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
             if consumer not in structure.extents:
                 continue
             foreign = _foreign_axes(indexer, expr, producer, consumer)
+            if scheduled.scheduler != "user":
+                _make_visible(scheduled[producer], foreign)
             memory = scheduled[producer].memory_type
             _check_visible(producer, memory, foreign)
             # Without a loop over a grid axis a tensor in global memory is written by one block, and

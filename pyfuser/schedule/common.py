@@ -7,13 +7,16 @@ numbers of the iteration space.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers
+from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
+from ..ir.scalars import evaluate, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import parallelize_like
@@ -25,6 +28,27 @@ EXPENSIVE = frozenset(
     """acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv erfcinv lgamma log
     log10 log1p log2 sigmoid sin sinh silu tan tanh pow atan2 fmod remainder mod gcd""".split()  # noqa: SIM905
 )
+
+
+# How far ahead of reads in order to fetch, where data comes from memory.  Measured on a Zen 4: 4096
+# bytes gave 1.0 to 1.2 times the speed of none in add and sum over more than the caches hold;
+# 512 and 2048 less; from the caches it costs up to 20 %, so it is left out there.
+PREFETCH_BYTES = 4096
+
+
+def prefetch_distance(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> int:
+    """PREFETCH_BYTES where the leaves are more than half of the last cache, else 0."""
+    touched = sum(
+        evaluate(product(a.extent for a in leaf.axes), sizes) * size_in_bytes(leaf.dtype)
+        for leaf in leaves(fusion)
+    )
+    return PREFETCH_BYTES if touched > machine.l3_bytes // 2 else 0
+
+
+def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:
+    """Lets reads of all inputs fetch ahead."""
+    for tensor in scheduled.fusion.input_tensors:
+        scheduled[tensor].prefetch = distance
 
 
 def is_reduction(expr: Expr | None) -> bool:

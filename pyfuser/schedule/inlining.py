@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import axes_match
 from ..errors import ScheduleError, expected
@@ -75,8 +76,12 @@ class LoopSharing:
         """The extent of a loop: 1 while only broadcast axes share it."""
         found = self.extents.get(root)
         if found is None:
-            axis = self.scheduled[self.tensors[root[0]]].loop[root[1]]
+            tensor = self.tensors[root[0]]
+            axis = self.scheduled[tensor].loop[root[1]]
             found = ONE if axis.is_broadcast else axis.extent
+            # An output is materialised: its loops run over expanded axes in full.
+            if any(a.expanded_extent is not None for a in tensor.axes):
+                found = effective_extents(self.scheduled, tensor, {})[axis]
         return found
 
     def makes_cycle(self, tensor: TensorView, position: int) -> bool:

@@ -35,6 +35,8 @@ from .common import (
     merge_adjacent,
     merge_range,
     parallelize_positions,
+    prefetch_distance,
+    prefetch_inputs,
 )
 from .inlining import inline_most
 from .propagation import transform_like
@@ -47,12 +49,14 @@ class PointwiseParameters:
     unroll     vectors a step, written out; with a tile: vectors that share a cache line
     chunk      elements a task takes of the innermost range; 0: a task takes the whole row
     tile       rows a task takes when inputs are transposed; 0: none are
+    prefetch   bytes that reads fetch ahead
     """
 
     lanes: int
     unroll: int
     chunk: int
     tile: int = 0
+    prefetch: int = 0
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -118,10 +122,11 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Pointw
             # streams of memory are too many for the prefetchers.
             line = max(1, machine.cache_line_bytes // (lanes * facts.narrowest))
             return PointwiseParameters(lanes, line, 64 * lanes, lanes)
+    prefetch = prefetch_distance(fusion, sizes, machine)
     whole_rows = rows >= 4 * machine.cores
     if rows == 1 or (not whole_rows and columns > chunk):
-        return PointwiseParameters(lanes, facts.unroll, chunk)
-    return PointwiseParameters(lanes, facts.unroll, 0)
+        return PointwiseParameters(lanes, facts.unroll, chunk, prefetch=prefetch)
+    return PointwiseParameters(lanes, facts.unroll, 0, prefetch=prefetch)
 
 
 def transposed_inputs(
@@ -158,6 +163,7 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     assert isinstance(reference, TensorView)
     scheduled = ScheduledFusion(copy, scheduler="pointwise", parameters=parameters)
     fork_outputs(scheduled)
+    prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)
     own = scheduled[reference]
     own.loop = list(ordered_axes(reference))

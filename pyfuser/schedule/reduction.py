@@ -26,7 +26,15 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import Layouts, fork_outputs, merge_adjacent, parallelize_positions, reductions
+from .common import (
+    Layouts,
+    fork_outputs,
+    merge_adjacent,
+    parallelize_positions,
+    prefetch_distance,
+    prefetch_inputs,
+    reductions,
+)
 from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
@@ -40,6 +48,7 @@ class ReductionParameters:
     unroll     vectors (inner) or rows (outer) a step, written out
     block      columns a task takes (outer)
     parts      pieces that the reduced axes are cut into over the grid; 1: they are not
+    prefetch   bytes that reads fetch ahead
     """
 
     inner: bool
@@ -47,6 +56,7 @@ class ReductionParameters:
     unroll: int
     block: int
     parts: int
+    prefetch: int = 0
 
 
 def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], bool]:
@@ -80,19 +90,22 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Reduct
     facts = _facts(fusion)
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     lanes = machine.lanes(facts.bytes)
-    parts = 4 * machine.cores
+    parts = 2 * machine.cores  # more make more partial results, and gained nothing
+    prefetch = prefetch_distance(fusion, sizes, machine)
     enough_work = kept * reduced >= 64 << 10  # less is done before another thread has woken up
     if facts.inner:
         few = kept < 2 * machine.cores
         unroll = inner_unroll(reduced, lanes)
-        return ReductionParameters(True, lanes, unroll, 0, parts if few and enough_work else 1)
+        parts = parts if few and enough_work else 1
+        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch)
     # a power of two of columns whose results take at most half of the L1 cache
     most = min(machine.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
     block = lanes
     while block * 2 <= most:
         block *= 2
     few = kept < 2 * machine.cores * block
-    return ReductionParameters(False, lanes, 4, block, parts if few and enough_work else 1)
+    parts = parts if few and enough_work else 1
+    return ReductionParameters(False, lanes, 4, block, parts, prefetch)
 
 
 def inner_unroll(reduced: int, lanes: int, most: int = 8) -> int:
@@ -108,6 +121,7 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
     fork_outputs(scheduled)
+    prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)
     reference = reductions(copy)[0]
     if parameters.inner:

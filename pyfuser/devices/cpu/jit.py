@@ -110,8 +110,7 @@ def compile_module(
         # An object that doesn't link (another build of LLVM under the same version) is made again.
         with contextlib.suppress(CompilationError):
             return load_object(object_code)
-    with _lock:
-        module = _optimised(llvm_ir, passes, codegen_level)
+    with _lock, contextlib.closing(_optimised(llvm_ir, passes, codegen_level)) as module:
         _check_external_symbols(module)
         object_code = bytes(_target_machine(codegen_level).emit_object(module))
     if cache is not None:
@@ -149,8 +148,7 @@ def assembly(
     codegen_level: int = DEFAULT_CODEGEN_LEVEL,
 ) -> str:
     """The assembly text of what `compile_module` would make: for people (`show --stage asm`)."""
-    with _lock:
-        module = _optimised(llvm_ir, passes, codegen_level)
+    with _lock, contextlib.closing(_optimised(llvm_ir, passes, codegen_level)) as module:
         return str(_target_machine(codegen_level).emit_assembly(module))
 
 
@@ -181,15 +179,32 @@ def _host_key() -> tuple[str, str, str]:
 
 
 def _optimised(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> llvm.ModuleRef:
-    """Parse, verify, run the passes; each module in an LLVM context of its own, freed with it."""
+    """Parse, verify, run the passes; each module in an LLVM context of its own.
+
+    The caller closes the module: left to the garbage collector (an error's traceback can hold it in
+    a cycle), it may be freed after its context, which crashes.
+    """
+    module = None
     try:
         module = llvm.parse_assembly(llvm_ir, llvm.create_context())
         module.triple = _target().triple
         module.data_layout = _data_layout()
         module.verify()
     except RuntimeError as error:
+        if module is not None:
+            module.close()
         message = expected("compile_module", "valid LLVM IR", str(error).strip())
         raise CompilationError(message) from None
+    try:
+        _run_passes(module, passes, codegen_level)
+    except BaseException:
+        module.close()
+        raise
+    return module
+
+
+def _run_passes(module: llvm.ModuleRef, passes: Sequence[str], codegen_level: int) -> None:
+    """The passes, by llvmlite's names, in order."""
     if passes:
         manager = llvm.create_new_module_pass_manager()
         for name in passes:
@@ -199,7 +214,6 @@ def _optimised(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> llvm.
             add_pass()
         options = llvm.create_pipeline_tuning_options(0)
         manager.run(module, llvm.create_pass_builder(_target_machine(codegen_level), options))
-    return module
 
 
 def _check_external_symbols(module: llvm.ModuleRef) -> None:

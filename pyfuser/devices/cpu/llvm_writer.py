@@ -133,6 +133,14 @@ class FunctionWriter(InstructionWriter):
         """Loads; `align` in bytes; `suffix` is metadata (`, !alias.scope !1`)."""
         return self.instruction(type, f"load {type}, ptr {pointer.name}, align {align}{suffix}")
 
+    def prefetch(self, pointer: Value, distance: int) -> None:
+        """Fetches what is `distance` bytes behind an address into the second cache level."""
+        name = "llvm.prefetch.p0"
+        arguments = "ptr, i32 immarg, i32 immarg, i32 immarg"
+        self.declarations.setdefault(name, f"declare void @{name}({arguments})")
+        ahead = self.element_pointer(pointer, "i8", self.constant(distance, I64))
+        self.lines.append(f"  call void @{name}({ahead.typed}, i32 0, i32 2, i32 1)")
+
     def store(self, value: Value, pointer: Value, align: int, suffix: str = "") -> None:
         """Stores; `suffix` is metadata (`, !nontemporal !0`)."""
         self.lines.append(f"  store {value.typed}, ptr {pointer.name}, align {align}{suffix}")

@@ -155,6 +155,8 @@ class MemoryAccess:
             pointer = self._address(access, index)
             alignment = size_in_bytes(dtype)
             if active is None:
+                if access.buffer.prefetch:
+                    w.prefetch(pointer, access.buffer.prefetch)
                 value = w.load(type_, pointer, alignment)
             else:
                 value = w.masked_load(type_, pointer, active, alignment)

@@ -25,6 +25,11 @@ class CudaMachine:
     l2_bytes: int
     cache_line_bytes: int = 128
 
+    @property
+    def l3_bytes(self) -> int:
+        """The last cache, which is the second level."""
+        return self.l2_bytes
+
     def lanes(self, element_bytes: int) -> int:
         """Threads of a block, whatever the size of an element: they read side by side."""
         del element_bytes

@@ -1,0 +1,72 @@
+"""The documents say what is there: paths exist, options and commands are those of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+SOURCES = sorted((ROOT / "pyfuser").rglob("*.py"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    folders = "pyfuser|tests|docs|benchmarks|demo"
+    for path in re.findall(rf"(?<![\w/.])((?:{folders})/[\w/]*\w\.(?:py|md|txt|h))\b", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_readme_names_every_folder() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    packages = [p.parent for p in (ROOT / "pyfuser").glob("*/__init__.py")]
+    assert len(packages) > 8
+    for package in packages:
+        assert f"{package.name}/" in readme, package.name
+
+
+def test_the_options_are_those_of_the_code() -> None:
+    documented = set(
+        re.findall(
+            r"^(PYFUSER_\w+)=", (ROOT / "pyfuser/options.py").read_text("utf-8"), re.MULTILINE
+        )
+    )
+    read = {
+        name
+        for source in SOURCES
+        for name in re.findall(
+            r'environ(?:\.get\(|\[)\s*"(PYFUSER_\w+)"', source.read_text(encoding="utf-8")
+        )
+    }
+    assert documented == read
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_are_targets_of_the_makefile(document: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"(?m)(?:^|`)make ([a-z][\w-]*)", text):
+        assert target in targets, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_blocks_of_python_are_python(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        compile(block, document.name, "exec")
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    for source in SOURCES:
+        text = source.read_text(encoding="utf-8").strip()
+        assert not text or text.startswith('"""'), source.name
