@@ -86,8 +86,19 @@ def scalar_values(fusion: Fusion, inputs: Sequence[Input]) -> dict[Scalar, Pytho
     return binding.scalars
 
 
+@dataclass(slots=True)
+class _Where:
+    """How messages begin; only a message pays for the text."""
+
+    position: int
+    value: TensorView
+
+    def __str__(self) -> str:
+        return f"Expected input {self.position}, {self.value}, to"
+
+
 def _bind_tensor(binding: Binding, position: int, value: TensorView, given: Input) -> None:
-    where = f"Expected input {position}, {value}, to"
+    where = _Where(position, value)
     if not isinstance(given, torch.Tensor):
         raise InputError(f"{where} be an at::Tensor but got scalar {_number_text(given)}")
     try:
@@ -109,7 +120,7 @@ def _bind_tensor(binding: Binding, position: int, value: TensorView, given: Inpu
     _check_contiguity(where, value, given)
 
 
-def _bind_axis(binding: Binding, where: str, dim: int, axis: IterDomain, size: int) -> None:
+def _bind_axis(binding: Binding, where: _Where, dim: int, axis: IterDomain, size: int) -> None:
     extent = axis.size
     if isinstance(extent, Symbol):
         known = binding.sizes.setdefault(extent.name, size)
@@ -121,7 +132,7 @@ def _bind_axis(binding: Binding, where: str, dim: int, axis: IterDomain, size: i
         raise InputError(f"{where} be of size {known} in dimension {dim}, but got size {size}")
 
 
-def _check_contiguity(where: str, value: TensorView, given: torch.Tensor) -> None:
+def _check_contiguity(where: _Where, value: TensorView, given: torch.Tensor) -> None:
     """Every axis declared contiguous must have the stride of what is inside of it."""
     allocation = value.domain.allocated
     if given.numel() <= 1 or set(allocation) != set(value.axes):

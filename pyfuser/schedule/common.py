@@ -37,12 +37,12 @@ PREFETCH_BYTES = 4096
 
 
 def prefetch_distance(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> int:
-    """PREFETCH_BYTES where the leaves are more than half of the last cache, else 0."""
+    """PREFETCH_BYTES where the leaves are more than the last cache holds, else 0."""
     touched = sum(
         evaluate(product(a.extent for a in leaf.axes), sizes) * size_in_bytes(leaf.dtype)
         for leaf in leaves(fusion)
     )
-    return PREFETCH_BYTES if touched > machine.l3_bytes // 2 else 0
+    return PREFETCH_BYTES if touched > machine.l3_bytes else 0
 
 
 def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:

@@ -110,11 +110,11 @@ def _facts(fusion: Fusion) -> _Facts:
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> PointwiseParameters:
-    """Lanes of the machine's vectors; chunks of half the L1 cache, so that tasks are worth it."""
+    """Lanes of the machine's vectors; a task takes as much as the L1 cache holds."""
     facts = _facts(fusion)
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     lanes = machine.lanes(facts.bytes)
-    chunk = machine.l1_bytes // 2 // facts.bytes
+    chunk = machine.l1_bytes // facts.bytes
     if facts.turned is not None and columns >= lanes:
         size = evaluate(facts.turned, sizes)
         if size >= lanes:

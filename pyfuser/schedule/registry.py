@@ -9,6 +9,7 @@ reduction scheduler refuses whatever needs persistence, so normalizations fall t
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ class AutomaticScheduler:
         return self.refuse(examine(fusion), sizes)
 
     def _module(self) -> Any:
-        return importlib.import_module(f"{__package__}.{self.name}")
+        return _module_of(self.name)
 
     def heuristics(self, fusion: Fusion, sizes: Any, machine: Any) -> Parameters:
         """The decisions for these sizes on this machine."""
@@ -176,6 +177,11 @@ class AutomaticScheduler:
         """The loops that the parameters say."""
         scheduled: ScheduledFusion = self._module().schedule(fusion, parameters)
         return scheduled
+
+
+@functools.cache
+def _module_of(name: str) -> Any:
+    return importlib.import_module(f"{__package__}.{name}")
 
 
 SCHEDULERS: tuple[AutomaticScheduler, ...] = (
