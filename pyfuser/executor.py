@@ -79,7 +79,7 @@ class Executor:
         self.plans: dict[object, Plan] = {}
         self.programs: KernelCache[object, Program] = KernelCache(64)
         self.factories: KernelCache[object, PlanFactory] = KernelCache(256)
-        self.key = _key_function(fusion)
+        self.key, self.execute = _dispatch(fusion, self.plans, self._miss)
 
     @staticmethod
     def of_schedule(scheduled: ScheduledFusion) -> Executor:
@@ -88,21 +88,17 @@ class Executor:
         made._manual = scheduled
         return made
 
-    def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """The outputs.  InputError where the inputs don't fit the definition."""
-        try:
-            plan = self.plans.get(self.key(*inputs))
-        except (TypeError, AttributeError, RuntimeError):
-            bind(self.fusion, inputs)  # says what is wrong
-            raise
-        if plan is None:
-            plan = self.make_plan(inputs)
-        return plan(inputs)
+    def _miss(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """A call whose plan isn't there yet, or whose inputs don't fit the definition."""
+        return self.make_plan(inputs)(inputs)
 
     def make_plan(self, inputs: Sequence[Input]) -> Plan:
-        """Compiles what is missing and binds it to the sizes of these inputs."""
-        key = self.key(*inputs)
+        """Compiles what is missing and binds it to the sizes of these inputs.
+
+        InputError where the inputs don't fit the definition.
+        """
         binding = bind(self.fusion, inputs)
+        key = self.key(*inputs)
         sizes = dict(binding.sizes)
         program = self._program(inputs, sizes)
         _add_strides(program.fusion, inputs, sizes)
@@ -183,26 +179,49 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
     return tensor.is_neg() or tensor.is_conj()
 
 
-def _key_function(fusion: Fusion) -> Callable[..., object]:
-    """A function of the inputs that makes a call's key: generated, since it runs every time."""
+_DISPATCH = """
+def make(plans, miss):
+    def key({names}):
+        return ({key})
+    def execute(inputs):
+        try:
+            {unpack}
+            plan = plans[({key})]
+        except {errors}:
+            return miss(inputs)
+        return plan(inputs)
+    return key, execute
+"""
+
+
+def _dispatch(
+    fusion: Fusion, plans: dict[object, Plan], miss: Plan
+) -> tuple[Callable[..., object], Plan]:
+    """(key of the inputs, execute): generated, since they run in every call.
+
+    The key has what a plan depends on.  Strides of a contiguous tensor follow from its shape.
+    """
     names = [f"x{i}" for i in range(len(fusion.inputs))]
     parts = []
     for name, value in zip(names, fusion.inputs, strict=True):
         if isinstance(value, TensorView):
-            parts += [
-                f"{name}.shape",
-                f"{name}.stride()",
-                f"{name}.dtype",
-                f"{name}.device",
-                f"{name}.is_neg()",
-            ]
+            strides = f"{name}.is_contiguous() or {name}.stride()"
+            parts += [f"{name}.shape", strides, f"{name}.dtype", f"{name}.device"]
+            parts.append(f"{name}.is_neg()")
         elif value.dtype.name in ("Double", "Float"):
             parts.append(f"type({name})")
         else:
             parts += [f"type({name})", name]
-    source = f"lambda {', '.join(names)}: ({''.join(part + ', ' for part in parts)})"
-    function: Callable[..., object] = eval(source)  # generated from names and numbers only
-    return function
+    source = _DISPATCH.format(
+        names=", ".join(names),
+        key="".join(part + ", " for part in parts),
+        unpack="".join(name + ", " for name in names) + "= inputs" if names else "() = inputs",
+        errors="(KeyError, TypeError, ValueError, AttributeError, RuntimeError)",
+    )
+    namespace: dict[str, Any] = {}
+    exec(compile(source, "<pyfuser dispatch>", "exec"), namespace)  # names and numbers only
+    made: tuple[Callable[..., object], Plan] = namespace["make"](plans, miss)
+    return made
 
 
 def _add_strides(fusion: Fusion, inputs: Sequence[Input], sizes: dict[str, int]) -> None:
