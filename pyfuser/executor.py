@@ -186,10 +186,10 @@ def make(plans, miss):
     def execute(inputs):
         try:
             {unpack}
-            plan = plans[({key})]
+            plan = plans.get(({key}))
         except {errors}:
-            return miss(inputs)
-        return plan(inputs)
+            plan = None
+        return miss(inputs) if plan is None else plan(inputs)
     return key, execute
 """
 
@@ -216,7 +216,7 @@ def _dispatch(
         names=", ".join(names),
         key="".join(part + ", " for part in parts),
         unpack="".join(name + ", " for name in names) + "= inputs" if names else "() = inputs",
-        errors="(KeyError, TypeError, ValueError, AttributeError, RuntimeError)",
+        errors="(TypeError, ValueError, AttributeError, RuntimeError)",
     )
     namespace: dict[str, Any] = {}
     exec(compile(source, "<pyfuser dispatch>", "exec"), namespace)  # names and numbers only

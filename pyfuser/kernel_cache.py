@@ -66,6 +66,11 @@ class KernelCache(Generic[Key, Value]):
         self._lock = threading.Lock()
         _caches.add(self)
 
+    def values(self) -> list[Value]:
+        """The values that are there now, the least recently used first."""
+        with self._lock:
+            return list(self._values.values())
+
     def __len__(self) -> int:
         return len(self._values)
 

@@ -1,6 +1,7 @@
 """ScheduledFusion -> Kernel: the passes of lowering, in order.
 
-    grid reductions in two -> loop structure -> indices -> phases -> nests -> barriers -> peeling
+    grid reductions in two -> loop structure -> indices -> phases -> nests -> buffer reuse
+    -> barriers -> peeling
 
 Works on a copy of the scheduled fusion, so that the caller's handles stay valid.
 """
@@ -14,6 +15,7 @@ from ..ir.scalars import ONE, IntExpr, maximum
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .barriers import insert_barriers, written_by_some
+from .buffer_reuse import reuse_buffers
 from .checks import check_schedule, check_threads
 from .grid_reductions import split_grid_reductions
 from .indexing import Indexer
@@ -42,7 +44,7 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
     phases = []
     for number in range(max(phase_of.values(), default=-1) + 1):
         tensors = [t for t in structure.tensors if phase_of[t] == number]
-        body = builder.build(tensors)
+        body = reuse_buffers(builder.build(tensors))
         grid = _extents(structure, tensors, GRID)
         block = _extents(structure, tensors, BLOCK)
         check_threads(scheduled, block, {})

@@ -1,0 +1,61 @@
+"""Lets a buffer take over the memory of another that nobody reads any more.
+
+Stands behind the nests, whose order decides how long a buffer lives, and before the barriers, which
+then see that the memory is written again after it was read.  Only buffers of one body, kind, dtype
+and size are joined; registers of one element are left to the code generators.
+
+Before:  allocate T1[n]  T1 = ...  ... = T1  allocate T2[n]  T2 = ...  ... = T2
+After:   allocate T1[n]  T1 = ...  ... = T1  T1 = ...  ... = T1
+"""
+
+from __future__ import annotations
+
+from ..ir.kernel import Allocate, Buffer, For, Statement, accesses, walk
+from ..ir.scalars import ONE
+
+
+def reuse_buffers(body: list[Statement]) -> list[Statement]:
+    """The body with fewer allocations; accesses are changed in place."""
+    for statement in body:
+        if isinstance(statement, For):
+            statement.body = reuse_buffers(statement.body)
+    last_use = _last_uses(body)
+    free: list[Buffer] = []
+    kept: list[Statement] = []
+    for position, statement in enumerate(body):
+        if isinstance(statement, Allocate) and statement.buffer.size is not ONE:
+            old = next((b for b in free if _fits(b, statement.buffer)), None)
+            if old is not None:
+                free.remove(old)
+                _redirect(body, statement.buffer, old)
+                last_use[old] = last_use.pop(statement.buffer, position)
+                continue
+        kept.append(statement)
+        free += [b for b, last in last_use.items() if last == position and _is_own(b, body)]
+    return kept
+
+
+def _last_uses(body: list[Statement]) -> dict[Buffer, int]:
+    """The position of the last statement that touches each buffer."""
+    return {
+        access.buffer: position
+        for position, statement in enumerate(body)
+        for inner in walk([statement])
+        for access in accesses(inner)
+    }
+
+
+def _is_own(buffer: Buffer, body: list[Statement]) -> bool:
+    """True for buffers that this very body allocates."""
+    return any(isinstance(s, Allocate) and s.buffer is buffer for s in body)
+
+
+def _fits(old: Buffer, new: Buffer) -> bool:
+    return (old.memory, old.dtype, old.size) == (new.memory, new.dtype, new.size)
+
+
+def _redirect(body: list[Statement], new: Buffer, old: Buffer) -> None:
+    for statement in walk(body):
+        for access in accesses(statement):
+            if access.buffer is new:
+                access.buffer = old
