@@ -35,23 +35,27 @@ golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read th
 bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-bench-gpu: $(STAMP) ## the same kernels on an NVIDIA GPU
+bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
+gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they skip where there is none
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
 show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu]
+	$(if $(FILE),,$(error show: expected a script, got none: make show FILE=docs/examples/softmax.py))
 	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE))
 
 clean: ## remove what `make` made, the environment included
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # torch comes first and by its exact version, so that nothing else decides which one is installed.
+# editable_mode=compat puts this folder on the path: scripts anywhere then import pyfuser from it, and not an
+# empty package after a folder of that name beside them.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pyfuser: expected Python 3.11 or newer, got `$(PYTHON) --version`; make PYTHON=python3.12 ..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/python -m pip install --quiet -e '.[dev,cuda,bench]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[dev,cuda,bench]' -c constraints.txt \
+		--config-settings editable_mode=compat
 	@touch $@

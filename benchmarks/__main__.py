@@ -4,6 +4,8 @@ Each part runs in a process of its own: `fresh` with the memory allocator as the
 up, `warm` with glibc told to keep freed blocks, so that nobody pays for page faults.  A whole run
 writes results/*.json and the tables of README.md; a run of a part (`--cases softmax --sizes
 4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write`.
+The files and tables are the CPU's: a run with `--device cuda` prints and never writes.  Fusions of
+CUDA tensors run through torch for now, so such a run measures that.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from . import kernels, overhead, report
@@ -35,15 +38,20 @@ def main() -> int:
     arguments = _arguments()
     if arguments.child:
         return _child(arguments)
+    if complaint := _complaint(arguments):
+        print(complaint, file=sys.stderr)
+        return 2
+    on_cpu = arguments.device == "cpu"
     whole = not (arguments.cases or arguments.sizes or arguments.dtypes or arguments.mode)
-    parts = [arguments.mode] if arguments.mode else list(PARTS)
+    write = on_cpu and (whole or arguments.write)
+    parts = [arguments.mode] if arguments.mode else list(PARTS if on_cpu else MODES)
     results = Path(arguments.results) if arguments.results else report.FOLDER / "results"
     with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as scratch:
-        target = results if whole or arguments.write else Path(scratch)
+        target = results if write else Path(scratch)
         target.mkdir(parents=True, exist_ok=True)
-        codes = [_run_part(part, target, scratch) for part in parts]
+        codes = [_run_part(part, target, scratch, strict=on_cpu) for part in parts]
         _show(parts, target)
-        if whole or arguments.write:
+        if write:
             _write_readme(results)
     return max(codes)
 
@@ -54,23 +62,47 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="*", default=[], help="ROWSxCOLUMNS")
     parser.add_argument("--dtypes", nargs="*", default=[], choices=tuple(DTYPES))
     parser.add_argument("--mode", choices=PARTS, help="one part only")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="cpu, or cuda: fusions of CUDA tensors run through torch for now; prints only",
+    )
     parser.add_argument("--seconds", type=float, default=0.25, help="per contestant and row")
     parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--write", action="store_true", help="write files even for a part")
+    parser.add_argument(
+        "--write", action="store_true", help="write files even for a part (CPU only)"
+    )
     parser.add_argument("--results", help="folder of the JSON files")
     parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _run_part(part: str, target: Path, scratch: str) -> int:
+def _complaint(arguments: argparse.Namespace) -> str | None:
+    """What is wrong with the device, in a line; None where nothing is."""
+    device = arguments.device
+    if device == "cpu":
+        return None
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        kind = ""
+    if kind != "cuda":
+        return f"benchmarks: expected the device cpu or cuda, got {device}"
+    if not torch.cuda.is_available():
+        return f"benchmarks: expected a device that torch sees, got {device}; there is no GPU here"
+    if arguments.mode == "overhead":
+        return f"benchmarks: expected --mode fresh or warm on {device}, got overhead"
+    return None
+
+
+def _run_part(part: str, target: Path, scratch: str, strict: bool) -> int:
     """The part in a process of its own; both modes share Inductor's cache, which starts empty."""
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(Path(scratch) / "inductor"),
         "PYFUSER_CACHE_DIR": str(Path(scratch) / "pyfuser"),
-        # A kernel that fails to compile must not be measured as torch.
-        "PYFUSER_STRICT": "1",
+        # A kernel that fails to compile must not be measured as torch, where there are kernels.
+        "PYFUSER_STRICT": "1" if strict else "0",
         **(_KEEP_FREED_BLOCKS if part == "warm" else {}),
     }
     command = [sys.executable, "-m", "benchmarks", *sys.argv[1:]]

@@ -7,6 +7,7 @@ worked, 1 when it found something wrong, 2 for arguments that make no sense.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,17 @@ from .command_line import doctor, operations, show
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; `arguments` are those of the process unless given.  Returns its status."""
     parsed = _parser().parse_args(arguments)
+    try:
+        status = _run(parsed)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _run(parsed: argparse.Namespace) -> int:
     if parsed.command == "show":
         return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments)
     if parsed.command == "ops":
@@ -31,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("arguments", nargs="*", help="arguments of the script")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
-    table = commands.add_parser("ops", help="print the op table")
+    table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")
     return parser

@@ -18,8 +18,8 @@ from . import fallback
 from .analysis.layouts import layout_of
 from .compiler import Part, Program, compile_program, compile_scheduled_program, prepare
 from .devices.registry import Binding, BuiltKernel, device
-from .dtypes import to_torch
-from .errors import InternalError, expected
+from .dtypes import FLOATING, to_torch
+from .errors import InputError, InternalError, expected
 from .ir.domains import IterDomain
 from .ir.exprs import Expr
 from .ir.fusion import Fusion
@@ -139,6 +139,9 @@ class Executor:
         kind = next((x.device.type for x in tensors if x.dim()), None)
         if kind is None:
             kind = (tensors[0].device if tensors else torch.get_default_device()).type
+        stray = next((x.device for x in tensors if x.device.type != kind), None)
+        if stray is not None:
+            raise InputError(expected("execute", f"all tensors on {kind}", f"one on {stray}"))
         if self._manual is not None:
             manual = self._manual
             return self.programs.get_or_create(
@@ -208,7 +211,7 @@ def _dispatch(
             strides = f"{name}.is_contiguous() or {name}.stride()"
             parts += [f"{name}.shape", strides, f"{name}.dtype", f"{name}.device"]
             parts.append(f"{name}.is_neg()")
-        elif value.dtype.name in ("Double", "Float"):
+        elif value.dtype in FLOATING:
             parts.append(f"type({name})")
         else:
             parts += [f"type({name})", name]
@@ -376,7 +379,9 @@ class PlanFactory:
             inputs.append(self._known(value, local))
         outputs = [f"t{t.name}" for t in part.segment.outputs]
         joined = "".join(f"{name}, " for name in outputs)
-        runs_views = part.segment.scheduler == "no_op"
+        # a view of an input that is updated afterwards would show the update
+        updated = set(self.program.fusion.aliases.values())
+        runs_views = part.segment.scheduler == "no_op" and updated.isdisjoint(part.segment.inputs)
         w.constants[f"run{number}"] = fallback.run_views if runs_views else fallback.run
         w.body.append(f"{joined}= run{number}(fusion{number}, [{', '.join(inputs)}])")
         local.update(zip(part.segment.outputs, outputs, strict=True))
@@ -390,13 +395,19 @@ class PlanFactory:
 
     def _write_results(self, local: dict[Val, str]) -> None:
         w, fusion = self.writer, self.program.fusion
+        updated = set(fusion.aliases.values())
+        sources = dict(local)
+        for output in fusion.aliases:
+            if output in updated:  # two inputs that swap: what is copied must be as it was
+                sources[output] = f"{local[output]}_before"
+                w.body.append(f"{sources[output]} = {local[output]}.clone()")
         for output, target in fusion.aliases.items():
-            w.body.append(f"{local[target]}.copy_({local[output]})")
-        results = []
-        for output in fusion.outputs:
-            if output in fusion.hidden_outputs:
-                continue
-            results.append(local[fusion.aliases.get(output, output)])
+            w.body.append(f"{local[target]}.copy_({sources[output]})")
+        results = [
+            local[fusion.aliases.get(output, output)]
+            for output in fusion.outputs
+            if output not in fusion.hidden_outputs
+        ]
         w.body.append(f"return [{', '.join(results)}]")
 
 
@@ -420,11 +431,7 @@ def _dense_strides(
 
 def _dynamic_scalars(fusion: Fusion) -> set[int]:
     """The names of scalars that change from call to call: floating inputs and what follows."""
-    dynamic = {
-        v.name
-        for v in fusion.inputs
-        if isinstance(v, Scalar) and v.dtype.name in ("Double", "Float")
-    }
+    dynamic = {v.name for v in fusion.inputs if isinstance(v, Scalar) and v.dtype in FLOATING}
     for expr in fusion.exprs:
         if isinstance(expr.output, Scalar) and _reads(expr, dynamic):
             dynamic.add(expr.output.name)

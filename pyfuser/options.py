@@ -10,8 +10,14 @@ PYFUSER_POOL_BYTES=N        most bytes of freed memory that the CPU memory pool 
 
 from __future__ import annotations
 
+import functools
 import os
+import warnings
 from pathlib import Path
+
+_STAGES = frozenset(
+    ("fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx")
+)
 
 
 def strict() -> bool:
@@ -20,8 +26,18 @@ def strict() -> bool:
 
 
 def dump_stages() -> frozenset[str]:
-    """The stages to print, from PYFUSER_DUMP."""
-    return frozenset(filter(None, os.environ.get("PYFUSER_DUMP", "").split(",")))
+    """The stages to print, from PYFUSER_DUMP; warns once of a name that is none."""
+    return _stages(os.environ.get("PYFUSER_DUMP", ""))
+
+
+@functools.cache
+def _stages(text: str) -> frozenset[str]:
+    """The names in `text`; remembered, so that each text is complained about once."""
+    names = frozenset(filter(None, map(str.strip, text.split(","))))
+    for name in sorted(names - _STAGES):
+        known = ", ".join(sorted(_STAGES))
+        warnings.warn(f"PYFUSER_DUMP: expected some of {known}, got {name}", stacklevel=3)
+    return names
 
 
 def cache_directory() -> Path | None:

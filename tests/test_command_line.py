@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from pyfuser import options
 from pyfuser.__main__ import main
-from pyfuser.command_line import doctor, show
+from pyfuser.command_line import doctor, operations, show
+from pyfuser.devices.cuda import nvrtc
 from pyfuser.ops.table import OPS, REDUCTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,17 +143,63 @@ def test_show_says_that_a_script_defines_no_fusion(
     assert "expected a FusionDefinition in" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_show_refuses_a_stage_that_the_device_does_not_have(
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--stage", "cuda"], "for cpu, got cuda; add --device sm_90"),
+        (["--stage", "llvm", "--device", "sm_90"], "for sm_90, got llvm; leave --device out"),
+    ],
+)
+def test_show_refuses_a_stage_that_the_device_does_not_have_before_it_runs_the_script(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", script(tmp_path, "1 / 0"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("show: expected one of fusion, ")
+    assert error.strip().endswith(message)
+
+
+def test_show_refuses_an_architecture_that_there_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["show", script(tmp_path, DEFINE), "--stage", "cuda"]) == 1
-    assert "show: expected one of fusion, " in capsys.readouterr().err
+    if not nvrtc.is_available():
+        pytest.skip("without NVRTC nothing says which architectures there are")
+    assert main(["show", script(tmp_path, "1 / 0"), "--device", "sm_12345"]) == 2
+    assert capsys.readouterr().err.startswith("show: expected the device cpu or one of sm_")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pyfuser", "ops", "--markdown"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+def test_an_unknown_stage_to_dump_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_DUMP", "kernel,kernels")
+    options._stages.cache_clear()
+    with pytest.warns(UserWarning, match="PYFUSER_DUMP: expected some of .*, got kernels"):
+        assert "kernel" in options.dump_stages()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options.dump_stages()
+
+
+def test_the_stages_to_dump_are_those_of_show() -> None:
+    assert frozenset(show.STAGES) == options._STAGES
 
 
 def test_ops_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "--markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for name in (*OPS, *REDUCTIONS):
+    for name in (*OPS, *REDUCTIONS, *operations.shape_functions()):
         assert any(line.startswith(f"| `{name}` |") for line in lines)
 
 
@@ -159,6 +208,9 @@ def test_ops_prints_tables_for_a_terminal(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert f"{len(OPS)} pointwise ops" in out
     assert f"{len(REDUCTIONS)} reductions" in out
+    words = out.split()
+    for name in (*OPS, *REDUCTIONS, "var_mean", "welford", "broadcast_in_dim"):
+        assert name in words
 
 
 def test_doctor_finds_versions_and_the_cache(

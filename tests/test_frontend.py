@@ -208,11 +208,52 @@ def test_operations_take_the_interface_names() -> None:
         fd.ops.sub(lhs=x, rhs=1)
         with pytest.raises(DefinitionError, match="sub: expected operands"):
             fd.ops.sub(x, right=1)
-        with pytest.raises(UnsupportedError, match="matmul: expected an operation"):
+        with pytest.raises(
+            UnsupportedError, match="matmul: not supported yet; compute it with torch"
+        ):
             fd.ops.matmul(x, x)
         with pytest.raises(AttributeError, match="ops: expected the name of an operation"):
             fd.ops.no_such_operation  # noqa: B018
         assert set(dir(fd.ops)) >= {"add", "sum", "reshape"}
+
+
+def test_unknown_operations_suggest_near_names() -> None:
+    with FusionDefinition() as fd:
+        with pytest.raises(AttributeError, match="'mean'; did you mean var_mean.* `pyfuser ops`"):
+            fd.ops.mean  # noqa: B018
+        with pytest.raises(AttributeError, match="'qqqq'; `pyfuser ops` lists all"):
+            fd.ops.qqqq  # noqa: B018
+
+
+def test_dtypes_are_checked_at_the_call() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        for name, call in {
+            "define_tensor": lambda: fd.define_tensor([-1], dtype=torch.float16),
+            "define_scalar": lambda: fd.define_scalar(torch.float16),
+            "define_scalar ": lambda: fd.define_scalar(1.0, torch.float16),
+            "cast": lambda: fd.ops.cast(x, torch.float16),
+            "sum": lambda: fd.ops.sum(x, [0], dtype=torch.float16),
+            "prod": lambda: fd.ops.prod(x, torch.float16),
+            "full": lambda: fd.ops.full([2], 1.0, torch.float16),
+            "iota": lambda: fd.ops.iota(2, dtype=torch.float16),
+        }.items():
+            what = f"{name.strip()}: expected a DataType, got torch.float16; did you mean"
+            with pytest.raises(DefinitionError, match=f"{what} DataType.Half"):
+                call()
+        with pytest.raises(DefinitionError, match="cast: expected a DataType, got 'Half'$"):
+            fd.ops.cast(x, "Half")
+
+
+def test_memory_and_parallel_types_are_checked_at_the_call() -> None:
+    with FusionDefinition() as fd:
+        y = fd.ops.exp(fd.define_tensor([-1]))
+        with pytest.raises(ScheduleError, match="did you mean MemoryType.shared"):
+            y.set_memory_type("shared")
+        with pytest.raises(ScheduleError, match="did you mean ParallelType.grid_x"):
+            y.axis(0).parallelize("grid_x")
+        with pytest.raises(ScheduleError, match="parallelize: expected a ParallelType, got 3$"):
+            y.axis(0).parallelize(3)
 
 
 def test_packages_carry_the_interface_functions() -> None:
@@ -256,6 +297,45 @@ def test_nested_inputs_are_flattened() -> None:
     assert torch.equal(fd.execute([[x, (2.0,)]])[0], x * 2)
     with pytest.raises(InputError, match="expected 2 inputs, got 1"):
         fd.execute([x])
+
+
+def test_one_tensor_is_no_list_of_inputs() -> None:
+    fd, x = doubled(), torch.ones(2, 3)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"got a tensor; write fd.execute\(\[x\]\)"):
+            fd.execute(x)
+        fd.execute([x])
+    with pytest.raises(InputError, match=r"write fd.manual_execute\(\[x\]\)"):
+        doubled().manual_execute(x)
+
+
+def test_inputs_of_other_kinds_are_named_and_not_printed() -> None:
+    fd, x = doubled(), torch.ones(2, 3)
+    for given, message in (
+        (x.numpy(), "at::Tensor but got a numpy.ndarray$"),
+        ("x", "at::Tensor but got a str$"),
+        (x.to_sparse(), "got layout torch.sparse_coo$"),
+        (x.to("meta"), "got a meta tensor$"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fd.execute([given])
+
+
+def test_a_fusion_is_fixed_once_it_was_executed() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        y = fd.ops.exp(x)
+        fd.add_output(y)
+        fd.execute([torch.ones(3)])
+        for call in (
+            lambda: fd.ops.neg(x),
+            lambda: fd.define_tensor([-1]),
+            lambda: fd.define_scalar(2.0),
+            lambda: fd.add_output(x),
+        ):
+            with pytest.raises(DefinitionError, match="the fusion was executed already"):
+                call()
+    assert len(fd.fusion.inputs()) == len(fd.fusion.outputs()) == 1
 
 
 def test_definition_errors_of_execute() -> None:

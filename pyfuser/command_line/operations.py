@@ -1,15 +1,23 @@
-"""`ops`: prints the op table, the source of builders, code generators and tests.
+"""`ops`: prints what a fusion can be made of: the op table, and the functions beside it.
 
-Turns `pyfuser.ops.table` into tables for a terminal, or into Markdown for the documents.
+Turns `pyfuser.ops.table`, the source of builders, code generators and tests, into tables for a
+terminal, or into Markdown for the documents; the functions of shape and moments (broadcast, var)
+are those of `fd.ops` that no row of the table makes.  Invariant: a name is never cut.
 """
 
 from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..frontend.ops import FUNCTIONS
+from ..ops.builders import UNSUPPORTED
 from ..ops.dtype_rules import DtypeRule
 from ..ops.op import Op
 from ..ops.table import OPS, REDUCTIONS, markdown_table
@@ -19,20 +27,26 @@ def run(markdown: bool) -> int:
     """Prints the table; as Markdown where asked for."""
     if markdown:
         print(markdown_table(), end="")
+        print("\n| function | meaning |\n|---|---|")
+        for name, function in shape_functions().items():
+            print(f"| `{name}` | {_signature(function)}: {inspect.getdoc(function)} |")
         return 0
     console = Console()
     console.print(pointwise_table())
     console.print(rule_table())
     console.print(reduction_table())
+    console.print(function_table())
     return 0
 
 
 def pointwise_table() -> Table:
     """Every pointwise op: its meaning, dtype rule, spelling and accuracy in ulp."""
     table = Table(title=f"{len(OPS)} pointwise ops", box=box.SIMPLE_HEAD)
+    longest = max(map(len, OPS))
     for heading in ("op", "n", "meaning", "dtypes", "computed by", "ulp32", "ulp64"):
         numeric = heading.startswith(("ulp", "n"))
-        table.add_column(heading, justify="right" if numeric else "left")
+        width = longest if heading == "op" else None
+        table.add_column(heading, justify="right" if numeric else "left", min_width=width)
     for op in OPS.values():
         table.add_row(
             f"[bold]{op.name}[/bold]",
@@ -61,6 +75,29 @@ def reduction_table() -> Table:
     for reduction in REDUCTIONS.values():
         table.add_row(f"[bold]{reduction.name}[/bold]", escape(reduction.doc), reduction.combine)
     return table
+
+
+def shape_functions() -> dict[str, Callable[..., Any]]:
+    """The functions of `fd.ops` that are no rows: shapes, layouts, sizes and moments."""
+    rows = {*OPS, *REDUCTIONS, *UNSUPPORTED}
+    return {name: function for name, function in FUNCTIONS.items() if name not in rows}
+
+
+def function_table() -> Table:
+    """Every function of shape and moments: its arguments and its meaning."""
+    functions = shape_functions()
+    table = Table(title=f"{len(functions)} functions of shape and moments", box=box.SIMPLE_HEAD)
+    table.add_column("function", min_width=max(map(len, functions)))
+    table.add_column("arguments")
+    table.add_column("meaning")
+    for name, function in functions.items():
+        doc = inspect.getdoc(function) or ""
+        table.add_row(f"[bold]{name}[/bold]", escape(_signature(function)), escape(doc))
+    return table
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    return f"({', '.join(inspect.signature(function).parameters)})"
 
 
 def _rule_name(rule: DtypeRule) -> str:

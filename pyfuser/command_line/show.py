@@ -24,6 +24,7 @@ from rich.syntax import Syntax
 
 from .. import compiler
 from ..analysis.layouts import layout_of
+from ..devices.cuda import nvrtc
 from ..dtypes import is_floating, to_torch
 from ..errors import DefinitionError, PyfuserError, expected
 from ..frontend.definition import FusionDefinition
@@ -37,6 +38,9 @@ from .targets import target_of
 STAGES = (
     "fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"
 )  # fmt: skip
+# The stages that only one kind of device has; the others are everybody's.
+_CPU_STAGES = ("llvm", "asm")
+_CUDA_STAGES = ("cuda", "ptx")
 _LANGUAGES = {"fusion": "python", "llvm": "llvm", "asm": "gas", "cuda": "cuda", "ptx": "ptx"}
 # A size that the definition leaves open; small, and not a multiple of any vector's width.
 _MADE_UP_SIZE = 100
@@ -73,8 +77,8 @@ class _Recorder:
 def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()) -> int:
     """Prints the stages (all, or `stage`) of the fusions of the script `file` for `device`."""
     errors = Console(stderr=True, highlight=False)
-    if device != "cpu" and not re.fullmatch(r"sm_\d+[af]?", device):
-        errors.print(expected("show", "the device cpu or sm_NN", device))
+    if complaint := _complaint(device, stage):
+        errors.print(complaint, markup=False, soft_wrap=True)
         return 2
     if not Path(file).is_file():
         errors.print(expected("show", "a script", file))
@@ -90,6 +94,26 @@ def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()
         errors.print(str(error), markup=False)
         return 1
     return 0
+
+
+def _complaint(device: str, stage: str | None) -> str | None:
+    """What is wrong with the arguments, before the script runs; None where nothing is."""
+    if device != "cpu":
+        if not re.fullmatch(r"sm_\d+[af]?", device):
+            return expected("show", "the device cpu or sm_NN", device)
+        # Without NVRTC only PTX is out of reach, and nothing says which architectures there are.
+        known = nvrtc.supported_architectures() if nvrtc.is_available() else ()
+        if known and device.rstrip("af") not in known:
+            return expected("show", f"the device cpu or one of {', '.join(known)}", device)
+    missing, hint = (
+        (_CUDA_STAGES, "add --device sm_90")
+        if device == "cpu"
+        else (_CPU_STAGES, "leave --device out")
+    )
+    if stage in missing:
+        stages = ", ".join(name for name in STAGES if name not in missing)
+        return expected("show", f"one of {stages} for {device}", stage, hint)
+    return None
 
 
 def record(file: str, arguments: Sequence[str] = ()) -> list[Recorded]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from ..dtypes import DataType, of_python_value
 from ..errors import DefinitionError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
 from ..ir.scalars import ONE, Integer
 from ..ir.vals import PythonNumber, Scalar
-from ..ops.pointwise import constant
+from ..ops.pointwise import constant, require_dtype
 from .fusion import Fusion
-from .guard import active_fusion
+from .guard import fusion_to_define
 from .tensor_view import TensorView
 
 Contiguity = Sequence[bool | None] | bool
@@ -119,7 +121,8 @@ def _define_shaped(
     is_cpu: bool = False,
     stride_order: Sequence[int] = (),
 ) -> TensorView:
-    fusion = active_fusion("define_tensor")
+    fusion = fusion_to_define("define_tensor")
+    require_dtype("define_tensor", dtype)
     rank = len(shape)
     _checked_shape(shape)
     order = _wrapped_order(stride_order, rank)
@@ -175,7 +178,10 @@ def define_scalar(
 
     A constant's dtype is that of the Python number unless it is given.
     """
-    graph = active_fusion("define_scalar").graph
+    graph = fusion_to_define("define_scalar").graph
+    for given in (dtype, value):
+        if given is dtype is not None or isinstance(given, torch.dtype):
+            require_dtype("define_scalar", given)
     if isinstance(value, DataType):
         return graph.new_scalar(value)
     if value is None:

@@ -30,6 +30,7 @@ from .executors import (
     check_device,
     flattened,
     is_nested,
+    require_list,
 )
 from .fusion import Fusion
 from .guard import FusionGuard
@@ -160,12 +161,14 @@ class FusionDefinition:
         run = self._run
         is_plain = device is None and not (save_repro_inputs or _enable_options or _disable_options)
         if run is None or not is_plain:
+            require_list(inputs)
             run = self._prepare(device, _enable_options, _disable_options)
             if save_repro_inputs:
                 self._repro_inputs = repro.descriptions(flattened(inputs))
         try:
             return run(inputs)
         except (InputError, AttributeError, TypeError):
+            require_list(inputs)
             # Nested inputs are rare: whoever passes flat ones doesn't pay for looking.
             if not is_nested(inputs):
                 raise
@@ -194,6 +197,7 @@ class FusionDefinition:
         assert "fec" not in self.__dict__, (
             "FusionExecutorCache already exists! Use execute() to execute the fusion."
         )
+        require_list(inputs, "manual_execute")
         params = HeuristicParams() if heuristic_params is None else heuristic_params
         if "ke" not in self.__dict__:
             self.ke = KernelExecutor()
@@ -201,6 +205,7 @@ class FusionDefinition:
             self.ke.compile(
                 self.fusion, inputs, params.lparams, params.cparams, params.scheduler_type
             )
+        self.fusion.is_executed = True
         return self.ke.run(inputs, params.lparams, params.cparams)
 
     # -- checking and reporting

@@ -36,6 +36,13 @@ def flattened(inputs: Sequence[Any]) -> list[Input]:
     return flat
 
 
+def require_list(inputs: object, operation: str = "execute") -> None:
+    """InputError where one tensor is given for the list of inputs."""
+    if isinstance(inputs, torch.Tensor):
+        hint = f"write fd.{operation}([x])"
+        raise InputError(expected(operation, "a list of inputs", "a tensor", hint))
+
+
 def is_nested(inputs: Sequence[Any]) -> bool:
     """True when an input is itself a list or tuple of inputs."""
     return any(isinstance(value, (list, tuple)) for value in inputs)
@@ -55,6 +62,7 @@ class FusionExecutorCache:
             from ..interface import CompiledFusion
 
             self._engine = CompiledFusion(self._fusion.definition)
+            self._fusion.is_executed = True
         return self._engine
 
     def fusion(self) -> Fusion:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..errors import DefinitionError, expected
 from ..ir import fusion as ir
 from ..ir import text
 from ..ir.schedule import ScheduledFusion
@@ -64,6 +65,15 @@ class Fusion:
 
     def __init__(self) -> None:
         self.graph = DefinedFusion()
+        self.is_executed = False
+
+    def require_open(self, operation: str) -> None:
+        """DefinitionError once the fusion was executed: what runs wouldn't see a change."""
+        if self.is_executed:
+            hint = "the fusion was executed already, define a new one"
+            raise DefinitionError(
+                expected(operation, "a fusion that can change", "a fixed one", hint)
+            )
 
     @property
     def user_schedule(self) -> ScheduledFusion:
@@ -92,10 +102,12 @@ class Fusion:
 
     def add_input(self, value: Val) -> None:
         """Declares the next input."""
+        self.require_open("add_input")
         self.graph.add_input(value)
 
     def add_output(self, value: Val, alias_input: Val | None = None) -> None:
         """Declares an output; with `alias_input` it updates that input and isn't returned."""
+        self.require_open("add_output")
         self.graph.add_output(value, alias_input)
 
     def print_math(self, from_outputs_only: bool = True) -> str:

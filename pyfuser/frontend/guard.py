@@ -54,3 +54,10 @@ def active_fusion(operation: str) -> Fusion:
         hint = "use `with FusionDefinition() as fd:`"
         raise DefinitionError(expected(operation, "an active FusionGuard", "none", hint))
     return _active.stack[-1][1]
+
+
+def fusion_to_define(operation: str) -> Fusion:
+    """The active fusion, for what adds to it; DefinitionError once it was executed."""
+    fusion = active_fusion(operation)
+    fusion.require_open(operation)
+    return fusion

@@ -7,14 +7,25 @@ noun are equal.  `type(handle)` is the interface's class: Split, Merge, Broadcas
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING, cast
 
 from ..dtypes import DataType
+from ..errors import ScheduleError, expected
 from ..ir import domains, exprs, vals
 from ..ir.domains import ParallelType
 
 if TYPE_CHECKING:
     from ..ir.fusion import Fusion
+
+
+def require_member(operation: str, kind: type[enum.Enum], given: object) -> None:
+    """ScheduleError where a string or something else is given for a member of an enum."""
+    if isinstance(given, kind):
+        return
+    is_name = isinstance(given, str) and given in kind.__members__
+    hint = f"did you mean {kind.__name__}.{given}?" if is_name else ""
+    raise ScheduleError(expected(operation, f"a {kind.__name__}", repr(given), hint))
 
 
 class IterDomain:
@@ -36,6 +47,7 @@ class IterDomain:
 
     def parallelize(self, parallel_type: ParallelType) -> None:
         """Says how the axis' loop runs."""
+        require_member("parallelize", ParallelType, parallel_type)
         self._axis.parallel_type = parallel_type
 
     def definition(self) -> Split | Merge | domains.Swizzle | None:

@@ -7,15 +7,19 @@ one, else a scalar.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from ..dtypes import DataType
 from ..errors import DefinitionError, expected
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from ..ops import builders
+from ..ops.pointwise import require_dtype
 from ..ops.table import OPS, REDUCTIONS
-from .guard import active_fusion
+from .guard import fusion_to_define
 
 Dims = int | Sequence[int] | None
 Shape = Sequence[int | Scalar]
@@ -23,43 +27,44 @@ Shape = Sequence[int | Scalar]
 
 def cast(arg: Val | PythonNumber, dtype: DataType) -> Val:
     """The operand converted to `dtype`."""
-    return builders.cast(active_fusion("cast").graph, arg, dtype)
+    return builders.cast(fusion_to_define("cast").graph, arg, dtype)
 
 
 def broadcast(arg: Val, is_broadcast_dim: Sequence[bool]) -> TensorView:
     """New axes of size 1 where `is_broadcast_dim` is True."""
-    return builders.broadcast(active_fusion("broadcast").graph, arg, is_broadcast_dim)
+    return builders.broadcast(fusion_to_define("broadcast").graph, arg, is_broadcast_dim)
 
 
 def broadcast_in_dim(arg: Val, shape: Shape, broadcast_dims: Sequence[int]) -> TensorView:
     """A tensor of this shape, with dimension i of `arg` at `broadcast_dims[i]`."""
-    graph = active_fusion("broadcast_in_dim").graph
+    graph = fusion_to_define("broadcast_in_dim").graph
     return builders.broadcast_in_dim(graph, arg, shape, broadcast_dims)
 
 
 def expand(arg: Val, shape: Shape) -> TensorView:
     """Axes of size 1 repeated to this shape; -1 keeps a size."""
-    return builders.expand(active_fusion("expand").graph, arg, shape)
+    return builders.expand(fusion_to_define("expand").graph, arg, shape)
 
 
 def permute(arg: Val, dims: Sequence[int]) -> TensorView:
     """Dimension i of the result is dimension `dims[i]`."""
-    return builders.permute(active_fusion("permute").graph, arg, dims)
+    return builders.permute(fusion_to_define("permute").graph, arg, dims)
 
 
 def squeeze(arg: Val, dims: Sequence[int], squeeze_expanded: bool = False) -> TensorView:
     """The tensor without these dimensions of size 1."""
-    return builders.squeeze(active_fusion("squeeze").graph, arg, dims, squeeze_expanded)
+    return builders.squeeze(fusion_to_define("squeeze").graph, arg, dims, squeeze_expanded)
 
 
 def reshape(arg: Val, new_shape: Shape) -> TensorView:
     """The same elements under another shape; one size may be -1."""
-    return builders.reshape(active_fusion("reshape").graph, arg, new_shape)
+    return builders.reshape(fusion_to_define("reshape").graph, arg, new_shape)
 
 
 def full(shape: Shape, fill_value: Val | PythonNumber, dtype: DataType) -> TensorView:
     """A tensor filled with one value."""
-    return builders.full(active_fusion("full").graph, shape, fill_value, dtype)
+    require_dtype("full", dtype)
+    return builders.full(fusion_to_define("full").graph, shape, fill_value, dtype)
 
 
 def iota(
@@ -69,41 +74,42 @@ def iota(
     dtype: DataType = DataType.Int,
 ) -> TensorView:
     """start, start + step, ..., `length` of them."""
-    return builders.iota(active_fusion("iota").graph, length, start, step, dtype)
+    require_dtype("iota", dtype)
+    return builders.iota(fusion_to_define("iota").graph, length, start, step, dtype)
 
 
 def size(arg: Val, dim: int) -> Scalar:
     """The size of a dimension."""
-    return builders.size(active_fusion("size").graph, arg, dim)
+    return builders.size(fusion_to_define("size").graph, arg, dim)
 
 
 def shape(arg: Val) -> list[Scalar]:
     """The sizes of all dimensions."""
-    return builders.shape(active_fusion("shape").graph, arg)
+    return builders.shape(fusion_to_define("shape").graph, arg)
 
 
 def stride_order(arg: Val, stride_order: Sequence[int]) -> TensorView:
     """A copy laid out in this order: rank-1 is the outermost dimension, 0 the innermost."""
-    return builders.stride_order(active_fusion("stride_order").graph, arg, stride_order)
+    return builders.stride_order(fusion_to_define("stride_order").graph, arg, stride_order)
 
 
 def var(
     arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
 ) -> TensorView:
     """The variance over `dims`."""
-    return builders.var(active_fusion("var").graph, arg, dims, correction, keepdim)
+    return builders.var(fusion_to_define("var").graph, arg, dims, correction, keepdim)
 
 
 def var_mean(
     arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
 ) -> tuple[TensorView, TensorView]:
     """(variance, mean) over `dims`."""
-    return builders.var_mean(active_fusion("var_mean").graph, arg, dims, correction, keepdim)
+    return builders.var_mean(fusion_to_define("var_mean").graph, arg, dims, correction, keepdim)
 
 
 def welford(arg: Val, dims: Sequence[int]) -> tuple[TensorView, TensorView, TensorView]:
     """(mean, sum of squared deviations, count) over `dims`."""
-    return builders.welford(active_fusion("welford").graph, arg, dims)
+    return builders.welford(fusion_to_define("welford").graph, arg, dims)
 
 
 # The interface's argument names, where an op of the table has other ones than its arity's.
@@ -127,7 +133,7 @@ def _pointwise(name: str) -> Callable[..., Val]:
             if missing or len(named) + len(operands) != len(names):
                 raise DefinitionError(expected(name, f"operands {names}", sorted(named)))
             operands += tuple(named[n] for n in names[len(operands) :])
-        return builders.pointwise(active_fusion(name).graph, name, *operands)
+        return builders.pointwise(fusion_to_define(name).graph, name, *operands)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{name}({', '.join(names)}): {OPS[name].doc}."
@@ -144,9 +150,10 @@ def _reduction(name: str) -> Callable[..., TensorView]:
         dim: int | None = None,
     ) -> TensorView:
         over = dims if dim is None else dim
-        if isinstance(over, DataType):  # the form (arg, dtype)
-            over, dtype = None, over
-        graph = active_fusion(name).graph
+        if isinstance(over, (DataType, torch.dtype)):  # the form (arg, dtype)
+            over, dtype = None, over  # checked next
+        require_dtype(name, dtype)
+        graph = fusion_to_define(name).graph
         return builders.reduce(graph, name, arg, over, keepdim, dtype)
 
     function.__name__ = function.__qualname__ = name
@@ -156,7 +163,7 @@ def _reduction(name: str) -> Callable[..., TensorView]:
 
 def _unsupported(name: str) -> Callable[..., Val]:
     def function(*operands: object, **named: object) -> Val:
-        made: Val = builders.BUILDERS[name](active_fusion(name).graph, *operands, **named)
+        made: Val = builders.BUILDERS[name](fusion_to_define(name).graph, *operands, **named)
         return made
 
     function.__name__ = function.__qualname__ = name
@@ -177,11 +184,17 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, FUNCTIONS, 3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return expected("ops", "the name of an operation", repr(name), f"{hint}`pyfuser ops` lists all")
+
+
 def __getattr__(name: str) -> Callable[..., Any]:
     """The functions that are made from tables."""
     found = FUNCTIONS.get(name)
     if found is None:
-        raise AttributeError(expected("ops", "the name of an operation", repr(name)))
+        raise AttributeError(_unknown(name))
     return found
 
 

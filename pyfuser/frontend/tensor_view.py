@@ -14,7 +14,7 @@ from ..errors import DefinitionError, ScheduleError, UnsupportedError, expected
 from ..ir import domains, vals
 from ..ir.domains import ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
-from .handles import Expr, IterDomain, expr_handle
+from .handles import Expr, IterDomain, expr_handle, require_member
 
 if TYPE_CHECKING:
     from .enums import CacheOp, LoadStoreOpType
@@ -128,6 +128,7 @@ class TensorView(vals.TensorView):
 
     def set_memory_type(self, memory_type: MemoryType) -> None:
         """Where the tensor's elements are: local, shared or global."""
+        require_member("set_memory_type", MemoryType, memory_type)
         is_fixed = self in self.fusion.inputs or self in self.fusion.outputs
         if is_fixed and memory_type is not MemoryType.global_:
             what = f"T{self.name}, an input or output, in global memory"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..dtypes import DataType
-from ..errors import InternalError
+from ..errors import DefinitionError, InternalError, expected
 from .domains import (
     IdExpr,
     IdFactory,
@@ -113,6 +113,9 @@ class Fusion:
     def add_output(self, value: Val, alias_input: Val | None = None) -> None:
         """Declares the next output; with `alias_input` it updates that input and isn't returned."""
         if alias_input is not None:
+            if self.aliases.get(value, alias_input) is not alias_input:
+                what = "one input to update with an output"
+                raise DefinitionError(expected("add_output", what, "a second one", "copy it"))
             self.aliases[value] = alias_input
             if value not in self.outputs:
                 self.hidden_outputs.add(value)

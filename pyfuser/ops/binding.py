@@ -100,7 +100,10 @@ class _Where:
 def _bind_tensor(binding: Binding, position: int, value: TensorView, given: Input) -> None:
     where = _Where(position, value)
     if not isinstance(given, torch.Tensor):
-        raise InputError(f"{where} be an at::Tensor but got scalar {_number_text(given)}")
+        raise InputError(f"{where} be an at::Tensor but got {_non_tensor_text(given)}")
+    if given.layout is not torch.strided or given.is_meta:
+        kind = "a meta tensor" if given.is_meta else f"layout {given.layout}"
+        raise InputError(f"{where} be a dense tensor with elements, but got {kind}")
     try:
         dtype = from_torch(given.dtype)
     except KeyError:
@@ -149,10 +152,22 @@ def _check_contiguity(where: _Where, value: TensorView, given: torch.Tensor) -> 
         if contiguous and size != 1 and stride != dense:
             raise InputError(
                 f"{where} be contiguous in dimension {dim} (of stride {dense}), "
-                f"but got stride {stride}"
+                f"but got stride {stride}; define it with contiguity=False or fd.from_pytorch(x)"
             )
         if size != 1:
             dense = stride * size
+
+
+def _non_tensor_text(value: object) -> str:
+    """A number, or the type of anything else: an array's elements would fill the screen."""
+    if value is None or isinstance(value, (bool, int, float, complex)):
+        return f"scalar {_number_text(value)}"
+    kind = type(value)
+    return (
+        f"a {kind.__qualname__}"
+        if kind.__module__ == "builtins"
+        else f"a {kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _number_text(value: object) -> str:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expected
+from ..errors import UnsupportedError
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from .pointwise import Operand, cast, pointwise
@@ -78,9 +78,8 @@ def _reduction(
 
 
 def _unsupported(name: str, fusion: Fusion, *arguments: object, **keywords: object) -> Val:
-    raise UnsupportedError(
-        expected(name, "an operation that pyfuser defines", "one it doesn't yet")
-    )
+    hint = "compute it with torch and pass the result as an input"
+    raise UnsupportedError(f"{name}: not supported yet; {hint}")
 
 
 BUILDERS: dict[str, Callable[..., Any]] = {

@@ -10,8 +10,11 @@ equal for the op to make sense are recorded in `fusion.equal_extents`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from ..dtypes import DataType, compute_dtype, is_integer, of_python_value
+import torch
+
+from ..dtypes import DataType, compute_dtype, from_torch, is_integer, of_python_value
 from ..errors import DefinitionError, UnsupportedError, expected
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, PointwiseOp
@@ -43,6 +46,17 @@ def as_val(fusion: Fusion, operand: Operand, op: str = "operand") -> Val:
         what = "a tensor, a scalar or a Python number"
         raise DefinitionError(expected(op, what, repr(operand))) from None
     return constant(fusion, operand, dtype)
+
+
+def require_dtype(op: str, dtype: object) -> None:
+    """DefinitionError where something else, as a torch dtype, is given for a DataType."""
+    if isinstance(dtype, DataType):
+        return
+    hint = ""
+    if isinstance(dtype, torch.dtype):
+        with suppress(KeyError):
+            hint = f"did you mean {from_torch(dtype)}?"
+    raise DefinitionError(expected(op, "a DataType", repr(dtype), hint))
 
 
 def as_tensor(fusion: Fusion, operand: object, op: str) -> TensorView:
@@ -116,6 +130,7 @@ def new_tensor(fusion: Fusion, axes: Sequence[IterDomain], dtype: DataType) -> T
 
 def cast(fusion: Fusion, operand: Operand, dtype: DataType) -> Val:
     """[...] -> [...] in `dtype`; to the dtype it has, a copy."""
+    require_dtype("cast", dtype)
     value = as_val(fusion, operand, "cast")
     if isinstance(value, TensorView):
         return cast_tensor(fusion, value, dtype)

@@ -3,7 +3,8 @@
 Each is a function of tensors of one compute dtype (a tensor or a 0-dim tensor for a scalar) and is
 what an op of the table means.  Where torch raises or traps, pyfuser gives a value: an integer
 divided by zero is 0, the smallest integer divided by -1 wraps, and arithmetic on Bool is integer
-arithmetic converted back to Bool.  Source: section 1.3 of the interface's facts, and torch.
+arithmetic converted back to Bool.  Source: the ops of the nvfuser_direct
+interface, and torch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Integer arithmetic wraps; a division by zero is 0 and never traps.  In CUDA spellings the
 variable that is assigned to narrows what C++ widened to int, and the functions that C++ hasn't are
 the CUDA device's helpers.
-Source: section 1.3 of the interface's facts; special values are torch's.
+Source: the ops of the nvfuser_direct interface; special values are torch's.
 """
 
 from __future__ import annotations

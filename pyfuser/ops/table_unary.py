@@ -2,8 +2,8 @@
 
 Ops that others can express without losing accuracy or speed are definitions, so that no code
 generator knows them.  Stated accuracies of the vector math are those of docs/design.md: 2 ulp in
-Float and 4 in Double of the correctly rounded result.  Source: section 1.3 of the interface's
-facts; special values are torch's.
+Float and 4 in Double of the correctly rounded result.  Source: the ops of the
+nvfuser_direct interface; special values are torch's.
 """
 
 from __future__ import annotations

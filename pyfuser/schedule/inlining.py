@@ -15,7 +15,7 @@ from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import axes_match
 from ..errors import ScheduleError, expected
-from ..ir.domains import ParallelType
+from ..ir.domains import IterDomain, ParallelType
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -35,6 +35,7 @@ class LoopSharing:
         self.parent: dict[tuple[int, int], tuple[int, int]] = {}
         self.members: dict[tuple[int, int], int] = {}
         self.extents: dict[tuple[int, int], IntExpr] = {}
+        self.shapes: dict[tuple[int, int], tuple[IntExpr, ...]] = {}
         for tensor in self.tensors:
             for position in range(scheduled[tensor].compute_at):
                 for _, consumer in consumers(tensor):
@@ -70,6 +71,7 @@ class LoopSharing:
             mask = self.mask(a) | self.mask(b)
             extent = self.extent(a) if self.extent(b) is ONE else self.extent(b)
             self.parent[a] = b
+            self.shapes[b] = max(self.shape(a), self.shape(b), key=len)
             self.members[b], self.extents[b] = mask, extent
 
     def extent(self, root: tuple[int, int]) -> IntExpr:
@@ -82,6 +84,20 @@ class LoopSharing:
             # An output is materialised: its loops run over expanded axes in full.
             if any(a.expanded_extent is not None for a in tensor.axes):
                 found = effective_extents(self.scheduled, tensor, {})[axis]
+        return found
+
+    def shape(self, root: tuple[int, int]) -> tuple[IntExpr, ...]:
+        """The extents of the axes that a loop is made of, without those of 1.
+
+        Loops of equal extent may still walk through different axes, where sizes are constants.
+        """
+        found = self.shapes.get(root)
+        if found is None:
+            tensor = self.tensors[root[0]]
+            extents = effective_extents(self.scheduled, tensor, {})
+            leaves = _leaves(self.scheduled[tensor].loop[root[1]], tensor)
+            found = tuple(e for leaf in leaves if (e := extents.get(leaf, leaf.extent)) is not ONE)
+            self.shapes[root] = found
         return found
 
     def makes_cycle(self, tensor: TensorView, position: int) -> bool:
@@ -115,7 +131,8 @@ class LoopSharing:
                 if position >= len(other) or not axes_match(axis, other[position], mapping, {}):
                     return position, f"axis {axis} has no match in T{consumer.name}"
             extents = {self.extent(self.find(c, position)) for _, c in readers}
-            if len(extents) > 1:
+            shapes = {self.shape(self.find(c, position)) for _, c in readers}
+            if len(extents) > 1 or len(shapes) > 1:
                 return position, f"axis {axis} is broadcast to one consumer and not to another"
             if self.makes_cycle(tensor, position):
                 return position, f"a reduction over axis {axis} must finish first"
@@ -128,6 +145,13 @@ class LoopSharing:
             for _, consumer in consumers(tensor):
                 self.join(tensor, consumer, p)
         schedule.compute_at = max(schedule.compute_at, position)
+
+
+def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
+    """The logical axes of a tensor that a loop axis is made of."""
+    if axis.definition is None or axis in tensor.domain.logical:
+        return [axis]
+    return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]
 
 
 def _bits(mask: int) -> list[int]:

@@ -3,8 +3,9 @@
 A scheduler turns a Fusion into a ScheduledFusion in three steps: `can_schedule` refuses with a
 reason or accepts, `heuristics` decides the parameters from sizes and machine, and `schedule` makes
 the loops.  The first is here (over the facts of `acceptance`), the other two are functions of the
-module `pyfuser.schedule.<name>`, imported when first used.  Source of the order: reference 3.2; the
-reduction scheduler refuses whatever needs persistence, so normalizations fall through to those.
+module `pyfuser.schedule.<name>`, imported when first used.  Source of the order: nvFuser's public
+source; the reduction scheduler refuses whatever needs persistence, so normalizations fall through
+to those.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .acceptance import (
     persistent_refusal,
     pointwise_refusal,
     reduction_refusal,
+    reference_tensor,
     unsupported,
     view_source,
 )
@@ -97,6 +99,11 @@ def refuse_pointwise(facts: Facts, sizes: SizeInfo) -> str | None:
     reason = facts.problem or pointwise_refusal(facts.summary)
     if reason is not None:
         return reason
+    reference = reference_tensor(facts)
+    if reference is not None and sizes.is_empty(reference):
+        filled = next((t for t in facts.outputs if not sizes.is_empty(t)), None)
+        if filled is not None:
+            return f"T{filled.name} has elements and the reference T{reference.name} has none"
     for tensor in facts.outputs:
         if tensor in facts.in_place and not facts.space.axes(tensor) >= facts.summary.axes:
             return f"T{tensor.name} updates an input in place but is computed more than once"

@@ -5,7 +5,7 @@ what they round, reductions with what only they read, then producers with consum
 first), then groups that read the same large tensor.  Every group found is examined anew by the
 schedulers themselves, and halved where none takes it.  Invariant: segments stand in an order they
 can run in, and together hold every live expression; an output that is an input is in none.
-Source: reference 3.1.
+Source of the order of merges: nvFuser's public source.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A unit is one expression whose result is worth storing.  Cheap ones aren't: an up-cast, a broadcast,
 an expand, a squeeze or a full is *free*: every segment that reads its result computes it again, so
 that a half tensor crosses a segment boundary as half, and a row as a row.  What a unit reads is
-looked up through free expressions.  Source: privatizeOps of reference 3.1.
+looked up through free expressions.  Source: what nvFuser's public source calls
+privatizing ops.
 """
 
 from __future__ import annotations

@@ -250,9 +250,9 @@ class MemoryAccess:
         for scope in self.scopes.open:
             if key in scope.others:
                 return scope.others[key]
-        pointer = self._address(access, resolved)
         dtype = access.buffer.dtype
         with self.scopes.at(level) as scope:
+            pointer = self._address(access, resolved)
             raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
             value = load_convert(self.writer, raw, dtype)
             scope.others[key] = value
