@@ -1,4 +1,4 @@
-"""`make demo`: the parts of a small transformer on real text, fused, checked and timed.
+"""`make demo`: the parts of a small transformer on the project's own documents, fused and timed.
 
 For every part: define the fusion, call it (that compiles it), compare with torch in float64, then
 time it beside eager torch and, where there is a C++ compiler, torch.compile.  Exits with 1 if a

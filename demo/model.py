@@ -1,4 +1,4 @@
-"""Real text -> the tensors that a small transformer hands to the parts that fuse.
+"""Text -> the tensors that a small transformer hands to the parts that fuse.
 
 The text is the project's own documents, as bytes; the weights are random, from a fixed seed.  The
 model is run once in plain torch, so every part is measured on the activations that it would see.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import __main__ as benchmarks
 from pyfuser import options
 from pyfuser.__main__ import main
 from pyfuser.command_line import doctor, operations, show
@@ -246,3 +247,39 @@ def test_the_module_runs_as_a_program() -> None:
         cwd=ROOT,
     )
     assert "| `tanh` |" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("cuda", "benchmarks: expected a device that torch sees, got cuda; there is no GPU here"),
+        ("gpu", "benchmarks: expected the device cpu or cuda, got gpu"),
+    ],
+)
+def test_the_benchmarks_refuse_a_device_that_there_is_not(
+    device: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--device", device])
+    assert benchmarks.main() == 2
+    assert capsys.readouterr().err.strip() == message
+
+
+def test_the_benchmarks_write_nothing_for_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = []
+
+    def run_part(part: str, target: Path, scratch: str, strict: bool) -> int:
+        targets.append(target)
+        return 0
+
+    written: list[Path] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(benchmarks, "_run_part", run_part)
+    monkeypatch.setattr(benchmarks, "_write_readme", written.append)
+    arguments = ["benchmarks", "--device", "cuda", "--write", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert benchmarks.main() == 0
+    assert targets and tmp_path not in targets
+    assert not written

@@ -5,7 +5,7 @@ or PTX.  NVRTC is called through `cuda.bindings`: `cuda.core`'s Program asks the
 version before it makes PTX, and keeps the class of its compile errors private; `cuda.core` loads
 and launches the cubin.  The packages (extra `cuda`) are imported when a compilation asks for them,
 never by importing this module.
-Invariant: no fast-math and no contraction to fused multiply-add (DESIGN.md D7).
+Invariant: no fast-math and no contraction to fused multiply-add (docs/design.md).
 """
 
 from __future__ import annotations
