@@ -7,6 +7,8 @@ segmentation all go through it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from ..errors import InternalError
 from ..ir.domains import IterDomain
 from ..ir.exprs import (
@@ -57,6 +59,29 @@ def consumer_to_producer(expr: Expr, producer: TensorView, consumer: TensorView)
 def consumers(tensor: TensorView) -> list[tuple[Expr, TensorView]]:
     """The expressions that read a tensor, with each tensor they define."""
     return [(expr, output) for expr in tensor.uses_list for output in expr.tensor_outputs]
+
+
+def downstream(tensors: Iterable[TensorView]) -> set[TensorView]:
+    """The tensors and everything computed from them."""
+    return _closure(tensors, consumers)
+
+
+def upstream(tensors: Iterable[TensorView]) -> set[TensorView]:
+    """The tensors and everything they are computed from."""
+    return _closure(tensors, producers)
+
+
+def _closure(
+    tensors: Iterable[TensorView], step: Callable[[TensorView], list[tuple[Expr, TensorView]]]
+) -> set[TensorView]:
+    found: set[TensorView] = set()
+    pending = list(tensors)
+    while pending:
+        tensor = pending.pop()
+        if tensor not in found:
+            found.add(tensor)
+            pending += [other for _, other in step(tensor)]
+    return found
 
 
 def producers(tensor: TensorView) -> list[tuple[Expr, TensorView]]:

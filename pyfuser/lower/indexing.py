@@ -200,16 +200,22 @@ class Indexer:
         if not positions:
             return ZERO
         loop = self.scheduled[producer].loop
-        extents = self.structure.extents[producer]
-        known = self.producer_axes(expr, producer, consumer)
-        for position in range(self.scheduled[producer].compute_at):
-            known.setdefault(loop[position], self.structure.loop(producer, position).index)
-        self._stand_ins(producer, known)
-        forward(loop, producer.domain.logical, known, extents)
-        for position in range(self.scheduled[producer].compute_at):
-            # A shared loop runs at one index for both, however its axis was made.
-            known[loop[position]] = self.structure.loop(producer, position).index
+        known = self.producer_loops(expr, producer, consumer)
         return _linear([known[loop[p]] for p in positions], self.buffer_extents(producer))
+
+    def producer_loops(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
+        """The index of each of the producer's axes, loops included, in the consumer's statement."""
+        schedule = self.scheduled[producer]
+        shared = {
+            axis: self.structure.loop(producer, position).index
+            for position, axis in enumerate(schedule.loop[: schedule.compute_at])
+        }
+        known = shared | self.producer_axes(expr, producer, consumer)
+        self._stand_ins(producer, known)
+        extents = self.structure.extents[producer]
+        forward(schedule.loop, producer.domain.logical, known, extents)
+        # A shared loop runs at one index for both, however its axis was made.
+        return known | shared
 
     def _stand_ins(self, producer: TensorView, known: Indices) -> None:
         """Indices of axes the consumer doesn't have: those of the producer's own shared loops."""

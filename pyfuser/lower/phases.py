@@ -17,7 +17,7 @@ from ..ir.exprs import Expr
 from ..ir.scalars import ONE, ZERO, IntExpr
 from ..ir.schedule import MemoryType, TensorSchedule
 from ..ir.vals import TensorView
-from .indexing import Indexer, forward
+from .indexing import Indexer
 
 
 def _thread_loops(indexer: Indexer, tensor: TensorView) -> dict[ParallelType, IntExpr]:
@@ -36,11 +36,7 @@ def _foreign_axes(
 ) -> dict[ParallelType, IterDomain]:
     """The grid and block axes of the producer at which the consumer reads another index."""
     loop = indexer.scheduled[producer].loop
-    known = indexer.producer_axes(expr, producer, consumer)
-    for position in range(indexer.scheduled[producer].compute_at):
-        known.setdefault(loop[position], indexer.structure.loop(producer, position).index)
-    indexer._stand_ins(producer, known)
-    forward(loop, producer.domain.logical, known, indexer.structure.extents[producer])
+    known = indexer.producer_loops(expr, producer, consumer)
     foreign = {}
     for position, axis in enumerate(loop):
         own = indexer.structure.loop(producer, position)

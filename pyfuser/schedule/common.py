@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis.iteration_space import IterationSpace
-from ..analysis.mapping import consumers
+from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
@@ -213,7 +213,7 @@ def _late_readers(tensor: TensorView, depends: dict[TensorView, set[TensorView]]
     """The readers that run after a reduction which another reader of the tensor feeds."""
     reached = {expr: set[TensorView]() for expr in tensor.uses_list}
     for expr, consumer in consumers(tensor):
-        reached[expr] |= _reach(consumer)
+        reached[expr] |= downstream([consumer])
     late = []
     for expr, mine in reached.items():
         for other, theirs in reached.items():
@@ -236,17 +236,6 @@ def _keep_for(fusion: Fusion, tensor: TensorView, late: list[Expr]) -> None:
     fusion.insert_expr(PointwiseOp((tensor,), (copy,), "set"), first)
     for expr in late:
         fusion.replace_input(expr, tensor, copy)
-
-
-def _reach(tensor: TensorView) -> set[TensorView]:
-    found: set[TensorView] = set()
-    pending = [tensor]
-    while pending:
-        current = pending.pop()
-        if current not in found:
-            found.add(current)
-            pending += [c for _, c in consumers(current)]
-    return found
 
 
 def _give_copy(fusion: Fusion, expr: Expr, tensor: TensorView, reader: Expr) -> None:

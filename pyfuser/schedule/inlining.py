@@ -36,6 +36,7 @@ class LoopSharing:
         self.members: dict[tuple[int, int], int] = {}
         self.extents: dict[tuple[int, int], IntExpr] = {}
         self.shapes: dict[tuple[int, int], tuple[IntExpr, ...]] = {}
+        self.own_extents: dict[TensorView, dict[IterDomain, IntExpr]] = {}
         for tensor in self.tensors:
             for position in range(scheduled[tensor].compute_at):
                 for _, consumer in consumers(tensor):
@@ -83,7 +84,14 @@ class LoopSharing:
             found = ONE if axis.is_broadcast else axis.extent
             # An output is materialised: its loops run over expanded axes in full.
             if any(a.expanded_extent is not None for a in tensor.axes):
-                found = effective_extents(self.scheduled, tensor, {})[axis]
+                found = self._own_extents(tensor)[axis]
+        return found
+
+    def _own_extents(self, tensor: TensorView) -> dict[IterDomain, IntExpr]:
+        """The extents of a tensor's axes before it shares a loop; computed once a tensor."""
+        found = self.own_extents.get(tensor)
+        if found is None:
+            found = self.own_extents[tensor] = effective_extents(self.scheduled, tensor, {})
         return found
 
     def shape(self, root: tuple[int, int]) -> tuple[IntExpr, ...]:
@@ -94,7 +102,7 @@ class LoopSharing:
         found = self.shapes.get(root)
         if found is None:
             tensor = self.tensors[root[0]]
-            extents = effective_extents(self.scheduled, tensor, {})
+            extents = self._own_extents(tensor)
             leaves = _leaves(self.scheduled[tensor].loop[root[1]], tensor)
             found = tuple(e for leaf in leaves if (e := extents.get(leaf, leaf.extent)) is not ONE)
             self.shapes[root] = found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.iteration_space import IterationSpace
-from ..analysis.mapping import AxisMap, consumer_to_producer, consumers
+from ..analysis.mapping import AxisMap, consumer_to_producer, downstream, upstream
 from ..analysis.mapping import producers as producers_of
 from ..errors import ScheduleError, expected
 from ..ir.domains import (
@@ -246,21 +246,7 @@ def bounded_transform_backward(
 
 def _between(source: TensorView, to: Sequence[TensorView]) -> set[TensorView]:
     """The tensors on the paths from `to` to `source`, ends included."""
-    downstream: set[TensorView] = set()
-    pending = list(to)
-    while pending:
-        tensor = pending.pop()
-        if tensor not in downstream:
-            downstream.add(tensor)
-            pending += [c for _, c in consumers(tensor)]
-    upstream: set[TensorView] = set()
-    pending = [source]
-    while pending:
-        tensor = pending.pop()
-        if tensor not in upstream:
-            upstream.add(tensor)
-            pending += [p for _, p in producers_of(tensor)]
-    return downstream & upstream
+    return downstream(to) & upstream([source])
 
 
 def _copy_parallel_types(

@@ -216,14 +216,10 @@ def _schedule_outer(
     unrolled += 2
     # [outer][columns task][columns serial][lanes][part][rows...][rows unrolled]
     own.reorder({outer + 1: unrolled - 2, outer + 2: unrolled - 1})
-    shifted = {p if p <= outer else p: k for p, k in kinds.items()}
-    if parameters.parts > 1:
-        del shifted[first]
-        shifted[outer + 1] = ParallelType.grid_z
-    shifted[unrolled - 1] = ParallelType.block_x
-    shifted[unrolled] = ParallelType.unroll
+    kinds[unrolled - 1] = ParallelType.block_x
+    kinds[unrolled] = ParallelType.unroll
     transform_like(scheduled, reference)
-    parallelize_positions(scheduled, reference, shifted)
+    parallelize_positions(scheduled, reference, kinds)
     for tensor in reductions(scheduled.fusion):
         rfactor(scheduled, tensor, [unrolled])
     inline_most(scheduled)

@@ -62,10 +62,6 @@ class MemoryAccess:
     def _less(self, less: Less) -> Value:
         w, lanes = self.writer, self.lanes
         a, b = self.scopes.resolve(less.a), self.scopes.resolve(less.b)
-        key = (a, b)
-        for scope in self.scopes.open:
-            if key in scope.others and self._still_here(scope.others[key]):
-                return scope.others[key]
         if lanes is None or lanes.symbol not in a.symbols | b.symbols:
             value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
         elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
@@ -81,9 +77,6 @@ class MemoryAccess:
                 vector_integer(self.scopes, b, lanes),
             )
         return value
-
-    def _still_here(self, value: Value) -> bool:
-        return value.type.lanes == 1
 
     def active(self, predicate: tuple[Less, ...]) -> Value | None:
         """The lanes (or the i1) in which a statement does anything; None for all."""
