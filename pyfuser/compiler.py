@@ -75,6 +75,15 @@ class Part:
                 fallback.report(error, self.fusion)
                 return None
 
+    def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+        """The kernel for these sizes if it is there; compiles nothing."""
+        if self.segment.scheduler in EVALUATED:
+            return None
+        parameters = scheduler(self.segment.scheduler).heuristics(
+            self.fusion, sizes, target.machine
+        )
+        return self.kernels.get(parameters)
+
     def _compile(self, name: str, parameters: Any, target: Device) -> BuiltKernel | None:
         try:
             scheduled = scheduler(name).schedule(self.fusion, parameters)
@@ -165,6 +174,9 @@ class _BuiltPart(Part):
     built: BuiltKernel | None = None
 
     def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+        return self.built
+
+    def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
         return self.built
 
 

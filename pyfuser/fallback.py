@@ -34,6 +34,12 @@ def run_views(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
 
 def report(error: Exception, fusion: Fusion) -> None:
     """Warns, once a reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT."""
+    names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
+    warn(error, f"a fusion of {names}")
+
+
+def warn(error: Exception, what: str) -> None:
+    """Says, once a reason, that `what` runs through torch.  Raises under PYFUSER_STRICT."""
     if options.strict():
         raise error
     reason = f"{type(error).__name__}: {error}"
@@ -42,9 +48,8 @@ def report(error: Exception, fusion: Fusion) -> None:
             return
         _warned.add(reason)
     kind = "isn't supported" if isinstance(error, PyfuserError) else "hit a bug of pyfuser"
-    names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
     warnings.warn(
-        f"pyfuser: a fusion of {names} {kind} and runs through torch instead ({reason}); "
+        f"pyfuser: {what} {kind} and runs through torch instead ({reason}); "
         "set PYFUSER_STRICT=1 to make this an error",
         RuntimeWarning,
         stacklevel=2,

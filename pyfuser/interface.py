@@ -15,6 +15,7 @@ import torch
 
 from .compiler import compiled_kernel_count
 from .devices.registry import device
+from .errors import InputError, UnsupportedError, expected
 from .executor import Executor
 from .ir.fusion import Fusion
 from .ir.schedule import ScheduledFusion
@@ -55,7 +56,8 @@ class ManualKernel:
 
 def structure_key(fusion: Fusion) -> str:
     """Text that two fusions share exactly when they compute the same thing."""
-    return str(fusion)
+    equal = "".join(f"{a} == {b}\n" for a, b in fusion.equal_extents)
+    return f"{fusion}{equal}"
 
 
 def register_fusion(fusion: Fusion) -> int:
@@ -69,10 +71,20 @@ def register_fusion(fusion: Fusion) -> int:
         return key
 
 
+def registered_fusion(key: int) -> CompiledFusion:
+    """The fusion registered under a key.  InputError for a key that nobody was given."""
+    found = _fusions.get(key)
+    if found is None:
+        raise InputError(expected("fusion", "a key from register_fusion", key))
+    return found
+
+
 def run_fusion(key: int, stack: list[Any]) -> None:
     """Takes the inputs from the end of the stack and leaves the outputs there."""
-    compiled = _fusions[key]
+    compiled = registered_fusion(key)
     count = len(compiled.fusion.inputs)
+    if len(stack) < count:
+        raise InputError(expected("run_fusion", f"{count} inputs on the stack", len(stack)))
     inputs = stack[len(stack) - count :]
     outputs = compiled.execute(inputs)
     stack[len(stack) - count :] = outputs
@@ -90,6 +102,47 @@ def can_fuse_on(device_type: str) -> bool:
     return True
 
 
+def can_fuse_on_cpu() -> bool:
+    """True when tensors on the CPU are computed by kernels."""
+    return can_fuse_on("cpu")
+
+
+def can_fuse_on_gpu() -> bool:
+    """True when tensors on an NVIDIA GPU are computed by kernels."""
+    return can_fuse_on("cuda")
+
+
+def override_can_fuse_on_cpu(value: bool | None) -> None:
+    """Switches fusing on the CPU on or off; None gives the decision back."""
+    override_can_fuse_on("cpu", value)
+
+
+def override_can_fuse_on_gpu(value: bool | None) -> None:
+    """Switches fusing on NVIDIA GPUs on or off; None gives the decision back."""
+    override_can_fuse_on("cuda", value)
+
+
+def debug_kernel_code(key: int, inputs: Sequence[Any]) -> str:
+    """The generated code of the kernels that a registered fusion runs for these inputs.
+
+    InputError where the inputs don't fit the fusion; UnsupportedError where no kernel runs for
+    them, so that there is no code to show.
+    """
+    resolved = registered_fusion(key).executor.resolve(inputs)
+    texts = [
+        "\n".join(
+            text
+            for stage, text in resolved.program.device.texts(k.kernel).items()
+            if stage in ("llvm", "cuda")
+        )
+        for k in resolved.kernels
+        if k is not None
+    ]
+    if not texts:
+        raise UnsupportedError(f"debug_kernel_code: torch computes fusion {key} for these inputs")
+    return "\n".join(texts)
+
+
 def override_can_fuse_on(device_type: str, value: bool | None) -> None:
     """Switches fusing on a device on or off; None gives the decision back."""
     with _lock:
@@ -99,18 +152,24 @@ def override_can_fuse_on(device_type: str, value: bool | None) -> None:
             _overrides[device_type] = value
 
 
+def cached_spec_count() -> int:
+    """The number of registered fusions."""
+    return len(_registered)
+
+
 __all__ = [
     "CompiledFusion",
     "ManualKernel",
     "cached_spec_count",
     "can_fuse_on",
+    "can_fuse_on_cpu",
+    "can_fuse_on_gpu",
     "compiled_kernel_count",
+    "debug_kernel_code",
     "override_can_fuse_on",
+    "override_can_fuse_on_cpu",
+    "override_can_fuse_on_gpu",
     "register_fusion",
+    "registered_fusion",
     "run_fusion",
 ]
-
-
-def cached_spec_count() -> int:
-    """The number of registered fusions."""
-    return len(_registered)

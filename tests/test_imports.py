@@ -29,6 +29,7 @@ LAYERS = (
     {"devices"},
     {"kernel_cache", "fallback"},
     {"compiler"},
+    {"plan_writer"},
     {"executor"},
     {"interface"},
     {"frontend", "torch_compile", "thunder", "distributed"},

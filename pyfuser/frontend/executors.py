@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError, ScheduleError, expected
+from ..ir.vals import PythonNumber
 from ..ops.binding import Input, bind_extents
 from .enums import SchedulerType
 from .fusion import Fusion
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 Run = Callable[[Sequence[Any]], list[torch.Tensor]]
 
 
-def flattened(inputs: Sequence[Any]) -> list[Input]:
+def flattened(inputs: Sequence[Any]) -> list[torch.Tensor | PythonNumber]:
     """The inputs with nested lists and tuples unpacked."""
-    flat: list[Input] = []
+    flat: list[torch.Tensor | PythonNumber] = []
     for value in inputs:
         if isinstance(value, (list, tuple)):
             flat += flattened(value)

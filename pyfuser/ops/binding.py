@@ -22,10 +22,11 @@ from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, Integer, IntExpr, Symbol, evaluate
 from ..ir.vals import PythonNumber, Scalar, TensorView
+from .metadata import TensorLike, TensorMetadata
 from .pointwise import resolve_expr
 from .table import OPS
 
-Input = torch.Tensor | PythonNumber
+Input = torch.Tensor | TensorMetadata | PythonNumber
 
 
 @dataclass(slots=True)
@@ -99,7 +100,7 @@ class _Where:
 
 def _bind_tensor(binding: Binding, position: int, value: TensorView, given: Input) -> None:
     where = _Where(position, value)
-    if not isinstance(given, torch.Tensor):
+    if not isinstance(given, TensorLike):
         raise InputError(f"{where} be an at::Tensor but got {_non_tensor_text(given)}")
     if given.layout is not torch.strided or given.is_meta:
         kind = "a meta tensor" if given.is_meta else f"layout {given.layout}"
@@ -135,7 +136,9 @@ def _bind_axis(binding: Binding, where: _Where, dim: int, axis: IterDomain, size
         raise InputError(f"{where} be of size {known} in dimension {dim}, but got size {size}")
 
 
-def _check_contiguity(where: _Where, value: TensorView, given: torch.Tensor) -> None:
+def _check_contiguity(
+    where: _Where, value: TensorView, given: torch.Tensor | TensorMetadata
+) -> None:
     """Every axis declared contiguous must have the stride of what is inside of it."""
     allocation = value.domain.allocated
     if given.numel() <= 1 or set(allocation) != set(value.axes):
@@ -178,7 +181,7 @@ def _number_text(value: object) -> str:
 
 
 def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -> None:
-    if isinstance(given, torch.Tensor):
+    if isinstance(given, TensorLike):
         dtype = from_torch(given.dtype).value
         raise InputError(
             f"Expected input {position}, {value}, to be a scalar but got {dtype} tensor "
@@ -273,7 +276,7 @@ def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
 def _check_composite_sizes(fusion: Fusion, binding: Binding, inputs: Sequence[Input]) -> None:
     """Checks the sizes that are expressions of others (inputs that another kernel computed)."""
     for position, (value, given) in enumerate(zip(fusion.inputs, inputs, strict=True)):
-        if not isinstance(value, TensorView) or not isinstance(given, torch.Tensor):
+        if not isinstance(value, TensorView) or not isinstance(given, TensorLike):
             continue
         for dim, (axis, size) in enumerate(zip(value.axes, given.shape, strict=True)):
             extent = axis.size
