@@ -91,6 +91,17 @@ def _two_pass_moments(fusion: Fusion) -> TensorView:
     return squares
 
 
+def _move_windows(fusion: Fusion) -> TensorView:
+    x = tensor(fusion, 1)
+    half = builders.div(fusion, builders.size(fusion, x, 0), 2)
+    return builders.slice(fusion, builders.neg(fusion, x), [0], [half])
+
+
+def _move_gathers(fusion: Fusion) -> TensorView:
+    x, index = tensor(fusion, 1), tensor(fusion, 1, INT)
+    return builders.index_select(fusion, builders.neg(fusion, x), index, 0)
+
+
 EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "dead_code": _dead_code,
     "two_pass_moments": _two_pass_moments,
@@ -100,6 +111,8 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "identities": _identities,
     "broadcast_squeeze": _broadcast_squeeze,
     "expand_permute": _expand_permute,
+    "move_windows": _move_windows,
+    "move_gathers": _move_gathers,
     "common_subexpressions": _common_subexpressions,
 }
 

@@ -33,6 +33,8 @@ def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, In
 
     for a, b in pairs:
         keep, drop = sorted((resolve(a), resolve(b)), key=_preference)
+        if isinstance(keep, Symbol) and not isinstance(drop, Symbol):
+            keep, drop = drop, keep  # a tensor as long as two others together
         if keep is not drop and isinstance(drop, Symbol) and drop not in keep.symbols:
             chosen[drop] = keep
     return {symbol: resolve(symbol) for symbol in chosen}

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..ir.domains import IdExpr, IterDomain, Split, history
-from ..ir.exprs import Expr
+from ..ir.exprs import Expr, ReadOp
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
 from .mapping import producer_to_consumer
@@ -53,7 +53,7 @@ class IterationSpace:
         self.private: set[TensorView] = set()
         self._build(listed)
         if self.conflicts:
-            readers = Counter(tensor for expr in listed for tensor in set(expr.tensor_inputs))
+            readers = Counter(tensor for expr in listed for tensor in set(expr.aligned_inputs))
             computed = {tensor for expr in listed for tensor in expr.tensor_outputs}
             shared = {tensor for tensor in self._entangled if readers[tensor] > 1}
             self.private = shared - computed
@@ -107,7 +107,7 @@ class IterationSpace:
     def _add(self, expr: Expr) -> None:
         for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
             self._enter(tensor)
-        for producer in dict.fromkeys(expr.tensor_inputs):
+        for producer in dict.fromkeys(expr.aligned_inputs):
             for consumer in expr.tensor_outputs if producer not in self.private else ():
                 pairs = producer_to_consumer(expr, producer, consumer).items()
                 concrete = [(p, c) for p, c in pairs if not (p.is_broadcast or c.is_broadcast)]
@@ -117,6 +117,17 @@ class IterationSpace:
         for tensor in expr.tensor_outputs:
             if tensor.domain.root is not None:
                 self._reshape(tensor)
+        if isinstance(expr, ReadOp):
+            self._read(expr)
+
+    def _read(self, expr: ReadOp) -> None:
+        """Equal reads of one source have equal axes: a scheduler may have copied the expression."""
+        axes = tuple(expr.tensor_outputs[0].domain.root_or_logical)
+        sizes = tuple(axis.size for axis in axes)
+        key = (type(expr), expr.inputs[0], expr.attributes(), sizes)
+        for old, new in zip(self._made.setdefault(key, axes), axes, strict=True):
+            if not (old.is_broadcast or new.is_broadcast):
+                self._join(old, new)
 
     def _reshape(self, tensor: TensorView) -> None:
         """Notes the steps from root to logical; equal steps of equal axes make equal axes."""
@@ -175,9 +186,9 @@ class IterationSpace:
         return tuple(self.number(axis) for axis in axes if not axis.is_broadcast)
 
     def touched(self, expr: Expr) -> Axes:
-        """Every concrete axis of the tensors that an expression reads and makes."""
+        """Every concrete axis of the tensors that an expression reads in step and makes."""
         found: Axes = frozenset()
-        for tensor in expr.tensor_inputs:
+        for tensor in expr.aligned_inputs:
             found |= self.axes(tensor)
         for tensor in expr.tensor_outputs:
             found |= self.of(tensor.domain.root_or_logical) | self.axes(tensor)

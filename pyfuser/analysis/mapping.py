@@ -15,12 +15,14 @@ from ..ir.exprs import (
     BroadcastOp,
     ExpandOp,
     Expr,
+    GatherOp,
     PermuteOp,
     PointwiseOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
     WelfordOp,
+    WindowOp,
 )
 from ..ir.vals import TensorView
 
@@ -30,8 +32,10 @@ AxisMap = dict[IterDomain, IterDomain]
 def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView) -> AxisMap:
     """Logical axis of the producer -> root axis of the consumer.
 
-    Axes without a partner (new broadcast axes, squeezed axes) are absent.
+    Axes without a partner (new broadcast axes, squeezed axes, those of a read's source) are absent.
     """
+    if producer not in expr.aligned_inputs:
+        return {}
     source, target = producer.axes, consumer.domain.root_or_logical
     match expr:
         case BroadcastOp(flags=flags):
@@ -40,7 +44,11 @@ def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView)
             source = [axis for axis, gone in zip(source, flags, strict=True) if not gone]
         case PermuteOp(dims=dims) if consumer.domain.root is None:
             source = [source[d] for d in dims]
+        case GatherOp(index_axes=positions):
+            target = [target[position] for position in positions]
         case PermuteOp() | PointwiseOp() | ReductionOp() | WelfordOp() | ExpandOp() | ReshapeOp():
+            pass
+        case WindowOp():
             pass
         case _:
             raise InternalError(f"mapping: expected an expression over tensors, got {expr.name}")

@@ -93,6 +93,75 @@ def stride_order(arg: Val, stride_order: Sequence[int]) -> TensorView:
     return builders.stride_order(fusion_to_define("stride_order").graph, arg, stride_order)
 
 
+def slice(
+    arg: Val,
+    start_indices: Shape,
+    end_indices: Shape,
+    strides: Shape | None = None,
+    manual_normalization: bool = False,
+) -> TensorView:
+    """arg[start:end:stride] along each dimension; bounds are clamped in any case."""
+    graph = fusion_to_define("slice").graph
+    return builders.slice(graph, arg, start_indices, end_indices, strides)
+
+
+def pad(arg: Val, pad_widths: Shape, value: Val | PythonNumber | None = None) -> TensorView:
+    """`value` (0) around the tensor; pairs of widths from the last dimension on."""
+    return builders.pad(fusion_to_define("pad").graph, arg, pad_widths, value)
+
+
+def cat(tensors: Sequence[Val], dim: int = 0, manual_padding: bool = False) -> TensorView:
+    """The tensors side by side along a dimension."""
+    return builders.cat(fusion_to_define("cat").graph, tensors, dim)
+
+
+def slice_scatter(
+    arg: Val,
+    src: Val,
+    dim: int = 0,
+    start: int | Scalar | None = None,
+    end: int | Scalar | None = None,
+    step: int = 1,
+) -> TensorView:
+    """`arg` with `src` in the place of arg[start:end] along a dimension."""
+    graph = fusion_to_define("slice_scatter").graph
+    return builders.slice_scatter(graph, arg, src, dim, start, end, step)
+
+
+def index_select(arg: Val, index: Val, dim: int) -> TensorView:
+    """The slices of a dimension that an index names."""
+    return builders.index_select(fusion_to_define("index_select").graph, arg, index, dim)
+
+
+def select(arg: Val, index: Val | int, dim: int) -> TensorView:
+    """One slice of a dimension, without the dimension."""
+    return builders.select(fusion_to_define("select").graph, arg, index, dim)
+
+
+def gather(arg: Val, index: Val, dim: int) -> TensorView:
+    """The elements of a dimension that an index of the same rank names."""
+    return builders.gather(fusion_to_define("gather").graph, arg, index, dim)
+
+
+def take_along_axis(arg: Val, index: Val, dim: int) -> TensorView:
+    """`gather`, with operands that broadcast along the other dimensions."""
+    return builders.take_along_axis(fusion_to_define("take_along_axis").graph, arg, index, dim)
+
+
+def embedding_fwd(
+    input: Val,
+    weight: Val,
+    padding_idx: Val | int | None = None,
+    max_norm: Val | PythonNumber | None = None,
+    norm_type: Val | PythonNumber | None = None,
+    scale_grad_by_freq: Val | bool | None = None,
+    sparse: Val | bool | None = None,
+) -> TensorView:
+    """The rows of `weight` that `input` names; what only a gradient needs is ignored."""
+    graph = fusion_to_define("embedding_fwd").graph
+    return builders.embedding_fwd(graph, input, weight, padding_idx, max_norm)
+
+
 def var(
     arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
 ) -> TensorView:
@@ -173,7 +242,8 @@ def _unsupported(name: str) -> Callable[..., Val]:
 
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
-    stride_order, var, var_mean, welford,
+    stride_order, slice, pad, cat, slice_scatter, index_select, select, gather, take_along_axis,
+    embedding_fwd, var, var_mean, welford,
 )  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -6,17 +6,22 @@
            | out = broadcast(in, flags) | expand(in) | squeeze(in, flags) | permute(in, dims)
            | out = reshape(in)                      root -> logical of out says how
            | out = full(value) | iota(start, step)
+           | out = slice(source) | pad(source, fill)   WindowOp; its windows say where it reads
+           | out = gather(source, index)               GatherOp; reads where the index says
 
 Pointwise expressions map the logical axes of their inputs to the root axes of their output by
-position; `consumer_map` of `pyfuser.analysis` says so for every kind.
+position; `pyfuser.analysis.mapping` says so for every kind.
+A *read* (WindowOp, GatherOp) has a source that is read at computed places: a kernel can only do so
+if the source is in memory, and the source's axes correspond to none of the output's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .scalars import IntExpr
 from .vals import TensorView, Val
 
 
@@ -45,6 +50,16 @@ class Expr:
     def tensor_outputs(self) -> list[TensorView]:
         return [v for v in self.outputs if isinstance(v, TensorView)]
 
+    @property
+    def source(self) -> TensorView | None:
+        """The tensor that is read at computed places; None for all but reads of tensors."""
+        return None
+
+    @property
+    def aligned_inputs(self) -> list[TensorView]:
+        """The tensors whose axes correspond to the output's: all but a source."""
+        return self.tensor_inputs
+
     def attributes(self) -> tuple[Any, ...]:
         """What else identifies the computation, beside inputs, outputs and their axes."""
         return ()
@@ -52,6 +67,13 @@ class Expr:
     def rebuild(self, inputs: Sequence[Val], outputs: Sequence[Val]) -> Expr:
         """The same operation over other values."""
         return type(self)(tuple(inputs), tuple(outputs), *self.attributes())
+
+    def sizes(self) -> list[IntExpr]:
+        """The symbolic integers among the attributes."""
+        return []
+
+    def resized(self, size: Callable[[IntExpr], IntExpr]) -> None:
+        """Replaces the symbolic integers among the attributes."""
 
     def __str__(self) -> str:
         outputs = ", ".join(str(v) for v in self.outputs)
@@ -173,3 +195,93 @@ class IotaOp(Expr):
     @property
     def name(self) -> str:
         return "iota"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Window:
+    """Where one axis of a WindowOp reads: out[i] = source[offset + step * i], left <= i < stop.
+
+    The four may be negative; `left` is 0 and `stop` the output's extent where nothing is filled.
+    """
+
+    left: IntExpr
+    stop: IntExpr
+    offset: IntExpr
+    step: IntExpr
+
+    def __str__(self) -> str:
+        return f"[{self.left}, {self.stop}) from {self.offset} by {self.step}"
+
+    __repr__ = __str__
+
+
+@dataclass(slots=True, eq=False)
+class ReadOp(Expr):
+    """Common form of the reads: the first input is the source."""
+
+    @property
+    def source(self) -> TensorView | None:
+        first = self.inputs[0]
+        return first if isinstance(first, TensorView) else None
+
+    @property
+    def aligned_inputs(self) -> list[TensorView]:
+        return [v for v in self.inputs[1:] if isinstance(v, TensorView)]
+
+
+@dataclass(slots=True, eq=False)
+class WindowOp(ReadOp):
+    """A slice of the source, or the source padded: inputs are (source,) or (source, fill).
+
+    One window an axis, None for an axis that is read as it is.  Outside of the windows the output
+    is `fill`, a scalar or a tensor of the output's shape.  The source may be a scalar too: then
+    the windows are where the output has that value.
+    """
+
+    windows: tuple[Window | None, ...]
+
+    @property
+    def name(self) -> str:
+        return "slice" if len(self.inputs) == 1 else "pad"
+
+    def attributes(self) -> tuple[Any, ...]:
+        return (self.windows,)
+
+    def sizes(self) -> list[IntExpr]:
+        return [n for w in self.windows if w is not None for n in (w.left, w.stop, w.offset)]
+
+    def resized(self, size: Callable[[IntExpr], IntExpr]) -> None:
+        self.windows = tuple(
+            w and Window(size(w.left), size(w.stop), size(w.offset), size(w.step))
+            for w in self.windows
+        )
+
+
+@dataclass(slots=True, eq=False)
+class GatherOp(ReadOp):
+    """The source read at the elements of an integer tensor; inputs are (source, index).
+
+    `source_axes` has the output axis that runs along each source axis, None for the one axis that
+    is read where the index says; `index_axes` the output axis along each index axis.
+    """
+
+    source_axes: tuple[int | None, ...]
+    index_axes: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return "gather"
+
+    @property
+    def dim(self) -> int:
+        """The source axis that the index is into."""
+        return self.source_axes.index(None)
+
+    @property
+    def is_aligned(self) -> bool:
+        """True where source, index and output have the same axes (torch's gather)."""
+        ranks = all(axis in (None, d) for d, axis in enumerate(self.source_axes))
+        return ranks and self.index_axes == tuple(range(len(self.source_axes)))
+
+    def attributes(self) -> tuple[Any, ...]:
+        return (self.source_axes, self.index_axes)

@@ -177,13 +177,21 @@ class Fusion:
 
 
 class Cloner:
-    """Copies values, axes and expressions into another fusion, keeping names."""
+    """Copies values, axes and expressions into another fusion, keeping names.
+
+    `extents` are substituted in every size, `composites` where they are a size as a whole.
+    """
 
     def __init__(
-        self, source: Fusion, target: Fusion, extents: Mapping[Symbol, IntExpr] | None = None
+        self,
+        source: Fusion,
+        target: Fusion,
+        extents: Mapping[Symbol, IntExpr] | None = None,
+        composites: Mapping[IntExpr, IntExpr] | None = None,
     ) -> None:
         self.target = target
         self.extents = extents or {}
+        self.composites = composites or {}
         self.values: dict[Val, Val] = {}
         self.axes: dict[IterDomain, IterDomain] = {}
         target.ids.next_name = max(target.ids.next_name, source.ids.next_name)
@@ -193,7 +201,8 @@ class Cloner:
 
     def extent(self, expr: IntExpr) -> IntExpr:
         """A size with the substitutions made."""
-        return substitute(expr, self.extents)
+        found = substitute(expr, self.extents)
+        return self.composites.get(found, found)
 
     def axis(self, axis: IterDomain) -> IterDomain:
         """The copy of one axis (without its history)."""
@@ -283,7 +292,10 @@ class Cloner:
         for expr in exprs:
             inputs = [self.value(v) for v in expr.inputs]
             outputs = [self.value(v) for v in expr.outputs]
-            self.target.add_expr(expr.rebuild(inputs, outputs))
+            copy = expr.rebuild(inputs, outputs)
+            if self.extents or self.composites:
+                copy.resized(self.extent)
+            self.target.add_expr(copy)
 
 
 def broadcast_contiguity(axes: Sequence[IterDomain]) -> list[bool | None]:

@@ -9,6 +9,8 @@
                 | Reduce   access... op= operand... [if predicate]
                 | Barrier
     operand   ::= access | literal | scalar parameter | index value
+                | access where predicate, else operand            (Guarded)
+                | access, moved by an index from memory           (Gathered)
     access    ::= buffer[index]
 
 Indices are element offsets as symbolic integers over sizes, strides and loop indices.  A loop of a
@@ -17,7 +19,7 @@ grid or block type is a binding where the device has that hardware, and a loop w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..dtypes import DataType, size_in_bytes
@@ -107,9 +109,6 @@ class Access:
         return f"{self.buffer.name}[{self.index}]"
 
 
-Operand = Access | Literal | ScalarParameter | IndexValue
-
-
 @dataclass(frozen=True, slots=True)
 class Less:
     """The condition a < b."""
@@ -122,6 +121,39 @@ class Less:
 
 
 Predicate = tuple[Less, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Gathered:
+    """buffer[index + stride * i] for the element i of `position`, which is put into [0, extent).
+
+    `position` is an integer operand; `extent` is at least 1 where the statement runs.
+    """
+
+    access: Access
+    position: Operand
+    stride: IntExpr
+    extent: IntExpr
+
+    def __str__(self) -> str:
+        access = self.access
+        return f"{access.buffer.name}[{access.index} + {self.stride}*clamp({self.position})]"
+
+
+@dataclass(slots=True, eq=False)
+class Guarded:
+    """A value where `inside` holds, `otherwise` elsewhere; what isn't inside isn't read."""
+
+    value: Access | Literal | ScalarParameter
+    inside: Predicate
+    otherwise: Operand
+
+    def __str__(self) -> str:
+        condition = " and ".join(map(str, self.inside))
+        return f"({self.value} if {condition} else {self.otherwise})"
+
+
+Operand = Access | Literal | ScalarParameter | IndexValue | Gathered | Guarded
 
 
 @dataclass(slots=True, eq=False)
@@ -211,22 +243,26 @@ class Phase:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """A complete kernel.  `scratch` is global memory that only lives during a call."""
+    """A complete kernel.  `scratch` is global memory that only lives during a call.
+
+    `bounds` are sizes that its statements mention and its tensors need not have.
+    """
 
     name: str
     tensors: list[TensorParameter]
     scalars: list[ScalarParameter]
     scratch: list[Buffer]
     phases: list[Phase]
+    bounds: tuple[IntExpr, ...] = ()
 
     @property
     def symbols(self) -> list[Symbol]:
         """The sizes and strides the kernel needs, in parameter order."""
         found: dict[Symbol, None] = {}
-        for tensor in self.tensors:
-            for expr in (*tensor.sizes, *tensor.strides):
-                for symbol in sorted(expr.symbols, key=str):
-                    found[symbol] = None
+        shown = [expr for tensor in self.tensors for expr in (*tensor.sizes, *tensor.strides)]
+        for expr in (*shown, *self.bounds):
+            for symbol in sorted(expr.symbols, key=str):
+                found[symbol] = None
         return list(found)
 
     def __str__(self) -> str:
@@ -241,17 +277,40 @@ def walk(statements: list[Statement]) -> Iterator[Statement]:
             yield from walk(statement.body)
 
 
+def operands(inputs: Iterable[Operand]) -> Iterator[Operand]:
+    """The operands and what they are made of."""
+    for operand in inputs:
+        yield operand
+        match operand:
+            case Gathered(access=access, position=position):
+                yield from operands((access, position))
+            case Guarded(value=value, otherwise=otherwise):
+                yield from operands((value, otherwise))
+
+
+def operand_sizes(inputs: Iterable[Operand]) -> Iterator[IntExpr]:
+    """The symbolic integers of operands beside the indices of their accesses."""
+    for operand in operands(inputs):
+        match operand:
+            case IndexValue(expr=expr):
+                yield expr
+            case Gathered(stride=stride, extent=extent):
+                yield from (stride, extent)
+            case Guarded(inside=inside):
+                yield from (side for less in inside for side in (less.a, less.b))
+
+
 def accesses(statement: Statement) -> Iterator[Access]:
     """The memory a statement touches, outputs first."""
     match statement:
         case Compute(output=output, inputs=inputs):
             yield output
-            yield from (i for i in inputs if isinstance(i, Access))
+            yield from (i for i in operands(inputs) if isinstance(i, Access))
         case Initialise(outputs=outputs):
             yield from outputs
         case Reduce(outputs=outputs, inputs=inputs):
             yield from outputs
-            yield from (i for i in inputs if isinstance(i, Access))
+            yield from (i for i in operands(inputs) if isinstance(i, Access))
 
 
 def _kernel_lines(kernel: Kernel) -> Iterator[str]:

@@ -19,6 +19,7 @@ from .exprs import (
     ExpandOp,
     Expr,
     FullOp,
+    GatherOp,
     IotaOp,
     PermuteOp,
     PointwiseOp,
@@ -26,9 +27,13 @@ from .exprs import (
     ReshapeOp,
     SqueezeOp,
     WelfordOp,
+    Window,
+    WindowOp,
 )
 from .fusion import Fusion
 from .scalars import (
+    ONE,
+    ZERO,
     Binary,
     CeilDiv,
     FloorDiv,
@@ -112,9 +117,11 @@ class _Translator:
         exprs = needed_exprs(self.fusion)
         for value in self.fusion.inputs:
             self.input(value)
-        for expr in exprs:
+        for expr in self.fusion.exprs:  # bounds of reads name sizes, not the scalars that they are
             output = expr.output
             if isinstance(output, Scalar) and isinstance(output.extent, Symbol):
+                if any(isinstance(v, Scalar) and v.extent is output.extent for v in expr.inputs):
+                    continue  # n - 0 is n: what it is computed from defines it
                 self.defining.setdefault(output.extent, output)
         for expr in exprs:
             self.expr(expr)
@@ -200,12 +207,15 @@ class _Translator:
         match extent:
             case Sum(terms=terms):
                 total = ""
-                for monomial, coefficient in terms:
+                for monomial, coefficient in sorted(terms, key=lambda term: term[1] < 0):
                     factors = [self.size(atom) for atom in monomial]
-                    if coefficient != 1 or not factors:
-                        factors.append(str(coefficient))
+                    negative = coefficient < 0 and bool(total)
+                    number = -coefficient if negative else coefficient
+                    if number != 1 or not factors:
+                        factors.append(str(number))
                     term = self._folded("mul", factors)
-                    total = self._folded("add", [total, term]) if total else term
+                    joint = "sub" if negative else "add"
+                    total = self._folded(joint, [total, term]) if total else term
                 return total
             case CeilDiv(a=a, b=b):
                 raised = self._folded("add", [self.size(a), self.size(b - 1)])
@@ -269,8 +279,73 @@ class _Translator:
             case IotaOp():
                 length = self.size(output.axes[0].size)
                 return f"iota({length}, {', '.join(arguments)}, dtype={output.dtype})"
+            case WindowOp():
+                return self.window_call(expr, arguments, output)
+            case GatherOp():
+                return _gather_call(expr, arguments)
             case _:
                 return self.shape_call(expr, arguments[0], output)
+
+    def window_call(self, expr: WindowOp, arguments: list[str], output: TensorView) -> str:
+        """A slice, a pad, or the pad of a slice."""
+        source, axes = expr.source, output.axes
+        pairs = list(zip(axes, expr.windows, strict=True))
+        if source is None:
+            sizes = [a.size if w is None else w.stop - w.left for a, w in pairs]
+            inner = f"full(shape={self.shape(sizes)}, fill_value={arguments[0]}, "
+            inner += f"dtype={output.dtype})"
+        else:
+            inner = self.slice_call(source, expr.windows, arguments[0])
+        if len(arguments) == 1:
+            return inner or f"cast({arguments[0]}, dtype={output.dtype})"
+        padded = f"fd.ops.{inner}" if inner else arguments[0]
+        widths: list[str] = []
+        for axis, window in reversed(pairs):
+            ends = () if window is None else (window.left, axis.size - window.stop)
+            widths += [self.size(width) for width in ends] or ["0", "0"]
+        while widths[-2:] == ["0", "0"]:
+            del widths[-2:]
+        return f"pad({padded}, [{', '.join(widths)}], {arguments[1]})"
+
+    def slice_call(
+        self, source: TensorView, windows: Sequence[Window | None], argument: str
+    ) -> str:
+        """The part of a source that windows show; nothing where they show all of it."""
+        single = [w is not None and w.stop is ONE and w.left is ZERO for w in windows]
+        if any(single):
+            return self.select_call(source, windows, argument, single)
+        bounds: list[tuple[IntExpr, IntExpr, IntExpr]] = []
+        for axis, window in zip(source.axes, windows, strict=True):
+            first: IntExpr = ZERO
+            behind, step = axis.size, window.step if window is not None else ONE
+            if window is not None:
+                first = window.offset + step * window.left
+                behind = first + step * (window.stop - window.left)
+            bounds.append((first, behind, step))
+        if bounds == [(ZERO, axis.size, ONE) for axis in source.axes]:
+            return ""
+        starts, ends, steps = (
+            f"[{', '.join(map(self.size, sizes))}]" for sizes in zip(*bounds, strict=True)
+        )
+        stepped = "" if all(step is ONE for *_, step in bounds) else f", strides={steps}"
+        return f"slice({argument}, start_indices={starts}, end_indices={ends}{stepped})"
+
+    def select_call(
+        self,
+        source: TensorView,
+        windows: Sequence[Window | None],
+        argument: str,
+        single: Sequence[bool],
+    ) -> str:
+        """The part of a source that has one element along the `single` axes."""
+        rest = [None if one else window for window, one in zip(windows, single, strict=True)]
+        inner = self.slice_call(source, rest, argument)
+        made = f"fd.ops.{inner}" if inner else argument
+        for dim in reversed(range(len(windows))):
+            window = windows[dim]
+            if window is not None and single[dim]:
+                made = f"fd.ops.select({made}, {self.size(window.offset)}, dim={dim})"
+        return f"broadcast({made}, is_broadcast_dim={list(single)})"
 
     def shape_call(self, expr: Expr, argument: str, output: TensorView) -> str:
         """The call of an operation that only changes the shape."""
@@ -303,6 +378,15 @@ _SIZE_OPS: dict[type[Binary], str] = {
     Min: "minimum",
     Max: "maximum",
 }
+
+
+def _gather_call(expr: GatherOp, arguments: Sequence[str]) -> str:
+    index, output = expr.tensor_inputs[1], expr.tensor_outputs[0]
+    name = "index_select" if index.axes else "select"
+    if expr.is_aligned:
+        pairs = zip(output.axes, index.axes, strict=True)
+        name = "gather" if all(a.size is b.size for a, b in pairs) else "take_along_axis"
+    return f"{name}({', '.join(arguments)}, dim={expr.dim})"
 
 
 def _reduced(output: TensorView) -> list[int]:

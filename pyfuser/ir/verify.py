@@ -19,16 +19,29 @@ from .exprs import (
     BroadcastOp,
     ExpandOp,
     Expr,
+    GatherOp,
     PermuteOp,
     PointwiseOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
     WelfordOp,
+    WindowOp,
 )
 from .fusion import Fusion
-from .kernel import Access, Allocate, Buffer, For, Kernel, Reduce, Statement, accesses
-from .scalars import ONE, IntExpr, Symbol
+from .kernel import (
+    Access,
+    Allocate,
+    Buffer,
+    Compute,
+    For,
+    Kernel,
+    Reduce,
+    Statement,
+    accesses,
+    operand_sizes,
+)
+from .scalars import ONE, ZERO, IntExpr, Symbol
 from .schedule import ScheduledFusion
 from .segmented import SegmentedFusion
 from .vals import Scalar, TensorView, Val
@@ -146,6 +159,29 @@ def _verify_expr(expr: Expr) -> None:
             _verify_ranks(expr, roots[0])
         case ExpandOp() | ReshapeOp():
             _verify_ranks(expr, roots[0])
+        case WindowOp():
+            _verify_window(expr, roots[0])
+        case GatherOp():
+            _verify_gather(expr, roots[0])
+
+
+def _verify_window(expr: WindowOp, root: Sequence[IterDomain]) -> None:
+    _verify_ranks(expr, root)
+    _check(len(expr.windows) == len(root), "fusion", "a window for each axis", expr)
+    _check(len(expr.inputs) in (1, 2), "fusion", "a source, and a fill or none", expr)
+    if len(expr.inputs) == 1:
+        for axis, window in zip(root, expr.windows, strict=True):
+            is_slice = window is None or (window.left is ZERO and window.stop is axis.size)
+            _check(is_slice, "fusion", "a fill for windows that don't cover their axes", expr)
+
+
+def _verify_gather(expr: GatherOp, root: Sequence[IterDomain]) -> None:
+    source, index = expr.tensor_inputs
+    _check(len(expr.source_axes) == source.ndim, "fusion", "an entry a source axis", expr)
+    _check(len(expr.index_axes) == index.ndim, "fusion", "an entry an index axis", expr)
+    _check(expr.source_axes.count(None) == 1, "fusion", "one axis that is indexed", expr)
+    used = {*expr.index_axes, *(axis for axis in expr.source_axes if axis is not None)}
+    _check(used == set(range(len(root))), "fusion", "each output axis in an operand", expr)
 
 
 def _verify_ranks(expr: Expr, axes: Sequence[IterDomain]) -> None:
@@ -251,6 +287,9 @@ def _verify_body(body: Sequence[Statement], outer: set[Buffer], known: set[Symbo
                 buffers.add(buffer)
             case _:
                 _verify_accesses(accesses(statement), buffers, known)
+                if isinstance(statement, Compute):
+                    for size in operand_sizes(statement.inputs):
+                        _verify_symbols(size, known, f"an operand of {statement.output}")
                 if isinstance(statement, Reduce):
                     count = 3 if statement.op == "welford" else 1
                     what = f"{count} outputs of {statement.op}"

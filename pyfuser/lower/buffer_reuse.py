@@ -19,35 +19,40 @@ def reuse_buffers(body: list[Statement]) -> list[Statement]:
     for statement in body:
         if isinstance(statement, For):
             statement.body = reuse_buffers(statement.body)
-    last_use = _last_uses(body)
+    own = {s.buffer for s in body if isinstance(s, Allocate) and s.buffer.size is not ONE}
+    if len(own) < 2:
+        return body
+    last_use = _last_uses(body, own)
+    ending: dict[int, list[Buffer]] = {}
+    for buffer, last in last_use.items():
+        ending.setdefault(last, []).append(buffer)
     free: list[Buffer] = []
     kept: list[Statement] = []
     for position, statement in enumerate(body):
-        if isinstance(statement, Allocate) and statement.buffer.size is not ONE:
+        if isinstance(statement, Allocate) and statement.buffer in own:
             old = next((b for b in free if _fits(b, statement.buffer)), None)
             if old is not None:
                 free.remove(old)
                 _redirect(body, statement.buffer, old)
-                last_use[old] = last_use.pop(statement.buffer, position)
+                last = last_use.pop(statement.buffer, position)
+                if statement.buffer in ending.get(last, ()):
+                    ending[last].remove(statement.buffer)
+                ending.setdefault(last, []).append(old)
                 continue
         kept.append(statement)
-        free += [b for b, last in last_use.items() if last == position and _is_own(b, body)]
+        free += ending.get(position, ())
     return kept
 
 
-def _last_uses(body: list[Statement]) -> dict[Buffer, int]:
-    """The position of the last statement that touches each buffer."""
+def _last_uses(body: list[Statement], own: set[Buffer]) -> dict[Buffer, int]:
+    """The position of the last statement that touches each of a body's own buffers."""
     return {
         access.buffer: position
         for position, statement in enumerate(body)
         for inner in walk([statement])
         for access in accesses(inner)
+        if access.buffer in own
     }
-
-
-def _is_own(buffer: Buffer, body: list[Statement]) -> bool:
-    """True for buffers that this very body allocates."""
-    return any(isinstance(s, Allocate) and s.buffer is buffer for s in body)
 
 
 def _fits(old: Buffer, new: Buffer) -> bool:

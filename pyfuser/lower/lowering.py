@@ -10,8 +10,18 @@ from __future__ import annotations
 
 from ..analysis.extents import representatives
 from ..ir.domains import BLOCK, GRID, ParallelType
-from ..ir.kernel import Kernel, Phase
-from ..ir.scalars import ONE, IntExpr, maximum
+from ..ir.kernel import (
+    Allocate,
+    Compute,
+    For,
+    Kernel,
+    Phase,
+    Reduce,
+    accesses,
+    operand_sizes,
+    walk,
+)
+from ..ir.scalars import ONE, IntExpr, Symbol, maximum
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .barriers import insert_barriers, written_by_some
@@ -58,7 +68,28 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
         list(memory.scalars.values()),
         memory.scratch,
         phases,
+        tuple(sorted(_used_symbols(phases), key=str)),
     )
+
+
+def _used_symbols(phases: list[Phase]) -> set[Symbol]:
+    """The sizes and strides that statements mention; not all of them are those of a tensor."""
+    used: set[Symbol] = set()
+    indices: set[Symbol] = set()
+    for statement in (s for phase in phases for s in walk(phase.body)):
+        sizes = [access.index for access in accesses(statement)]
+        match statement:
+            case For():
+                indices.add(statement.index)
+                sizes += [statement.start, statement.stop]
+            case Allocate(buffer=buffer):
+                sizes.append(buffer.size)
+            case Compute() | Reduce():
+                sizes += [side for less in statement.predicate for side in (less.a, less.b)]
+                sizes += operand_sizes(statement.inputs)
+        for size in sizes:
+            used |= size.symbols
+    return used - indices
 
 
 def _drop_dead(scheduled: ScheduledFusion) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from ..dtypes import compute_dtype
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, ReductionOp, WelfordOp
+from ..ir.exprs import Expr, GatherOp, ReadOp, ReductionOp, WelfordOp, WindowOp
 from ..ir.kernel import (
     Access,
     Buffer,
+    Gathered,
+    Guarded,
     Literal,
     Operand,
     ScalarParameter,
@@ -21,6 +23,7 @@ from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, product
 from ..ir.schedule import MemoryType
 from ..ir.vals import Scalar, TensorView, Val
 from .indexing import Indexer
+from .reads import check_source, gather_axes, inside, read_indices, window_axes
 
 
 class KernelMemory:
@@ -104,6 +107,29 @@ class KernelMemory:
             if not one_element:
                 offset = offset + indices[axis] * stride
         return offset
+
+    def read(self, expr: ReadOp, consumer: TensorView) -> Operand:
+        """How the statement of a read gets its value."""
+        check_source(expr, self.fusion.inputs)
+        indices = read_indices(self.indexer, consumer)
+        source, *rest = expr.inputs
+        others = [self.operand(expr, value, consumer) for value in rest]
+        if isinstance(expr, GatherOp):
+            assert isinstance(source, TensorView)
+            axis = source.axes[expr.dim]
+            offset = self._strided(source, gather_axes(expr, source, indices))
+            stride = ZERO if axis.extent is ONE else self._strides[source][axis]
+            return Gathered(Access(self._buffers[source], offset), others[0], stride, axis.size)
+        assert isinstance(expr, WindowOp)
+        value = self.operand(expr, source, consumer)
+        if isinstance(source, TensorView):
+            offset = self._strided(source, window_axes(expr, source, indices))
+            value = Access(self._buffers[source], offset)
+        conditions = inside(expr, consumer, indices)
+        if not conditions:
+            return value
+        assert isinstance(value, Access | Literal | ScalarParameter)
+        return Guarded(value, conditions, others[0])
 
     def operand(self, expr: Expr, value: Val, consumer: TensorView) -> Operand:
         """How the statement of `consumer` reads one of its inputs."""

@@ -16,7 +16,7 @@ from ..analysis.mapping import producers
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
-from ..ir.exprs import IotaOp, PointwiseOp, ReductionOp, WelfordOp
+from ..ir.exprs import GatherOp, IotaOp, PointwiseOp, ReadOp, ReductionOp, WelfordOp
 from ..ir.kernel import (
     Allocate,
     Compute,
@@ -33,6 +33,7 @@ from ..ir.vals import TensorView
 from ..ops.pointwise import COPIES, resolve_expr
 from .indexing import Indexer
 from .memory import KernelMemory
+from .reads import gather_predicate
 
 Unit = tuple[TensorView, ...]
 
@@ -128,7 +129,14 @@ class NestBuilder:
         expr = tensor.expr
         assert expr is not None
         indices, predicate = self.indexer.indices(tensor)
-        inputs: list[Operand] = [self.memory.operand(expr, v, tensor) for v in expr.inputs]
+        inputs: list[Operand]
+        if isinstance(expr, ReadOp):
+            inputs = [self.memory.read(expr, tensor)]
+        else:
+            inputs = [self.memory.operand(expr, v, tensor) for v in expr.inputs]
+        if isinstance(expr, GatherOp):
+            is_checked = self.scheduled.scheduler != "user"
+            predicate += gather_predicate(expr, tensor, is_checked)
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
         dtypes: tuple[DataType, ...]
         match expr:
@@ -149,7 +157,7 @@ class NestBuilder:
             case PointwiseOp() if expr.op not in COPIES:
                 resolution = resolve_expr(expr)
                 op, dtypes = expr.op, resolution.compute
-            case _:  # set, broadcast, expand, squeeze, permute, reshape, full: only indices differ
+            case _:  # set, broadcast, reshape, full, slice, gather, ...: only indices differ
                 op, dtypes = "set", (tensor.dtype,)
         compute = tuple(compute_dtype(d) for d in dtypes)
         result = tensor.dtype

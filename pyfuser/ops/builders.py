@@ -1,9 +1,8 @@
 """Builders: one function an operation, `(fusion, ...) -> value`, which adds to the fusion.
 
-This is the face of `pointwise`, `shape_builders`, `reshape_builders` and `reduction_builders`: the
-rows of the op table and its reductions are here by their names (`builders.add(fusion, a, b)`)
-without a line of code each, and the operations of the interface that pyfuser doesn't define yet
-raise UnsupportedError.
+This is the face of `pointwise` and of the `*_builders`: the rows of the op table and its reductions
+are here by their names (`builders.add(fusion, a, b)`) without a line of code each, and the
+operations of the interface that pyfuser doesn't define yet raise UnsupportedError.
 What builders append is well formed: the verifier accepts it.
 """
 
@@ -17,7 +16,16 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
+from .gather_builders import (
+    embedding_fwd,
+    gather,
+    index_select,
+    select,
+    take,
+    take_along_axis,
+)
 from .pointwise import Operand, cast, pointwise
+from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
 from .shape_builders import (
@@ -36,26 +44,35 @@ from .table import OPS, REDUCTIONS
 
 # Operations of the interface that later work defines.
 UNSUPPORTED = (
-    "argsort", "cat", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
-    "embedding_fwd", "gather", "grouped_mm", "index_select", "linear", "matmul",
-    "normal", "nv_block_quantize", "nv_grouped_block_quantize", "pad",
+    "argsort", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
+    "grouped_mm", "linear", "matmul", "normal", "nv_block_quantize", "nv_grouped_block_quantize",
     "preprocess_grouped_matmul_input_sf", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
-    "select", "slice", "take_along_axis", "topk", "triu", "uniform",
+    "topk", "triu", "uniform",
 )  # fmt: skip
 
 _NAMED: dict[str, Callable[..., Any]] = {
     "broadcast": broadcast,
     "broadcast_in_dim": broadcast_in_dim,
     "cast": cast,
+    "cat": cat,
+    "embedding_fwd": embedding_fwd,
     "expand": expand,
     "full": full,
+    "gather": gather,
+    "index_select": index_select,
     "iota": iota,
+    "pad": pad,
     "permute": permute,
     "reshape": reshape,
+    "select": select,
     "shape": shape,
     "size": size,
+    "slice": slice,
+    "slice_scatter": slice_scatter,
     "squeeze": squeeze,
     "stride_order": stride_order,
+    "take": take,
+    "take_along_axis": take_along_axis,
     "var": var,
     "var_mean": var_mean,
     "welford": welford,
@@ -104,17 +121,27 @@ __all__ = [
     "broadcast",
     "broadcast_in_dim",
     "cast",
+    "cat",
+    "embedding_fwd",
     "expand",
     "full",
+    "gather",
+    "index_select",
     "iota",
+    "pad",
     "permute",
     "pointwise",
     "reduce",
     "reshape",
+    "select",
     "shape",
     "size",
+    "slice",
+    "slice_scatter",
     "squeeze",
     "stride_order",
+    "take",
+    "take_along_axis",
     "var",
     "var_mean",
     "welford",

@@ -19,6 +19,7 @@ from ..ir.exprs import (
     ExpandOp,
     Expr,
     FullOp,
+    GatherOp,
     IotaOp,
     PermuteOp,
     PointwiseOp,
@@ -26,6 +27,8 @@ from ..ir.exprs import (
     ReshapeOp,
     SqueezeOp,
     WelfordOp,
+    Window,
+    WindowOp,
 )
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
@@ -128,6 +131,10 @@ class _Evaluator:
                 start, step = (self.operand(value, output.dtype) for value in expr.inputs)
                 count = torch.arange(self.sizes(output)[0], device=self.device)
                 return start + step * count.to(self.torch_dtype(output.dtype))
+            case WindowOp():
+                return self.window(expr, output)
+            case GatherOp():
+                return self.gathered(expr)
             case _:
                 return self.reshaped(expr, self.values[expr.inputs[0]], output)
 
@@ -147,6 +154,54 @@ class _Evaluator:
         if self.keep_rounding and output.dtype in REDUCED_FLOATING:
             return source.to(to_torch(output.dtype))
         return source
+
+    def window(self, expr: WindowOp, output: TensorView) -> torch.Tensor:
+        """The fill, with the source copied into its windows."""
+        sizes = self.sizes(output)
+        source = self.operand(expr.inputs[0], output.dtype)
+        places = []
+        for dim, window in enumerate(expr.windows):
+            first, last, start, step = self.bounds(window, sizes[dim])
+            places.append(slice(first, last))
+            if source.dim() and window is not None:
+                stop = start + step * max(last - first - 1, 0) + (last > first)
+                source = source[(slice(None),) * dim + (slice(start, stop, step),)]
+        if len(expr.inputs) == 1:
+            return source
+        made = self.operand(expr.inputs[1], output.dtype).expand(sizes).clone()
+        made[tuple(places)] = source
+        return made
+
+    def bounds(self, window: Window | None, size: int) -> tuple[int, int, int, int]:
+        """(first, behind the last element of the output, first of the source, step)."""
+        if window is None:
+            return 0, size, 0, 1
+        first = min(max(self.binding.size(window.left), 0), size)
+        last = max(min(self.binding.size(window.stop), size), first)
+        step = self.binding.size(window.step)
+        start = self.binding.size(window.offset) + step * first if last > first else 0
+        return first, last, start, step
+
+    def gathered(self, expr: GatherOp) -> torch.Tensor:
+        """The source where the index says."""
+        source, index = (self.values[value] for value in expr.inputs)
+        sizes = self.sizes(expr.tensor_outputs[0])
+        if index.numel() and (int(index.min()) < 0 or int(index.max()) >= source.shape[expr.dim]):
+            raise IndexError(
+                expected("gather", f"indices below {source.shape[expr.dim]}", "others")
+            )
+        places: list[torch.Tensor] = []
+        for dim, axis in enumerate(expr.source_axes):
+            shape = [1] * len(sizes)
+            if axis is None:
+                for size, position in zip(index.shape, expr.index_axes, strict=True):
+                    shape[position] = size
+                order = sorted(range(index.dim()), key=expr.index_axes.__getitem__)
+                places.append(index.long().permute(order).reshape(shape))
+            else:
+                shape[axis] = 1 if source.shape[dim] == 1 else sizes[axis]
+                places.append(torch.arange(shape[axis], device=self.device).reshape(shape))
+        return source[tuple(places)].expand(sizes)
 
     def reshaped(self, expr: Expr, source: torch.Tensor, output: TensorView) -> torch.Tensor:
         """A view of the input under the output's shape."""

@@ -16,6 +16,7 @@ import torch
 
 from ..dtypes import DataType, compute_dtype, from_torch, is_integer, of_python_value
 from ..errors import DefinitionError, UnsupportedError, expected
+from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, PointwiseOp
 from ..ir.fusion import Fusion, plain_domain
@@ -241,6 +242,8 @@ def _size_of_result(op: str, values: Sequence[Val], result: DataType) -> IntExpr
     if not is_integer(result):
         return None
     sizes = [value.extent for value in values if isinstance(value, Scalar)]
+    if op == "maximum" and any(size is not None for size in sizes):
+        sizes = [_difference(value) for value in values]
     if op in COPIES:
         return sizes[0]
     if op not in (*_SIZE_OPS, "sub") or len(sizes) != 2:
@@ -251,9 +254,19 @@ def _size_of_result(op: str, values: Sequence[Val], result: DataType) -> IntExpr
     if op in ("div", "mod", "fmod", "remainder") and b is Integer.of(0):
         return None
     if op == "sub":
-        known = isinstance(a, Integer) and isinstance(b, Integer) and a.value >= b.value
-        return a - b if known else None
+        return a - b if proves_at_most(b, a) else None
     return _SIZE_OPS[op](a, b)
+
+
+def _difference(value: Val) -> IntExpr | None:
+    """A size, or the difference of two, which may be negative."""
+    if not isinstance(value, Scalar) or value.extent is not None:
+        return value.extent if isinstance(value, Scalar) else None
+    match value.expr:
+        case PointwiseOp(op="sub", inputs=(Scalar(extent=IntExpr() as a), Scalar(extent=b))):
+            return None if b is None else a - b
+        case _:
+            return None
 
 
 def size_of_scalar(fusion: Fusion, op: str, entry: Operand) -> IntExpr:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ..ir.domains import IterDomain, Split, history
-from ..ir.exprs import Expr, PointwiseOp
+from ..ir.exprs import Expr, FullOp, IotaOp, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
 from .rewriting import Rewriter, rewrite
@@ -32,7 +32,10 @@ def common_subexpressions(fusion: Fusion) -> Fusion:
     known: dict[Hashable, tuple[Val, ...]] = {}
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
-        if isinstance(expr, PointwiseOp) and expr.op in _UNIQUE:
+        is_unique = isinstance(expr, PointwiseOp) and expr.op in _UNIQUE
+        # Made from nothing, these cost nothing; one iota for the rows and the columns of a mask
+        # would be a tensor that is read along two axes.
+        if is_unique or isinstance(expr, (IotaOp, FullOp)):
             rewriter.emit(expr)
             return
         key = (

@@ -19,6 +19,8 @@ from .dead_code import dead_code
 from .empty_tensors import empty_tensors
 from .expand_permute import expand_permute
 from .identities import identities
+from .move_gathers import move_gathers
+from .move_windows import move_windows
 from .two_pass_moments import two_pass_moments
 from .unify_extents import unify_extents
 
@@ -34,6 +36,8 @@ PIPELINE: tuple[Pass, ...] = (
     identities,
     broadcast_squeeze,
     expand_permute,
+    move_windows,
+    move_gathers,
     common_subexpressions,
     dead_code,
 )

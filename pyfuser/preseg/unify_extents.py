@@ -4,7 +4,8 @@ It stands before the passes that compare sizes (common subexpressions, empty ten
 compiler see that tensors added to each other are indexed alike.  A union-find over the pairs in
 `equal_extents`; constants win, else the symbol first in order stands for all.  Only sizes that an
 input tensor shows are replaced: binding that input then checks the equality.  Sizes that only a
-scalar gives stay, with their pair, and are compared at run time.
+scalar gives stay, with their pair, and are compared at run time.  A size that is computed (that of
+two tensors side by side) is replaced as a whole; binding the definition has checked it.
 
 Before:
     T2_g_float[iS2{i0}] = add(T0_g_float[iS0{i0}], T1_g_float[iS1{i1}])
@@ -15,16 +16,17 @@ After:
 from __future__ import annotations
 
 from ..ir.fusion import Cloner, Fusion
-from ..ir.scalars import IntExpr, Symbol
+from ..ir.scalars import IntExpr, Symbol, substitute
 
 
 def unify_extents(fusion: Fusion) -> Fusion:
     """Replaces equal sizes by one of them; a copy of the fusion where there are any."""
     values = _representatives(fusion)
-    if not values:
+    composites = _composites(fusion, values)
+    if not values and not composites:
         return fusion
     target = Fusion()
-    cloner = Cloner(fusion, target, values)
+    cloner = Cloner(fusion, target, values, composites)
     target.inputs = [cloner.value(v) for v in fusion.inputs]
     cloner.exprs(fusion.exprs)
     target.outputs = [cloner.value(v) for v in fusion.outputs]
@@ -35,28 +37,58 @@ def unify_extents(fusion: Fusion) -> Fusion:
     return target
 
 
-def _rank(extent: IntExpr) -> tuple[bool, int, str]:
-    """Constants first, then i0, i1, ..., i10."""
-    return (not extent.is_constant, len(str(extent)), str(extent))
+def _rank(extent: IntExpr) -> tuple[bool, bool, int, str]:
+    """Constants first, then i0, i1, ..., i10, then what is computed."""
+    is_computed = not isinstance(extent, Symbol)
+    return (not extent.is_constant, is_computed, len(str(extent)), str(extent))
+
+
+class _Classes:
+    """Sizes that are equal; the first by rank stands for each class."""
+
+    def __init__(self) -> None:
+        self.parent: dict[IntExpr, IntExpr] = {}
+
+    def find(self, extent: IntExpr) -> IntExpr:
+        """What stands for a size."""
+        root = extent
+        while (up := self.parent.get(root, root)) is not root:
+            root = up
+        while extent is not root:
+            self.parent[extent], extent = root, self.parent[extent]
+        return root
+
+    def join(self, a: IntExpr, b: IntExpr) -> None:
+        """Makes two sizes equal.
+
+        Two different constants can't be: the pair stays and fails when it is bound.
+        """
+        first, second = sorted((self.find(a), self.find(b)), key=_rank)
+        if first is not second and not second.is_constant:
+            self.parent[second] = first
 
 
 def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
     """What stands for each size that is replaced."""
-    shown = {axis.size for tensor in fusion.input_tensors for axis in tensor.axes}
-    parent: dict[IntExpr, IntExpr] = {}
-
-    def find(extent: IntExpr) -> IntExpr:
-        root = extent
-        while (up := parent.get(root, root)) is not root:
-            root = up
-        while extent is not root:
-            parent[extent], extent = root, parent[extent]
-        return root
-
+    shown = _shown(fusion)
+    classes = _Classes()
     for pair in fusion.equal_extents:
         if all(extent.is_constant or extent in shown for extent in pair):
-            first, second = sorted((find(pair[0]), find(pair[1])), key=_rank)
-            # Two different constants can't be equal: the pair stays and fails when it is bound.
-            if first is not second and not second.is_constant:
-                parent[second] = first
-    return {s: find(s) for s in parent if isinstance(s, Symbol)}
+            classes.join(*pair)
+    return {s: classes.find(s) for s in classes.parent if isinstance(s, Symbol)}
+
+
+def _composites(fusion: Fusion, values: dict[Symbol, IntExpr]) -> dict[IntExpr, IntExpr]:
+    """What stands for each computed size that is equal to another size."""
+    shown = _shown(fusion)
+    classes = _Classes()
+    for a, b in fusion.equal_extents:
+        pair = (substitute(a, values), substitute(b, values))
+        if all(extent in shown or not isinstance(extent, Symbol) for extent in pair):
+            classes.join(*pair)
+    return {e: classes.find(e) for e in classes.parent if not isinstance(e, Symbol)}
+
+
+def _shown(fusion: Fusion) -> set[IntExpr]:
+    """The sizes of the input tensors."""
+    return {axis.size for tensor in fusion.input_tensors for axis in tensor.axes}

@@ -21,6 +21,7 @@ from ..ir.exprs import (
     PointwiseOp,
     ReshapeOp,
     SqueezeOp,
+    WindowOp,
 )
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, evaluate, product
@@ -271,10 +272,24 @@ def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
         return f"{expr.name} reads T{tensor.name} along axes that another use orders differently"
     chosen = set(exprs)
     for expr in exprs:
+        if expr.source is not None and expr.source.expr in chosen:
+            return f"{expr.name} reads T{expr.source.name} at other places than it is computed"
         is_cut = isinstance(expr, PointwiseOp) and expr.op == "segment_set"
         if is_cut and not chosen.isdisjoint(expr.output.uses_list):
             return f"segment_set cuts behind T{expr.output.name}"
     return None if is_connected(exprs) else "the fusion is not connected"
+
+
+def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
+    """Why no kernel may run a read that isn't empty of a source that is: torch raises."""
+    for expr in exprs:
+        source = expr.source
+        is_filled = isinstance(expr, WindowOp) and len(expr.inputs) == 2
+        if source is None or is_filled or sizes.is_empty(expr.tensor_outputs[0]):
+            continue
+        if sizes.is_empty(source):
+            return f"{expr.name} reads T{source.name}, which has no elements"
+    return None
 
 
 def is_connected(exprs: Sequence[Expr]) -> bool:

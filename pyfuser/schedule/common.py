@@ -10,25 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..analysis.costs import EXPENSIVE
 from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
+from ..ir.exprs import Expr, GatherOp, PointwiseOp, ReductionOp, WelfordOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.scalars import evaluate, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import parallelize_like
 from .rewrite import cache_before
-
-# Pointwise operations dearer than reading the operands again from a private cache (some 10 cycles a
-# vector); everything else is recomputed rather than kept in a buffer.
-EXPENSIVE = frozenset(
-    """acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv erfcinv lgamma log
-    log10 log1p log2 sigmoid sin sinh silu tan tanh pow atan2 fmod remainder mod gcd""".split()  # noqa: SIM905
-)
-
 
 # How far ahead of reads in order to fetch, where data comes from memory.  Measured on a Zen 4: 4096
 # bytes gave 1.0 to 1.2 times the speed of none in add and sum over more than the caches hold;
@@ -90,12 +83,59 @@ class Leaf:
         return self.contiguous[outer] and self.order.index(inner) == self.order.index(outer) + 1
 
 
+class ReadLeaf(Leaf):
+    """The layout of the source of a read, in the axis numbers of what is read.
+
+    An axis that is read through a window is no longer one range with what is outside of it; one
+    that an index points into (None in `order`) is a range with nothing.
+    """
+
+    def __init__(
+        self, space: IterationSpace, expr: WindowOp | GatherOp, source: TensorView
+    ) -> None:
+        roots = expr.tensor_outputs[0].domain.root_or_logical
+        domain = source.domain
+        places: Sequence[int | None] = range(len(roots))
+        self.windowed: set[int] = set()
+        if isinstance(expr, GatherOp):
+            places = expr.source_axes
+        else:
+            windows = zip(roots, expr.windows, strict=True)
+            shown = [axis for axis, window in windows if window and not axis.is_broadcast]
+            self.windowed = {space.number(axis) for axis in shown}
+        self.tensor = source
+        self.order: list[int] = []
+        self.contiguous: dict[int, bool] = {}
+        position = dict(zip(source.axes, places, strict=True))
+        for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
+            place = position[axis]
+            number = -1
+            if place is not None and not roots[place].is_broadcast:
+                number = space.number(roots[place])
+            if not axis.is_broadcast:
+                self.order.append(number)
+                self.contiguous[number] = contiguous is True and number >= 0
+
+    def merges(self, outer: int, inner: int) -> bool:
+        return super().merges(outer, inner) and inner not in self.windowed
+
+
 class Layouts:
-    """The layouts of all leaves of a fusion."""
+    """The layouts of all leaves of a fusion, and (as `reads`) of what is read at other places."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
-        self.leaves = [Leaf(self.space, tensor) for tensor in leaves(fusion)]
+        aligned = {t for e in fusion.exprs for t in e.aligned_inputs}
+        self.leaves = [
+            Leaf(self.space, tensor)
+            for tensor in leaves(fusion)
+            if tensor.expr is not None or tensor in aligned
+        ]
+        self.reads = [
+            ReadLeaf(self.space, expr, expr.source)
+            for expr in fusion.exprs
+            if isinstance(expr, WindowOp | GatherOp) and expr.source is not None
+        ]
 
     def number(self, axis: IterDomain) -> int | None:
         """The number of an axis; None for broadcasts."""
@@ -106,13 +146,13 @@ class Layouts:
         a, b = self.number(outer), self.number(inner)
         if a is None or b is None:
             return True
-        return all(leaf.merges(a, b) for leaf in self.leaves)
+        return all(leaf.merges(a, b) for leaf in (*self.leaves, *self.reads))
 
     def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
         """The axes in the order of the leaf that has most of them, outermost first."""
         numbers = {self.number(axis): axis for axis in axes}
         best = max(
-            self.leaves,
+            (*self.leaves, *self.reads),
             key=lambda leaf: sum(number in numbers for number in leaf.order),
             default=None,
         )
@@ -183,7 +223,7 @@ def recompute_cheap(fusion: Fusion) -> None:
             continue
         tensor = tensors[0]
         readers = list(tensor.uses_list)
-        if len(readers) < 2 or not expr.tensor_inputs:
+        if len(readers) < 2 or not (expr.tensor_inputs or isinstance(expr, WindowOp)):
             continue
         late = _late_readers(tensor, after_reduction)
         if not late:

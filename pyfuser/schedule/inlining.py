@@ -21,6 +21,9 @@ from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import _between, bounded_transform_backward
 
+# Of a shared loop: its tensors, their ancestors, their descendants, those of reductions over it.
+Masks = tuple[int, int, int, int]
+
 
 class LoopSharing:
     """The loops that tensors share, with the masks that say whether one more may join."""
@@ -33,7 +36,7 @@ class LoopSharing:
         self.descendants = [0] * len(self.tensors)
         self._reach()
         self.parent: dict[tuple[int, int], tuple[int, int]] = {}
-        self.members: dict[tuple[int, int], int] = {}
+        self.members: dict[tuple[int, int], Masks] = {}
         self.extents: dict[tuple[int, int], IntExpr] = {}
         self.shapes: dict[tuple[int, int], tuple[IntExpr, ...]] = {}
         self.own_extents: dict[TensorView, dict[IterDomain, IntExpr]] = {}
@@ -61,19 +64,27 @@ class LoopSharing:
             key = self.parent[key]
         return key
 
-    def mask(self, root: tuple[int, int]) -> int:
-        """The tensors that share a loop."""
-        return self.members.get(root, 1 << root[0])
+    def masks(self, root: tuple[int, int]) -> Masks:
+        """The tensors that share a loop, and what is above and below of them."""
+        found = self.members.get(root)
+        if found is None:
+            i, position = root
+            loop = self.scheduled[self.tensors[i]].loop
+            reduces = position < len(loop) and loop[position].is_reduction
+            below = self.descendants[i]
+            found = (1 << i, self.ancestors[i], below, below if reduces else 0)
+            self.members[root] = found
+        return found
 
     def join(self, tensor: TensorView, consumer: TensorView, position: int) -> None:
         """Makes two tensors share the loop at a position."""
         a, b = self.find(tensor, position), self.find(consumer, position)
         if a != b:
-            mask = self.mask(a) | self.mask(b)
+            joined = _united(self.masks(a), self.masks(b))
             extent = self.extent(a) if self.extent(b) is ONE else self.extent(b)
             self.parent[a] = b
             self.shapes[b] = max(self.shape(a), self.shape(b), key=len)
-            self.members[b], self.extents[b] = mask, extent
+            self.members[b], self.extents[b] = joined, extent
 
     def extent(self, root: tuple[int, int]) -> IntExpr:
         """The extent of a loop: 1 while only broadcast axes share it."""
@@ -110,16 +121,10 @@ class LoopSharing:
 
     def makes_cycle(self, tensor: TensorView, position: int) -> bool:
         """True when the tensor can't share the loop at `position` with all its consumers."""
-        mask = self.mask(self.find(tensor, position))
+        united = self.masks(self.find(tensor, position))
         for _, consumer in consumers(tensor):
-            mask |= self.mask(self.find(consumer, position))
-        above = below = after_reduction = 0
-        for i in _bits(mask):
-            above |= self.ancestors[i]
-            below |= self.descendants[i]
-            loop = self.scheduled[self.tensors[i]].loop
-            if position < len(loop) and loop[position].is_reduction:
-                after_reduction |= self.descendants[i]
+            united = _united(united, self.masks(self.find(consumer, position)))
+        mask, above, below, after_reduction = united
         return bool(after_reduction & mask) or bool(above & below & ~mask)
 
     def highest(self, tensor: TensorView) -> tuple[int, str]:
@@ -162,13 +167,8 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
     return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]
 
 
-def _bits(mask: int) -> list[int]:
-    bits = []
-    while mask:
-        low = mask & -mask
-        bits.append(low.bit_length() - 1)
-        mask ^= low
-    return bits
+def _united(a: Masks, b: Masks) -> Masks:
+    return a[0] | b[0], a[1] | b[1], a[2] | b[2], a[3] | b[3]
 
 
 def _selected(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None) -> set[TensorView]:

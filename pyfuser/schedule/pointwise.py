@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..analysis.costs import EXPENSIVE
 from ..dtypes import size_in_bytes
 from ..errors import InternalError, expected
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import PointwiseOp
+from ..ir.exprs import GatherOp, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .acceptance import examine, reference_tensor
 from .common import (
-    EXPENSIVE,
     Layouts,
     fork_outputs,
     leaves,
@@ -68,9 +68,16 @@ def reference_output(fusion: Fusion) -> TensorView:
 
 
 def widest_bytes(fusion: Fusion) -> int:
-    """Bytes of the widest element that is computed."""
-    dtypes = {t.dtype for t in fusion.tensors}
+    """Bytes of the widest element that is computed; an index is mostly one for many elements."""
+    dtypes = {t.dtype for t in fusion.tensors if not _is_index(t)}
     return max((max(4, size_in_bytes(d)) for d in dtypes), default=4)
+
+
+def _is_index(tensor: TensorView) -> bool:
+    """True for an input that only says where gathers read."""
+    return tensor.expr is None and all(
+        isinstance(reader, GatherOp) and reader.source is not tensor for reader in tensor.uses_list
+    )
 
 
 def unroll_factor(fusion: Fusion) -> int:

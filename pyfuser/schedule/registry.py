@@ -27,6 +27,7 @@ from .acceptance import (
     examine,
     persistent_refusal,
     pointwise_refusal,
+    reads_nothing,
     reduction_refusal,
     reference_tensor,
     unsupported,
@@ -71,6 +72,11 @@ class Scheduler(Protocol):
 # -- the rules
 
 
+def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
+    """What keeps every kernel scheduler from a fusion."""
+    return facts.problem or reads_nothing(facts.exprs, sizes)
+
+
 def refuse_expr_eval(facts: Facts, sizes: SizeInfo) -> str | None:
     """Only expressions that no kernel computes; the evaluator runs them through torch."""
     supported = next((e for e in facts.exprs if unsupported(e) is None), None)
@@ -96,7 +102,7 @@ def refuse_pointwise(facts: Facts, sizes: SizeInfo) -> str | None:
     """No reductions, and an output from which every tensor can be indexed."""
     if facts.summary.signatures:
         return NO_REFERENCE
-    reason = facts.problem or pointwise_refusal(facts.summary)
+    reason = _problem(facts, sizes) or pointwise_refusal(facts.summary)
     if reason is not None:
         return reason
     reference = reference_tensor(facts)
@@ -112,11 +118,11 @@ def refuse_pointwise(facts: Facts, sizes: SizeInfo) -> str | None:
 
 def refuse_reduction(facts: Facts, sizes: SizeInfo) -> str | None:
     """Reductions over the same axes, then only tensors of the reduced shape."""
-    return facts.problem or reduction_refusal(facts.summary)
+    return _problem(facts, sizes) or reduction_refusal(facts.summary)
 
 
 def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
-    return facts.problem or persistent_refusal(facts.summary, sizes, facts.space.extents)
+    return _problem(facts, sizes) or persistent_refusal(facts.summary, sizes, facts.space.extents)
 
 
 def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:

@@ -23,9 +23,12 @@ def _copied_axes(scheduled: ScheduledFusion, tensor: TensorView) -> list[IterDom
 
 
 def cache_after(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
-    """tensor -> copy -> what read the tensor.  Returns the copy, in local memory."""
+    """tensor -> copy -> what read the tensor.  Returns the copy, in local memory.
+
+    What reads the tensor at computed places goes on reading it: a copy isn't in memory.
+    """
     fusion = scheduled.fusion
-    readers = list(tensor.uses_list)
+    readers = [expr for expr in tensor.uses_list if expr.source is not tensor]
     if not readers:
         raise ScheduleError(
             expected("cache_after", f"T{tensor.name} to have consumers", "a tensor without")

@@ -74,6 +74,7 @@ def _symbols(exprs: list[Expr], tensors: list[TensorView]) -> dict[Symbol, None]
         for step in history(tensor.domain.logical, tensor.domain.root_or_logical):
             extents += [step.factor] if isinstance(step, Split) else []
     for expr in exprs:
+        extents += expr.sizes()
         for value in expr.inputs:
             # A scalar that an expression computes has its size from that expression.
             if isinstance(value, Scalar) and value.expr is None and value.extent is not None:

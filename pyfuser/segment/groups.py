@@ -80,7 +80,7 @@ class Groups:
             summary.signatures.add(unit.signature)
             summary.post_axes |= unit.signature.kept
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
-        group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.reads))
+        group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.is_output = is_output
         return group
 
@@ -121,7 +121,7 @@ class Groups:
         for unit in small.units:
             if not missing:
                 return True
-            for tensor in unit.reads:
+            for tensor in unit.aligned:
                 if tensor in large.reads or self._maker_group(tensor, unit) is large:
                     missing -= self.graph.space.axes(tensor)
             for tensor in unit.outputs:

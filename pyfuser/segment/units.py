@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import is_complex, size_in_bytes
-from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    PointwiseOp,
+    SqueezeOp,
+    WindowOp,
+)
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
 from ..schedule.acceptance import tensor_exprs, unsupported
@@ -24,7 +33,8 @@ from ..schedule.acceptance import tensor_exprs, unsupported
 class Unit:
     """One expression to be placed.
 
-    `reads` are the tensors it needs from other units or from the inputs; `barriers` numbers the
+    `reads` are the tensors it needs from other units or from the inputs, `aligned` those of them
+    that it doesn't read at computed places; `barriers` numbers the
     edges that no group may contain; `depends` is True once the unit follows a reduction of its
     own group.
     """
@@ -32,6 +42,7 @@ class Unit:
     expr: Expr
     position: int
     reads: list[TensorView]
+    aligned: list[TensorView]
     axes: Axes
     signature: Signature | None
     steps: list[Step]
@@ -63,13 +74,18 @@ class UnitGraph:
     cuts: set[int] = field(default_factory=set)
 
 
-def is_free(expr: Expr, outputs: set[TensorView]) -> bool:
-    """True when readers in other segments compute the expression again."""
-    if not outputs.isdisjoint(expr.tensor_outputs) or unsupported(expr) is not None:
+def is_free(expr: Expr, stored: set[TensorView]) -> bool:
+    """True when readers in other segments compute the expression again.
+
+    `stored` are the outputs of the fusion and the sources of reads, which have to be in memory.
+    """
+    if not stored.isdisjoint(expr.tensor_outputs) or unsupported(expr) is not None:
         return False
     match expr:
         case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
             return True
+        case WindowOp():
+            return not expr.tensor_inputs
         case PointwiseOp(op="cast"):
             source, target = expr.inputs[0].dtype, expr.output.dtype
             widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(target)
@@ -78,10 +94,10 @@ def is_free(expr: Expr, outputs: set[TensorView]) -> bool:
             return False
 
 
-def anchors(expr: Expr, free: set[Expr]) -> list[TensorView]:
-    """The tensors that an expression reads, looked up through free expressions."""
+def anchors(tensors: list[TensorView], free: set[Expr]) -> list[TensorView]:
+    """The tensors, looked up through free expressions."""
     found: dict[TensorView, None] = {}
-    stack = list(reversed(expr.tensor_inputs))
+    stack = list(reversed(tensors))
     while stack:
         tensor = stack.pop()
         if tensor.expr is not None and tensor.expr in free:
@@ -107,7 +123,8 @@ def unit_graph(fusion: Fusion) -> tuple[UnitGraph, set[Expr]]:
     """The units of a fusion, and its free expressions."""
     live = tensor_exprs(fusion.live_exprs())
     outputs = {v for v in fusion.outputs if isinstance(v, TensorView)}
-    free = {expr for expr in live if is_free(expr, outputs)}
+    sources = {expr.source for expr in live if expr.source is not None}
+    free = {expr for expr in live if is_free(expr, outputs | sources)}
     space = IterationSpace(live)
     units: list[Unit] = []
     readers: dict[TensorView, list[Unit]] = {}
@@ -131,8 +148,9 @@ def unit_graph(fusion: Fusion) -> tuple[UnitGraph, set[Expr]]:
 
 def _unit(expr: Expr, position: int, space: IterationSpace, free: set[Expr]) -> Unit:
     axes = space.touched(expr)
-    reads = anchors(expr, free)
-    for tensor in reads:
+    reads = anchors(expr.tensor_inputs, free)
+    aligned = anchors(expr.aligned_inputs, free)
+    for tensor in aligned:
         axes |= space.axes(tensor)
     steps = [step for tensor in expr.tensor_outputs for step in space.steps(tensor)]
     signature = space.signature(expr.tensor_outputs[0])
@@ -140,6 +158,7 @@ def _unit(expr: Expr, position: int, space: IterationSpace, free: set[Expr]) -> 
         expr,
         position,
         reads,
+        aligned,
         axes,
         signature,
         steps,
@@ -163,7 +182,9 @@ def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
             # to the other use: the unit keeps apart from all of them.
             if forced:
                 graph.cuts.add(count)
-            if forced or clashing:
+            # What is read at computed places has to be in memory before the kernel runs.
+            is_source = unit.expr.source in producer.outputs
+            if forced or clashing or is_source:
                 producer.barriers.add(count)
                 unit.barriers.add(count)
                 count += 1

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...dtypes import size_in_bytes
+from ...dtypes import DataType, size_in_bytes
 from ...errors import InternalError, expected
 from ...ir.kernel import (
     Access,
+    Buffer,
     Less,
 )
 from ...ir.scalars import ONE, ZERO, IntExpr, Symbol
@@ -38,6 +39,7 @@ class MemoryAccess:
         self.streaming: dict[tuple[IntExpr, int], None] = {}
         self.values: dict[object, tuple[Value, int]] = {}
         self.tiles: dict[object, list[Value]] = {}
+        self.uniform: set[Buffer] = set()  # registers that have one value in all lanes
         self.pending: list[tuple[Value, Value, int]] = []
 
     # -- conditions
@@ -256,11 +258,13 @@ class MemoryAccess:
 
     def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
         """A scalar load, under a branch where there is a condition; zero where it fails."""
-        w, dtype = self.writer, access.buffer.dtype
+        return self._guarded_load(self._address(access, index), access.buffer.dtype, active)
+
+    def _guarded_load(self, pointer: Value, dtype: DataType, active: Value | None) -> Value:
+        w = self.writer
         type_, alignment = storage_type(dtype), size_in_bytes(dtype)
         if active is None:
-            return load_convert(w, w.load(type_, self._address(access, index), alignment), dtype)
-        pointer = self._address(access, index)
+            return load_convert(w, w.load(type_, pointer, alignment), dtype)
         before, then, done = w.fresh("test"), w.fresh("read"), w.fresh("done")
         w.branch(before)
         w.label(before)

@@ -9,6 +9,8 @@ from ...errors import InternalError, expected
 from ...ir.kernel import (
     Access,
     Compute,
+    Gathered,
+    Guarded,
     IndexValue,
     Initialise,
     Literal,
@@ -22,8 +24,8 @@ from ...ops.table import REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
 from .lanes import vector_integer
 from .llvm_writer import I64, Value
-from .memory_access import MemoryAccess
 from .op_emitter import emit_op
+from .read_access import ReadAccess
 from .welford import (
     combine_welford,
     halves,
@@ -33,7 +35,7 @@ from .welford import (
 )
 
 
-class StatementEmitter(MemoryAccess):
+class StatementEmitter(ReadAccess):
     """Emits the statements of one phase."""
 
     def emit(self, statement: Compute | Initialise | Reduce) -> None:
@@ -64,6 +66,10 @@ class StatementEmitter(MemoryAccess):
                 return emit_cast(self.writer, value, DataType.Int, dtype)
             case Access():
                 return self.load(operand, active)
+            case Gathered():
+                return self.gathered(operand, active)
+            case Guarded():
+                return self.guarded(operand, dtype, active)
 
     def _literal(self, number: complex, dtype: DataType, lanes: int) -> Value:
         if isinstance(number, complex):
@@ -117,6 +123,9 @@ class StatementEmitter(MemoryAccess):
             ]
             value = emit_op(self.writer, statement.op, operands, types[-1], statement.result)
         self.store(statement.output, value, active)
+        if statement.output.buffer in self.phase.registers:
+            is_uniform = all(map(self.is_uniform, statement.inputs))
+            (self.uniform.add if is_uniform else self.uniform.discard)(statement.output.buffer)
 
     # -- reductions
 

@@ -21,13 +21,14 @@ from ...ir.kernel import (
     Buffer,
     Compute,
     For,
-    IndexValue,
     Initialise,
     Kernel,
     Phase,
     Reduce,
     ScalarParameter,
     accesses,
+    operand_sizes,
+    operands,
     walk,
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, evaluate, maximum, product
@@ -183,7 +184,8 @@ def _parameters(kernel: Kernel, phase: Phase, launched: list[IntExpr]) -> tuple[
     for statement in walk(phase.body):
         buffers |= {access.buffer for access in accesses(statement)}
         if isinstance(statement, Compute | Reduce):
-            scalars |= {i for i in statement.inputs if isinstance(i, ScalarParameter)}
+            used = operands(statement.inputs)
+            scalars |= {i for i in used if isinstance(i, ScalarParameter)}
     symbols = frozenset().union(*(expr.symbols for expr in _index_expressions(phase)))
     names = {symbol.name for symbol in symbols.union(*(e.symbols for e in launched))}
     return (
@@ -208,7 +210,7 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
             case Compute() | Reduce():
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
-                yield from (i.expr for i in statement.inputs if isinstance(i, IndexValue))
+                yield from operand_sizes(statement.inputs)
 
 
 def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:

@@ -18,6 +18,8 @@ from ...ir.kernel import (
     Access,
     Buffer,
     Compute,
+    Gathered,
+    Guarded,
     IndexValue,
     Initialise,
     Literal,
@@ -25,7 +27,7 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
 )
-from ...ir.scalars import ONE, Integer
+from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
 from ...ops.dtype_rules import OperandType, Resolution, resolve
 from ...ops.op import Number, Op
@@ -78,6 +80,10 @@ def operand_dtype(operand: Operand) -> DataType:
             return operand.buffer.dtype
         case IndexValue():
             return DataType.Int
+        case Gathered(access=access):
+            return access.buffer.dtype
+        case Guarded(value=value):
+            return operand_dtype(value)
         case _:
             return operand.dtype
 
@@ -106,6 +112,24 @@ def operand_text(operand: Operand, dtype: DataType) -> str:
             return converted(operand.name, operand.dtype, dtype)
         case IndexValue():
             return converted(f"int64_t({index_text(operand.expr)})", DataType.Int, dtype)
+        case Gathered():
+            return converted(gathered_text(operand), operand.access.buffer.dtype, dtype)
+        case Guarded(value=value, inside=inside, otherwise=otherwise):
+            condition = " && ".join(f"{index_text(c.a)} < {index_text(c.b)}" for c in inside)
+            return (
+                f"({condition} ? {operand_text(value, dtype)} : {operand_text(otherwise, dtype)})"
+            )
+
+
+def gathered_text(operand: Gathered) -> str:
+    """The element that an index points at; the nearest one for an index that is out of range."""
+    position = operand_text(operand.position, DataType.Int)
+    last = index_text(operand.extent - 1)
+    position = f"maximum<int64_t>(minimum<int64_t>({position}, {last}), 0)"
+    offset = f"{position}*({index_text(operand.stride)})"
+    if operand.access.index is not ZERO:
+        offset = f"{index_text(operand.access.index)} + {offset}"
+    return f"{operand.access.buffer.name}[{offset}]"
 
 
 class ExpressionWriter:

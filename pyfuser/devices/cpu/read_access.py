@@ -1,0 +1,213 @@
+"""Reads at computed places: windows under a condition, and elements that an index points at.
+
+A padded read is a masked load, in which the lanes outside of the window touch no memory.  A gather
+whose index is the same in all lanes (a row of an embedding) is one scalar index and then vector
+loads; where lanes have indices of their own each lane has its own address.  An index is clamped, so
+that whatever it is the read is inside of its source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ...dtypes import DataType, size_in_bytes
+from ...ir.kernel import (
+    Access,
+    Gathered,
+    Guarded,
+    IndexValue,
+    Literal,
+    Operand,
+    Predicate,
+    ScalarParameter,
+)
+from ...ir.scalars import ONE, ZERO, Integer
+from .conversions import emit_cast, load_convert, storage_type
+from .lanes import first_lane, stride_along
+from .llvm_writer import I64, Value
+from .memory_access import MemoryAccess
+
+
+class ReadAccess(MemoryAccess):
+    """The operands of reads for one phase."""
+
+    def operand(self, operand: Operand, dtype: DataType, active: Value | None) -> Value:
+        """An operand in the compute type of `dtype`, one value a lane."""
+        raise NotImplementedError
+
+    # -- windows
+
+    def guarded(self, operand: Guarded, dtype: DataType, active: Value | None) -> Value:
+        """The value inside of a window, the fill elsewhere."""
+        some = self._some(operand.inside)
+        if some is None or not isinstance(operand.value, Access):
+            return self._selected(operand, dtype, active)
+        otherwise = self.operand(operand.otherwise, dtype, active)
+        return self._where(some, lambda: self._selected(operand, dtype, active), otherwise)
+
+    def _selected(self, operand: Guarded, dtype: DataType, active: Value | None) -> Value:
+        """The value in the lanes that are inside, the fill in the others."""
+        w = self.writer
+        inside = self.condition(operand.inside)
+        assert inside is not None
+        if self.lanes is not None and inside.type.lanes == 1:
+            inside = w.splat(inside, self.lanes.count)
+        both = inside if active is None else w.and_(active, inside)
+        value = self.operand(operand.value, dtype, both)
+        if _is_zero(operand.otherwise) and self._reads_zeros(operand.value):
+            return value
+        return w.select(inside, value, self.operand(operand.otherwise, dtype, active))
+
+    def _some(self, inside: Predicate) -> Value | None:
+        """False only where no lane is inside; None where that takes more than scalars to tell.
+
+        A masked load of nothing would still look up its page, and where there is none that takes
+        hundreds of cycles (measured: tensors side by side along the outer axis, 8 times as slow).
+        """
+        lanes, w = self.lanes, self.writer
+        if lanes is None:
+            return None
+        result: Value | None = None
+        for less in inside:
+            sides = []
+            for side, best in ((less.a, 0), (less.b, lanes.count - 1)):
+                expr = self.scopes.resolve(side)
+                step = stride_along(expr, lanes)
+                if not isinstance(step, Integer) or step.value < 0:
+                    return None
+                sides.append(self.scopes.integer(first_lane(expr, lanes) + step * best))
+            one = w.icmp("slt", *sides)
+            result = one if result is None else w.and_(result, one)
+        return result
+
+    def _where(self, condition: Value, body: Callable[[], Value], otherwise: Value) -> Value:
+        """`body` under a branch, `otherwise` where the condition fails."""
+        w = self.writer
+        before, then, last = w.fresh("test"), w.fresh("read"), w.fresh("last")
+        done = w.fresh("done")
+        self.scopes.enter()
+        w.branch(before)
+        w.label(before)
+        w.branch_if(condition, then, done)
+        w.label(then)
+        value = body()
+        w.branch(last)  # the body may have ended in another block than it began in
+        w.label(last)
+        w.branch(done)
+        self.scopes.leave()
+        w.label(done)
+        return w.phi(value.type, [(value, last), (otherwise, before)])
+
+    def _reads_zeros(self, value: Operand) -> bool:
+        """True when lanes that a load leaves out are 0."""
+        if not isinstance(value, Access):
+            return False
+        return self.lanes is None or self._indexed(value)[1] is not ZERO
+
+    # -- gathers
+
+    def gathered(self, operand: Gathered, active: Value | None) -> Value:
+        """The elements that an index points at."""
+        if self.lanes is None or self.is_uniform(operand.position):
+            shift = self._uniform_shift(operand, active)
+        else:
+            position = self._position(operand, active)
+            shift = self._scaled(operand, position, self.lanes.count)
+        return self._load_shifted(operand.access, shift, active)
+
+    def is_uniform(self, operand: Operand) -> bool:
+        """True when all lanes are known to have the same value."""
+        lanes = self.lanes
+        if lanes is None:
+            return True
+        match operand:
+            case Literal() | ScalarParameter():
+                return True
+            case IndexValue(expr=expr):
+                return lanes.symbol not in self.scopes.resolve(expr).symbols
+            case Access(buffer=buffer) if buffer in self.phase.registers:
+                return buffer in self.uniform or self.values[buffer][0].type.lanes == 1
+            case Access():
+                return self._indexed(operand)[1] is ZERO
+            case Gathered(access=access, position=position):
+                return self.is_uniform(access) and self.is_uniform(position)
+            case Guarded():
+                return False
+
+    def _position(self, operand: Gathered, active: Value | None) -> Value:
+        """The index as i64, one a lane."""
+        value = self.operand(operand.position, DataType.Int, active)
+        if isinstance(operand.position, Access):
+            dtype = operand.position.buffer.dtype
+            return emit_cast(self.writer, value, dtype, DataType.Int)
+        return value
+
+    def _uniform_shift(self, operand: Gathered, active: Value | None) -> Value:
+        """How far the index moves the read, in elements; computed as far out as it is known."""
+        position = operand.position
+        if active is None and isinstance(position, Access) and self._is_read_only(position):
+            resolved = self.scopes.resolve(position.index)
+            level = self.scopes.level_of_expr(resolved)
+            key = ("shift", position.buffer, resolved, operand.stride, operand.extent)
+            for scope in self.scopes.open:
+                if key in scope.others:
+                    return scope.others[key]
+            with self.scopes.at(level) as scope:
+                dtype = position.buffer.dtype
+                pointer = self._address(position, resolved)
+                raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
+                value = load_convert(self.writer, raw, dtype)
+                index = emit_cast(self.writer, value, dtype, DataType.Int)
+                scope.others[key] = self._scaled(operand, index, 1)
+                return scope.others[key]
+        index = self._position(operand, active)
+        if index.type.lanes > 1:
+            index = self.writer.extractelement(index, 0)
+        return self._scaled(operand, index, 1)
+
+    def _scaled(self, operand: Gathered, index: Value, lanes: int) -> Value:
+        """stride * index, the index put into [0, extent)."""
+        w = self.writer
+        last = w.splat(self.scopes.integer(operand.extent - 1), lanes)
+        index = w.intrinsic("smin", index.type, index, last)
+        zero = w.splat(w.constant(0, I64), lanes)
+        index = w.intrinsic("smax", index.type, index, zero)
+        if operand.stride is ONE:
+            return index
+        return w.mul(index, w.splat(self.scopes.integer(operand.stride), lanes))
+
+    def _load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
+        """Elements `shift` behind an access."""
+        w, dtype, lanes = self.writer, access.buffer.dtype, self.lanes
+        index, step = self._indexed(access)
+        element, alignment = storage_type(dtype).element, size_in_bytes(dtype)
+        if lanes is None:
+            pointer = w.element_pointer(self._address(access, index), element, shift)
+            return self._guarded_load(pointer, dtype, active)
+        if shift.type.lanes == 1 and step in (ZERO, ONE):
+            pointer = w.element_pointer(self._address(access, index), element, shift)
+            if step is ZERO:
+                some = None if active is None else w.any(active)
+                return w.splat(self._guarded_load(pointer, dtype, some), lanes.count)
+            type_ = storage_type(dtype, lanes.count)
+            if active is None:
+                return load_convert(w, w.load(type_, pointer, alignment), dtype)
+            return load_convert(w, w.masked_load(type_, pointer, active, alignment), dtype)
+        if step is ZERO:
+            pointers = self._address(access, index)
+        else:
+            pointers = self._addresses(access, index, step)
+        if shift.type.lanes == 1:
+            shift = w.splat(shift, lanes.count)
+        pointers = w.element_pointer(pointers, element, shift)
+        mask = active if active is not None else self._all(lanes.count)
+        value = w.gather(storage_type(dtype, lanes.count), pointers, mask, alignment)
+        return load_convert(w, value, dtype)
+
+
+def _is_zero(operand: Operand) -> bool:
+    """True for the constant 0, but not for -0.0."""
+    if not isinstance(operand, Literal) or isinstance(operand.value, complex):
+        return False
+    return operand.value == 0 and math.copysign(1.0, operand.value) > 0

@@ -1,0 +1,99 @@
+"""How the statement of a read reads its source: the operands of windows and gathers.
+
+A source is a parameter of the kernel, so that any of its elements can be addressed: a window's
+element is at `offset + step * i` of its axis, a gather's where the index says, clamped.  A window
+that is filled around is read under a condition.  Stands beside `indexing`, which gives the index
+of each axis of the output; `memory` asks here for the operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ScheduleError, expected
+from ..ir.bounds import proves_at_most
+from ..ir.domains import IterDomain
+from ..ir.exprs import GatherOp, ReadOp, Window, WindowOp
+from ..ir.kernel import Less, Predicate
+from ..ir.scalars import ONE, ZERO, FloorDiv, Integer, IntExpr
+from ..ir.vals import TensorView
+from .indexing import Indexer, Indices
+
+
+def check_source(expr: ReadOp, inputs: Sequence[object]) -> None:
+    """ScheduleError unless the source is in memory before the kernel runs."""
+    source = expr.source
+    if source is not None and source not in inputs:
+        what = f"the source of {expr.name}, T{source.name}, to be an input"
+        raise ScheduleError(expected("schedule", what, "a tensor that the kernel computes"))
+
+
+def read_indices(indexer: Indexer, output: TensorView) -> list[IntExpr]:
+    """The index of each axis of a read's output; 0 along broadcast axes."""
+    indices, _ = indexer.indices(output)
+    roots = output.domain.root_or_logical
+    return [ZERO if axis.is_broadcast else indices[axis] for axis in roots]
+
+
+def window_axes(expr: WindowOp, source: TensorView, positions: list[IntExpr]) -> Indices:
+    """The index of each axis of the source."""
+    found: dict[IterDomain, IntExpr] = {}
+    for axis, window, i in zip(source.axes, expr.windows, positions, strict=True):
+        found[axis] = i if window is None else window.offset + window.step * i
+    return found
+
+
+def inside(expr: WindowOp, output: TensorView, positions: list[IntExpr]) -> Predicate:
+    """Where the windows are; conditions that always hold are left out."""
+    conditions: list[Less] = []
+    if len(expr.inputs) == 1:
+        return ()
+    for axis, window, i in zip(output.axes, expr.windows, positions, strict=True):
+        if window is not None:
+            conditions += _bounds(window, axis.size, i)
+    return tuple(dict.fromkeys(conditions))
+
+
+def _bounds(window: Window, extent: IntExpr, i: IntExpr) -> list[Less]:
+    found = []
+    if not proves_at_most(window.left, ZERO):
+        found.append(_at_least(i, window.left))
+    if not proves_at_most(extent, window.stop):
+        found.append(_below(i, window.stop))
+    return found
+
+
+def _at_least(i: IntExpr, bound: IntExpr) -> Less:
+    """i >= bound; the quotient of a merged axis is compared before it is divided."""
+    if isinstance(i, FloorDiv):
+        return Less(bound * i.b, i.a + 1)
+    return Less(bound, i + 1)
+
+
+def _below(i: IntExpr, bound: IntExpr) -> Less:
+    return Less(i.a, bound * i.b) if isinstance(i, FloorDiv) else Less(i, bound)
+
+
+def gather_axes(expr: GatherOp, source: TensorView, positions: list[IntExpr]) -> Indices:
+    """The index of each axis of the source; 0 for the one that is indexed."""
+    pairs = zip(source.axes, expr.source_axes, strict=True)
+    return {axis: ZERO if place is None else positions[place] for axis, place in pairs}
+
+
+def gather_predicate(expr: GatherOp, output: TensorView, is_checked: bool) -> Predicate:
+    """What of sizes must hold for a gather to read inside of its source, beside the index.
+
+    An index may be shorter than the source along other axes, not longer.  `is_checked` says that
+    the source is known to have elements.
+    """
+    source = expr.source
+    assert source is not None
+    conditions = []
+    roots = output.domain.root_or_logical
+    for axis, place in zip(source.axes, expr.source_axes, strict=True):
+        if place is None:
+            if not is_checked and not isinstance(axis.size, Integer):
+                conditions.append(Less(ZERO, axis.size))
+        elif axis.extent is not ONE and not proves_at_most(roots[place].size, axis.extent):
+            conditions.append(Less(roots[place].size, axis.extent + 1))
+    return tuple(dict.fromkeys(conditions))

@@ -1,0 +1,135 @@
+"""Gather builders: what reads a tensor where an index tensor says.
+
+Each makes one `GatherOp` (`select` of a number is a window).  Indices are counted from the front:
+as in torch, a negative index is out of range for all of them.  torch raises for an index that is
+out of range; a kernel reads the nearest element instead, since it can't raise.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import DataType
+from ..errors import DefinitionError, UnsupportedError, expected
+from ..ir.bounds import larger, smaller
+from ..ir.exprs import GatherOp, Window
+from ..ir.fusion import Fusion
+from ..ir.scalars import ONE, ZERO, Integer
+from ..ir.vals import Scalar, TensorView, Val
+from .pointwise import as_tensor, copy_axis, joined_axis, new_tensor, size_of_scalar
+from .read_builders import sliced
+from .shape_builders import broadcast, squeeze, wrapped_dim
+
+
+def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
+    tensor = as_tensor(fusion, index, op)
+    if tensor.dtype not in (DataType.Int, DataType.Int32):
+        raise DefinitionError(expected(op, "an index of Int or Int32", tensor.dtype))
+    return tensor
+
+
+def take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str = "take") -> TensorView:
+    """[a, n, b] at index [...] along dimension 1 -> [a, ..., b]; an index of any rank."""
+    tensor, positions = as_tensor(fusion, operand, op), _as_index(fusion, op, index)
+    dim = wrapped_dim(op, dim, tensor.ndim)
+    rank = positions.ndim
+    inner = [*tensor.axes[:dim], *positions.axes, *tensor.axes[dim + 1 :]]
+    source_axes: list[int | None] = [d if d < dim else d + rank - 1 for d in range(tensor.ndim)]
+    source_axes[dim] = None
+    output = new_tensor(fusion, [copy_axis(fusion, axis) for axis in inner], tensor.dtype)
+    index_axes = tuple(range(dim, dim + rank))
+    fusion.add_expr(GatherOp((tensor, positions), (output,), tuple(source_axes), index_axes))
+    return output
+
+
+def index_select(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
+    """The slices of a dimension that the index names; an index of rank 0 keeps the dimension."""
+    positions = _as_index(fusion, "index_select", index)
+    if positions.ndim == 0:
+        positions = broadcast(fusion, positions, [True])
+    return take(fusion, operand, positions, dim, "index_select")
+
+
+def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorView:
+    """One slice of a dimension, without the dimension; a number may be negative."""
+    tensor = as_tensor(fusion, operand, "select")
+    dim = wrapped_dim("select", dim, tensor.ndim)
+    if isinstance(index, TensorView):
+        if index.ndim:
+            raise DefinitionError(expected("select", "an index of rank 0", index.ndim))
+        return take(fusion, tensor, index, dim, "select")
+    extent = tensor.axes[dim].size
+    number = index.constant if isinstance(index, Scalar) else index
+    match number, extent:
+        case int(), Integer(value=length) if not -length <= number < length:
+            what = f"an index in [{-length}, {length - 1}]"
+            raise DefinitionError(expected("select", what, number))
+    if isinstance(number, int) and number < 0:
+        start = larger(extent + Integer.of(number), ZERO)
+    else:
+        assert isinstance(index, int | Scalar)
+        last = larger(extent - 1, ZERO)
+        start = smaller(size_of_scalar(fusion, "select", index), last)
+    windows: list[Window | None] = [None] * tensor.ndim
+    if extent is not ONE:
+        windows[dim] = Window(ZERO, ONE, start, ONE)
+    return squeeze(fusion, sliced(fusion, tensor, tuple(windows)), [dim])
+
+
+def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
+    """out[i][j] = operand[index[i][j]][j] for dim 0: of the index's shape.
+
+    Along the other dimensions the index may be shorter than the operand.
+    """
+    tensor, positions = as_tensor(fusion, operand, "gather"), _as_index(fusion, "gather", index)
+    dim = _aligned_dim("gather", tensor, positions, dim)
+    for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True)):
+        sizes = (a.size, b.size)
+        if d != dim and all(isinstance(s, Integer) for s in sizes) and a.size.value < b.size.value:
+            what = f"an index of at most {a.size} in dimension {d}"
+            raise DefinitionError(expected("gather", what, b.size))
+    output = new_tensor(fusion, [copy_axis(fusion, a) for a in positions.axes], tensor.dtype)
+    _add(fusion, tensor, positions, output, dim)
+    return output
+
+
+def take_along_axis(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
+    """`gather` whose operands broadcast along the other dimensions."""
+    op = "take_along_axis"
+    tensor, positions = as_tensor(fusion, operand, op), _as_index(fusion, op, index)
+    dim = _aligned_dim(op, tensor, positions, dim)
+    axes = [
+        copy_axis(fusion, b) if d == dim else joined_axis(fusion, op, (a, b))
+        for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True))
+    ]
+    output = new_tensor(fusion, axes, tensor.dtype)
+    _add(fusion, tensor, positions, output, dim)
+    return output
+
+
+def _aligned_dim(op: str, tensor: TensorView, index: TensorView, dim: int) -> int:
+    if index.ndim != tensor.ndim:
+        raise DefinitionError(expected(op, f"an index of rank {tensor.ndim}", index.ndim))
+    return wrapped_dim(op, dim, tensor.ndim)
+
+
+def _add(
+    fusion: Fusion, tensor: TensorView, index: TensorView, output: TensorView, dim: int
+) -> None:
+    source_axes = tuple(None if d == dim else d for d in range(tensor.ndim))
+    index_axes = tuple(range(tensor.ndim))
+    fusion.add_expr(GatherOp((tensor, index), (output,), source_axes, index_axes))
+
+
+def embedding_fwd(
+    fusion: Fusion,
+    operand: Val,
+    weight: Val,
+    padding_idx: object = None,
+    max_norm: object = None,
+    norm_type: object = None,
+    scale_grad_by_freq: object = None,
+    sparse: object = None,
+) -> TensorView:
+    """The rows of a weight that the operand, an index of any rank, names."""
+    if max_norm is not None:
+        raise UnsupportedError(expected("embedding_fwd", "no max_norm", max_norm))
+    return take(fusion, weight, operand, 0, "embedding_fwd")

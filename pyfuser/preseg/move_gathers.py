@@ -1,0 +1,156 @@
+"""Move gathers: an index reads the inputs, and computing comes after, on what it has read.
+
+It stands behind move_windows, and for the same reason: a gather has to read memory.  Where an
+operand broadcasts along the indexed axis nothing has to be gathered, so that of a log-softmax only
+its input is.  What is dear is computed behind the gather only where that isn't more of it.
+
+Before:
+    T2_l_float[iS2{i0}] = neg(T0_g_float[iS0{i0}])
+    T3_g_float[iS3{i1}] = gather(T2_l_float[iS2{i0}], T1_g_int64_t[iS1{i1}], (None,), (0,))
+After:
+    T2_l_float[iS2{i0}] = neg(T0_g_float[iS0{i0}])
+    T4_l_float[iS4{i1}] = gather(T0_g_float[iS0{i0}], T1_g_int64_t[iS1{i1}], (None,), (0,))
+    T5_l_float[iS5{i1}] = neg(T4_l_float[iS4{i1}])
+    T3_g_float[iS3{i1}] = set(T5_l_float[iS5{i1}])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.costs import is_expensive
+from ..ir.bounds import proves_at_most
+from ..ir.domains import IterDomain
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    GatherOp,
+    PermuteOp,
+    PointwiseOp,
+    SqueezeOp,
+)
+from ..ir.fusion import Fusion
+from ..ir.scalars import ONE, product
+from ..ir.vals import TensorView
+from ..ops.pointwise import copy_axis, new_tensor
+from .read_moving import Moved, is_movable, recomputed, try_move
+from .rewriting import Rewriter, rewrite
+
+# What becomes of an axis: an axis of the output, or the one that is indexed (None).
+Places = tuple[int | None, ...]
+
+
+def move_gathers(fusion: Fusion) -> Fusion:
+    """Moves every gather whose source is computed from inputs element by element."""
+    return rewrite(fusion, _rule)
+
+
+def _rule(rewriter: Rewriter, expr: Expr) -> None:
+    if not isinstance(expr, GatherOp) or expr.source is None or expr.source.expr is None:
+        rewriter.emit(expr)
+        return
+    source = expr.source
+    mover = _Mover(rewriter.fusion, expr)
+    try_move(rewriter, expr, lambda: mover.move(source, expr.source_axes))
+
+
+class _Mover:
+    """One gather, moved towards the inputs."""
+
+    def __init__(self, fusion: Fusion, expr: GatherOp) -> None:
+        self.fusion, self.expr, self.output = fusion, expr, expr.tensor_outputs[0]
+        self.index = expr.tensor_inputs[1]
+        self.is_less = _is_less(expr, self.index)
+        self.made: dict[tuple[TensorView, Places], Moved] = {}
+
+    def move(self, tensor: TensorView, places: Places) -> Moved:
+        """The tensor in the place of the gather's source; None where that can't be computed."""
+        key = (tensor, places)
+        if key not in self.made:
+            self.made[key] = self._moved(tensor, places)
+        return self.made[key]
+
+    def _moved(self, tensor: TensorView, places: Places) -> Moved:
+        expr = tensor.expr
+        indexed = [a for a, p in zip(tensor.axes, places, strict=True) if p is None]
+        if all(axis.is_broadcast for axis in indexed):
+            return self._spread(tensor, places)
+        match expr:
+            case None:
+                return self._leaf(tensor, places)
+            case PointwiseOp() if is_movable(expr) and (self.is_less or not is_expensive(expr)):
+                sizes = [axis.size for axis in self.output.axes]
+                return recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))
+            case ExpandOp(inputs=(TensorView() as source,)):
+                return self.move(source, places)
+            case BroadcastOp(inputs=(TensorView() as source,), flags=flags):
+                return self.move(
+                    source, tuple(p for p, new in zip(places, flags, strict=True) if not new)
+                )
+            case PermuteOp(inputs=(TensorView() as source,), dims=dims) if (
+                tensor.domain.root is None
+            ):
+                inner = {dim: places[position] for position, dim in enumerate(dims)}
+                return self.move(source, tuple(inner[d] for d in range(len(dims))))
+            case _:
+                return None
+
+    def _leaf(self, tensor: TensorView, places: Places) -> TensorView:
+        """The gather itself, of an input."""
+        along = dict(zip(self.expr.index_axes, self.index.axes, strict=True))
+        beside = {p: a for a, p in zip(tensor.axes, places, strict=True) if p is not None}
+        axes: list[IterDomain] = []
+        for position, wanted in enumerate(self.output.axes):
+            own = [a for a in (along.get(position), beside.get(position)) if a is not None]
+            is_broadcast = wanted.size is ONE or all(axis.is_broadcast for axis in own)
+            axes.append(
+                self.fusion.ids.broadcast() if is_broadcast else self.fusion.ids.new(wanted.size)
+            )
+        output = new_tensor(self.fusion, axes, tensor.dtype)
+        attributes = (places, self.expr.index_axes)
+        self.fusion.add_expr(GatherOp((tensor, self.index), (output,), *attributes))
+        return output
+
+    def _spread(self, tensor: TensorView, places: Places) -> TensorView:
+        """A tensor that broadcasts along the indexed axis, with the axes of the output."""
+        is_plain = all(axis.expanded_extent is None for axis in tensor.axes)
+        if is_plain and self.expr.is_aligned and places == self.expr.source_axes:
+            return tensor
+        if None in places:
+            flags = tuple(place is None for place in places)
+            tensor = self._shape(SqueezeOp, tensor, flags, _kept(tensor.axes, flags))
+            places = tuple(place for place in places if place is not None)
+        order = sorted(range(len(places)), key=lambda d: places[d] or 0)
+        if order != list(range(len(places))):
+            tensor = self._shape(PermuteOp, tensor, tuple(order), [tensor.axes[d] for d in order])
+        flags = tuple(position not in places for position in range(self.output.ndim))
+        rest = iter(tensor.axes)
+        axes = [self.fusion.ids.broadcast() if new else next(rest) for new in flags]
+        return self._shape(BroadcastOp, tensor, flags, axes) if any(flags) else tensor
+
+    def _shape(
+        self,
+        kind: type[SqueezeOp] | type[PermuteOp] | type[BroadcastOp],
+        tensor: TensorView,
+        attribute: tuple[int, ...],
+        axes: Sequence[IterDomain],
+    ) -> TensorView:
+        copies = [copy_axis(self.fusion, axis) for axis in axes]
+        output = new_tensor(self.fusion, copies, tensor.dtype)
+        self.fusion.add_expr(kind((tensor,), (output,), attribute))  # type: ignore[arg-type]
+        return output
+
+
+def _kept(axes: Sequence[IterDomain], flags: Sequence[bool]) -> list[IterDomain]:
+    return [axis for axis, gone in zip(axes, flags, strict=True) if not gone]
+
+
+def _is_less(expr: GatherOp, index: TensorView) -> bool:
+    """True when a gather has provably no more elements than its source."""
+    source, output = expr.source, expr.tensor_outputs[0]
+    assert source is not None
+    if expr.is_aligned:
+        pairs = zip(output.axes, source.axes, strict=True)
+        return all(proves_at_most(a.size, b.size) for a, b in pairs)
+    return proves_at_most(product(axis.size for axis in index.axes), source.axes[expr.dim].size)

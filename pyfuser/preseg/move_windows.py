@@ -1,0 +1,286 @@
+"""Move windows: slices and pads are taken of the inputs, and computing comes after.
+
+A window has to read memory, so one on a computed tensor would cut the fusion in two.  It stands
+behind the passes that join casts, broadcasts and permutes, of which there are then fewer to move
+through, and before common_subexpressions, for which equal windows of one input are one value.
+A pad computes something around the source too, which is then replaced by the fill.  What is dear is
+not computed again: a pad moves through it only where nothing else reads it.
+
+Before:
+    (i0 // 2) = div(i0, 2)
+    T1_l_float[iS1{i0}] = neg(T0_g_float[iS0{i0}])
+    T2_g_float[iS2{(i0 // 2)}] = slice(T1_l_float[iS1{i0}], ([0, (i0 // 2)) from 0 by 1,))
+After:
+    (i0 // 2) = div(i0, 2)
+    T1_l_float[iS1{i0}] = neg(T0_g_float[iS0{i0}])
+    T3_l_float[iS4{(i0 // 2)}] = slice(T0_g_float[iS0{i0}], ([0, (i0 // 2)) from 0 by 1,))
+    T4_l_float[iS5{(i0 // 2)}] = neg(T3_l_float[iS4{(i0 // 2)}])
+    T2_g_float[iS2{(i0 // 2)}] = set(T4_l_float[iS5{(i0 // 2)}])
+"""
+
+from __future__ import annotations
+
+from ..analysis.costs import is_expensive
+from ..dtypes import DataType
+from ..ir.bounds import larger, smaller
+from ..ir.domains import IterDomain
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    FullOp,
+    PermuteOp,
+    PointwiseOp,
+    SqueezeOp,
+    Window,
+    WindowOp,
+)
+from ..ir.fusion import Fusion
+from ..ir.scalars import ONE, ZERO, IntExpr
+from ..ir.vals import Scalar, TensorView, Val
+from ..ops.pointwise import cast_tensor, copy_axis, new_tensor, pointwise
+from ..ops.read_builders import Windows, window
+from ..ops.shape_builders import new_axis
+from .read_moving import Moved, is_movable, recomputed, try_move
+from .rewriting import Rewriter, rewrite
+
+# A window with the size of the axis it makes; None for an axis that stays as it is.
+Sized = tuple[Window, IntExpr] | None
+Places = tuple[Sized, ...]
+
+# A slice of something dear is computed again by each reader; more of them are better stored.
+_MOST_READERS = 2
+
+
+def move_windows(fusion: Fusion) -> Fusion:
+    """Moves every window whose source is computed from inputs element by element."""
+    readers = {t: len(t.uses_list) + (t in fusion.outputs) for t in fusion.tensors}
+
+    def rule(rewriter: Rewriter, expr: Expr) -> None:
+        if not isinstance(expr, WindowOp) or expr.source is None or expr.source.expr is None:
+            rewriter.emit(expr)
+            return
+        fill = expr.inputs[1] if len(expr.inputs) == 2 else None
+        mover = _Mover(rewriter.fusion, readers)
+        try_move(rewriter, expr, lambda: mover.read(expr, fill))
+
+    return rewrite(fusion, rule)
+
+
+class _Mover:
+    """The windows of one expression, moved towards the inputs."""
+
+    def __init__(self, fusion: Fusion, readers: dict[TensorView, int]) -> None:
+        self.fusion, self.readers, self.is_pad = fusion, readers, False
+        self.fill: Val | None = None
+        self.made: dict[tuple[TensorView, Places], Moved] = {}
+
+    def read(self, expr: WindowOp, fill: Val | None) -> Moved:
+        """What the expression reads, with its fill around it."""
+        source = expr.source
+        assert source is not None
+        pairs = zip(expr.windows, expr.tensor_outputs[0].axes, strict=True)
+        places: Places = tuple(None if w is None else (w, axis.size) for w, axis in pairs)
+        if fill is None:
+            return self.move(source, places)
+        inner = source.expr
+        if isinstance(inner, WindowOp) and len(inner.inputs) == 1:
+            joined = joined_places(inner, source, places)
+            axes = [copy_axis(self.fusion, axis) for axis in expr.tensor_outputs[0].axes]
+            return window(self.fusion, inner.inputs[0], _windows(joined), axes, fill)
+        self.is_pad = True
+        is_kept = isinstance(fill, Scalar) and _only_moves(source, _is_zero(fill))
+        self.fill = fill if is_kept else constant_like(self.fusion, source.dtype, 0)
+        made = self.move(source, places)
+        if made is None or is_kept or _is_covered(expr):
+            return made
+        chosen = pointwise(self.fusion, "where", self.mask(places), made, fill)
+        assert isinstance(chosen, TensorView)
+        return (
+            chosen if chosen.dtype is made.dtype else cast_tensor(self.fusion, chosen, made.dtype)
+        )
+
+    def mask(self, places: Places) -> TensorView:
+        """True inside of the windows; broadcast along axes without one."""
+        flags = [constant_like(self.fusion, DataType.Bool, flag) for flag in (True, False)]
+        axes = [
+            self.fusion.ids.broadcast() if p is None else new_axis(self.fusion, p[1])
+            for p in places
+        ]
+        return window(self.fusion, flags[0], _windows(places), axes, flags[1])
+
+    def move(self, tensor: TensorView, places: Places) -> Moved:
+        """The tensor in the windows, anything around them; None where that can't be computed."""
+        pairs = zip(tensor.axes, places, strict=True)
+        places = tuple(None if axis.is_broadcast else p for axis, p in pairs)
+        if not any(places):
+            return tensor
+        key = (tensor, places)
+        if key not in self.made:
+            self.made[key] = self._moved(tensor, places)
+        return self.made[key]
+
+    def _moved(self, tensor: TensorView, places: Places) -> Moved:
+        expr = tensor.expr
+        match expr:
+            case None:
+                axes = self._axes(tensor, places)
+                return window(self.fusion, tensor, _windows(places), axes, self.fill)
+            case PointwiseOp() if is_movable(expr) and not self._is_dear(expr, tensor):
+                sizes = [axis.size for axis in self._axes(tensor, places)]
+                return recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))
+            case ExpandOp(inputs=(TensorView() as source,)):
+                return self.move(source, places)
+            case FullOp(inputs=inputs):
+                axes = self._axes(tensor, places)
+                output = new_tensor(self.fusion, axes, tensor.dtype)
+                self.fusion.add_expr(FullOp(inputs, (output,)))
+                return output
+            case BroadcastOp() | SqueezeOp() | PermuteOp() if tensor.domain.root is None:
+                return self._through_shape(expr, places)
+            case WindowOp():
+                return self._through_window(expr, tensor, places)
+            case _:
+                return None
+
+    def _is_dear(self, expr: Expr, tensor: TensorView) -> bool:
+        most = 1 if self.is_pad else _MOST_READERS
+        return is_expensive(expr) and self.readers.get(tensor, 1) > most
+
+    def _axes(self, tensor: TensorView, places: Places) -> list[IterDomain]:
+        """New axes of the sizes of a tensor's windows."""
+        pairs = zip(tensor.axes, places, strict=True)
+        return [
+            copy_axis(self.fusion, axis) if p is None else new_axis(self.fusion, p[1])
+            for axis, p in pairs
+        ]
+
+    def _through_shape(self, expr: BroadcastOp | SqueezeOp | PermuteOp, places: Places) -> Moved:
+        source = expr.tensor_inputs[0]
+        inner: list[Sized] = [None] * source.ndim
+        match expr:
+            case BroadcastOp(flags=flags):
+                inner = [p for p, new in zip(places, flags, strict=True) if not new]
+            case SqueezeOp(flags=flags):
+                kept = iter(places)
+                inner = [None if gone else next(kept) for gone in flags]
+            case PermuteOp(dims=dims):
+                for position, dim in enumerate(dims):
+                    inner[dim] = places[position]
+        moved = self.move(source, tuple(inner))
+        if moved is None:
+            return None
+        axes = [copy_axis(self.fusion, axis) for axis in moved.axes]
+        match expr:
+            case BroadcastOp(flags=flags):
+                rest = iter(axes)
+                axes = [self.fusion.ids.broadcast() if new else next(rest) for new in flags]
+            case SqueezeOp(flags=flags):
+                axes = [axis for axis, gone in zip(axes, flags, strict=True) if not gone]
+            case PermuteOp(dims=dims):
+                axes = [axes[dim] for dim in dims]
+        output = new_tensor(self.fusion, axes, moved.dtype)
+        self.fusion.add_expr(expr.rebuild((moved,), (output,)))
+        return output
+
+    def _through_window(self, expr: WindowOp, tensor: TensorView, places: Places) -> Moved:
+        """A window of a window is a window; of a pad only where its elements follow each other."""
+        for axis, inner, outer in zip(tensor.axes, expr.windows, places, strict=True):
+            is_stepped = outer is not None and outer[0].step is not ONE
+            if inner is not None and is_stepped and not _is_whole(inner, axis.size):
+                return None
+        fill = expr.inputs[1] if len(expr.inputs) == 2 else self.fill
+        if isinstance(fill, TensorView):
+            fill = self.move(fill, places)
+            if fill is None:
+                return None
+        axes = self._axes(tensor, places)
+        joined = joined_places(expr, tensor, places)
+        return window(self.fusion, expr.inputs[0], _windows(joined), axes, fill)
+
+
+def _windows(places: Places) -> Windows:
+    return tuple(None if place is None else place[0] for place in places)
+
+
+def joined_places(expr: WindowOp, tensor: TensorView, places: Places) -> Places:
+    """The windows on a source that show what `places` show of `tensor`, a window on it."""
+    joined: list[Sized] = []
+    for axis, inner, outer in zip(tensor.axes, expr.windows, places, strict=True):
+        if inner is None or outer is None:
+            joined.append(outer if inner is None else (inner, axis.size))
+        else:
+            whole = _is_whole(inner, axis.size)
+            joined.append((composed(inner, outer[0], whole), outer[1]))
+    return tuple(joined)
+
+
+def _is_whole(window: Window, extent: IntExpr) -> bool:
+    """True for a window that nothing is filled around."""
+    return window.left is ZERO and window.stop is extent
+
+
+def composed(inner: Window, outer: Window, is_whole: bool) -> Window:
+    """The window that shows, of what `inner` shows of a source, what `outer` shows."""
+    offset = inner.offset + inner.step * outer.offset
+    step = inner.step * outer.step
+    if is_whole:
+        return Window(outer.left, outer.stop, offset, step)
+    left = larger(outer.left, inner.left - outer.offset)
+    stop = smaller(outer.stop, inner.stop - outer.offset)
+    return Window(left, stop, offset, step)
+
+
+def _is_covered(expr: WindowOp) -> bool:
+    """True where others overwrite all that is filled: the first of tensors side by side.
+
+    Its only reader is the next one's fill, and so on up to the end of the axis.
+    """
+    output = expr.tensor_outputs[0]
+    dims = [d for d, w in enumerate(expr.windows) if w is not None]
+    if len(dims) != 1:
+        return False
+    (dim,) = dims
+    end: IntExpr = ZERO
+    value, current = output, expr
+    while (own := current.windows[dim]) is not None and own.left is end:
+        end = own.stop
+        if end is output.axes[dim].size:
+            return True
+        if len(value.uses_list) != 1 or value in value.fusion.outputs:
+            return False
+        reader = value.uses_list[0]
+        is_fill = isinstance(reader, WindowOp) and reader.inputs[1:] == (value,)
+        if not is_fill or reader.source is value:
+            return False
+        assert isinstance(reader, WindowOp)
+        if [d for d, w in enumerate(reader.windows) if w is not None] != dims:
+            return False
+        value, current = reader.tensor_outputs[0], reader
+    return False
+
+
+def _is_zero(value: Scalar) -> bool:
+    return value.constant == 0 and not str(value).startswith("-")
+
+
+def constant_like(fusion: Fusion, dtype: DataType, value: float) -> Val:
+    """A constant of a tensor's dtype."""
+    return fusion.new_scalar(dtype, constant=bool(value) if dtype is DataType.Bool else value)
+
+
+def _only_moves(tensor: TensorView, is_zero: bool) -> bool:
+    """True where elements are only moved from an input on, so that a fill stays what it is.
+
+    A zero is one in every dtype.
+    """
+    expr = tensor.expr
+    match expr:
+        case None:
+            return True
+        case SqueezeOp() | PermuteOp() | PointwiseOp(op="set"):
+            return _only_moves(expr.tensor_inputs[0], is_zero)
+        case PointwiseOp(op="cast") if is_zero:
+            return bool(expr.tensor_inputs) and _only_moves(expr.tensor_inputs[0], is_zero)
+        case _:
+            return False

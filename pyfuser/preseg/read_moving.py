@@ -1,0 +1,93 @@
+"""What the passes that move reads share: axes and shapes of what is computed anew.
+
+A read over a computation becomes the same computation over reads of its operands.  Where an operand
+broadcasts, the new values broadcast too, and only the last gets the shape that the read had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..ir.domains import IterDomain, IterType
+from ..ir.exprs import ExpandOp, Expr, PointwiseOp
+from ..ir.fusion import Fusion
+from ..ir.scalars import ONE, IntExpr
+from ..ir.vals import TensorView, Val
+from ..ops.pointwise import COPIES, copy_axis, new_tensor
+from .rewriting import Rewriter
+
+Moved = TensorView | None
+
+
+def is_movable(expr: Expr) -> bool:
+    """True for pointwise operations on elements; a segment_set keeps its place."""
+    return isinstance(expr, PointwiseOp) and expr.op != "segment_set"
+
+
+def joined_axes(
+    fusion: Fusion, operands: Sequence[TensorView], sizes: Sequence[IntExpr]
+) -> list[IterDomain]:
+    """Axes of these sizes, broadcast where all operands are."""
+    columns = zip(*(operand.axes for operand in operands), strict=True)
+    return [
+        fusion.ids.broadcast()
+        if size is ONE or all(axis.is_broadcast for axis in column)
+        else fusion.ids.new(size)
+        for size, column in zip(sizes, columns, strict=True)
+    ]
+
+
+def recomputed(
+    fusion: Fusion,
+    expr: PointwiseOp,
+    sizes: Sequence[IntExpr],
+    move: Callable[[TensorView], Moved],
+) -> Moved:
+    """A pointwise operation over moved operands; None where one can't be moved."""
+    operands: list[Val] = []
+    for value in expr.inputs:
+        moved = move(value) if isinstance(value, TensorView) else value
+        if moved is None:
+            return None
+        operands.append(moved)
+    tensors = [v for v in operands if isinstance(v, TensorView)]
+    if expr.op in COPIES:
+        return tensors[0]
+    output = new_tensor(fusion, joined_axes(fusion, tensors, sizes), expr.output.dtype)
+    fusion.add_expr(expr.rebuild(operands, (output,)))
+    return output
+
+
+def shaped(fusion: Fusion, made: TensorView, wanted: TensorView) -> TensorView:
+    """The tensor expanded to the sizes that the read had, where it broadcasts."""
+    pairs = list(zip(made.axes, wanted.axes, strict=True))
+    if all(
+        have.is_broadcast == want.is_broadcast and have.size is want.size for have, want in pairs
+    ):
+        return made
+    axes = [
+        fusion.ids.new(ONE, IterType.BROADCAST, want.size)
+        if have.is_broadcast and want.size is not ONE
+        else copy_axis(fusion, have)
+        for have, want in pairs
+    ]
+    output = new_tensor(fusion, axes, made.dtype)
+    fusion.add_expr(ExpandOp((made,), (output,)))
+    return output
+
+
+def try_move(rewriter: Rewriter, expr: Expr, move: Callable[[], Moved]) -> None:
+    """Puts what `move` makes in the place of a read; keeps the read where it makes nothing."""
+    fusion = rewriter.fusion
+    start = len(fusion.exprs)
+    made = move()
+    if made is not None:
+        made = shaped(fusion, made, expr.tensor_outputs[0])
+    new = fusion.exprs[start:]
+    del fusion.exprs[start:]
+    if made is None:
+        rewriter.emit(expr)
+        return
+    for one in new:
+        rewriter.emit(one)
+    rewriter.replace(expr.output, made)
