@@ -6,6 +6,9 @@ is first run.  `pyfuser.ops` and `pyfuser.schedule` are packages of the compiler
 interface's functions of these names, which act on the active fusion.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from . import ops, schedule
 from .dtypes import DataType
 from .errors import (
@@ -57,10 +60,47 @@ from .ir.domains import ParallelType, TensorDomain
 from .ir.schedule import MemoryType
 from .ir.vals import Val
 
+if TYPE_CHECKING:
+    from .interface import (
+        cached_spec_count,
+        can_fuse_on_cpu,
+        can_fuse_on_gpu,
+        compiled_kernel_count,
+        debug_kernel_code,
+        override_can_fuse_on_cpu,
+        override_can_fuse_on_gpu,
+        register_fusion,
+        run_fusion,
+    )
+    from .torch_compile.explain import explain
+
 vars(ops).update(_operations.FUNCTIONS)
 vars(schedule).update({function.__name__: function for function in _scheduling.FUNCTIONS})
 
 __version__ = "0.1.0"
+
+
+# What needs the compiler is imported when it is first asked for.
+_LATE = {
+    "cached_spec_count": ".interface",
+    "can_fuse_on_cpu": ".interface",
+    "can_fuse_on_gpu": ".interface",
+    "compiled_kernel_count": ".interface",
+    "debug_kernel_code": ".interface",
+    "explain": ".torch_compile.explain",
+    "override_can_fuse_on_cpu": ".interface",
+    "override_can_fuse_on_gpu": ".interface",
+    "register_fusion": ".interface",
+    "run_fusion": ".interface",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names that load the compiler."""
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'pyfuser' has no attribute {name!r}")
+    return getattr(import_module(module, __name__), name)
 
 
 def version() -> str:
@@ -106,11 +146,21 @@ __all__ = [
     "TensorView",
     "UnsupportedError",
     "Val",
+    "cached_spec_count",
+    "can_fuse_on_cpu",
+    "can_fuse_on_gpu",
+    "compiled_kernel_count",
     "compute_tensor_descriptor",
+    "debug_kernel_code",
     "define_scalar",
     "define_tensor",
+    "explain",
     "get_val_tolerances",
     "ops",
+    "override_can_fuse_on_cpu",
+    "override_can_fuse_on_gpu",
+    "register_fusion",
+    "run_fusion",
     "schedule",
     "translate_fusion",
     "validate_with_auto_inferred_outputs",

@@ -1,0 +1,20 @@
+"""From aten to fusions: which nodes of a graph can be fused, and the Fusion of a group of them.
+
+Stands between AOTAutograd's functional graphs and pyfuser's IR; knows nothing of partitioning.
+"""
+
+from .build import RegionFusion, build_region
+from .decompositions import decompositions
+from .region import NotTranslated
+from .tables import TRANSLATIONS, cost, is_view, refusal
+
+__all__ = [
+    "TRANSLATIONS",
+    "NotTranslated",
+    "RegionFusion",
+    "build_region",
+    "cost",
+    "decompositions",
+    "is_view",
+    "refusal",
+]

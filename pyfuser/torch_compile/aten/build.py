@@ -1,0 +1,146 @@
+"""Building a region: from the nodes of a part of an aten graph to one Fusion.
+
+Each node's translation appends expressions; after it the driver checks that the value has the held
+dtype, the rank and the static axes of size 1 that the metadata has.  What is built says nothing of
+sizes, so that two layers, or two batch sizes, give the same text and share kernels.
+Invariant: the fusion's inputs are `inputs` in order, then `scalars`; its outputs those asked for,
+in the metadata's dtypes, each a tensor of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...dtypes import compute_dtype, from_torch
+from ...errors import DefinitionError, UnsupportedError, expected
+from ...ir.exprs import BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp
+from ...ir.fusion import Fusion
+from ...ir.vals import TensorView, Val
+from ...ops.pointwise import copy
+from .region import Call, NotTranslated, Region
+from .sizes import is_one
+from .tables import is_item, translation_of
+from .term import Term
+from .translation import arguments
+
+
+@dataclass
+class RegionFusion:
+    """A region as a fusion: what to hand in, in order, to get the outputs.
+
+    inputs    the nodes of the tensors, in the order of the fusion's first inputs
+    scalars   the values (numbers, or symbolic numbers) of its other inputs
+    """
+
+    fusion: Fusion
+    inputs: list[Node]
+    scalars: list[Any]
+
+
+def build_region(
+    nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]
+) -> RegionFusion:
+    """The fusion of `nodes`, which stand in topological order.
+
+    `inputs` are nodes outside whose tensors or sizes are read, `outputs` the nodes whose values
+    leave.  Raises NotTranslated for a node that can't be a part.
+    """
+    region = Region()
+    tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
+    for node in tensors:
+        region.define_input(node)
+    for node in nodes:
+        if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
+            _translate(region, node)
+    for node in outputs:
+        _define_output(region, node)
+    for scalar in region.sizes.inputs:
+        region.fusion.add_input(scalar)
+    return RegionFusion(region.fusion, tensors, region.sizes.values)
+
+
+def _translate(region: Region, node: Node) -> None:
+    if is_item(node):
+        source, index = node.args
+        found = region.values.get(source)  # type: ignore[arg-type]
+        if not isinstance(found, tuple):
+            raise NotTranslated(node, expected("getitem", "a node of the region", source))
+        region.values[node] = found[index]  # type: ignore[index]
+        return
+    row = translation_of(node)
+    if row is None:
+        raise NotTranslated(node, "no translation of this operation")
+    try:
+        result = row.build(Call(region, node), *arguments(node))
+    except (DefinitionError, UnsupportedError, OverflowError) as error:
+        raise NotTranslated(node, str(error)) from error
+    meta = node.meta["val"]
+    if isinstance(result, tuple):
+        region.values[node] = _checked_tuple(region, node, result, meta)
+        return
+    value = region.values[node] = _checked(region, node, result, meta)
+    if row.keeps_values and _all_rounded(region, node):
+        region.rounded.add(value)
+
+
+def _checked_tuple(
+    region: Region, node: Node, results: tuple[Any, ...], metas: Any
+) -> tuple[TensorView | None, ...]:
+    found: list[TensorView | None] = []
+    for position, meta in enumerate(metas):
+        result = results[position] if position < len(results) else None
+        if meta is None or result is None:
+            if meta is not None:
+                raise NotTranslated(node, f"no value of result {position}")
+            found.append(None)
+            continue
+        found.append(_checked(region, node, result, meta))
+    return tuple(found)
+
+
+def _checked(region: Region, node: Node, result: Term | TensorView, meta: Any) -> TensorView:
+    """The value, in a dtype it may be kept in, after its axes were compared with the metadata."""
+    value = result.tensor if isinstance(result, Term) else result
+    logical = from_torch(meta.dtype)
+    if value.dtype is not logical:
+        value = region.cast(value, compute_dtype(logical))
+    axes = value.axes
+    if len(axes) != len(meta.shape):
+        what = f"a result of rank {len(meta.shape)}"
+        raise NotTranslated(node, expected("translation", what, len(axes)))
+    for dim, (axis, size) in enumerate(zip(axes, meta.shape, strict=True)):
+        has_one = axis.is_broadcast and axis.expanded_extent is None
+        if has_one is not is_one(size):
+            what = f"size {size} in dimension {dim}"
+            raise NotTranslated(node, expected("translation", what, str(axis)))
+        if not has_one:
+            region.sizes.learn(size, axis.size)
+    return value
+
+
+def _all_rounded(region: Region, node: Node) -> bool:
+    tensors = [n for n in node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)]
+    floats = [n for n in tensors if n.meta["val"].dtype.is_floating_point]
+    return bool(floats) and all(region.is_rounded(n) for n in floats)
+
+
+def _define_output(region: Region, node: Node) -> None:
+    value = region.values.get(node)
+    if not isinstance(value, TensorView):
+        raise NotTranslated(node, expected("output", "a tensor of the region", value))
+    value = region.cast(value, from_torch(node.meta["val"].dtype))
+    fusion = region.fusion
+    shares_memory = value in fusion.outputs or _views_an_input(fusion, value)
+    fusion.add_output(copy(fusion, value) if shares_memory else value)
+
+
+def _views_an_input(fusion: Fusion, value: Val) -> bool:
+    """True where only views lead from an input to a value, which would share its memory."""
+    while isinstance(value.expr, (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)):
+        value = value.expr.inputs[0]
+    return value in fusion.inputs

@@ -1,0 +1,138 @@
+"""pyfuser's choice of decompositions: few, because each costs nodes to trace.
+
+An operation is here where eager composes it of slower pieces and its parts are all translated, so
+that it fuses with what stands around it; torch's own decompositions are taken where their numbers
+are eager's.  Matrix products, convolutions, attention, pooling, sorting and scatters stay whole:
+eager's kernels are good.  Never here: the attention of the CPU, whose decomposition computes
+something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import group_norm, losses
+
+aten = torch.ops.aten
+
+# Torch's own decompositions of these, all overloads that aren't in place or into an `out`.
+_BY_TORCH = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_backward",
+    "binary_cross_entropy_with_logits",
+    "glu_backward",
+    "nll_loss2d_backward",
+    "nll_loss2d_forward",
+    "nll_loss_backward",
+    "nll_loss_forward",
+    "norm",
+    "select_backward",
+    "slice_backward",
+    "soft_margin_loss",
+    "soft_margin_loss_backward",
+    "stack",
+    "_weight_norm_interface",
+)
+
+
+# A tensor that falls into more parts stays whole: each would be a node.
+_MOST_PARTS = 32
+
+
+def keep_scale(dtype: torch.dtype, keep: float) -> float:
+    """1 / keep as eager's dropout has it: divided in the tensor's dtype."""
+    if keep == 0:
+        return 0.0
+    with _disable_current_modes():
+        return float(torch.ones((), dtype=dtype).div(keep))
+
+
+def _random_mask(x: torch.Tensor, keep: float) -> torch.Tensor:
+    """Bernoulli draws in the order in which x lies in memory, which is the order of eager's."""
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
+    back = [order.index(dim) for dim in range(x.dim())]
+    empty = torch.empty([x.shape[dim] for dim in order], dtype=torch.bool, device=x.device)
+    mask: torch.Tensor = aten.bernoulli.p(empty, keep)
+    return mask if back == sorted(back) else mask.permute(back)
+
+
+def _native_dropout(
+    x: torch.Tensor, p: float, train: bool | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bits and the random stream of eager's dropout on the CPU; the mask is saved as bool."""
+    if train is False or p == 0 or x.numel() == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+    mask = _random_mask(x, 1 - p)
+    return x * (mask.to(x.dtype) * keep_scale(x.dtype, 1 - p)), mask
+
+
+def _glu(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    half = x.shape[dim] // 2
+    value, gate = x.narrow(dim, 0, half), x.narrow(dim, half, half)
+    return value * gate.sigmoid()
+
+
+def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[torch.Tensor] | Any:
+    """Slices, which each fuse where they are read; sizes that aren't numbers stay whole."""
+    total = x.shape[dim]
+    if isinstance(size, torch.SymInt) or isinstance(total, torch.SymInt) or not size:
+        return NotImplemented
+    starts = range(0, max(total, 1), size)
+    if len(starts) > _MOST_PARTS:
+        return NotImplemented
+    return [aten.slice.Tensor(x, dim, start, min(start + size, total)) for start in starts]
+
+
+def _split_with_sizes(x: torch.Tensor, sizes: Any, dim: int = 0) -> list[torch.Tensor] | Any:
+    parts, start = [], 0
+    if any(isinstance(size, torch.SymInt) for size in sizes):
+        return NotImplemented
+    for size in sizes:
+        parts.append(aten.slice.Tensor(x, dim, start, start + size))
+        start += size
+    return parts
+
+
+def _unbind(x: torch.Tensor, dim: int = 0) -> list[torch.Tensor] | Any:
+    if isinstance(x.shape[dim], torch.SymInt) or x.shape[dim] > _MOST_PARTS:
+        return NotImplemented
+    return [aten.select.int(x, dim, position) for position in range(x.shape[dim])]
+
+
+_OWN: dict[OpOverload, Callable[..., Any]] = {
+    **losses.DECOMPOSITIONS,
+    **group_norm.DECOMPOSITIONS,
+    aten.native_dropout.default: _native_dropout,
+    aten.glu.default: _glu,
+    aten.split.Tensor: _split,
+    aten.unsafe_split.Tensor: _split,
+    aten.split_with_sizes.default: _split_with_sizes,
+    aten.unbind.int: _unbind,
+}
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[OpOverload, Callable[..., Any]]:
+    packets = [getattr(aten, name) for name in _BY_TORCH]
+    found = get_decompositions(packets)
+    chosen = {o: f for o, f in found.items() if isinstance(o, OpOverload) and _is_functional(o)}
+    return {**chosen, **_OWN}
+
+
+def _is_functional(overload: OpOverload) -> bool:
+    return not overload._schema.is_mutable
+
+
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """The table for AOTAutograd; a copy, so that a caller may change it."""
+    return dict(_table())

@@ -1,0 +1,94 @@
+"""Group norm and its gradient as plain operations on [N, group, C // group, H * W].
+
+The change of shape is a view outside of the kernel, so everything between is one kernel, the
+weight and the bias as [group, C // group, 1] included.  Statistics of halves are in float32.  What
+isn't contiguous stays whole: it would have to be copied first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+_INNER = (2, 3)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Halves in float32."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _per_channel(parameter: torch.Tensor, group: int, width: Any) -> torch.Tensor:
+    return parameter.view(group, width, 1)
+
+
+def native_group_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    n: Any,
+    c: Any,
+    hxw: Any,
+    group: int,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | Any:
+    """(result, mean, 1 / standard deviation), the two of shape [N, group]."""
+    if not x.is_contiguous() or x.numel() == 0:
+        return NotImplemented
+    width = c // group
+    grouped = _wide(x.view(n, group, width, hxw))
+    variance, mean = torch.var_mean(grouped, _INNER, correction=0, keepdim=True)
+    rstd = (variance + eps).rsqrt()
+    result = (grouped - mean) * rstd
+    if weight is not None:
+        result = result * _per_channel(weight, group, width)
+    if bias is not None:
+        result = result + _per_channel(bias, group, width)
+    # Beside parameters of float32 eager keeps the statistics of a half in float32.
+    kept = x.dtype if weight is None else weight.dtype
+    statistics = (t.squeeze(_INNER).to(kept) for t in (mean, rstd))
+    return result.to(x.dtype).view(x.shape), *statistics
+
+
+def native_group_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    n: Any,
+    c: Any,
+    hxw: Any,
+    group: int,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...] | Any:
+    """The gradients of the input, the weight and the bias, those that `mask` asks for."""
+    if not x.is_contiguous() or not grad.is_contiguous() or x.numel() == 0:
+        return NotImplemented
+    shape, width = (n, group, c // group, hxw), c // group
+    slope, grouped = _wide(grad.view(shape)), _wide(x.view(shape))
+    scale = _wide(rstd).unsqueeze(-1).unsqueeze(-1)
+    xhat = (grouped - _wide(mean).unsqueeze(-1).unsqueeze(-1)) * scale
+    of_input = of_weight = of_bias = None
+    parameter = x.dtype if weight is None else weight.dtype
+    if mask[0]:
+        weighted = slope if weight is None else slope * _per_channel(_wide(weight), group, width)
+        across = weighted.mean(_INNER, keepdim=True)
+        along = (weighted * xhat).mean(_INNER, keepdim=True)
+        of_input = ((weighted - across - xhat * along) * scale).to(x.dtype).view(x.shape)
+    if mask[1]:
+        of_weight = (slope * xhat).sum((0, 3)).to(parameter).view(c)
+    if mask[2]:
+        of_bias = slope.sum((0, 3)).to(parameter).view(c)
+    return of_input, of_weight, of_bias
+
+
+DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
+    aten.native_group_norm.default: native_group_norm,
+    aten.native_group_norm_backward.default: native_group_norm_backward,
+}

@@ -1,0 +1,374 @@
+"""Pointwise ops: arithmetic, comparisons, logic, choices; most are rows of pyfuser's op table.
+
+Promotion is torch's, read off the metadata: operands are cast to the held dtype of the result, or,
+for comparisons, of what torch promotes the operands to.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...dtypes import DataType, compute_dtype, from_torch, is_floating
+from .region import Call, meta_of
+from .term import Term
+from .translation import Build, Cost, Table, Translation
+
+aten = torch.ops.aten
+
+# Rows of the op table that aten knows by the same name.
+_SMOOTH = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "exp2", "expm1", "erf",
+    "erfc", "erfinv", "lgamma", "log", "log10", "log1p", "log2", "sigmoid", "sin", "sinh", "tan",
+    "tanh", "silu",
+)  # fmt: skip
+_SIMPLE = ("reciprocal", "rsqrt", "sqrt")
+_KEEPING = ("abs", "neg", "relu")
+_JUMPING = ("ceil", "floor", "frac", "round", "trunc", "sign")
+_PREDICATES = ("isinf", "isnan", "isposinf", "isneginf", "signbit", "logical_not")
+_BINARY = ("mul", "atan2", "nextafter", "gcd", "bitwise_and", "bitwise_or", "bitwise_xor")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_LOGICAL = ("logical_and", "logical_or", "logical_xor")
+
+
+def _unary(row: str) -> Build:
+    """Computed in the result's dtype."""
+
+    def build(call: Call, x: Any) -> Term:
+        return call.held(x, call.dtype).op(row)
+
+    return build
+
+
+def _jumping(row: str) -> Build:
+    """Where a rounding before would be seen."""
+
+    def build(call: Call, x: Any) -> Term:
+        return call.exact(x).op(row)
+
+    return build
+
+
+def _binary(row: str) -> Build:
+    """Both operands in the result's dtype."""
+
+    def build(call: Call, a: Any, b: Any) -> Term:
+        return call.operand(a, call.dtype).op(row, call.operand(b, call.dtype))
+
+    return build
+
+
+def _exact_binary(row: str) -> Build:
+    def build(call: Call, a: Any, b: Any) -> Term:
+        logical = call.compared_dtype(a, b)
+        return call.exact_operand(a, call.dtype, logical).op(
+            row, call.exact_operand(b, call.dtype, logical)
+        )
+
+    return build
+
+
+def compared(call: Call, a: Any, b: Any) -> tuple[Term, Term]:
+    """Two operands as torch compares them."""
+    logical = call.compared_dtype(a, b)
+    held = compute_dtype(logical)
+    return call.exact_operand(a, held, logical), call.exact_operand(b, held, logical)
+
+
+def _comparison(row: str) -> Build:
+    def build(call: Call, a: Any, b: Any) -> Term:
+        left, right = compared(call, a, b)
+        return left.op(row, right)
+
+    return build
+
+
+def truth(call: Call, argument: Any) -> Term:
+    """Where an operand isn't zero."""
+    if isinstance(meta_of(argument), torch.Tensor):
+        x = call.exact(argument)
+        return x if x.dtype is DataType.Bool else x.differs(0)
+    return call.number(argument, DataType.Bool)
+
+
+def _logical(row: str) -> Build:
+    bits = row.replace("logical", "bitwise")
+
+    def build(call: Call, a: Any, b: Any) -> Term:
+        return truth(call, a).op(bits, truth(call, b))
+
+    return build
+
+
+def _scaled(call: Call, b: Any, alpha: Any) -> Term:
+    term = call.operand(b, call.dtype)
+    if meta_of(alpha) == 1:
+        return term
+    return term * call.number(alpha, call.dtype)
+
+
+def _add(call: Call, a: Any, b: Any, alpha: Any = 1) -> Term:
+    return call.operand(a, call.dtype) + _scaled(call, b, alpha)
+
+
+def _sub(call: Call, a: Any, b: Any, alpha: Any = 1) -> Term:
+    return call.operand(a, call.dtype) - _scaled(call, b, alpha)
+
+
+def _rsub(call: Call, a: Any, b: Any, alpha: Any = 1) -> Term:
+    return call.operand(b, call.dtype) - _scaled(call, a, alpha)
+
+
+def _floor_quotient(call: Call, a: Term, b: Term) -> Term:
+    """floor(a / b) as torch has it: exact for floats too, by way of the remainder."""
+    if not is_floating(a.dtype):
+        quotient = a / b
+        rest = a - quotient * b
+        unequal = rest.differs(0) & ((rest < 0) ^ (b < 0))
+        return quotient - unequal.choose(call.constant(1, a.dtype), call.constant(0, a.dtype))
+    rest = a.op("fmod", b)
+    quotient = (a - rest) / b
+    lower = rest.differs(0) & ((b < 0) ^ (rest < 0))
+    quotient = lower.choose(quotient - 1, quotient)
+    whole = quotient.op("floor")
+    whole = (quotient - whole > 0.5).choose(whole + 1, whole)
+    plain = a / b
+    signed_zero = plain.op("signbit").choose(call.constant(-0.0, a.dtype), 0.0)
+    whole = quotient.differs(0).choose(whole, signed_zero)
+    return b.equals(0).choose(plain, whole)
+
+
+def _div(call: Call, a: Any, b: Any, mode: str | None = None) -> Term:
+    if mode is None:
+        return call.operand(a, call.dtype) / call.operand(b, call.dtype)
+    logical = call.compared_dtype(a, b)
+    left = call.exact_operand(a, call.dtype, logical)
+    right = call.exact_operand(b, call.dtype, logical)
+    if mode == "floor":
+        return _floor_quotient(call, left, right)
+    quotient = left / right
+    if not is_floating(quotient.dtype):
+        return quotient
+    # Eager rounds the quotient to the result's dtype before it drops the fraction.
+    rounded = quotient.cast(from_torch(call.meta.dtype)).cast(call.dtype)
+    return rounded.op("trunc")
+
+
+def _floor_divide(call: Call, a: Any, b: Any) -> Term:
+    return _div(call, a, b, "floor")
+
+
+def _extremum(row: str) -> Build:
+    """fmax, fmin: the other operand where one is NaN."""
+
+    def build(call: Call, a: Any, b: Any) -> Term:
+        left, right = call.operand(a, call.dtype), call.operand(b, call.dtype)
+        both = left.op(row, right)
+        if not is_floating(call.dtype):
+            return both
+        return left.op("isnan").choose(right, right.op("isnan").choose(left, both))
+
+    return build
+
+
+# Exponents for which torch has a shorter way; floats only.
+_POWERS: dict[float, Any] = {
+    0.5: lambda x: x.op("sqrt"),
+    -0.5: lambda x: x.op("rsqrt"),
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+    -1.0: lambda x: x.op("reciprocal"),
+    -2.0: lambda x: (x * x).op("reciprocal"),
+}
+
+
+CHEAP_EXPONENTS = frozenset(_POWERS)
+
+
+def _pow_scalar(call: Call, x: Any, exponent: Any) -> Term:
+    base = call.held(x, call.dtype)
+    power = meta_of(exponent)
+    if isinstance(power, (int, float)):
+        shorter = _POWERS.get(float(power))
+        if shorter is not None and is_floating(call.dtype):
+            return shorter(base)  # type: ignore[no-any-return]
+        if power == 2:
+            return base * base
+    return base.op("pow", call.number(exponent, call.dtype))
+
+
+def _square(call: Call, x: Any) -> Term:
+    base = call.held(x, call.dtype)
+    return base * base
+
+
+def _clamp(call: Call, x: Any, low: Any = None, high: Any = None) -> Term:
+    result = call.held(x, call.dtype)
+    if low is not None:
+        result = result.op("maximum", call.operand(low, call.dtype))
+    if high is not None:
+        result = result.op("minimum", call.operand(high, call.dtype))
+    return result
+
+
+def _clamp_max(call: Call, x: Any, high: Any) -> Term:
+    return _clamp(call, x, None, high)
+
+
+def _where(call: Call, condition: Any, a: Any, b: Any) -> Term:
+    yes, no = call.operand(a, call.dtype), call.operand(b, call.dtype)
+    return truth(call, condition).choose(yes, no)
+
+
+def _masked_fill(call: Call, x: Any, mask: Any, value: Any) -> Term:
+    return _where(call, mask, value, x)
+
+
+def _lerp(call: Call, start: Any, end: Any, weight: Any) -> Term:
+    operands = [call.operand(v, call.dtype) for v in (start, end, weight)]
+    return operands[0].op("lerp", *operands[1:])
+
+
+def _addc(row: str) -> Build:
+    """addcmul and addcdiv: x + value * a (row) b."""
+
+    def build(call: Call, x: Any, a: Any, b: Any, value: Any = 1) -> Term:
+        product = _scaled(call, a, value).op(row, call.operand(b, call.dtype))
+        return call.operand(x, call.dtype) + product
+
+    return build
+
+
+def _isfinite(call: Call, x: Any) -> Term:
+    return call.exact(x).op("isfinite")
+
+
+def _nan_to_num(call: Call, x: Any, nan: Any, posinf: Any, neginf: Any) -> Term:
+    term = call.exact(x)
+    if not is_floating(term.dtype):
+        return term
+    limits = torch.finfo(meta_of(x).dtype)
+    highest = limits.max if posinf is None else posinf
+    lowest = limits.min if neginf is None else neginf
+    result = term.op("isnan").choose(call.constant(0.0 if nan is None else nan), term)
+    result = term.equals(math.inf).choose(call.constant(highest), result)
+    return term.equals(-math.inf).choose(call.constant(lowest), result)
+
+
+def _degrees(factor: float) -> Build:
+    def build(call: Call, x: Any) -> Term:
+        return call.held(x, call.dtype) * factor
+
+    return build
+
+
+def _identity(call: Call, x: Any) -> Term:
+    return call.held(x)
+
+
+def _floats_only(node: Any, *rest: Any) -> str | None:
+    dtype = meta_of(node).dtype
+    return None if dtype.is_floating_point else f"a result of {dtype}"
+
+
+def _not_half(node: Any, *rest: Any) -> str | None:
+    dtype = meta_of(node).dtype
+    allowed = dtype in (torch.float32, torch.float64)
+    return None if allowed else f"a result of {dtype}"
+
+
+def _fits(node: Any, a: Any, b: Any, *rest: Any) -> str | None:
+    """An integer tensor with a number that its dtype doesn't hold."""
+    left, number = (b, a) if isinstance(meta_of(b), torch.Tensor) else (a, b)
+    tensor, value = meta_of(left), meta_of(number)
+    is_plain = isinstance(value, int) and not isinstance(value, bool)
+    if not is_plain or tensor.dtype.is_floating_point or tensor.dtype is torch.bool:
+        return None
+    limits = torch.iinfo(tensor.dtype)
+    return None if limits.min <= value <= limits.max else f"{value} beside {tensor.dtype}"
+
+
+def all_overloads(name: str, names: tuple[str, ...], row: Translation) -> Table:
+    """The row for those overloads of `name` that give a tensor (some are of numbers only)."""
+    packet = getattr(aten, name)
+    found = [getattr(packet, overload) for overload in names if hasattr(packet, overload)]
+    return {o: row for o in found if str(o._schema.returns[0].type) == "Tensor"}
+
+
+_BOTH = ("Tensor", "Scalar", "default", "Scalar_Tensor")
+
+
+def _rows() -> Table:
+    table: Table = {}
+    heavy: Cost = "heavy"
+    for name in _SMOOTH:
+        table[getattr(aten, name).default] = Translation(_unary(name), heavy)
+    for name in _SIMPLE:
+        table[getattr(aten, name).default] = Translation(_unary(name))
+    for name in _KEEPING:
+        table[getattr(aten, name).default] = Translation(_unary(name), keeps_values=True)
+    for name in (*_JUMPING, *_PREDICATES):
+        table[getattr(aten, name).default] = Translation(_jumping(name))
+    for name in _BINARY:
+        check = _not_half if name == "nextafter" else _fits
+        cost: Cost = heavy if name in ("atan2", "gcd") else "cheap"
+        build = _exact_binary(name) if name == "nextafter" else _binary(name)
+        table |= all_overloads(name, _BOTH, Translation(build, cost, check))
+    for name in _COMPARISONS:
+        table |= all_overloads(name, _BOTH, Translation(_comparison(name), check=_fits))
+    for name in _LOGICAL:
+        table[getattr(aten, name).default] = Translation(_logical(name))
+    for name in ("minimum", "maximum"):
+        table[getattr(aten, name).default] = Translation(_binary(name), keeps_values=True)
+    for name in ("fmod", "remainder"):
+        table |= all_overloads(name, _BOTH, Translation(_exact_binary(name), heavy, _fits))
+    for name in ("__lshift__", "bitwise_left_shift"):
+        table |= all_overloads(
+            name, _BOTH, Translation(_binary("bitwise_left_shift"), "cheap", _fits)
+        )
+    for name in ("__rshift__", "bitwise_right_shift"):
+        table |= all_overloads(
+            name, _BOTH, Translation(_binary("bitwise_right_shift"), "cheap", _fits)
+        )
+    return table
+
+
+TRANSLATIONS: Table = {
+    **_rows(),
+    **all_overloads("add", _BOTH, Translation(_add, check=_fits)),
+    **all_overloads("sub", _BOTH, Translation(_sub, check=_fits)),
+    **all_overloads("rsub", _BOTH, Translation(_rsub, check=_fits)),
+    **all_overloads("div", ("Tensor", "Scalar"), Translation(_div, check=_fits)),
+    **all_overloads("div", ("Tensor_mode", "Scalar_mode"), Translation(_div, "heavy", _fits)),
+    **all_overloads("floor_divide", _BOTH, Translation(_floor_divide, "heavy", _fits)),
+    **all_overloads("fmax", _BOTH, Translation(_extremum("maximum"))),
+    **all_overloads("fmin", _BOTH, Translation(_extremum("minimum"))),
+    **all_overloads("lerp", ("Tensor", "Scalar"), Translation(_lerp)),
+    aten.bitwise_not.default: Translation(_unary("bitwise_not")),
+    aten.sgn.default: Translation(_jumping("sign")),
+    aten.positive.default: Translation(_identity),
+    aten.isfinite.default: Translation(_isfinite),
+    aten.pow.Tensor_Tensor: Translation(_binary("pow"), "heavy"),
+    aten.pow.Scalar: Translation(_binary("pow"), "heavy"),
+    aten.pow.Tensor_Scalar: Translation(_pow_scalar, check=_fits),
+    aten.square.default: Translation(_square),
+    aten.clamp.default: Translation(_clamp),
+    aten.clamp.Tensor: Translation(_clamp),
+    aten.clamp_min.default: Translation(_clamp),
+    aten.clamp_min.Tensor: Translation(_clamp),
+    aten.clamp_max.default: Translation(_clamp_max),
+    aten.clamp_max.Tensor: Translation(_clamp_max),
+    aten.where.self: Translation(_where),
+    aten.where.ScalarOther: Translation(_where),
+    aten.where.ScalarSelf: Translation(_where),
+    aten.masked_fill.Scalar: Translation(_masked_fill),
+    aten.masked_fill.Tensor: Translation(_masked_fill),
+    aten.addcmul.default: Translation(_addc("mul")),
+    aten.addcdiv.default: Translation(_addc("div"), check=_floats_only),
+    aten.nan_to_num.default: Translation(_nan_to_num),
+    aten.deg2rad.default: Translation(_degrees(math.pi / 180)),
+    aten.rad2deg.default: Translation(_degrees(180 / math.pi)),
+}  # fmt: skip

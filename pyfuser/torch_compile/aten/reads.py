@@ -1,0 +1,266 @@
+"""Reads at computed places: slices, concatenation, padding, and what an index tensor names.
+
+Bounds and widths are sizes of the region, so that a model's layers share what they build; the
+builders clamp them, so that no read leaves its tensor.  Values keep the dtype they are kept in: a
+half that is only moved is never converted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...dtypes import DataType, compute_dtype, from_torch
+from ...ir.vals import TensorView
+from ...ops.gather_builders import gather, index_select, select, take
+from ...ops.pointwise import require_equal
+from ...ops.read_builders import cat, pad, slice, slice_scatter
+from ...ops.shape_builders import broadcast, size
+from .region import Call, meta_of
+from .shapes import index_along, is_empty
+from .sizes import is_one, size_key
+from .term import Term, typed
+from .translation import Build, Table, Translation
+
+aten = torch.ops.aten
+
+# Widths of padding up to here are a property of the operation, such as a convolution's, and may
+# show in the structure; larger ones are sizes.
+_SMALL_WIDTH = 16
+
+
+def _alike(call: Call, arguments: Any) -> list[TensorView]:
+    """Tensors of one dtype: the logical one where all are kept in it, else the held one."""
+    logical = from_torch(call.meta.dtype)
+    tensors = [call.tensor(argument) for argument in arguments]
+    if all(tensor.dtype is logical for tensor in tensors):
+        return tensors
+    return [call.region.cast(tensor, compute_dtype(logical)) for tensor in tensors]
+
+
+def _clamped(bound: Any, extent: Any, default: int) -> Any:
+    """A bound of a slice, from the front and inside of the axis as far as that is known."""
+    value = default if bound is None else meta_of(bound)
+    number, total = size_key(value), size_key(extent)
+    if isinstance(number, int) and isinstance(total, int):
+        return max(0, min(number + total if number < 0 else number, total))
+    if isinstance(number, int) and number >= torch.iinfo(torch.int64).max:
+        return extent
+    return value
+
+
+def _bound(call: Call, tensor: TensorView, dim: int, value: Any, extent: Any) -> Any:
+    """A bound as the builders take it: the axis's own size where it is that."""
+    if size_key(value) == size_key(extent):
+        return size(call.fusion, tensor, dim)
+    if isinstance(value, int) and value < 0:
+        return value
+    return call.region.sizes.entry(value)
+
+
+def _is_whole(start: Any, stop: Any, extent: Any) -> bool:
+    return bool(size_key(start) == 0 and size_key(stop) == size_key(extent))
+
+
+def _slice(
+    call: Call, x: Any, dim: int = 0, start: Any = None, stop: Any = None, step: int = 1
+) -> TensorView:
+    tensor, sizes = call.tensor(x), call.sizes_of(x)
+    at = dim % tensor.ndim
+    extent = sizes[at]
+    first, last = _clamped(start, extent, 0), _clamped(stop, extent, torch.iinfo(torch.int64).max)
+    if _is_whole(first, last, extent) and step == 1 or is_one(extent):
+        return tensor
+    if is_one(call.meta.shape[at]):
+        picked = select(call.fusion, tensor, _position(call, first), at)
+        return broadcast(call.fusion, picked, [d == at for d in range(tensor.ndim)])
+    starts: list[Any] = [0] * tensor.ndim
+    stops: list[Any] = [size(call.fusion, tensor, d) for d in range(tensor.ndim)]
+    steps: list[Any] = [1] * tensor.ndim
+    starts[at] = _bound(call, tensor, at, first, extent)
+    stops[at] = _bound(call, tensor, at, last, extent)
+    steps[at] = step
+    return slice(call.fusion, tensor, starts, stops, steps)
+
+
+def _position(call: Call, index: Any) -> Any:
+    """An index as the builder of `select` takes it."""
+    value = meta_of(index)
+    if isinstance(value, int) and value < 0:
+        return value
+    return call.region.sizes.entry(value)
+
+
+def _counted(index: Any, extent: Any) -> Any:
+    """An index of a number, from the front where the size is known."""
+    value, total = meta_of(index), size_key(extent)
+    if isinstance(value, int) and value < 0 and isinstance(total, int):
+        return value + total
+    return value
+
+
+def _select(call: Call, x: Any, dim: int, index: Any) -> TensorView:
+    tensor = call.tensor(x)
+    at = dim % tensor.ndim
+    place = _counted(index, call.sizes_of(x)[at])
+    return select(call.fusion, tensor, _position(call, place), at)
+
+
+def _cat(call: Call, tensors: Any, dim: int = 0) -> TensorView:
+    rank = len(call.meta.shape)
+    at = dim % rank
+    # A tensor of shape [0] may stand among any others.
+    parts = [
+        t for t in tensors if size_key(meta_of(t).shape[at if meta_of(t).dim() == rank else 0])
+    ]
+    made = _alike(call, parts)
+    return made[0] if len(made) == 1 else cat(call.fusion, made, at)
+
+
+def _width(call: Call, width: Any) -> Any:
+    value = meta_of(width)
+    is_small = isinstance(value, int) and value <= _SMALL_WIDTH
+    return value if is_small else call.region.sizes.entry(value)
+
+
+def _pad(call: Call, x: Any, widths: Any, value: Any = 0) -> TensorView:
+    (tensor,) = _alike(call, [x])
+    entries = [_width(call, width) for width in widths]
+    fill = typed(call.fusion, call.number(value, tensor.dtype), tensor.dtype)
+    return pad(call.fusion, tensor, entries, fill)
+
+
+def _placed(call: Call, base: Term, source: Term, dim: int, index: Any) -> Term:
+    """The base with `source`, of size 1 along `dim`, at one index."""
+    positions = index_along(call, call.meta.shape, dim)
+    return positions.equals(call.number(index, DataType.Int)).choose(source, base)
+
+
+def _select_scatter(call: Call, x: Any, source: Any, dim: int, index: Any) -> Term:
+    base, part = (call.term(t) for t in _alike(call, [x, source]))
+    at = dim % base.tensor.ndim
+    part = part.with_new_axes([d == at for d in range(base.tensor.ndim)])
+    return _placed(call, base, part, at, _place(call, base.tensor, index, at))
+
+
+def _place(call: Call, base: TensorView, index: Any, dim: int) -> Any:
+    """A fixed index as an input, so that it isn't a part of the structure."""
+    value = _counted(index, call.meta.shape[dim])
+    if isinstance(value, int) and value < 0:
+        return (call.term(size(call.fusion, base, dim)) + value).value
+    if isinstance(value, int) and value > 1:
+        return call.region.sizes.plain(value)
+    return value
+
+
+def _slice_scatter(
+    call: Call,
+    x: Any,
+    source: Any,
+    dim: int = 0,
+    start: Any = None,
+    stop: Any = None,
+    step: int = 1,
+) -> TensorView | Term:
+    base, part = _alike(call, [x, source])
+    at = dim % base.ndim
+    extent, length = call.sizes_of(x)[at], call.sizes_of(source)[at]
+    first, last = _clamped(start, extent, 0), _clamped(stop, extent, torch.iinfo(torch.int64).max)
+    if _is_whole(first, last, extent):
+        return part
+    if is_one(length):
+        place = _place(call, base, first, at)
+        return _placed(call, call.term(base), call.term(part), at, place)
+    bounds = [_bound(call, base, at, value, extent) for value in (first, last)]
+    return slice_scatter(call.fusion, base, part, at, *bounds)
+
+
+# -- what an index tensor names
+
+
+def _gather(call: Call, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> TensorView:
+    source, positions = call.tensor(x), call.tensor(index)
+    # An index may be shorter than what it reads; where it isn't, the kernel may rely on it.
+    for d, (own, other) in enumerate(zip(call.sizes_of(x), call.sizes_of(index), strict=True)):
+        if d != dim % len(source.axes) and size_key(own) == size_key(other):
+            require_equal(call.fusion, "gather", source.axes[d].size, positions.axes[d].size)
+    return gather(call.fusion, source, positions, dim)
+
+
+def _index_select(call: Call, x: Any, dim: int, index: Any) -> TensorView:
+    return index_select(call.fusion, call.tensor(x), call.tensor(index), dim)
+
+
+def _embedding(call: Call, weight: Any, index: Any, *rest: Any) -> TensorView:
+    return take(call.fusion, call.tensor(weight), call.tensor(index), 0)
+
+
+def _index(call: Call, x: Any, indices: Any) -> TensorView:
+    """x[:, index]: a negative index counts from the end."""
+    dim = next(d for d, index in enumerate(indices) if index is not None)
+    positions = call.held(indices[dim])
+    extent = size(call.fusion, call.tensor(x), dim)
+    wrapped = (positions < 0).choose(
+        positions.cast(DataType.Int) + extent, positions.cast(DataType.Int)
+    )
+    return take(call.fusion, call.tensor(x), wrapped.tensor, dim)
+
+
+# -- what is refused
+
+
+def _some_result(node: Node, *rest: Any) -> str | None:
+    if is_empty(meta_of(node)):
+        return "a result without elements"
+    for argument in node.all_input_nodes:
+        meta = meta_of(argument)
+        if isinstance(meta, torch.Tensor) and is_empty(meta) and meta.dim() != 1:
+            return "an operand without elements"
+    return None
+
+
+def _numeric_step(node: Node, x: Any, *rest: Any) -> str | None:
+    steps = rest[3:] if node.target is aten.slice.Tensor else rest[4:]
+    if steps and not isinstance(steps[0], int):
+        return "a symbolic step"
+    if node.target is not aten.slice.Tensor and steps and steps[0] != 1:
+        return "a step other than 1"
+    return _some_result(node)
+
+
+def _one_index(node: Node, x: Any, indices: Any) -> str | None:
+    """One tensor of whole numbers among slices; several are a gather of points."""
+    given = [meta_of(index) for index in indices if index is not None]
+    if len(given) != 1 or not isinstance(given[0], torch.Tensor):
+        return "several index tensors"
+    if given[0].dtype not in (torch.int64, torch.int32):
+        return f"an index of {given[0].dtype}"
+    return _some_result(node)
+
+
+def _whole_index(node: Node, x: Any, *rest: Any) -> str | None:
+    index = next(r for r in rest if isinstance(meta_of(r), torch.Tensor))
+    if meta_of(index).dtype not in (torch.int64, torch.int32):
+        return f"an index of {meta_of(index).dtype}"
+    return "a tensor of rank 0" if not meta_of(x).dim() else _some_result(node)
+
+
+def _read(build: Build, check: Any = _some_result) -> Translation:
+    return Translation(build, "read", check, keeps_values=True)
+
+
+TRANSLATIONS: Table = {
+    aten.slice.Tensor: _read(_slice, _numeric_step),
+    aten.select.int: _read(_select),
+    aten.cat.default: _read(_cat),
+    aten.constant_pad_nd.default: Translation(_pad, "read", _some_result),
+    aten.slice_scatter.default: _read(_slice_scatter, _numeric_step),
+    aten.select_scatter.default: _read(_select_scatter),
+    aten.gather.default: _read(_gather, _whole_index),
+    aten.index_select.default: _read(_index_select, _whole_index),
+    aten.embedding.default: _read(_embedding, _whole_index),
+    aten.index.Tensor: _read(_index, _one_index),
+    aten._unsafe_index.Tensor: _read(_index, _one_index),
+}

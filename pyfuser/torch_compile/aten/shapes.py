@@ -1,0 +1,280 @@
+"""Shapes and dtypes: views, copies, conversions, filled tensors, ranges and triangular masks.
+
+A view that only moves, adds, drops or expands axes is an expression that moves no data; a reshape
+of real axes is refused.  Copies are the value itself: what has to be a tensor of its own becomes
+one where it leaves the fusion.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...dtypes import DataType, from_torch, is_floating, is_integer
+from ...ir.vals import TensorView
+from ...ops.shape_builders import broadcast, expand, iota, permute, squeeze
+from .region import Call, meta_of
+from .sizes import is_one, size_key
+from .term import Term
+from .translation import Build, Table, Translation
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+# -- views
+
+
+def _permute(call: Call, x: Any, dims: Any) -> TensorView:
+    return permute(call.fusion, call.tensor(x), list(dims))
+
+
+def _transpose(call: Call, x: Any, first: int, second: int) -> TensorView:
+    tensor = call.tensor(x)
+    if not tensor.ndim:
+        return tensor
+    order = list(range(tensor.ndim))
+    order[first], order[second] = order[second], order[first]
+    return permute(call.fusion, tensor, order)
+
+
+def _t(call: Call, x: Any) -> TensorView:
+    tensor = call.tensor(x)
+    return tensor if tensor.ndim < 2 else permute(call.fusion, tensor, [1, 0])
+
+
+def _unsqueeze(call: Call, x: Any, dim: int) -> TensorView:
+    tensor = call.tensor(x)
+    at = dim % (tensor.ndim + 1)
+    return broadcast(call.fusion, tensor, [i == at for i in range(tensor.ndim + 1)])
+
+
+def _squeeze(call: Call, x: Any, dims: Any = None) -> TensorView:
+    tensor = call.tensor(x)
+    chosen = range(tensor.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    sizes = call.sizes_of(x)
+    ones = [dim for dim in chosen if tensor.ndim and is_one(sizes[dim])]
+    return squeeze(call.fusion, tensor, ones) if ones else tensor
+
+
+def _expand(call: Call, x: Any, sizes: Any, implicit: bool = False) -> TensorView:
+    return _expanded(call, call.tensor(x), call.sizes_of(x), call.meta.shape)
+
+
+def _expanded(call: Call, tensor: TensorView, old: Any, new: Any) -> TensorView:
+    """Axes of size 1 get the new sizes; the others are their own."""
+    added = len(new) - len(old)
+    entries: list[Any] = []
+    for dim, size in enumerate(new):
+        is_real = dim >= added and not is_one(old[dim - added])
+        entries.append(-1 if is_real else call.region.sizes.entry(size))
+    if all(entry == -1 or is_one(size) for entry, size in zip(entries, new, strict=True)):
+        return (
+            tensor
+            if not added
+            else broadcast(call.fusion, tensor, [d < added for d in range(len(new))])
+        )
+    return expand(call.fusion, tensor, entries)
+
+
+def _view(call: Call, x: Any, sizes: Any) -> TensorView:
+    """Axes of size 1 dropped, then put where the new shape has them."""
+    tensor, old, new = call.tensor(x), call.sizes_of(x), list(call.meta.shape)
+    if [size_key(size) for size in old] == [size_key(size) for size in new]:
+        return tensor
+    ones = [dim for dim, size in enumerate(old) if is_one(size)]
+    flat = squeeze(call.fusion, tensor, ones) if ones else tensor
+    flags = [is_one(size) for size in new]
+    return broadcast(call.fusion, flat, flags) if any(flags) else flat
+
+
+def _only_ones_differ(node: Node, x: Any, *rest: Any) -> str | None:
+    old, new = meta_of(x), meta_of(node)
+    if old.dtype is not new.dtype:
+        return "a view of another dtype"
+    kept = [[size_key(s) for s in shape if not is_one(s)] for shape in (old.shape, new.shape)]
+    return None if kept[0] == kept[1] else "a reshape of real axes"
+
+
+# -- copies and conversions
+
+
+def _same(call: Call, x: Any, *rest: Any) -> TensorView:
+    return call.tensor(x)
+
+
+def _converted(call: Call, x: Any, *rest: Any) -> TensorView:
+    """To a half and to whole numbers it rounds; to a wider float nothing is lost before."""
+    source, target = from_torch(meta_of(x).dtype), from_torch(call.meta.dtype)
+    if source is target:
+        return call.tensor(x)
+    if is_floating(source) and is_floating(target):
+        return call.region.cast(call.tensor(x), target)
+    if target is DataType.Bool:
+        term = call.exact(x)
+        return term.differs(0).tensor
+    return call.region.cast(call.exact(x).tensor, target)
+
+
+def _same_device(node: Node, x: Any, *rest: Any) -> str | None:
+    source, target = meta_of(x), meta_of(node)
+    if source.device != target.device:
+        return "a copy to another device"
+    if node.kwargs.get("pin_memory"):
+        return "pinned memory"
+    return None
+
+
+def _copied(call: Call, x: Any, source: Any, *rest: Any) -> TensorView:
+    """The source in the shape and the dtype of x."""
+    made = _converted(call, source)
+    return _expanded(call, made, call.sizes_of(source), call.meta.shape)
+
+
+# -- tensors from nothing
+
+
+def _filled_like(value: float | None) -> Build:
+    """full, zeros, ones and their kin: the metadata has the shape."""
+
+    def build(call: Call, *given: Any) -> Term:
+        fill: Any = value
+        if value is None:
+            names = [argument.name for argument in _schema(call.node)]
+            place = next(names.index(n) for n in ("fill_value", "s", "value") if n in names)
+            fill = given[place]
+        return call.filled(call.meta.shape, fill, call.meta.dtype)
+
+    return build
+
+
+def _schema(node: Node) -> Any:
+    return node.target._schema.arguments  # type: ignore[union-attr]
+
+
+def _range(call: Call, start: Any, step: Any) -> TensorView:
+    """start + step * i; floating ranges are counted in Double, and rounded once."""
+    target = call.dtype
+    length = call.region.sizes.entry(call.meta.shape[0])
+    whole = all(isinstance(meta_of(v), (bool, int, torch.SymInt)) for v in (start, step))
+    kind = DataType.Int if whole else DataType.Double
+    if is_integer(target):
+        kind = DataType.Int
+    first, by = call.number(start, kind).value, call.number(step, kind).value
+    counted = iota(call.fusion, length, first, by, kind)
+    return call.region.cast(counted, target)
+
+
+def _arange(call: Call, *given: Any) -> TensorView:
+    names = [argument.name for argument in _schema(call.node)]
+    by_name = dict(zip(names, given, strict=True))
+    return _range(call, by_name.get("start", 0), by_name.get("step", 1))
+
+
+def _iota(call: Call, length: Any, start: Any, step: Any, *rest: Any) -> TensorView:
+    return _range(call, start, step)
+
+
+def _whole_steps(node: Node, *given: Any) -> str | None:
+    """A whole range of fractions is truncated step by step in eager."""
+    values = [meta_of(v) for v in (*node.args, *node.kwargs.values())]
+    if any(isinstance(v, torch.SymFloat) for v in values):
+        return "a symbolic fraction"
+    fraction = any(isinstance(v, float) for v in values)
+    if fraction and not meta_of(node).dtype.is_floating_point:
+        return "a range of whole numbers with fractions"
+    return "an empty range" if is_empty(meta_of(node)) else None
+
+
+def is_empty(meta: Any) -> bool:
+    """True for a tensor that has no elements whatever the inputs."""
+    return any(isinstance(size, int) and size == 0 for size in meta.shape)
+
+
+def index_along(call: Call, shape: Any, dim: int) -> Term:
+    """The index along `dim`, of the rank of `shape`, with size 1 elsewhere."""
+    counted = iota(call.fusion, call.region.sizes.entry(shape[dim]))
+    return call.term(counted).with_new_axes([d != dim % len(shape) for d in range(len(shape))])
+
+
+def _triangle(is_lower: bool) -> Build:
+    def build(call: Call, x: Any, diagonal: Any = 0) -> Term:
+        shape = call.meta.shape
+        rank = len(shape)
+        distance = index_along(call, shape, rank - 1) - index_along(call, shape, rank - 2)
+        bound = call.number(diagonal, DataType.Int)
+        keep = distance <= bound if is_lower else distance >= bound
+        term = call.held(x)
+        return keep.choose(term, call.constant(0, term.dtype))
+
+    return build
+
+
+def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term:
+    """One index in each row: the value where the position is the index."""
+    place = index_along(call, call.meta.shape, dim).equals(call.held(index, DataType.Int))
+    return place.choose(call.number(value, call.dtype), call.held(x))
+
+
+def _one_index_a_row(node: Node, x: Any, dim: int, index: Any, value: Any) -> str | None:
+    source, places = meta_of(x), meta_of(index)
+    if places.dim() != source.dim() or not source.dim():
+        return "an index of another rank"
+    for axis in range(source.dim()):
+        size, count = source.shape[axis], places.shape[axis]
+        along = axis == dim % source.dim()
+        if not (is_one(count) if along else size_key(size) == size_key(count)):
+            return "an index of more than one element a row, or of a part of the rows"
+    return None
+
+
+def _view_row(build: Build, check: Any = None) -> Translation:
+    return Translation(build, "view", check, keeps_values=True)
+
+
+def _factories() -> Table:
+    table: Table = {}
+    for value, names in (
+        (0, ("zeros", "zeros_like", "new_zeros")),
+        (1, ("ones", "ones_like", "new_ones")),
+    ):
+        for name in names:
+            table[getattr(aten, name).default] = Translation(_filled_like(value))
+    for name in ("full", "full_like", "new_full", "scalar_tensor"):
+        table[getattr(aten, name).default] = Translation(_filled_like(None))
+    for overload in (aten.arange.default, aten.arange.start, aten.arange.start_step):
+        table[overload] = Translation(_arange, check=_whole_steps)
+    table[prims.iota.default] = Translation(_iota, check=_whole_steps)
+    return table
+
+
+TRANSLATIONS: Table = {
+    **_factories(),
+    aten.permute.default: _view_row(_permute),
+    aten.transpose.int: _view_row(_transpose),
+    aten.t.default: _view_row(_t),
+    aten.unsqueeze.default: _view_row(_unsqueeze),
+    aten.squeeze.default: _view_row(_squeeze),
+    aten.squeeze.dim: _view_row(_squeeze),
+    aten.squeeze.dims: _view_row(_squeeze),
+    aten.expand.default: _view_row(_expand),
+    aten.view.default: _view_row(_view, _only_ones_differ),
+    aten.reshape.default: _view_row(_view, _only_ones_differ),
+    aten._unsafe_view.default: _view_row(_view, _only_ones_differ),
+    aten.alias.default: _view_row(_same),
+    aten.detach.default: _view_row(_same),
+    aten.lift_fresh.default: _view_row(_same),
+    aten.lift_fresh_copy.default: Translation(_same, keeps_values=True),
+    aten.clone.default: Translation(_same, keeps_values=True),
+    aten.contiguous.default: Translation(_same, keeps_values=True),
+    aten._to_copy.default: Translation(_converted, check=_same_device),
+    prims.convert_element_type.default: Translation(_converted),
+    aten.copy.default: Translation(_copied, check=_same_device),
+    aten.fill.Scalar: Translation(_filled_like(None)),
+    aten.fill.Tensor: Translation(_copied),
+    aten.zero.default: Translation(_filled_like(0)),
+    aten.triu.default: Translation(_triangle(False), keeps_values=True),
+    aten.tril.default: Translation(_triangle(True), keeps_values=True),
+    aten.scatter.value: Translation(_scatter_value, check=_one_index_a_row),
+}  # fmt: skip

@@ -1,0 +1,136 @@
+"""The tables of all families, and what can be said of a node without translating it.
+
+`refusal` is asked of every node of every graph, so it looks at metadata only; the partitioner also
+asks what a node costs and whether it only looks at its operand.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from ...dtypes import KERNEL_DTYPES, from_torch
+from . import activations, norms, pointwise, reads, reductions, shapes, special
+from .translation import Cost, Table, Translation, arguments
+
+TRANSLATIONS: Table = {
+    **pointwise.TRANSLATIONS,
+    **special.TRANSLATIONS,
+    **activations.TRANSLATIONS,
+    **reductions.TRANSLATIONS,
+    **norms.TRANSLATIONS,
+    **shapes.TRANSLATIONS,
+    **reads.TRANSLATIONS,
+}
+
+DEVICES = ("cpu", "cuda")
+
+
+def _has_kernels(dtype: torch.dtype) -> bool:
+    try:
+        return from_torch(dtype) in KERNEL_DTYPES
+    except KeyError:
+        return False
+
+
+_DTYPES = frozenset(
+    d for d in vars(torch).values() if isinstance(d, torch.dtype) and _has_kernels(d)
+)
+
+
+def translation_of(node: Node) -> Translation | None:
+    """The row of a node's overload."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return None
+    return TRANSLATIONS.get(node.target)
+
+
+def is_item(node: Node) -> bool:
+    """True where a node takes one of several results of another."""
+    return node.op == "call_function" and node.target is operator.getitem
+
+
+def refusal(node: Node) -> str | None:
+    """Why a node can't be a part of a kernel; None where it can."""
+    if is_item(node):
+        source = node.args[0]
+        if not isinstance(source, Node) or not isinstance(node.args[1], int):
+            return "an item of something else than a node"
+        return refusal(source)
+    row = translation_of(node)
+    if row is None:
+        return "no translation of this operation"
+    reason = _metadata_refusal(node)
+    if reason is None and row.check is not None:
+        reason = row.check(node, *arguments(node))
+    return reason
+
+
+def _metadata_refusal(node: Node) -> str | None:
+    results = node.meta.get("val")
+    made = list(results) if isinstance(results, (tuple, list)) else [results]
+    tensors = [meta for meta in made if meta is not None]
+    if not tensors or not all(isinstance(meta, torch.Tensor) for meta in tensors):
+        return "a result that isn't a tensor"
+    for argument in node.all_input_nodes:
+        meta = argument.meta.get("val")
+        if isinstance(meta, torch.Tensor):
+            tensors.append(meta)
+        elif isinstance(meta, (tuple, list)) or meta is None:
+            return "an operand that isn't a tensor or a number"
+    device = tensors[0].device
+    for tensor in tensors:
+        if tensor.dtype not in _DTYPES:
+            return f"the dtype {tensor.dtype}"
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return f"the layout {tensor.layout}"
+        if tensor.device != device:
+            return f"tensors on {device} and {tensor.device}"
+    return None if device.type in DEVICES else f"tensors on {device}"
+
+
+def cost(node: Node) -> Cost:
+    """What a node's work is like: cheap, heavy, a reduction, a view, or a read."""
+    if is_item(node):
+        return "view"
+    row = translation_of(node)
+    if row is None:
+        return "heavy"
+    exponent: Any = node.args[1] if len(node.args) > 1 else None
+    is_power = node.target is torch.ops.aten.pow.Tensor_Scalar
+    if is_power and exponent not in pointwise.CHEAP_EXPONENTS:
+        return "heavy"
+    return row.cost
+
+
+def is_view(node: Node) -> bool:
+    """True where a node's result is a view of its first argument."""
+    if is_item(node):
+        source = node.args[0]
+        return isinstance(source, Node) and is_view(source)
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return False
+    return node.target in VIEWS
+
+
+def _views() -> frozenset[OpOverload]:
+    aten = torch.ops.aten
+    names = {
+        "permute": ("default",), "transpose": ("int",), "t": ("default",),
+        "view": ("default", "dtype"), "unsqueeze": ("default",),
+        "squeeze": ("default", "dim", "dims"), "expand": ("default",),
+        "alias": ("default",), "detach": ("default",), "slice": ("Tensor",), "select": ("int",),
+        "split": ("Tensor", "sizes"), "split_with_sizes": ("default",), "unbind": ("int",),
+        "diagonal": ("default",), "as_strided": ("default",), "unfold": ("default",),
+        "lift_fresh": ("default",),
+    }  # fmt: skip
+    return frozenset(
+        getattr(getattr(aten, name), overload) for name, ones in names.items() for overload in ones
+    )
+
+
+VIEWS = _views()

@@ -1,0 +1,169 @@
+"""Term: a value of a fusion with Python's operators, so that translations read as formulas.
+
+`x * 0.5 * (1 + (x * SQRT_HALF).op("erf"))` appends the rows of the op table that it names.  Each
+operator is one row; dtypes are the caller's business (operands of one term have one dtype, Python
+numbers take it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Union
+
+from ...dtypes import DataType
+from ...ir.fusion import Fusion
+from ...ir.vals import PythonNumber, TensorView, Val
+from ...ops.pointwise import as_tensor, cast, constant, pointwise
+from ...ops.reduction_builders import reduce, reduced_element_count, var_mean
+from ...ops.shape_builders import broadcast
+
+Operand = Union["Term", Val, PythonNumber]
+
+
+def value_of(operand: Operand) -> Val | PythonNumber:
+    """The value inside a term; anything else as it is."""
+    return operand.value if isinstance(operand, Term) else operand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """A value of `fusion`; an operator appends one expression and gives another term."""
+
+    fusion: Fusion
+    value: Val
+
+    @property
+    def tensor(self) -> TensorView:
+        """The value, which has to be a tensor."""
+        return as_tensor(self.fusion, self.value, "term")
+
+    @property
+    def dtype(self) -> DataType:
+        """The dtype the value is held in."""
+        return self.value.dtype
+
+    def op(self, name: str, *others: Operand) -> Term:
+        """The row `name` of the op table, with this term as its first operand."""
+        operands = [value_of(other) for other in others]
+        return Term(self.fusion, pointwise(self.fusion, name, self.value, *operands))
+
+    def _reversed(self, name: str, other: Operand) -> Term:
+        return Term(self.fusion, pointwise(self.fusion, name, value_of(other), self.value))
+
+    def __add__(self, other: Operand) -> Term:
+        return self.op("add", other)
+
+    def __radd__(self, other: Operand) -> Term:
+        return self._reversed("add", other)
+
+    def __sub__(self, other: Operand) -> Term:
+        return self.op("sub", other)
+
+    def __rsub__(self, other: Operand) -> Term:
+        return self._reversed("sub", other)
+
+    def __mul__(self, other: Operand) -> Term:
+        return self.op("mul", other)
+
+    def __rmul__(self, other: Operand) -> Term:
+        return self._reversed("mul", other)
+
+    def __truediv__(self, other: Operand) -> Term:
+        return self.op("div", other)
+
+    def __rtruediv__(self, other: Operand) -> Term:
+        return self._reversed("div", other)
+
+    def __neg__(self) -> Term:
+        return self.op("neg")
+
+    def __lt__(self, other: Operand) -> Term:
+        return self.op("lt", other)
+
+    def __le__(self, other: Operand) -> Term:
+        return self.op("le", other)
+
+    def __gt__(self, other: Operand) -> Term:
+        return self.op("gt", other)
+
+    def __ge__(self, other: Operand) -> Term:
+        return self.op("ge", other)
+
+    def __and__(self, other: Operand) -> Term:
+        return self.op("bitwise_and", other)
+
+    def __or__(self, other: Operand) -> Term:
+        return self.op("bitwise_or", other)
+
+    def __xor__(self, other: Operand) -> Term:
+        return self.op("bitwise_xor", other)
+
+    def equals(self, other: Operand) -> Term:
+        """Where both are equal."""
+        return self.op("eq", other)
+
+    def differs(self, other: Operand) -> Term:
+        """Where they are not equal."""
+        return self.op("ne", other)
+
+    def choose(self, yes: Operand, no: Operand) -> Term:
+        """`yes` where this Bool term is true, else `no`; at least one of them is a term."""
+        model = next(t for t in (yes, no) if isinstance(t, Term))
+        return self.op("where", *(typed(self.fusion, t, model.dtype) for t in (yes, no)))
+
+    def cast(self, dtype: DataType) -> Term:
+        """The value in another dtype; itself in its own."""
+        if self.value.dtype is dtype:
+            return self
+        return Term(self.fusion, cast(self.fusion, self.value, dtype))
+
+    def reduced(self, name: str, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
+        """The reduction `name` over `dims` (None: all; an empty list: none)."""
+        if dims is not None and not len(dims):
+            return self
+        chosen = None if dims is None else list(dims)
+        return Term(self.fusion, reduce(self.fusion, name, self.value, chosen, keepdim))
+
+    def sum(self, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
+        """The sum over `dims`."""
+        return self.reduced("sum", dims, keepdim)
+
+    def mean(self, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
+        """The mean over `dims`."""
+        return self.sum(dims, keepdim) / self.count(dims)
+
+    def count(self, dims: Sequence[int] | None) -> Val | int:
+        """How many elements `dims` have together."""
+        chosen = range(self.tensor.ndim) if dims is None else dims
+        return reduced_element_count(self.fusion, self.tensor, list(chosen))
+
+    def moments(
+        self, dims: Sequence[int] | None, correction: PythonNumber = 0, keepdim: bool = False
+    ) -> tuple[Term, Term]:
+        """(variance, mean) over `dims`."""
+        chosen = None if dims is None else list(dims)
+        variance, mean = var_mean(self.fusion, self.value, chosen, correction, keepdim)
+        return Term(self.fusion, variance), Term(self.fusion, mean)
+
+    def with_new_axes(self, is_new: Sequence[bool]) -> Term:
+        """Axes of size 1 put in where `is_new` (an entry an axis of the result) is True."""
+        if not any(is_new):
+            return self
+        return Term(self.fusion, broadcast(self.fusion, self.value, is_new))
+
+
+def typed(fusion: Fusion, operand: Operand, dtype: DataType) -> Val:
+    """A Python number as a constant of `dtype`; a value as it is."""
+    value = value_of(operand)
+    if isinstance(value, Val):
+        return value
+    kind = _kind(dtype)
+    return constant(fusion, kind(value.real), dtype)
+
+
+def _kind(dtype: DataType) -> type[bool] | type[int] | type[float]:
+    if dtype is DataType.Bool:
+        return bool
+    floats = (DataType.Double, DataType.Float, DataType.Half, DataType.BFloat16)
+    return float if dtype in floats else int

@@ -1,0 +1,123 @@
+"""`torch.compile(model, backend="pyfuser")`: the backend that torch finds by its entry point.
+
+Dynamo hands over a graph; AOTAutograd makes it functional, differentiates it, applies pyfuser's
+choice of decompositions, and cuts it into forward and backward; each of them becomes a
+`CompiledGraph`.  Configuration of torch is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from torch._dynamo import disable
+from torch._dynamo.utils import flatten_graph_inputs
+from torch._functorch.aot_autograd import aot_module_simplified
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import InputError, expected
+from .aten import decompositions
+from .compiled_graph import Call, compile_behind, compile_graph
+from .rematerialisation import partition_joint_graph
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """What `torch.compile(..., backend="pyfuser", options={...})` takes.
+
+    async_compile      calls run through torch while kernels compile in a thread, so that no call
+                       waits for them
+    rematerialise      the backward recomputes what is cheap instead of keeping it (min-cut)
+    """
+
+    async_compile: bool = False
+    rematerialise: bool = True
+
+    @staticmethod
+    def of(options: Mapping[str, Any] | None) -> BackendOptions:
+        """InputError for an option that isn't there, or not of its type."""
+        known = {field.name for field in fields(BackendOptions)}
+        for name, value in (options or {}).items():
+            if name not in known:
+                what = f"an option among {', '.join(sorted(known))}"
+                raise InputError(expected('torch.compile(backend="pyfuser")', what, name))
+            if not isinstance(value, bool):
+                raise InputError(expected(f"options[{name!r}]", "True or False", repr(value)))
+        return BackendOptions(**(options or {}))
+
+
+def backend(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compiles one graph of Dynamo's.
+
+    `mode` takes the names that torch.compile documents; they all mean the same here, since
+    schedules are chosen by heuristics and calls have little overhead in any mode.  Raises
+    InputError for an unknown mode or option.
+    """
+    if mode is not None and mode not in MODES:
+        raise InputError(
+            expected('torch.compile(backend="pyfuser")', f"a mode among {', '.join(MODES)}", mode)
+        )
+    chosen = BackendOptions.of(options)
+    return compile_with(graph_module, example_inputs, chosen, compile_graph)
+
+
+_untraced: Any = disable  # Dynamo leaves such a function and what it calls alone
+
+
+def compile_with(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    options: BackendOptions,
+    compiler: Callable[[GraphModule], Call],
+) -> Callable[..., Any]:
+    """AOTAutograd with `compiler` for each of its graphs."""
+
+    def compile_one(traced: GraphModule, _: Sequence[Any]) -> Call:
+        with _disable_current_modes():
+            if options.async_compile:
+                return compile_behind(traced)
+            return compiler(traced)
+
+    def compile_backward(traced: GraphModule, inputs: Sequence[Any]) -> Call:
+        # Neither the compiler nor what it makes is for Dynamo to trace: the backward may be
+        # compiled, and is run, while another function is being traced.
+        made: Call = _untraced(_untraced(compile_one)(traced, inputs))
+        return made
+
+    # What torch._dynamo.backends.common.aot_autograd does, without importing Inductor for its logs.
+    if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
+        again = partial(compile_with, options=options, compiler=compiler)
+        flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
+        return flattened
+    aot: Any = aot_module_simplified
+    compiled = aot(
+        graph_module,
+        example_inputs,
+        fw_compiler=compile_one,
+        bw_compiler=compile_backward,
+        inference_compiler=compile_one,
+        partition_fn=partition_joint_graph(options.rematerialise),
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    made: Callable[..., Any] = _untraced(compiled)
+    return made
+
+
+def _reset() -> None:
+    """`torch.compile(...).reset()`: nothing is kept beside kernels, and these stay valid."""
+
+
+backend.reset = _reset  # type: ignore[attr-defined]
+__all__ = ["BackendOptions", "backend", "compile_with"]

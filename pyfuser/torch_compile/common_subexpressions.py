@@ -1,0 +1,67 @@
+"""Common subexpressions of an aten graph: what is computed twice in the same way is computed once.
+
+Stands in for torch's pass of the same name when a joint graph is cut, because importing that one
+loads all of Inductor, which takes longer than compiling a small model.
+
+    Before:  a = exp(x); b = exp(x); c = a + b
+    After:   a = exp(x); c = a + a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+
+def without_common_subexpressions(graph: Graph) -> Graph:
+    """A copy of a functional graph in which equal calls are one.
+
+    Random ops, ops with effects, and what the graph returns keep their own node: two results must
+    not share memory.
+    """
+    made = Graph()
+    copies: dict[Node, Node] = {}
+    known: dict[Hashable, Node] = {}
+    for node in graph.nodes:
+        key = _key(node, copies) if _is_mergeable(node) else None
+        found = known.get(key) if key is not None else None
+        if found is None:
+            found = made.node_copy(node, lambda n: copies[n])
+            if key is not None:
+                known[key] = found
+        copies[node] = found
+    return made
+
+
+def _is_mergeable(node: Node) -> bool:
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return not any(user.op == "output" for user in node.users)
+
+
+def _key(node: Node, copies: dict[Node, Node]) -> Hashable:
+    """What equal calls share; None for a call with arguments that can't be compared."""
+    keywords = tuple(sorted(node.kwargs.items()))
+    key = (node.target, _frozen(node.args, copies), _frozen(keywords, copies))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _frozen(argument: Any, copies: dict[Node, Node]) -> Any:
+    """An argument as something that equals what computes the same: 1 isn't 1.0 or True."""
+    if isinstance(argument, Node):
+        return copies[argument]
+    if isinstance(argument, (list, tuple)):
+        return tuple(_frozen(entry, copies) for entry in argument)
+    if isinstance(argument, float):
+        return float, repr(argument)  # -0.0 isn't 0.0
+    return type(argument), argument

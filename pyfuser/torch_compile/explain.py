@@ -1,0 +1,237 @@
+"""`explain(model, *inputs)`: how torch.compile would cut a model for pyfuser, and why.
+
+Runs the model once (and its backward, where something requires a gradient) under Dynamo with the
+ordinary backend, and looks at every graph on the way.  The report says for each graph which nodes
+became which kernels, by which scheduler, how many bytes of intermediate results never reach memory,
+what was left to torch and why; and where Dynamo had to break the graph.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from torch.fx import GraphModule, Node
+
+from .backend import BackendOptions, compile_with
+from .compiled_graph import Call, CompiledGraph, boxed
+from .views import tensor_of
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One part of a region: its scheduler ("expr_eval" and "no_op" run through torch), its ops."""
+
+    scheduler: str
+    ops: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """One region: its aten ops, kernels, and bytes of results that stay inside of kernels.
+
+    `shared` is True where an earlier region had the same structure, and so the same kernels.
+    """
+
+    key: int
+    ops: tuple[str, ...]
+    kernels: tuple[Kernel, ...]
+    inputs: int
+    outputs: int
+    bytes_saved: int
+    shared: bool
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One graph: `source` is the function that a call runs; `outside` counts (op, reason)."""
+
+    name: str
+    regions: tuple[RegionReport, ...]
+    library_calls: Mapping[str, int]
+    outside: Mapping[tuple[str, str], int]
+    source: str
+
+
+@dataclass(eq=False)
+class Explanation:
+    """What `explain` found; printing it with rich shows tables, `str` the same as plain text."""
+
+    graphs: list[GraphReport] = field(default_factory=list)
+    graph_breaks: list[str] = field(default_factory=list)
+
+    @property
+    def region_count(self) -> int:
+        """Regions of all graphs."""
+        return sum(len(graph.regions) for graph in self.graphs)
+
+    @property
+    def kernel_count(self) -> int:
+        """Different kernels, counting those of equal regions once."""
+        return sum(
+            len(region.kernels)
+            for graph in self.graphs
+            for region in graph.regions
+            if not region.shared
+        )
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes of intermediate results that are neither written nor read again."""
+        return sum(region.bytes_saved for graph in self.graphs for region in graph.regions)
+
+    def __str__(self) -> str:
+        console = Console(width=120, no_color=True)
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for graph in self.graphs:
+            yield _region_table(graph)
+            yield _outside_table(graph)
+        saved = f"{self.bytes_saved / 2**20:.1f} MiB"
+        yield (
+            f"{len(self.graphs)} graphs, {self.region_count} regions, {self.kernel_count} kernels; "
+            f"{saved} of intermediate results stay in registers and caches"
+        )
+        for reason in self.graph_breaks:
+            yield f"graph break: {reason}"
+        if not self.graph_breaks:
+            yield "no graph breaks"
+
+
+def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explanation:
+    """How `torch.compile(model, backend="pyfuser")` cuts the model for these inputs.
+
+    The model is really run on them: with gradients where it has some, which are put back to what
+    they were.
+    """
+    found = Explanation()
+    seen: set[int] = set()
+
+    def compiler(graph_module: GraphModule) -> Call:
+        compiled = CompiledGraph(graph_module)
+        found.graphs.append(_graph_report(f"graph {len(found.graphs)}", compiled, seen))
+        return boxed(compiled.call)
+
+    def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_with(graph_module, example_inputs, BackendOptions(), compiler)
+
+    torch._dynamo.reset()
+    try:
+        counters = torch._dynamo.utils.counters
+        before = Counter(counters["graph_break"])
+        outputs = torch.compile(model, backend=backend)(*inputs, **keywords)
+        _run_backward(model, inputs, outputs)
+        breaks = Counter(counters["graph_break"]) - before
+        found.graph_breaks = [reason.strip().splitlines()[0] for reason in breaks]
+    finally:
+        torch._dynamo.reset()
+    return found
+
+
+def _run_backward(model: Any, inputs: Sequence[Any], outputs: Any) -> None:
+    """Compiles the backward graphs; gradients are as before afterwards."""
+    flat = torch.utils._pytree.tree_leaves(outputs)
+    roots = [x for x in flat if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not roots:
+        return
+    leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    leaves += list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    if wanted:
+        ones = [torch.ones_like(root) for root in roots]
+        torch.autograd.grad(roots, wanted, ones, allow_unused=True)
+
+
+def _graph_report(name: str, compiled: CompiledGraph, seen: set[int]) -> GraphReport:
+    traced = compiled.traced
+    regions = []
+    inside: set[Node] = set()
+    fusions = [step.fusion for step in traced.steps if step.fusion is not None]
+    for fusion, resolved in zip(fusions, compiled.resolved, strict=True):
+        inside |= set(fusion.region.nodes)
+        kernels = tuple(
+            Kernel(
+                part.segment.scheduler,
+                tuple(expr.name for expr in part.segment.exprs),
+                part.segment.reason,
+            )
+            for part in resolved.program.parts
+        )
+        stored = set(fusion.outputs)
+        saved = sum(
+            _bytes(node)
+            for node in fusion.region.nodes
+            if node not in stored and traced.views.base(node) is node
+        )
+        regions.append(
+            RegionReport(
+                fusion.key,
+                tuple(_op(node) for node in fusion.region.nodes),
+                kernels,
+                len(fusion.inputs),
+                len(fusion.outputs),
+                saved,
+                fusion.key in seen,
+            )
+        )
+        seen.add(fusion.key)
+    calls = Counter(
+        _op(step.node) for step in traced.steps if step.fusion is None and not step.is_update
+    )
+    outside = Counter(
+        (_op(node), reason) for node, reason in traced.outside.items() if node not in inside
+    )
+    return GraphReport(name, tuple(regions), dict(calls), dict(outside), compiled.source)
+
+
+def _op(node: Node) -> str:
+    return str(getattr(node.target, "_name", getattr(node.target, "__name__", node.target)))
+
+
+def _bytes(node: Node) -> int:
+    value = tensor_of(node)
+    if value is None:
+        return 0
+    sizes = [size if isinstance(size, int) else int(size.node.hint or 1) for size in value.shape]
+    return prod(sizes) * value.element_size()
+
+
+def _region_table(graph: GraphReport) -> Table:
+    table = Table(title=f"{graph.name}: regions", title_justify="left")
+    for heading in ("region", "in -> out", "aten ops", "kernels (scheduler: ops)", "saved"):
+        table.add_column(heading)
+    for number, region in enumerate(graph.regions):
+        ops = Counter(op.removeprefix("aten::") for op in region.ops)
+        texts = [f"{kernel.scheduler}: {len(kernel.ops)} ops" for kernel in region.kernels]
+        texts += [f"  cut: {k.reason}" for k in region.kernels if k.reason]
+        table.add_row(
+            f"{number} (fusion {region.key}{', shared' if region.shared else ''})",
+            f"{region.inputs} -> {region.outputs}",
+            ", ".join(op if n == 1 else f"{n} {op}" for op, n in ops.items()),
+            "\n".join(texts),
+            f"{region.bytes_saved / 1024:.1f} KiB",
+        )
+    return table
+
+
+def _outside_table(graph: GraphReport) -> Table:
+    table = Table(title=f"{graph.name}: run by torch", title_justify="left")
+    for heading in ("op", "calls", "why"):
+        table.add_column(heading)
+    reasons: dict[str, str] = {}
+    for (op, reason), _ in graph.outside.items():
+        reasons.setdefault(op, reason)
+    for op, count in sorted(graph.library_calls.items(), key=lambda item: -item[1]):
+        why = reasons.get(op, "alone it isn't worth a kernel")
+        table.add_row(op.removeprefix("aten::"), str(count), why)
+    return table

@@ -1,0 +1,166 @@
+"""Fusion nodes: a region of the graph as a registered fusion, ready to be written into a wrapper.
+
+`fusion_node` translates a region, gives its outputs the memory order that the graph's metadata
+promises, and registers the result: regions of one structure (the layers of a model) share the
+fusion, its kernels, and for equal sizes also the bindings.  `resolve` finds kernels for sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..analysis.layouts import Layout, layout_of
+from ..executor import Executor, Resolved
+from ..interface import register_fusion, registered_fusion
+from ..ir.fusion import Fusion
+from ..ir.vals import TensorView
+from ..ops.builders import stride_order
+from ..ops.metadata import TensorMetadata
+from .aten import build_region
+from .partition import Region
+from .sizes import GraphSizes, Size, size_of, sizes_of
+from .views import tensor_of
+
+
+@dataclass(frozen=True, slots=True)
+class InputMetadata:
+    """A region's input: sizes and strides that may be symbolic."""
+
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def at(self, values: Mapping[Size, Any]) -> TensorMetadata:
+        """With the sizes of a call."""
+        shape = tuple(numbers(self.shape, values))
+        return TensorMetadata(shape, tuple(numbers(self.stride, values)), self.dtype, self.device)
+
+
+@dataclass(eq=False)
+class FusionNode:
+    """A region whose fusion is registered under `key`.
+
+    `inputs` are in the order of the fusion's tensors, `scalars` the numbers that follow them;
+    `outputs` are the graph's nodes in the order of the fusion's outputs.
+    """
+
+    region: Region
+    key: int
+    executor: Executor
+    inputs: list[Node]
+    metadata: list[InputMetadata]
+    scalars: list[Size]
+    first: Resolved | None = None
+    layouts: tuple[Layout, ...] = ()
+
+    @property
+    def outputs(self) -> list[Node]:
+        """The nodes that it computes for others."""
+        return self.region.outputs
+
+    def resolve(self, values: Mapping[Size, Any]) -> Resolved:
+        """Program, kernels and bindings for the sizes of a call.
+
+        Compiles what is missing for the sizes that the graph was traced with.  For others the same
+        kernels do: no call of a graph with changing sizes waits for a compiler again.
+        """
+        tensors = tuple(m.at(values) for m in self.metadata)
+        inputs = tensors + tuple(numbers(self.scalars, values))
+        layouts = tuple(layout_of(x.shape, x.strides) for x in tensors)
+        like = self.first if layouts == self.layouts else None
+        key = inputs if like is None else (inputs, like.kernels)
+        resolved = self.executor.resolved.get_or_create(
+            key, lambda: self.executor.resolve(inputs, like)
+        )
+        if self.first is None:
+            self.first, self.layouts = resolved, layouts
+        return resolved
+
+
+def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) -> list[Any]:
+    """Sizes as numbers."""
+    return [size if isinstance(size, (int, float)) else values[size] for size in sizes]
+
+
+def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
+    """Translates and registers a region.  NotTranslated where a node has no translation."""
+    built = build_region(region.nodes, region.inputs, region.outputs)
+    for position, node in enumerate(region.outputs):
+        _set_memory_order(built.fusion, position, node)
+    metadata = []
+    for node in built.inputs:
+        value = tensor_of(node)
+        assert value is not None
+        entry = InputMetadata(
+            sizes_of(value.shape), sizes_of(value.stride()), value.dtype, value.device
+        )
+        for size in (*entry.shape, *entry.stride):
+            sizes.require(size)
+        metadata.append(entry)
+    scalars = [size_of(value) for value in built.scalars]
+    for size in scalars:
+        sizes.require(size)
+    key = register_fusion(built.fusion)
+    executor = registered_fusion(key).executor
+    return FusionNode(region, key, executor, built.inputs, metadata, scalars)
+
+
+def _set_memory_order(fusion: Fusion, position: int, node: Node) -> None:
+    """Lays an output out in the order of the metadata's strides."""
+    output = fusion.outputs[position]
+    value = tensor_of(node)
+    assert value is not None and isinstance(output, TensorView)
+    order = memory_order(value)
+    if order is None:
+        return
+    rank = value.dim()
+    positions = [0] * rank
+    for place, dim in enumerate(order):
+        positions[dim] = rank - 1 - place
+    fusion.outputs[position] = stride_order(fusion, output, positions)
+
+
+def memory_order(value: torch.Tensor) -> list[int] | None:
+    """Dimensions, outermost in memory first; None where that is their own order."""
+    hints = [_hint(stride) for stride in value.stride()]
+    shape = [_hint(size) for size in value.shape]
+    moving = [d for d in range(len(shape)) if shape[d] != 1]
+    ordered = sorted(moving, key=lambda d: -hints[d])
+    if ordered == moving:
+        return None
+    still = [d for d in range(len(shape)) if shape[d] == 1]
+    return still + ordered
+
+
+def dense_strides(value: torch.Tensor) -> tuple[int, ...]:
+    """The strides (by hints) that a kernel writes an output of this metadata with."""
+    order = memory_order(value) or list(range(value.dim()))
+    strides = [0] * value.dim()
+    running = 1
+    for dim in reversed(order):
+        strides[dim] = running
+        running *= max(_hint(value.shape[dim]), 1)
+    return tuple(strides)
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """True where a kernel can write an output exactly as the metadata lays it out."""
+    wanted = dense_strides(value)
+    return all(
+        _hint(size) == 1 or _hint(stride) == dense
+        for size, stride, dense in zip(value.shape, value.stride(), wanted, strict=True)
+    )
+
+
+def _hint(size: Any) -> int:
+    known = size_of(size)
+    if isinstance(known, int):
+        return known
+    hint = size.node.hint
+    return int(hint) if hint is not None else 2

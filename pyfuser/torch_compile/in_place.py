@@ -1,0 +1,96 @@
+"""Updates of inputs in place: a kernel writes a new value where the old one was.
+
+Functional graphs end with `copy_(input, value)`.  Where a kernel computes the value element by
+element from the old one, it can write it there and the copy goes away.  That is safe when nobody
+reads the old value later, and the kernel itself reads each element only where it writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Node
+
+from ..analysis.mapping import upstream
+from ..compiler import Part
+from ..executor import Resolved
+from ..ir.exprs import PointwiseOp
+from ..ir.vals import TensorView
+from .fusion_nodes import FusionNode, is_dense
+from .steps import Step
+from .views import Views, tensor_of
+
+
+def updates_in_place(
+    steps: Sequence[Step], resolved: Sequence[Resolved], views: Views, results: Sequence[Node]
+) -> dict[Node, Node]:
+    """The computed value -> the input that it may be written to."""
+    returned = {views.base(node) for node in results}
+    fusions = [number for number, step in enumerate(steps) if step.fusion is not None]
+    resolved_at = dict(zip(fusions, resolved, strict=True))
+    maker = {node: number for number in fusions for node in steps[number].makes}
+    found: dict[Node, Node] = {}
+    for update in (step for step in steps if step.is_update):
+        target, value = update.node.args[0], update.node.args[1]
+        if not isinstance(target, Node) or not isinstance(value, Node):
+            continue
+        number = maker.get(value)
+        if number is None or value in returned or value in found or target in found.values():
+            continue
+        if target in returned or not _same_memory(target, value):
+            continue
+        later = (step for step in steps[number + 1 :] if step is not update)
+        if any(target in step.reads for step in later):
+            continue
+        fusion = steps[number].fusion
+        assert fusion is not None
+        if _is_elementwise(fusion, resolved_at[number], value, target, views):
+            found[value] = target
+    return found
+
+
+def _same_memory(target: Node, value: Node) -> bool:
+    """True where the input is laid out as a kernel would lay the value out."""
+    if target.op != "placeholder":
+        return False
+    old, new = tensor_of(target), tensor_of(value)
+    if old is None or new is None or old.dtype != new.dtype or old.device != new.device:
+        return False
+    return old.shape == new.shape and old.stride() == new.stride() and is_dense(old)
+
+
+def _is_elementwise(
+    fusion: FusionNode, resolved: Resolved, value: Node, target: Node, views: Views
+) -> bool:
+    """True where the part that writes the value reads the input only element for element."""
+    definition = resolved.program.fusion
+    output = definition.outputs[fusion.outputs.index(value)]
+    readers = [
+        tensor
+        for tensor, node in zip(definition.input_tensors, fusion.inputs, strict=True)
+        if views.base(node) is target
+    ]
+    parts = resolved.program.parts
+    writing = next((i for i, p in enumerate(parts) if output in p.segment.outputs), None)
+    if writing is None or definition.outputs.count(output) > 1 or output in readers:
+        return False
+    if any(reader in part.segment.inputs for part in parts[writing + 1 :] for reader in readers):
+        return False
+    if resolved.kernels[writing] is None:
+        return False
+    if not any(reader in parts[writing].segment.inputs for reader in readers):
+        return True
+    return _reads_where_it_writes(parts[writing], readers)
+
+
+def _reads_where_it_writes(part: Part, readers: Sequence[TensorView]) -> bool:
+    """Everything computed from the input, up to every output, is pointwise on whole tensors."""
+    if part.segment.scheduler != "pointwise":
+        return False
+    for expr in part.segment.exprs:
+        touched = any(reader in upstream(expr.tensor_inputs) for reader in readers)
+        if touched and not isinstance(expr, PointwiseOp):
+            return False
+        if touched and any(t.axes and any(a.is_broadcast for a in t.axes) for t in readers):
+            return False
+    return True

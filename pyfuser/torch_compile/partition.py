@@ -1,0 +1,239 @@
+"""Which nodes of a graph become one fusion: a graph is cut into regions, near-linear in its size.
+
+A node is *fusible* (the translations take it), a *view* (costs nothing, stays outside) or a
+*library call*.  Every node has a level: the most library calls on a way to it.  Fusible nodes of
+one level that touch each other form a region.  That can't make a cycle: a way out and back
+leads through a library call, and so to a higher level; regions of one level never touch.
+
+The cost model is in two moves.  A node that only higher levels read sinks to the lowest of them
+(computing it late costs nothing and storing it would), unless that keeps more memory alive than it
+saves.  And a region has to be worth a kernel: a lone copy, constant or read is torch's.
+Views inside of a region (between its nodes) are part of the kernel where the translations take
+them; where not, they end the region.  Views at its edges belong to whoever reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from .aten import cost, refusal
+from .sizes import size_of
+from .views import is_getitem, is_view, is_view_list, viewed
+
+aten = torch.ops.aten
+
+# Kernels of more nodes than this take longer to schedule than they save.
+_MOST_NODES = 160
+_LAST = 1 << 30  # the level of the graph's output
+# What torch does as well when nothing is computed in the kernel.
+_NOT_ALONE = ("view", "read")
+_COPIES = (aten.clone.default, aten.copy.default, aten.lift_fresh_copy.default)
+
+
+@dataclass(eq=False)
+class Region:
+    """Nodes of one kernel-to-be (in order), what they read from outside, what others read."""
+
+    nodes: list[Node]
+    inputs: list[Node]
+    outputs: list[Node]
+
+
+@dataclass(eq=False)
+class Partition:
+    """The regions of a graph, and why each fusible-looking node that is in none is outside."""
+
+    regions: list[Region]
+    outside: dict[Node, str]
+
+
+def partition(graph: Graph, outside: Iterable[Node] = ()) -> Partition:
+    """Cuts a graph; nodes in `outside` are never fused."""
+    return _Partitioner(graph, set(outside)).run()
+
+
+class _Partitioner:
+    def __init__(self, graph: Graph, excluded: set[Node]) -> None:
+        self.nodes: list[Node] = [n for n in graph.nodes if n.op != "output"]
+        self.reasons: dict[Node, str] = dict.fromkeys(excluded, "its kernel couldn't be made")
+        self.views: set[Node] = {n for n in self.nodes if is_view(n) or is_view_list(n)}
+        self.fusible: set[Node] = set()
+        self.level: dict[Node, int] = {}
+
+    def run(self) -> Partition:
+        for node in self.nodes:
+            if self._is_fusible(node):
+                self.fusible.add(node)
+        self.fusible = set(self._without_edge_views(self.nodes))
+        self._find_levels()
+        self._sink()
+        regions = []
+        for group in self._components():
+            for piece in self._split(group):
+                trimmed = self._without_edge_views(piece)
+                if self._is_worth_it(trimmed):
+                    regions.append(self._region(trimmed))
+        return Partition(regions, self.reasons)
+
+    # -- what can be fused
+
+    def _is_fusible(self, node: Node) -> bool:
+        if node.op != "call_function" or node in self.reasons:
+            return False
+        if is_getitem(node):
+            source = node.args[0]
+            return isinstance(source, Node) and source in self.fusible
+        if not _has_tensor(node):
+            return False  # arithmetic on sizes is done on the host
+        reason = refusal(node)
+        if reason is not None:
+            self.reasons[node] = reason
+        return reason is None
+
+    def _without_edge_views(self, nodes: Sequence[Node]) -> list[Node]:
+        """The fusible ones among nodes, without views that don't stand between two of them."""
+        chosen = {node for node in nodes if node in self.fusible}
+        for node in nodes:
+            if node in chosen and node in self.views and viewed(node) not in chosen:
+                chosen.discard(node)
+        for node in reversed(nodes):
+            if node in chosen and node in self.views and chosen.isdisjoint(node.users):
+                chosen.discard(node)
+        return [node for node in nodes if node in chosen]
+
+    # -- levels
+
+    def _find_levels(self) -> None:
+        for node in self.nodes:
+            floors = (self._floor(producer, node) for producer in node.all_input_nodes)
+            self.level[node] = max(floors, default=0)
+
+    def _floor(self, producer: Node, consumer: Node) -> int:
+        """The least level of a node that reads `producer`."""
+        if not _has_tensor(producer):
+            return 0  # a size is known before anything runs
+        level = self.level[producer]
+        if consumer not in self.fusible or producer in self.fusible:
+            return level
+        made = producer
+        while made in self.views and made not in self.fusible:
+            source = viewed(made)
+            assert source is not None
+            made = source
+        return level + (made.op == "call_function")
+
+    def _sink(self) -> None:
+        """Moves nodes that only later regions read into the first of these."""
+        for node in reversed(self.nodes):
+            if node not in self.fusible or not node.users:
+                continue
+            if any(user not in self.fusible for user in node.users):
+                continue
+            latest = min(self.level[user] for user in node.users)
+            if latest > self.level[node] and self._saves_memory(node):
+                self.level[node] = latest
+
+    def _saves_memory(self, node: Node) -> bool:
+        """False when what the node reads is more than what it makes, and would be kept for it."""
+        made = _bytes(node)
+        kept = 0
+        for producer in node.all_input_nodes:
+            if producer.op == "call_function":
+                last = all(
+                    self.level.get(user, _LAST) <= self.level[node] for user in producer.users
+                )
+                kept += _bytes(producer) if last else 0
+        return kept <= made
+
+    # -- regions
+
+    def _components(self) -> list[list[Node]]:
+        """The fusible nodes that touch each other on one level."""
+        parent: dict[Node, Node] = {}
+
+        def find(node: Node) -> Node:
+            while parent[node] is not node:
+                parent[node] = parent[parent[node]]
+                node = parent[node]
+            return node
+
+        for node in self.nodes:
+            if node not in self.fusible:
+                continue
+            parent[node] = node
+            for producer in node.all_input_nodes:
+                if producer in self.fusible and self.level[producer] == self.level[node]:
+                    parent[find(node)] = find(producer)
+        groups: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            if node in parent:
+                groups.setdefault(find(node), []).append(node)
+        return list(groups.values())
+
+    def _split(self, group: list[Node]) -> list[list[Node]]:
+        """Pieces of a region that is too large, one after the other in the graph's order."""
+        if len(group) <= _MOST_NODES:
+            return [group]
+        pieces: list[list[Node]] = []
+        for node in group:
+            if not pieces or (len(pieces[-1]) >= _MOST_NODES and not is_getitem(node)):
+                pieces.append([])
+            pieces[-1].append(node)
+        return pieces
+
+    def _is_worth_it(self, group: list[Node]) -> bool:
+        working = (n for n in group if not is_getitem(n) and n not in self.views)
+        return any(n.target not in _COPIES and cost(n) not in _NOT_ALONE for n in working)
+
+    def _region(self, group: list[Node]) -> Region:
+        chosen = set(group)
+        inputs: dict[Node, None] = {}
+        outputs: dict[Node, None] = {}
+        for node in group:
+            for producer in node.all_input_nodes:
+                if producer not in chosen and _has_tensor(producer):
+                    inputs[producer] = None
+            if isinstance(node.meta.get("val"), torch.Tensor) and not chosen.issuperset(node.users):
+                outputs[self._made(node)] = None
+        return Region(group, list(inputs), list(outputs))
+
+    def _made(self, node: Node) -> Node:
+        """What a view inside of a region looks at: outside of it, the view is one of that."""
+        while node in self.views:
+            source = viewed(node)
+            assert source is not None
+            node = source
+        return node
+
+
+def _has_tensor(node: Node) -> bool:
+    """True for nodes whose value is a tensor or has tensors in it."""
+    value = node.meta.get("val")
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(entry, torch.Tensor) for entry in value)
+    return isinstance(value, torch.Tensor)
+
+
+def _bytes(node: Node) -> int:
+    """Bytes of a node's own memory; sizes that aren't known count by their hint."""
+    value = node.meta.get("val")
+    entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
+    total = 0
+    for entry in entries:
+        if isinstance(entry, torch.Tensor):
+            total += prod(_hint(size) for size in entry.shape) * entry.element_size()
+    return total
+
+
+def _hint(size: Any) -> int:
+    known = size_of(size)
+    if isinstance(known, int):
+        return known
+    hint = size.node.hint
+    return int(hint) if hint is not None else 1

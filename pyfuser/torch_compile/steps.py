@@ -1,0 +1,139 @@
+"""The order of a compiled graph: fusion nodes, library calls, updates of inputs, one by one.
+
+A step runs when everything it reads is there.  Among the steps that could run, the one comes first
+whose last node is first in the graph: so a region doesn't run before it has to, and what eager
+would free early is freed early.  Calls that draw random numbers or have other effects keep their
+order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import Graph, Node
+
+from .fusion_nodes import FusionNode
+from .views import Views, is_getitem, is_view_list
+
+aten = torch.ops.aten
+
+
+@dataclass(eq=False)
+class Step:
+    """A fusion node, a library call (`node`), or the update of an input by it (`copy_`).
+
+    `reads` are the bases of what it reads, `makes` the nodes whose memory it makes.
+    """
+
+    node: Node
+    fusion: FusionNode | None
+    reads: list[Node]
+    makes: list[Node]
+    place: int
+    waits_for: set[int] = field(default_factory=set)
+
+    @property
+    def is_update(self) -> bool:
+        """True for `copy_(input, value)`."""
+        return self.fusion is None and self.node.target is aten.copy_.default
+
+
+def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[Step]:
+    """The steps of a graph in the order they run in."""
+    nodes = [n for n in graph.nodes if n.op == "call_function"]
+    place = {node: i for i, node in enumerate(nodes)}
+    inside = {node for fusion in fusions for node in fusion.region.nodes}
+    steps = [_fusion_step(fusion, views, place) for fusion in fusions]
+    for node in nodes:
+        makes = views.base(node) is node or node.target is aten.copy_.default
+        if node not in inside and makes and _runs(node):
+            steps.append(_library_step(node, views, place))
+    _wait_for_producers(steps)
+    _keep_effects_in_order(steps)
+    return _ordered(steps)
+
+
+def _runs(node: Node) -> bool:
+    """False for what the wrapper knows without running it: picks, and arithmetic on sizes."""
+    if is_getitem(node) or is_view_list(node):
+        return False
+    value = node.meta.get("val")
+    return not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+
+
+def _fusion_step(fusion: FusionNode, views: Views, place: dict[Node, int]) -> Step:
+    reads = list(dict.fromkeys(views.base(node) for node in fusion.inputs))
+    last = fusion.region.nodes[-1]
+    return Step(last, fusion, reads, list(fusion.outputs), place[last])
+
+
+def _library_step(node: Node, views: Views, place: dict[Node, int]) -> Step:
+    reads = list(dict.fromkeys(views.base(n) for n in node.all_input_nodes))
+    made = [node, *(user for user in node.users if is_getitem(user))]
+    return Step(node, None, reads, [m for m in made if views.base(m) is m], place[node])
+
+
+def _wait_for_producers(steps: Sequence[Step]) -> None:
+    maker = {node: i for i, step in enumerate(steps) for node in step.makes}
+    updated: dict[Node, list[int]] = {}
+    for i, step in enumerate(steps):
+        step.waits_for.update(maker[n] for n in step.reads if n in maker and maker[n] != i)
+        if step.is_update:
+            updated.setdefault(step.reads[0], []).append(i)
+    for i, step in enumerate(steps):  # whoever reads an input reads it before it is updated
+        for node in step.reads:
+            for update in updated.get(node, ()):
+                if update != i and steps[update].place > step.place:
+                    steps[update].waits_for.add(i)
+                elif update != i and not step.is_update:
+                    step.waits_for.add(update)
+
+
+def _keep_effects_in_order(steps: Sequence[Step]) -> None:
+    previous = None
+    for i in sorted(range(len(steps)), key=lambda i: steps[i].place):
+        if steps[i].fusion is None and _has_effects(steps[i].node):
+            if previous is not None:
+                steps[i].waits_for.add(previous)
+            previous = i
+
+
+def _has_effects(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return True
+    return target._schema.is_mutable and target is not aten.copy_.default
+
+
+def _ordered(steps: Sequence[Step]) -> list[Step]:
+    waiting = [len(step.waits_for) for step in steps]
+    readers: list[list[int]] = [[] for _ in steps]
+    for i, step in enumerate(steps):
+        for other in step.waits_for:
+            readers[other].append(i)
+    ready = [(step.place, i) for i, step in enumerate(steps) if not waiting[i]]
+    heapq.heapify(ready)
+    found: list[Step] = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        found.append(steps[i])
+        for reader in readers[i]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, (steps[reader].place, reader))
+    assert len(found) == len(steps), "a cycle among the steps of a graph"
+    return found
+
+
+def last_reads(steps: Iterable[Step]) -> dict[Node, int]:
+    """The number of the last step that reads each node's memory."""
+    last: dict[Node, int] = {}
+    for number, step in enumerate(steps):
+        for node in (*step.makes, *step.reads):
+            last[node] = number
+    return last

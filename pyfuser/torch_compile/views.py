@@ -1,0 +1,132 @@
+"""Views in a traced graph: which nodes share memory, and how each lies in it.
+
+A view is a base node (a placeholder, or a node that makes memory), sizes, strides and an offset in
+elements from the base's first element.  All of it comes from the metadata that tracing left in the
+graph, so a view costs nothing at run time until somebody wants it as a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from .sizes import Size, size_of, sizes_of
+
+aten = torch.ops.aten
+
+# Views whose schemas don't say so, because they may also be copies.
+_MAY_BE_VIEWS = (
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.lift_fresh.default,
+    aten.contiguous.default,
+    aten._reshape_alias.default,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Sizes, strides and offset, in elements, of a node in the memory of `base`."""
+
+    base: Node
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    offset: Size
+
+    def is_whole(self, base: View) -> bool:
+        """True when it is laid out exactly as its base."""
+        return self.offset == 0 and self.shape == base.shape and self.stride == base.stride
+
+
+def tensor_of(node: Node) -> torch.Tensor | None:
+    """The metadata of a node that is a dense tensor; None for anything else."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return value
+    return None
+
+
+def is_view(node: Node) -> bool:
+    """True for a node that only looks at the memory of its first argument in another way."""
+    source = viewed(node)
+    if source is None:
+        return False
+    value, other = tensor_of(node), tensor_of(source)
+    if value is None or other is None or value.dtype != other.dtype:
+        return False
+    if value.is_neg() or value.is_conj() or value.is_complex():
+        return False
+    return bool(value.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+def is_view_list(node: Node) -> bool:
+    """True for `split` and its like: what they give are views of their first argument."""
+    if not isinstance(node.meta.get("val"), (list, tuple)) or viewed(node) is None:
+        return False
+    return all(is_view(user) for user in node.users)
+
+
+def viewed(node: Node) -> Node | None:
+    """What a node may be a view of, going by its op alone."""
+    if node.op != "call_function" or not node.args:
+        return None
+    source = node.args[0]
+    if not isinstance(source, Node):
+        return None
+    if is_getitem(node):
+        # split and its like give several views of one tensor
+        return viewed(source) if _returns_views(source.target) else None
+    return source if _returns_views(node.target) else None
+
+
+def is_getitem(node: Node) -> bool:
+    """True for the nodes that pick one of several results."""
+    return getattr(node.target, "__name__", "") == "getitem" and node.op == "call_function"
+
+
+def _returns_views(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target in _MAY_BE_VIEWS:
+        return True
+    schema = target._schema
+    return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
+
+
+class Views:
+    """The view of every tensor node of a graph."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._views: dict[Node, View] = {}
+        for node in nodes:
+            value = tensor_of(node)
+            if value is None:
+                continue
+            if node.target is aten.copy_.default:  # what was written to, not new memory
+                target = node.args[0]
+                assert isinstance(target, Node)
+                self._views[node] = self._views[target]
+                continue
+            base, offset = node, size_of(0)
+            if is_view(node):
+                source = viewed(node)
+                assert source is not None
+                base = self._views[source].base
+                origin = tensor_of(base)
+                assert origin is not None
+                offset = size_of(value.storage_offset() - origin.storage_offset())
+            self._views[node] = View(base, sizes_of(value.shape), sizes_of(value.stride()), offset)
+
+    def __getitem__(self, node: Node) -> View:
+        return self._views[node]
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self._views
+
+    def base(self, node: Node) -> Node:
+        """The node whose memory this one looks at; itself where it isn't a view."""
+        view = self._views.get(node)
+        return node if view is None else view.base

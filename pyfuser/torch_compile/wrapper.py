@@ -1,0 +1,349 @@
+"""The compiled graph: one straight-line Python function that a call runs from top to bottom.
+
+Written once for a graph and a set of kernels: launches of kernels with their arguments, library
+calls by resolved overloads (matrix products into pooled memory), views only where a library call or
+an output wants one, `del` after the last use, updates of inputs in place where that is safe.  With
+sizes that never change they stand in the text as numbers; otherwise the function is made anew, from
+the same source, for the sizes of a call (see `CompiledGraph`).
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..executor import Resolved
+from ..ir.fusion import Fusion
+from ..ir.vals import Val
+from ..plan_writer import Operand, ProgramWriter, ShapeContext, Writer
+from .fusion_nodes import is_dense, numbers
+from .graph import TracedGraph
+from .in_place import updates_in_place
+from .sizes import Size, size_of
+from .steps import Step, last_reads
+from .views import is_getitem, tensor_of
+
+aten = torch.ops.aten
+
+# torch's own view of memory by sizes, strides and an offset from the base's first element.
+_native_view = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+_native_view = getattr(_native_view, "_reinterpret_tensor", None)
+
+
+def view_of(
+    base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """A view of a tensor's memory, `offset` elements from its first one on."""
+    if _native_view is not None:
+        return _native_view(base, shape, stride, offset)  # type: ignore[no-any-return]
+    return base.as_strided(shape, stride, base.storage_offset() + offset)
+
+
+def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A copy of a tensor laid out as the graph's metadata says."""
+    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
+
+
+@dataclass(eq=False, slots=True)
+class GraphShape:
+    """What the values of one shape are computed from."""
+
+    values: Mapping[Size, Any]
+    resolved: Sequence[Resolved]
+
+
+# Library calls that take `out=`: the function, and how many of the arguments come before it.
+_INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
+    aten.mm.default: ("mm", torch.mm),
+    aten.bmm.default: ("bmm", torch.bmm),
+    aten.addmm.default: ("addmm", torch.addmm),
+    aten.baddbmm.default: ("baddbmm", torch.baddbmm),
+}
+_RESERVED = frozenset((*keyword.kwlist, "args", "call", "make", "empty", "scratch", "slot"))
+# (the names of `Writer` constants that have no prefix)
+
+
+class GraphWriter:
+    """Writes the function `call(args)` of one graph."""
+
+    def __init__(
+        self, traced: TracedGraph, resolved: Sequence[Resolved], values: Mapping[Size, Any] | None
+    ) -> None:
+        """`values`: the sizes, when they are to stand in the text; None when they may change."""
+        self.traced, self.resolved = traced, resolved
+        shape = None if values is None else GraphShape(values, resolved)
+        self.writer = Writer(shape)
+        self.names = {node: _name(node) for node in traced.graph.nodes}
+        self.tensors: set[Node] = set()
+        self.owned: dict[Node, list[str]] = {}
+        self.counter = 0
+        self.in_place = updates_in_place(traced.steps, resolved, traced.views, traced.results)
+
+    def write(self) -> tuple[str, Callable[..., Any]]:
+        """(source, factory of `call`)."""
+        self.writer.constants |= {"view_of": _native_view or view_of, "with_strides": with_strides}
+        self._write_arguments()
+        steps = self.traced.steps
+        last = last_reads(steps)
+        returned = {self.traced.views.base(n) for n in self.traced.results}
+        number_of_fusion = 0
+        for number, step in enumerate(steps):
+            if step.fusion is not None:
+                self._write_fusion(step, number_of_fusion)
+                number_of_fusion += 1
+            elif step.is_update:
+                self._write_update(step)
+            else:
+                self._write_library_call(step)
+            dead = [n for n in (*step.makes, *step.reads) if last[n] == number]
+            self._delete([n for n in dict.fromkeys(dead) if n not in returned])
+        self._write_results()
+        return self.writer.build("call(args)", "graph")
+
+    # -- arguments and results
+
+    def _write_arguments(self) -> None:
+        for node, value in self.traced.attributes.items():
+            self.writer.constant(self.names[node], value)
+            self.tensors.add(node)
+        arguments = self.traced.placeholders
+        if not arguments:
+            return
+        used = set(last_reads(self.traced.steps)) | {
+            self.traced.views.base(n) for n in self.traced.results
+        }
+        names = [self.names[n] if n in used else "_" for n in arguments]
+        self.writer.line(f"{', '.join(names)}, = args")
+        self.writer.line("args.clear()")
+        for node in arguments:
+            self._own(node)
+
+    def _write_results(self) -> None:
+        texts = [self._argument(result) for result in self.traced.outputs]
+        self.writer.line(f"return ({''.join(f'{text}, ' for text in texts)})")
+
+    # -- names, tensors, addresses
+
+    def _own(self, node: Node) -> None:
+        """Notes that a node's memory is there, under its name."""
+        if node in self.tensors:
+            return
+        self.tensors.add(node)
+        self.owned[node] = [self.names[node]]
+
+    def _delete(self, nodes: Sequence[Node]) -> None:
+        names = [name for node in nodes for name in self.owned.pop(node, ())]
+        if names:
+            self.writer.line(f"del {', '.join(names)}")
+
+    def _tensor(self, node: Node) -> str:
+        """The name of a node as a tensor; a view becomes one when it is first asked for."""
+        if node in self.tensors:
+            return self.names[node]
+        view = self.traced.views[node]
+        base = self.traced.views[view.base]
+        if view.is_whole(base):
+            return self._tensor(view.base)
+        sizes = ", ".join((self._sizes(view.shape), self._sizes(view.stride)))
+        made = f"view_of({self._tensor(view.base)}, {sizes}, {self._size(view.offset)})"
+        self.writer.line(f"{self.names[node]} = {made}")
+        self.tensors.add(node)
+        self.owned.setdefault(view.base, []).append(self.names[node])
+        return self.names[node]
+
+    def _pointer(self, node: Node) -> str:
+        """The address of a node's first element, without a tensor for it."""
+        view = self.traced.views[node]
+        address = f"{self._tensor(view.base)}.data_ptr()"
+        if view.offset == 0:
+            return address
+        value = tensor_of(node)
+        assert value is not None
+        width, offset = value.element_size(), view.offset
+        text = self._value(f"bytes_{self.names[node]}", lambda v: v(offset) * width)
+        return f"{address} + {text}"
+
+    def _value(self, name: str, value: Callable[[Callable[[Size], Any]], object]) -> str:
+        """A value of the shape: `value` gets a function from sizes to numbers."""
+
+        def of(shape: GraphShape) -> object:
+            return value(lambda size: numbers([size], shape.values)[0])
+
+        return self.writer.shape_value(name, of)
+
+    def _fresh(self, prefix: str) -> str:
+        self.counter += 1
+        return f"{prefix}_{self.counter}"
+
+    def _size(self, size: Size) -> str:
+        if isinstance(size, (int, float)):
+            return repr(size)
+        return self._value(self._fresh("size"), lambda v: v(size))
+
+    def _sizes(self, sizes: tuple[Size, ...]) -> str:
+        if all(isinstance(size, int) for size in sizes):
+            return repr(sizes)
+        return self._value(self._fresh("sizes"), lambda v: tuple(v(size) for size in sizes))
+
+    # -- fusion nodes
+
+    def _write_fusion(self, step: Step, number: int) -> None:
+        fusion = step.fusion
+        assert fusion is not None
+        resolved = self.resolved[number]
+        definition = resolved.program.fusion
+        local: dict[Val, Operand] = {}
+        for value, node in zip(definition.inputs, fusion.inputs, strict=False):
+            local[value] = self._operand(node)
+        for value, scalar in zip(
+            definition.inputs[len(fusion.inputs) :], fusion.scalars, strict=True
+        ):
+            local[value] = Operand.of(self._size(scalar))
+        outputs = zip(definition.outputs, fusion.outputs, strict=True)
+        names = {value: self.names[node] for value, node in outputs}
+        given = {
+            definition.outputs[i]: self._operand(self.in_place[node])
+            for i, node in enumerate(fusion.outputs)
+            if node in self.in_place
+        }
+
+        def context(shape: GraphShape) -> ShapeContext:
+            return shape.resolved[number].context
+
+        prefix = f"f{number}_"
+        ProgramWriter(
+            self.writer,
+            resolved.program,
+            resolved.kernels,
+            local,
+            prefix,
+            context,
+            given,
+            names,
+            gives_views=False,
+        ).write()
+        self._take_outputs(step, definition, local)
+
+    def _operand(self, node: Node) -> Operand:
+        return Operand(lambda: self._tensor(node), lambda: self._pointer(node))
+
+    def _take_outputs(self, step: Step, definition: Fusion, local: Mapping[Val, Operand]) -> None:
+        """Makes the outputs what the graph's metadata promises, under the graph's names."""
+        assert step.fusion is not None
+        taken: set[Val] = set()
+        inputs = set(definition.inputs)
+        for value, node in zip(definition.outputs, step.fusion.outputs, strict=True):
+            name, made, meta = self.names[node], local[value].tensor(), tensor_of(node)
+            assert meta is not None
+            if not is_dense(meta):
+                made = f"with_strides({made}, {self._sizes(self.traced.views[node].stride)})"
+            elif value in taken or value in inputs:  # nobody may see another's memory
+                made = f"{made}.clone()"
+            taken.add(value)
+            if made != name:
+                self.writer.line(f"{name} = {made}")
+            self._own(node)
+
+    # -- library calls
+
+    def _write_library_call(self, step: Step) -> None:
+        node = step.node
+        into = _INTO_MEMORY.get(node.target)
+        meta = tensor_of(node)
+        if into is not None and meta is not None and meta.device.type == "cpu" and is_dense(meta):
+            self._write_into_memory(node, *into)
+            return
+        function = self._function(node)
+        arguments = [self._argument(a) for a in node.args]
+        arguments += [f"{k}={self._argument(a)}" for k, a in node.kwargs.items()]
+        name = self.names[node]
+        self.writer.line(f"{name} = {function}({', '.join(arguments)})")
+        self._own(node)
+        if meta is not None:
+            self._check_metadata(node)
+        self._write_picks(node)
+
+    def _function(self, node: Node) -> str:
+        target: Any = node.target
+        label = getattr(target, "_name", getattr(target, "__name__", "function"))
+        name = "".join(c if c.isalnum() else "_" for c in f"call_{label}")
+        # The operator's own binding: the overload's __call__ adds a Python frame to it.
+        return self.writer.constant(name, getattr(target, "_op", target))
+
+    def _write_into_memory(self, node: Node, name: str, function: Callable[..., Any]) -> None:
+        meta = tensor_of(node)
+        assert meta is not None
+        view = self.traced.views[node]
+        empty = self.writer.constant("empty", self.traced.device.empty_strided)
+        dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
+        made = f"{empty}({self._sizes(view.shape)}, {self._sizes(view.stride)}, {dtype})"
+        self.writer.line(f"{self.names[node]} = {made}")
+        self._own(node)
+        into = self.writer.constant(f"into_{name}", function)
+        arguments = [self._argument(a) for a in node.args]
+        arguments += [f"{k}={self._argument(a)}" for k, a in node.kwargs.items()]
+        self.writer.line(f"{into}({', '.join(arguments)}, out={self.names[node]})")
+
+    def _write_picks(self, node: Node) -> None:
+        """The results of a call that gives several."""
+        for user in node.users:
+            if is_getitem(user) and user not in self.tensors and user.users:
+                if self.traced.views.base(user) is not user:
+                    continue
+                self.writer.line(f"{self.names[user]} = {self.names[node]}[{user.args[1]}]")
+                self._own(user)
+                if tensor_of(user) is not None:
+                    self._check_metadata(user)
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            self.writer.line(f"del {self.names[node]}")
+            self.owned.pop(node, None)
+
+    def _check_metadata(self, node: Node) -> None:
+        """Kernels and views rely on the metadata's strides and dtype; a call may give others."""
+        view, meta, name = self.traced.views[node], tensor_of(node), self.names[node]
+        assert meta is not None
+        dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
+        self.writer.line(f"if {name}.dtype is not {dtype}: {name} = {name}.to({dtype})")
+        if len(view.shape) < 2:
+            return
+        stride = self._sizes(view.stride)
+        self.writer.line(f"if {name}.stride() != {stride}: {name} = with_strides({name}, {stride})")
+
+    def _write_update(self, step: Step) -> None:
+        target, value = step.node.args[0], step.node.args[1]
+        assert isinstance(target, Node) and isinstance(value, Node)
+        if self.in_place.get(self.traced.views.base(value)) is not target:
+            self.writer.line(f"{self._tensor(target)}.copy_({self._argument(value)})")
+
+    # -- arguments of calls
+
+    def _argument(self, argument: Any) -> str:
+        if isinstance(argument, Node):
+            value = argument.meta.get("val")
+            if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)):
+                return self._size(size_of(value))
+            if argument in self.traced.views:
+                return self._tensor(argument)
+            return self.names[argument]
+        if isinstance(argument, (list, tuple)):
+            inside = "".join(f"{self._argument(entry)}, " for entry in argument)
+            return f"[{inside}]" if isinstance(argument, list) else f"({inside})"
+        if isinstance(argument, (torch.SymInt, torch.SymFloat)):
+            return self._size(size_of(argument))
+        is_plain = argument is None or isinstance(argument, (bool, int, str))
+        if is_plain or (isinstance(argument, float) and math.isfinite(argument)):
+            return repr(argument)
+        return self.writer.constant(self._fresh("constant"), argument)
+
+
+def _name(node: Node) -> str:
+    """A node's name; another one where Python or the wrapper needs it."""
+    name = str(node.name)
+    return f"{name}_value" if name in _RESERVED or name[:1] == "f" else name
