@@ -6,15 +6,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # Two test processes: each of them runs kernels on all cores, so more of them gain little.
 WORKERS ?= 2
-SOURCES := pyfuser tests benchmarks demo docs
+SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden bench bench-gpu gpu show clean
+.PHONY: help demo test lint format golden bench bench-models bench-gpu gpu opdb show clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## see fused kernels do real work, beside torch
+demo: $(STAMP) ## train a small GPT, eager and compiled side by side, and let it write
 	$(BIN)/python -m demo
 
 test: lint ## ruff, mypy and all tests; PYTEST_ARGS="-k softmax" runs some
@@ -35,11 +35,18 @@ golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read th
 bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a part
+	$(BIN)/python -m benchmarks.models $(BENCH_ARGS)
+
 bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they skip where there is none
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; goes on where it was stopped)
+	$(BIN)/python -m pytest -q -n $(WORKERS) tests/opdb_all.py --tb=short --show-capture=no -W ignore \
+		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
 
 show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu]
 	$(if $(FILE),,$(error show: expected a script, got none: make show FILE=docs/examples/softmax.py))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
+from benchmarks import peak_memory
 from benchmarks.cases import CASES, DTYPES, Case, definition
 from benchmarks.harness import error_of, geometric_mean, interleaved, traffic_bytes
 from benchmarks.kernels import selected
+from benchmarks.models.results import ModelResults, ModelRow
 from benchmarks.report import Results, Row, write_readme
-from demo import model
-from demo.parts import Part
+from demo import gpt, kernels, training
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,26 +47,40 @@ def test_a_case_computes_what_its_reference_does(
     assert error_of(found, references) < 16 * torch.finfo(DTYPES[dtype]).eps
 
 
-def demo_cases() -> list[tuple[Part, list[torch.Tensor]]]:
-    return model.cases(model.text(ROOT)[:1, :65])
-
-
 @pytest.mark.parametrize("number", range(7))
 def test_a_part_of_the_demo_computes_what_its_reference_does(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size in (("BATCH", 1), ("TOKENS", 64), ("WIDTH", 32), ("HIDDEN", 48)):
-        monkeypatch.setattr(model, name, size)
-    part, inputs = demo_cases()[number]
+        monkeypatch.setattr(kernels, name, size)
+    part, inputs = kernels.cases(gpt.text(ROOT))[number]
     doubles = [each.double() if each.is_floating_point() else each for each in inputs]
     found = part.fused(inputs).execute(inputs)
     assert error_of(found, outputs(part.reference(*doubles))) < 3e-6
 
 
 def test_the_demo_reads_the_project_s_documents() -> None:
-    text = model.text(ROOT)
-    assert text.shape == (model.BATCH, model.TOKENS + 1)
-    assert bytes(text[0, :14].tolist()) == b"# Contributing"
+    text = gpt.text(ROOT)
+    assert len(text) > 500_000
+    assert bytes(text[:14].tolist()) == b"# Contributing"
+    tokens, targets = gpt.batch(text, 3, size=4, length=50)
+    assert tokens.shape == targets.shape == (4, 50)
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+def test_the_demo_trains_both_copies_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in (
+        (training, "BATCH", 2),
+        (training, "LENGTH", 16),
+        (gpt, "LAYERS", 1),
+    ):
+        monkeypatch.setattr(module, name, size)
+    torch._dynamo.reset()
+    eager, ours = training.trained(Console(quiet=True), steps=6)
+    assert ours.losses == pytest.approx(eager.losses, rel=1e-3)
+    assert ours.losses[-1] < ours.losses[0]
+    written = gpt.write(ours.model.eval(), b"def ", 5)
+    assert len(written) == 9 and written.startswith(b"def ")
 
 
 def test_cases_are_selected_by_name_or_part_of_it() -> None:
@@ -136,5 +155,64 @@ def test_sections_of_the_readme_are_replaced(tmp_path: Path) -> None:
 
 def test_the_readme_has_every_section() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    for name in ("fresh summary", "warm summary", "overhead", "fresh rows", "warm rows"):
+    for name in ("models", "fresh summary", "warm summary", "overhead", "fresh rows", "warm rows"):
         assert f"<!-- {name} -->\n" in text
+
+
+def model_results() -> ModelResults:
+    rows = [
+        ModelRow(
+            "GPT-2",
+            parameters=4_300_000,
+            seconds={
+                "forward": {"eager": 0.2, "inductor": 0.1, "pyfuser": 0.05},
+                "training": {"eager": 0.4, "inductor": 0.4, "pyfuser": 0.2},
+            },
+            errors={
+                "output": {"eager": 1e-6, "pyfuser": 0.5},
+                "gradients": {"eager": 1e-6, "pyfuser": 1.5},
+            },
+            first_step={"inductor": 20.0, "pyfuser": 2.0, "pyfuser, disk": 1.0},
+            peak_bytes={"eager": 3 << 20, "pyfuser": 2 << 20},
+            kernels=27,
+        ),
+        ModelRow("T5", seconds={"forward": {"eager": 1.0}}, failures=["steady: it broke"]),
+    ]
+    machine = {"cpu": "one", "threads": 2, "torch": "2", "transformers": "5", "python": "3"}
+    return ModelResults(machine, rows, {"eager": 1e-6})
+
+
+def test_results_of_models_survive_json() -> None:
+    assert ModelResults.from_json(model_results().to_json()) == model_results()
+
+
+def test_the_tables_of_models_say_what_was_measured_and_what_failed() -> None:
+    text = model_results().sections()["models"]
+    assert "| forward | 1 | 4.00x | 2.00x | 4.00x (GPT-2) |" in text
+    assert "| training | 1 | 2.00x | 1.00x | 2.00x (GPT-2) |" in text
+    assert "| GPT-2 | 4.3M | 50.0 ms | 200.0 ms | 100.0 ms | 4.00x | 2.00x |" in text
+    assert "| GPT-2 | 2.00 s | 1.00 s | 20.00 s | 10.00x | 1.50x |  | 2.0 MiB | 3.0 MiB |" in text
+    assert "steady: it broke" in text
+    assert "| eager | 1.00 µs |" in text
+
+
+def test_a_call_s_memory_is_what_it_needs_at_its_peak() -> None:
+    if not peak_memory.can_measure():
+        pytest.skip("no high-water mark of memory here")
+    script = """
+import torch
+from benchmarks.peak_memory import peak_bytes
+x = torch.randn(4 << 20)
+print(peak_bytes(lambda: x.sin()), peak_bytes(lambda: (x.sin(), x.cos())))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **peak_memory.ENVIRONMENT},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    one, two = (int(each) / (16 << 20) for each in done.stdout.split())
+    assert one == pytest.approx(1, abs=0.25)
+    assert two == pytest.approx(2, abs=0.25)

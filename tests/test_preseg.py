@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_segment import RANDOM_SHAPES, float_inputs, random_fusion, tensor
 
 from pyfuser.dtypes import DataType, to_torch
+from pyfuser.interface import CompiledFusion
 from pyfuser.ir.domains import TensorDomain
 from pyfuser.ir.fusion import Fusion, plain_domain
 from pyfuser.ir.scalars import Integer
@@ -24,6 +25,8 @@ from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import PIPELINE, run
 from pyfuser.preseg.cast_chains import holds_every_value
 from pyfuser.preseg.dead_code import dead_code
+from pyfuser.schedule.acceptance import SizeInfo
+from pyfuser.schedule.registry import scheduler
 
 FLOAT, DOUBLE, HALF, INT = DataType.Float, DataType.Double, DataType.Half, DataType.Int
 
@@ -102,6 +105,13 @@ def _move_gathers(fusion: Fusion) -> TensorView:
     return builders.index_select(fusion, builders.neg(fusion, x), index, 0)
 
 
+def _separate_constants(fusion: Fusion) -> TensorView:
+    size = builders.size(fusion, tensor(fusion, 1), 0)
+    line = builders.iota(fusion, size, dtype=DataType.Int32)
+    row = builders.broadcast(fusion, line, [True, False])
+    return builders.sub(fusion, row, builders.broadcast(fusion, line, [False, True]))
+
+
 EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "dead_code": _dead_code,
     "two_pass_moments": _two_pass_moments,
@@ -114,6 +124,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "move_windows": _move_windows,
     "move_gathers": _move_gathers,
     "common_subexpressions": _common_subexpressions,
+    "separate_constants": _separate_constants,
 }
 
 
@@ -396,3 +407,46 @@ def test_rounding_is_never_dropped() -> None:
     assert not holds_every_value(DataType.BFloat16, HALF)
     assert not holds_every_value(FLOAT, DataType.Int32)
     assert not holds_every_value(INT, FLOAT)
+
+
+def _distances(fusion: Fusion) -> TensorView:
+    """What relative positions are made of: a scaled position, as a row and as a column."""
+    x = tensor(fusion, 2)
+    line = builders.iota(fusion, builders.size(fusion, x, 1), dtype=INT)
+    scaled = builders.cast(fusion, builders.mul(fusion, line, 2), FLOAT)
+    row = builders.broadcast(fusion, scaled, [True, False])
+    column = builders.broadcast(fusion, scaled, [False, True])
+    distance = builders.abs(fusion, builders.sub(fusion, row, column))
+    return builders.exp(fusion, builders.mul(fusion, builders.add(fusion, x, distance), -0.5))
+
+
+def test_position_as_row_and_column_is_one_kernel() -> None:
+    fusion = Fusion()
+    fusion.add_output(_distances(fusion))
+    assert "orders differently" in str(scheduler("pointwise").can_schedule(fusion, SizeInfo()))
+    simplified = run(fusion)
+    assert scheduler("pointwise").can_schedule(simplified, SizeInfo()) is None
+    # An iota, a product and a cast more; the input and what is dear are there once.
+    assert len(simplified.exprs) == len(fusion.exprs) + 3 and names(simplified).count("exp") == 1
+    x = torch.randn(5, 5)
+    (result,) = CompiledFusion(fusion).execute([x])
+    torch.testing.assert_close(result, evaluate(fusion, [x])[0])
+
+
+def test_constants_stay_shared_where_orders_agree() -> None:
+    fusion = Fusion()
+    x = tensor(fusion, 1)
+    line = builders.iota(fusion, builders.size(fusion, x, 0), dtype=INT)
+    pair = [op(fusion, builders.add(fusion, x, line)) for op in (builders.sin, builders.cos)]
+    fusion.add_output(builders.mul(fusion, builders.add(fusion, *pair), line))
+    assert names(run(fusion)).count("iota") == 1
+
+
+def test_dear_constants_are_not_computed_again() -> None:
+    fusion = Fusion()
+    x = tensor(fusion, 1)
+    line = builders.iota(fusion, builders.size(fusion, x, 0), dtype=INT)
+    dear = builders.exp(fusion, builders.cast(fusion, line, FLOAT))
+    row = builders.broadcast(fusion, dear, [True, False])
+    fusion.add_output(builders.sub(fusion, row, builders.broadcast(fusion, dear, [False, True])))
+    assert names(run(fusion)).count("exp") == 1

@@ -24,7 +24,7 @@ from pyfuser.schedule.acceptance import SizeInfo, examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
 from pyfuser.segment import segment
 from pyfuser.segment.groups import Groups
-from pyfuser.segment.segmenter import merge_all
+from pyfuser.segment.segmenter import accepted_parts, merge_all
 from pyfuser.segment.units import unit_graph
 
 Build = Callable[[Fusion], None]
@@ -564,11 +564,13 @@ def test_random_graph_of_a_thousand(seed: int) -> None:
     fusion = random_fusion(1000, seed)
     segmented = segment(fusion)
     check(segmented, float_inputs(fusion, *RANDOM_SHAPES))
-    graph, _ = unit_graph(fusion)
-    groups = Groups(graph, SizeInfo())
-    merge_all(groups)
-    # What the summaries accept, the schedulers accept too: no group was cut in halves.
-    assert len(segmented.segments) == len(groups.in_order()) < len(graph.units) / 10
+    graph = unit_graph(fusion)
+    for epilogues_first in (False, True):
+        groups = Groups(graph, SizeInfo())
+        merge_all(groups, epilogues_first)
+        # What the summaries accept, the schedulers accept too: no group was cut in halves.
+        found = len(groups.in_order())
+        assert len(accepted_parts(groups)) == found < len(graph.units) / 10
 
 
 def test_segments_print_their_scheduler_and_reason() -> None:

@@ -20,9 +20,12 @@ from ..errors import UnsupportedError, expected
 from ..executor import Resolved
 from ..interface import can_fuse_on
 from .aten import NotTranslated
+from .copies import drop_copies
 from .foreach import flatten_foreach
 from .fusion_nodes import FusionNode, fusion_node
+from .linear import join_biases
 from .partition import Region, partition
+from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
 from .steps import Step, steps_of
 from .views import Views, tensor_of
@@ -75,6 +78,10 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     UnsupportedError for a graph that must run as it is.
     """
     flatten_foreach(graph_module)
+    drop_copies(graph_module.graph)
+    join_biases(graph_module.graph)
+    move_reshapes(graph_module.graph)
+    _drop_dead_nodes(graph_module.graph)
     graph = graph_module.graph
     nodes = list(graph.nodes)
     attributes = _attributes(graph_module, nodes)
@@ -129,6 +136,16 @@ def _node_of(region: Region, sizes: GraphSizes) -> FusionNode:
     except Exception as error:  # a bug of ours: the region runs as aten, and says so once
         fallback.warn(error, f"a region of {len(region.nodes)} nodes")
         raise _Unusable(dict.fromkeys(region.nodes, f"{type(error).__name__}: {error}")) from error
+
+
+def _drop_dead_nodes(graph: Graph) -> None:
+    """Takes out what nobody reads: the passes leave it behind, and it would keep others apart."""
+    for node in reversed(list(graph.nodes)):
+        target = node.target
+        if node.users or not isinstance(target, torch._ops.OpOverload):
+            continue
+        if not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags:
+            graph.erase_node(node)
 
 
 def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]:

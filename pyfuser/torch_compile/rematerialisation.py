@@ -13,11 +13,14 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch._functorch import partitioners
 from torch.fx import GraphModule
 
 from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
+
+aten = torch.ops.aten
 
 Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
 
@@ -37,13 +40,15 @@ def _packets(cost: str) -> set[Any]:
 def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
     ops = partitioners.get_default_op_list()
     cheap = _packets("cheap")
-    heavy = _packets("heavy") | _packets("reduction")
-    fusible = type(ops.fusible_ops)([*ops.fusible_ops, *cheap, *heavy])
-    recomputed = type(ops.recomputable_ops)(
-        op for op in (*ops.recomputable_ops, *cheap) if op not in heavy
-    )
+    heavy = (_packets("heavy") | _packets("reduction")) - cheap
+    # Saved tensors go through detach; a decomposition would make aliases of it.
+    views: list[Any] = [*ops.view_ops, aten.detach]
+    fusible: list[Any] = [*ops.fusible_ops, *cheap, *heavy, aten.detach]
+    recomputable = (*ops.recomputable_ops, *cheap, aten.detach)
+    recomputed: list[Any] = [op for op in recomputable if op not in heavy]
+    of = type(ops.fusible_ops)
     extended = type(ops)(
-        fusible, ops.compute_intensive_ops, ops.random_ops, ops.view_ops, recomputed
+        of(fusible), ops.compute_intensive_ops, ops.random_ops, of(views), of(recomputed)
     )
     with (
         patch.object(partitioners, "get_default_op_list", lambda: extended),

@@ -109,10 +109,32 @@ def _unbind(x: torch.Tensor, dim: int = 0) -> list[torch.Tensor] | Any:
     return [aten.select.int(x, dim, position) for position in range(x.shape[dim])]
 
 
+def _addmm(
+    bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> torch.Tensor | Any:
+    """The bias on its own, for the kernel that reads the product; halves would round once more."""
+    is_plain = beta == 1 and alpha == 1 and bias.dim() == 1 and x.shape[1] != 0
+    if not is_plain or x.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return aten.mm.default(x, weight) + bias
+
+
+def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor | Any:
+    """In its parts, so that the backward can have them from x again: only the sums are saved."""
+    if x.dim() == 0 or x.numel() == 0 or half_to_float:
+        return NotImplemented
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    shifted = wide - wide.amax(dim, keepdim=True)
+    result = shifted - shifted.exp().sum(dim, keepdim=True).log()
+    return result.to(x.dtype)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     **losses.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,
     aten.native_dropout.default: _native_dropout,
+    aten._log_softmax.default: _log_softmax,
+    aten.addmm.default: _addmm,
     aten.glu.default: _glu,
     aten.split.Tensor: _split,
     aten.unsafe_split.Tensor: _split,

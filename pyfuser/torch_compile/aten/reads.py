@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
 from ...ir.vals import TensorView
@@ -218,6 +219,8 @@ def _some_result(node: Node, *rest: Any) -> str | None:
         meta = meta_of(argument)
         if isinstance(meta, torch.Tensor) and is_empty(meta) and meta.dim() != 1:
             return "an operand without elements"
+        if isinstance(meta, torch.SymInt) and not statically_known_true(meta >= 0):
+            return "a place or a width that may be negative"
     return None
 
 

@@ -171,6 +171,11 @@ def _float_input(node: Any, x: Any, *rest: Any) -> str | None:
     return None if dtype.is_floating_point else f"an operand of {dtype}"
 
 
+def _known_order(node: Any, x: Any, order: Any, *rest: Any) -> str | None:
+    """A norm's order decides what is computed; dynamic shapes may make it symbolic."""
+    return _float_input(node, x) if isinstance(order, (int, float)) else "a symbolic order"
+
+
 def _row(build: Build, keeps_values: bool = False, check: Any = None) -> Translation:
     return Translation(build, "reduction", check, keeps_values)
 
@@ -197,7 +202,7 @@ TRANSLATIONS: Table = {
     aten.var_mean.correction: _row(_var_mean, check=_float_input),
     aten.std_mean.correction: _row(_std_mean, check=_float_input),
     aten.logsumexp.default: _row(_logsumexp, check=_some_elements),
-    aten.linalg_vector_norm.default: _row(_vector_norm, check=_float_input),
+    aten.linalg_vector_norm.default: _row(_vector_norm, check=_known_order),
     aten.count_nonzero.default: _row(_count_nonzero),
     aten.count_nonzero.dim_IntList: _row(_count_nonzero),
     aten._softmax.default: _row(_softmax, check=_some_elements),

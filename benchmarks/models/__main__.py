@@ -1,0 +1,148 @@
+"""`make bench-models`: whole models, eager, torch.compile and pyfuser side by side.
+
+Every measurement runs in a process of its own, so that nothing compiled or cached before helps it,
+and a model that fails takes only its own row with it.  A whole run writes results/models.json and
+the tables of benchmarks/README.md; a run of a part prints them and writes nothing unless `--write`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import transformers
+from rich.console import Console
+
+from benchmarks import peak_memory, report
+from benchmarks.harness import machine_facts
+from benchmarks.kernels import inductor_works
+
+from . import measure, zoo
+from .results import ModelResults, ModelRow
+
+RESULT = "result: "
+# A step compiles for minutes at most; what takes longer hangs.
+_TIMEOUT_SECONDS = 900
+_NO_CACHES = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "PYFUSER_DISABLE_CACHE": "1"}
+
+
+def main() -> int:
+    """Runs what the command line asks for; 1 where something failed."""
+    arguments = _arguments()
+    if arguments.child:
+        return _child(arguments.child)
+    names = zoo.selected([each for each in arguments.models.split(",") if each])
+    wanted = arguments.backends.split(",")
+    backends = [each for each in wanted if each != "inductor" or inductor_works("cpu")]
+    results = ModelResults({**machine_facts(), "transformers": transformers.__version__})
+    console, failures = Console(stderr=True), []
+    with console.status("starting") as status:
+        for name in names:
+            status.update(name)
+            results.rows.append(_row(name, backends, arguments))
+            console.print(f"{name}: {results.rows[-1].failures or 'done'}", highlight=False)
+        if not arguments.quick and "pyfuser" in backends:
+            status.update("calls")
+            failures = _measure_calls(results, backends)
+            console.print(f"calls: {failures or 'done'}", highlight=False)
+    sections = results.sections()
+    print("\n".join(sections.values()))
+    whole = len(names) == len(zoo.MODELS) and not arguments.quick and not arguments.no_cold
+    if arguments.write or (whole and wanted == ["inductor", "pyfuser"]):
+        path = report.FOLDER / "results" / "models.json"
+        path.write_text(results.to_json(), encoding="utf-8")
+        report.write_readme(sections)
+    return 1 if failures or any(row.failures for row in results.rows) else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
+    parser.add_argument("--models", default="", help="names with commas between: gpt2,vit")
+    parser.add_argument("--backends", default="inductor,pyfuser", help="beside eager")
+    parser.add_argument("--quick", action="store_true", help="speed and errors only, few rounds")
+    parser.add_argument("--no-cold", action="store_true", help="leave first steps out")
+    parser.add_argument("--write", action="store_true", help="write files even for a part")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> ModelRow:
+    """All measurements of one model; what failed is a line in `failures`."""
+    row = ModelRow(name)
+
+    def attempt(what: str, *given: Any, **environment: str) -> Any:
+        try:
+            return _run(what, *given, **environment)
+        except (RuntimeError, subprocess.TimeoutExpired) as problem:
+            row.failures.append(f"{what}: {problem}")
+            return None
+
+    if found := attempt("steady", name, backends, 0.2 if arguments.quick else 2.0):
+        row = ModelRow(name, failures=row.failures, **found)
+    if arguments.quick:
+        return row
+    for backend in [each for each in ("eager", "pyfuser") if each in ("eager", *backends)]:
+        size = attempt("peak", name, backend, **peak_memory.ENVIRONMENT)
+        if size is not None:
+            row.peak_bytes[backend] = size
+    for backend in [] if arguments.no_cold else backends:
+        seconds = attempt("first_step", name, backend, **_NO_CACHES)
+        if seconds is not None:
+            row.first_step[backend] = seconds
+    if "pyfuser" in row.first_step:
+        with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as cache:
+            for _ in range(2):  # the first one fills the cache
+                seconds = attempt("first_step", name, "pyfuser", PYFUSER_CACHE_DIR=cache)
+        if seconds is not None:
+            row.first_step["pyfuser, disk"] = seconds
+    return row
+
+
+def _measure_calls(results: ModelResults, backends: list[str]) -> list[str]:
+    """Fills in what calls cost and what changing shapes compile; what failed, in lines."""
+    failures = []
+    try:
+        results.call = _run("one_element_call", backends)
+        results.changing = _run("changing_shapes", "pyfuser")
+    except (RuntimeError, subprocess.TimeoutExpired) as problem:
+        failures.append(str(problem))
+    return failures
+
+
+def _run(what: str, *given: Any, **environment: str) -> Any:
+    """What a function of `measure` gives in a process of its own; RuntimeError where it fails."""
+    command = [sys.executable, "-m", "benchmarks.models", "--child", what]
+    command += [json.dumps(each) for each in given]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYFUSER_STRICT": "1", **environment},
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith(RESULT):
+            return json.loads(line.removeprefix(RESULT))
+    lines = [f"exit code {done.returncode}", *done.stderr.splitlines()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Failed)\w*: ", line)]
+    raise RuntimeError((errors or lines)[-1][:200].replace("|", "/"))
+
+
+def _child(command: list[str]) -> int:
+    what, *given = command
+    result = getattr(measure, what)(*(json.loads(each) for each in given))
+    print(f"{RESULT}{json.dumps(result)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

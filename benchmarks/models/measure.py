@@ -1,0 +1,216 @@
+"""One model in this process: its speed, or its first step, or the memory of a step.
+
+Each function here is what one child process of `make bench-models` does; it gives plain values that
+go back as JSON.  `steady` times all backends in turn, round by round, after checking their results
+against float64; `first_step` is for a process in which nothing of the model was compiled before.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import peak_memory
+from benchmarks.harness import interleaved
+from pyfuser import memory
+from pyfuser.interface import compiled_kernel_count
+
+from .zoo import InFloat64, logits_of, loss_of, made
+
+# Calls before anything is timed: the first compile, and what depends on them may compile again.
+WARM_UP_CALLS = 3
+CHANGING_CALLS = 200
+# No tensor's scale counts as less than this part of the greatest one: a gradient that cancels to
+# nothing is noise in everyone's result.
+_LEAST_SCALE = 0.01
+
+Inputs = dict[str, Tensor]
+
+
+def compiled(model: nn.Module, backend: str) -> Callable[..., Any]:
+    """The model as `backend` runs it."""
+    return model if backend == "eager" else torch.compile(model, backend=backend)
+
+
+def train(model: nn.Module, call: Callable[..., Any], inputs: Inputs) -> Tensor:
+    """One training step without the optimiser: forward and backward."""
+    model.zero_grad(set_to_none=True)
+    loss = loss_of(call, inputs)
+    loss.backward()
+    return loss.detach()
+
+
+def infer(call: Callable[..., Any], inputs: Inputs) -> Tensor:
+    """The forward pass alone, without what a gradient would need."""
+    with torch.no_grad():
+        return logits_of(call, inputs)
+
+
+def steady(name: str, backends: list[str], seconds: float) -> dict[str, Any]:
+    """Medians of both passes by backend, errors against float64, kernels and late recompiles."""
+    model, inputs = made(name)
+    calls = {backend: compiled(model, backend) for backend in ["eager", *backends]}
+    found: dict[str, Any] = {"parameters": sum(each.numel() for each in model.parameters())}
+    found["errors"] = {
+        "gradients": _errors(_gradients(model, calls, inputs)),
+        "output": _errors(_outputs(model, calls, inputs)),
+    }
+    found["seconds"], found["recompiles"] = {}, 0
+    for phase in ("training", "forward"):
+        contestants = _contestants(model, calls, inputs, phase)
+        for contestant in contestants.values():
+            for _ in range(WARM_UP_CALLS):
+                contestant()
+        graphs = _graphs()
+        found["seconds"][phase] = interleaved(contestants, seconds, fewest_rounds=5)
+        found["recompiles"] += _graphs() - graphs
+    found["kernels"] = compiled_kernel_count()
+    return found
+
+
+def _contestants(
+    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs, phase: str
+) -> dict[str, Callable[[], object]]:
+    """What is timed: a training step, or the forward pass in evaluation mode."""
+    model.train(phase == "training")
+    if phase == "training":
+        return {name: lambda call=call: train(model, call, inputs) for name, call in calls.items()}
+    return {name: lambda call=call: infer(call, inputs) for name, call in calls.items()}
+
+
+def _graphs() -> int:
+    """Graphs that Dynamo has compiled so far."""
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def _in_float64(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
+    doubles = {
+        key: each.double() if each.is_floating_point() else each for key, each in inputs.items()
+    }
+    return copy.deepcopy(model).double(), doubles
+
+
+def _gradients(
+    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs
+) -> dict[str, list[Tensor]]:
+    """Gradients of all parameters by backend, and as "exact" those of float64."""
+    found = {}
+    exact, doubles = _in_float64(model, inputs)
+    with InFloat64():
+        train(exact, exact, doubles)
+    found["exact"] = [each.grad for each in exact.parameters() if each.grad is not None]
+    for name, call in calls.items():
+        train(model, call, inputs)
+        found[name] = [each.grad for each in model.parameters() if each.grad is not None]
+    return found
+
+
+def _outputs(
+    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs
+) -> dict[str, list[Tensor]]:
+    """Scores in evaluation mode by backend, and as "exact" those of float64."""
+    model.eval()
+    exact, doubles = _in_float64(model, inputs)
+    with InFloat64():
+        found = {"exact": [infer(exact, doubles)]}
+    return found | {name: [infer(call, inputs)] for name, call in calls.items()}
+
+
+def _errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    """By backend: its worst error over eager's, tensor by tensor; eager's itself is absolute.
+
+    Errors are greatest differences from float64; eager's counts as one rounding at least.
+    """
+    exact = results["exact"]
+    scales = [each.abs().max().item() for each in exact]
+    floors = [
+        torch.finfo(torch.float32).eps * max(scale, _LEAST_SCALE * max(scales)) for scale in scales
+    ]
+    errors = {
+        name: [
+            (got.double() - reference).abs().max().item()
+            for got, reference in zip(tensors, exact, strict=True)
+        ]
+        for name, tensors in results.items()
+        if name != "exact"
+    }
+    eager = errors.pop("eager")
+    found = {"eager": max(eager)}
+    for name, ours in errors.items():
+        ratios = [
+            error / (other + floor) for error, other, floor in zip(ours, eager, floors, strict=True)
+        ]
+        # A NaN would get lost in max.
+        found[name] = max(ratios) if all(ratio == ratio for ratio in ratios) else float("inf")
+    return found
+
+
+def first_step(name: str, backend: str) -> float:
+    """Seconds of the first forward and backward; imports and an unrelated kernel came before."""
+    x = torch.randn(64, 64, requires_grad=True)
+    torch.compile(lambda tensor: tensor * 2.0, backend=backend)(x).sum().backward()
+    model, inputs = made(name)
+    call = compiled(model, backend)
+    start = time.perf_counter()
+    train(model, call, inputs)
+    return time.perf_counter() - start
+
+
+def peak(name: str, backend: str) -> int:
+    """Bytes that a training step needs at its peak, beyond parameters, inputs and gradients."""
+    model, inputs = made(name)
+    call = compiled(model, backend)
+    for _ in range(WARM_UP_CALLS):
+        train(model, call, inputs)
+
+    def step() -> None:
+        loss_of(call, inputs).backward()
+
+    peaks = []
+    for _ in range(3):
+        # Zeroed and kept: gradients are added up in place, so they are no part of the peak.
+        model.zero_grad(set_to_none=False)
+        peaks.append(peak_memory.peak_bytes(step, memory.empty_cache))
+    return min(peaks)
+
+
+def one_element_call(backends: list[str]) -> dict[str, float]:
+    """Seconds of a call of a compiled pointwise function on one element, by backend."""
+    x = torch.randn(1)
+
+    def function(tensor: Tensor) -> Tensor:
+        return tensor * 2.0 + 1.0
+
+    contestants: dict[str, Callable[[], object]] = {"eager": lambda: function(x)}
+    for backend in backends:
+        call = torch.compile(function, backend=backend)
+        contestants[backend] = lambda call=call: call(x)
+    with torch.no_grad():
+        return interleaved(contestants, seconds=1.0)
+
+
+def changing_shapes(backend: str) -> dict[str, Any]:
+    """`CHANGING_CALLS` calls of GPT-2, batch and length new each time, by default settings."""
+    model, _ = made("GPT-2")
+    model.eval()
+    call = compiled(model, backend)
+    graphs = kernels = 0
+    worst = 0.0
+    for number in range(CHANGING_CALLS):
+        tokens = torch.randint(0, 1000, (2 + (3 * number) % 7, 3 + (11 * number) % 61))
+        output, expected = (infer(each, {"input_ids": tokens}) for each in (call, model))
+        error = (output - expected).abs().max() / expected.abs().max()
+        worst = max(worst, error.nan_to_num(float("inf")).item())
+        if number == 1:
+            graphs, kernels = _graphs(), compiled_kernel_count()
+    return {
+        "calls": CHANGING_CALLS,
+        "recompiles": _graphs() - graphs,
+        "new kernels": compiled_kernel_count() - kernels,
+        "difference from eager": worst,
+    }

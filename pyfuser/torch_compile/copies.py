@@ -1,0 +1,59 @@
+"""Copies of a functional graph that nobody can tell from the original are left out.
+
+A `clone`, or a conversion to the dtype a tensor has (dropout with p = 0 leaves such), matters only
+where it lays memory out anew, and where its result leaves the graph: an output must not share
+memory with an input or another output.
+
+    Before:  a = exp(x); b = clone(a); c = mm(b, w)
+    After:   a = exp(x); c = mm(a, w)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Graph, Node
+
+from .views import is_view, is_view_list, tensor_of
+
+aten = torch.ops.aten
+
+_COPIES = (aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default)
+
+
+def drop_copies(graph: Graph) -> None:
+    """Replaces needless copies by what they copy."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _COPIES and _is_needless(node):
+            source = node.args[0]
+            assert isinstance(source, Node)
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _is_needless(node: Node) -> bool:
+    source = node.args[0]
+    if not isinstance(source, Node):
+        return False
+    made, known = tensor_of(node), tensor_of(source)
+    if made is None or known is None or made.dtype != known.dtype or made.device != known.device:
+        return False
+    if list(made.stride()) != list(known.stride()) or known.is_neg() or known.is_conj():
+        return False
+    return not _is_updated(source) and not _leaves(node)
+
+
+def _is_updated(node: Node) -> bool:
+    """True where an input, or what a view looks at, is written to in the end."""
+    while is_view(node) and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return any(user.target is aten.copy_.default and user.args[0] is node for user in node.users)
+
+
+def _leaves(node: Node) -> bool:
+    """True where the node's memory is seen outside of the graph."""
+    for user in node.users:
+        if user.op == "output":
+            return True
+        if (is_view(user) or is_view_list(user)) and _leaves(user):
+            return True
+    return False

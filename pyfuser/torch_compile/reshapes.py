@@ -1,0 +1,216 @@
+"""Reshapes move out of the way: in front of the pointwise ops whose results they reshape.
+
+Linear layers work on matrices, what stands between them on [batch, length, width].  A reshape of
+real axes between two fusible nodes would end a region there; in front of the pointwise ops it is a
+view of a library call's result, which costs nothing, or meets the reshape back and vanishes.
+
+    Before:  a = add(mm(x, w), bias)   [512, 64];  b = view(a, [4, 128, 64]);  c = gelu(b)
+    After:   b = add(view(mm(x, w), [4, 128, 64]), bias);  c = gelu(b)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, Node
+
+from .aten import cost, refusal
+from .fusion_nodes import is_dense, memory_order
+from .sizes import Size, sizes_of
+from .views import is_view, tensor_of
+
+aten = torch.ops.aten
+
+_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+_ALSO_POINTWISE = (aten._to_copy.default,)
+_MOST_NODES = 32  # in front of one reshape
+
+
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    """What a reshape leads from and to, and how many trailing axes stay as they are."""
+
+    old: tuple[Size, ...]
+    new: tuple[Size, ...]
+    suffix: int
+    result: torch.Tensor
+
+
+def move_reshapes(graph: Graph) -> None:
+    """Moves reshapes in front of pointwise ops where everything before them can be reshaped too."""
+    for node in reversed(list(graph.nodes)):
+        if node.target in _RESHAPES and _is_plain(node):
+            source = node.args[0]
+            if isinstance(source, Node) and _is_plain(source):
+                _try(graph, node, source)
+
+
+def _try(graph: Graph, node: Node, source: Node) -> None:
+    result = tensor_of(node)
+    assert result is not None
+    old, new = _shape(source), _shape(node)
+    suffix = 0
+    while suffix < min(len(old), len(new)) and old[-1 - suffix] == new[-1 - suffix]:
+        suffix += 1
+    shapes = _Shapes(old, new, suffix, result)
+    if not _is_pointwise(source):
+        return
+    chosen: dict[Node, None] = {}
+    if not _collect(source, shapes, chosen):
+        return
+    made: dict[Node, Node] = {}
+    for old_node in sorted(chosen, key=list(graph.nodes).index):
+        made[old_node] = _reshaped(graph, old_node, shapes, made)
+    for old_node, new_node in made.items():
+        _replace_users(graph, old_node, new_node, shapes, chosen)
+
+
+def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
+    """Notes the pointwise nodes to be reshaped; False where something stands in the way."""
+    if node in chosen:
+        return True
+    if len(chosen) >= _MOST_NODES or not _is_plain(node):
+        return False
+    chosen[node] = None
+    for user in node.users:
+        if user in chosen or _leads_to(user, shapes.new):
+            continue
+        if user.op == "call_function" and (refusal(user) is None or _leads_on(user)):
+            return False  # a kernel reads it in its old shape
+    return all(_fits(operand, shapes, chosen) for operand in node.all_input_nodes)
+
+
+def _leads_to(user: Node, shape: tuple[Size, ...]) -> bool:
+    return user.target in _RESHAPES and _is_plain(user) and _shape(user) == shape
+
+
+def _leads_on(user: Node) -> bool:
+    """True for a view that a kernel may read."""
+    return is_view(user) and any(
+        other.op == "call_function" and (is_view(other) or refusal(other) is None)
+        for other in user.users
+    )
+
+
+def _fits(operand: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
+    value = tensor_of(operand)
+    if value is None:
+        return False  # a size among the arguments
+    shape = _shape(operand)
+    if shape != shapes.old:
+        leading = shape[: max(len(shape) - shapes.suffix, 0)]
+        return all(size == 1 for size in leading)
+    if not _is_plain(operand):
+        return False
+    if _seen_before(operand, shapes) is not None:
+        return True
+    if operand.op == "placeholder" or refusal(operand) is not None:
+        return True
+    return _is_pointwise(operand) and _collect(operand, shapes, chosen)
+
+
+def _seen_before(node: Node, shapes: _Shapes) -> Node | None:
+    """What a reshape was made from, if that has the shape it is wanted in."""
+    source = node.args[0] if node.target in _RESHAPES else None
+    if isinstance(source, Node) and _shape(source) == shapes.new and _is_plain(source):
+        return source
+    return None
+
+
+def _reshaped(graph: Graph, node: Node, shapes: _Shapes, made: dict[Node, Node]) -> Node:
+    """The same op on reshaped operands, in front of the old one."""
+
+    def operand(argument: Any) -> Any:
+        if isinstance(argument, Node):
+            return made.get(argument) or _operand(graph, argument, shapes)
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(operand(entry) for entry in argument)
+        return argument
+
+    with graph.inserting_before(node):
+        arguments = tuple(operand(a) for a in node.args)
+        keywords = {k: operand(a) for k, a in node.kwargs.items()}
+        new = graph.call_function(node.target, arguments, keywords)  # type: ignore[arg-type]
+    value = tensor_of(node)
+    assert value is not None
+    new.meta = {**node.meta, "val": _viewed(value, shapes.result)}
+    return new
+
+
+def _operand(graph: Graph, node: Node, shapes: _Shapes) -> Node:
+    """An operand as the reshaped op reads it."""
+    shape, value = _shape(node), tensor_of(node)
+    assert value is not None
+    if shape == shapes.old:
+        before = _seen_before(node, shapes)
+        if before is not None:
+            return before
+        new = graph.call_function(aten.view.default, (node, list(shapes.result.shape)))
+        new.meta = {"val": _viewed(value, shapes.result)}
+        return new
+    if len(shape) <= shapes.suffix:
+        return node
+    kept = list(value.shape)[len(shape) - shapes.suffix :]
+    new = graph.call_function(aten.view.default, (node, kept))
+    new.meta = {"val": _strided(value, kept, list(value.stride())[len(shape) - shapes.suffix :])}
+    return new
+
+
+def _replace_users(
+    graph: Graph, old: Node, new: Node, shapes: _Shapes, chosen: dict[Node, None]
+) -> None:
+    """Whoever read the old node reads the new one, through a view where it wants the old shape."""
+    back: Node | None = None
+    for user in list(old.users):
+        if user in chosen:
+            continue
+        if _leads_to(user, shapes.new):
+            user.replace_all_uses_with(new)
+            graph.erase_node(user)
+            continue
+        if back is None:
+            value = tensor_of(old)
+            assert value is not None
+            with graph.inserting_after(new):
+                back = graph.call_function(aten.view.default, (new, list(value.shape)))
+            back.meta = dict(old.meta)
+            fresh = tensor_of(new)
+            assert fresh is not None
+            back.meta["val"] = _strided(fresh, list(value.shape), list(value.stride()))
+        user.replace_input_with(old, back)
+
+
+def _shape(node: Node) -> tuple[Size, ...]:
+    value = tensor_of(node)
+    return () if value is None else sizes_of(value.shape)
+
+
+def _is_plain(node: Node) -> bool:
+    """True for a tensor that lies in memory in the order of its axes, without gaps."""
+    value = tensor_of(node)
+    if not isinstance(value, FakeTensor) or value.is_neg() or value.is_conj():
+        return False
+    return memory_order(value) is None and is_dense(value)
+
+
+def _is_pointwise(node: Node) -> bool:
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.pointwise not in target.tags and target not in _ALSO_POINTWISE:
+        return False
+    return refusal(node) is None and cost(node) in ("cheap", "heavy")
+
+
+def _viewed(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Metadata of a tensor's memory in the shape of another."""
+    return _strided(value, list(like.shape), list(like.stride()))
+
+
+def _strided(value: torch.Tensor, shape: list[Any], stride: list[Any]) -> torch.Tensor:
+    assert isinstance(value, FakeTensor)
+    with value.fake_mode:
+        return torch.as_strided(value, shape, stride, value.storage_offset())
