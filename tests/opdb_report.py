@@ -133,8 +133,8 @@ def _count(row: Counter[str], counts: list[int] | None) -> None:
 
 def _line(name: str, row: Counter[str]) -> str:
     return (
-        f"{name}: {row['equal']} operators equal to eager ({row['samples']} samples), "
+        f"{name}: {row['equal']} cases equal to eager ({row['samples']} samples), "
         f"{row['fused']} of them with a fused region ({row['regions']} regions), "
         f"{row['uncompiled']} without a graph; torch itself doesn't run or trace "
-        f"{row['skipped']} operators and {row['left_out']} samples of others"
+        f"{row['skipped']} cases and {row['left_out']} samples of others"
     )

@@ -157,7 +157,7 @@ def _across(fusion: Fusion, make: Callable[[TensorView], Val]) -> SegmentedFusio
     return cut_of(fusion, (24, 40))
 
 
-def test_dear_tensors_are_stored_unless_every_sum_computes_them_first() -> None:
+def test_dear_tensors_are_stored_and_cheap_ones_are_not() -> None:
     fusion = Fusion()
     assert len(between(_across(fusion, lambda x: builders.tanh(fusion, x)))) == 1
     fusion = Fusion()
@@ -200,7 +200,7 @@ def test_segment_set_is_a_cut_in_spite_of_cheapness() -> None:
 
 
 def test_a_part_that_only_made_what_others_compute_again_is_gone() -> None:
-    """A pointwise tensor no sum takes first: both read it through a normalisation's scale."""
+    """Both normalisations scale their operand themselves: no kernel is left that only scales."""
     fusion = Fusion()
     x, w = tensor(fusion, 2), tensor(fusion, 1)
     scaled = builders.mul(fusion, x, builders.add(fusion, w, 1.0))
@@ -211,8 +211,8 @@ def test_a_part_that_only_made_what_others_compute_again_is_gone() -> None:
     assert between(segmented) == []
 
 
-def test_sizes_decide_what_is_big() -> None:
-    """Four columns against one: known sizes say that the broadcast product is the larger."""
+def test_sizes_that_nobody_said_are_told_apart_by_rank() -> None:
+    """Three vectors are less to read than their outer product, whatever the sizes."""
     fusion = Fusion()
     rows = [builders.broadcast(fusion, tensor(fusion, 1), [False, True]) for _ in range(2)]
     column = builders.broadcast(fusion, tensor(fusion, 1), [True, False])

@@ -6,7 +6,7 @@ operations are cheaper computed twice than kept.
 
 from __future__ import annotations
 
-from ..ir.exprs import Expr, PointwiseOp
+from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp
 
 EXPENSIVE = frozenset(
     """acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv erfcinv lgamma log
@@ -17,3 +17,23 @@ EXPENSIVE = frozenset(
 def is_expensive(expr: Expr) -> bool:
     """True for a dear pointwise operation."""
     return isinstance(expr, PointwiseOp) and expr.op in EXPENSIVE
+
+
+# Several times the price of an addition, but cheaper than to read an element from memory.
+_DIVISIONS = frozenset(("div", "truediv", "reciprocal", "sqrt", "rsqrt"))
+
+# A segment_set keeps what is before it in its kernel, and random numbers differ from call to call.
+_ONCE = frozenset(("segment_set", "rand_like", "randn_like"))
+
+
+def recomputation_cost(expr: Expr) -> int | None:
+    """What it costs to compute an expression again, in additions an element; None for dear ones."""
+    match expr:
+        case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
+            return 0
+        case PointwiseOp() if expr.op in EXPENSIVE or expr.op in _ONCE:
+            return None
+        case PointwiseOp():
+            return 4 if expr.op in _DIVISIONS else 1
+        case _:
+            return None

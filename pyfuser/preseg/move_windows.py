@@ -3,8 +3,9 @@
 A window has to read memory, so one on a computed tensor would cut the fusion in two.  It stands
 behind the passes that join casts, broadcasts and permutes, of which there are then fewer to move
 through, and before common_subexpressions, for which equal windows of one input are one value.
-A pad computes something around the source too, which is then replaced by the fill.  What is dear is
-not computed again: a pad moves through it only where nothing else reads it.
+A pad computes something around the source too, which is then replaced by the fill.  Where others
+read the source too, only so much is computed again: windows of windows of sums, as in a scan, would
+otherwise grow with every level.
 
 Before:
     (i0 // 2) = div(i0, 2)
@@ -48,8 +49,10 @@ from .rewriting import Rewriter, rewrite
 Sized = tuple[Window, IntExpr] | None
 Places = tuple[Sized, ...]
 
-# A slice of something dear is computed again by each reader; more of them are better stored.
-_MOST_READERS = 2
+# What others read is computed again for a window of it.  This much of that is cheaper than storing
+# it: cheap operations on an element, of which a dear one counts for several.
+_MOST_RECOMPUTED = 8
+_DEAR = 4
 
 
 def move_windows(fusion: Fusion) -> Fusion:
@@ -62,7 +65,9 @@ def move_windows(fusion: Fusion) -> Fusion:
             return
         fill = expr.inputs[1] if len(expr.inputs) == 2 else None
         mover = _Mover(rewriter.fusion, readers)
-        try_move(rewriter, expr, lambda: mover.read(expr, fill))
+        made = try_move(rewriter, expr, lambda: mover.read(expr, fill))
+        if made is not None:
+            readers[made] = readers[expr.tensor_outputs[0]]
 
     return rewrite(fusion, rule)
 
@@ -74,6 +79,7 @@ class _Mover:
         self.fusion, self.readers, self.is_pad = fusion, readers, False
         self.fill: Val | None = None
         self.made: dict[tuple[TensorView, Places], Moved] = {}
+        self.is_shared, self.work = False, 0
 
     def read(self, expr: WindowOp, fill: Val | None) -> Moved:
         """What the expression reads, with its fill around it."""
@@ -126,9 +132,8 @@ class _Mover:
             case None:
                 axes = self._axes(tensor, places)
                 return window(self.fusion, tensor, _windows(places), axes, self.fill)
-            case PointwiseOp() if is_movable(expr) and not self._is_dear(expr, tensor):
-                sizes = [axis.size for axis in self._axes(tensor, places)]
-                return recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))
+            case PointwiseOp() if is_movable(expr):
+                return self._through_pointwise(expr, tensor, places)
             case ExpandOp(inputs=(TensorView() as source,)):
                 return self.move(source, places)
             case FullOp(inputs=inputs):
@@ -143,9 +148,19 @@ class _Mover:
             case _:
                 return None
 
-    def _is_dear(self, expr: Expr, tensor: TensorView) -> bool:
-        most = 1 if self.is_pad else _MOST_READERS
-        return is_expensive(expr) and self.readers.get(tensor, 1) > most
+    def _through_pointwise(self, expr: PointwiseOp, tensor: TensorView, places: Places) -> Moved:
+        """The operation on windows; None where too much would be computed a second time."""
+        was_shared = self.is_shared
+        self.is_shared = was_shared or self.readers.get(tensor, 1) > 1
+        if self.is_shared:
+            dear = is_expensive(expr)
+            self.work += _DEAR if dear else 1
+            if self.work > _MOST_RECOMPUTED or (dear and self.is_pad):
+                return None
+        sizes = [axis.size for axis in self._axes(tensor, places)]
+        made = recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))
+        self.is_shared = was_shared
+        return made
 
     def _axes(self, tensor: TensorView, places: Places) -> list[IterDomain]:
         """New axes of the sizes of a tensor's windows."""

@@ -21,6 +21,7 @@ from .expand_permute import expand_permute
 from .identities import identities
 from .move_gathers import move_gathers
 from .move_windows import move_windows
+from .separate_constants import separate_constants
 from .two_pass_moments import two_pass_moments
 from .unify_extents import unify_extents
 
@@ -39,6 +40,7 @@ PIPELINE: tuple[Pass, ...] = (
     move_windows,
     move_gathers,
     common_subexpressions,
+    separate_constants,
     dead_code,
 )
 

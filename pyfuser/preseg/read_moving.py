@@ -76,7 +76,7 @@ def shaped(fusion: Fusion, made: TensorView, wanted: TensorView) -> TensorView:
     return output
 
 
-def try_move(rewriter: Rewriter, expr: Expr, move: Callable[[], Moved]) -> None:
+def try_move(rewriter: Rewriter, expr: Expr, move: Callable[[], Moved]) -> Moved:
     """Puts what `move` makes in the place of a read; keeps the read where it makes nothing."""
     fusion = rewriter.fusion
     start = len(fusion.exprs)
@@ -87,7 +87,8 @@ def try_move(rewriter: Rewriter, expr: Expr, move: Callable[[], Moved]) -> None:
     del fusion.exprs[start:]
     if made is None:
         rewriter.emit(expr)
-        return
+        return None
     for one in new:
         rewriter.emit(one)
     rewriter.replace(expr.output, made)
+    return made

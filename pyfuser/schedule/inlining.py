@@ -16,6 +16,7 @@ from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import axes_match
 from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, ParallelType
+from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -161,8 +162,14 @@ class LoopSharing:
 
 
 def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
-    """The logical axes of a tensor that a loop axis is made of."""
-    if axis.definition is None or axis in tensor.domain.logical:
+    """The logical axes of a tensor that a loop axis is made of.
+
+    For a part of a reduction that rfactor cut they are those of what it reads: its own are the
+    loops that it had then.
+    """
+    is_reduction = isinstance(tensor.expr, ReductionOp | WelfordOp)
+    known = tensor.domain.root_or_logical if is_reduction else tensor.domain.logical
+    if axis.definition is None or axis in known:
         return [axis]
     return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]
 

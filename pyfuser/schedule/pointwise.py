@@ -4,6 +4,7 @@
     1-D:   [range]         ->  [task: chunk][serial][unroll][lanes]
     2-D:   [outer][range]  ->  [task: row][serial][unroll][lanes]
     few rows:              ->  [task: row][task: chunk][serial][unroll][lanes]
+    short rows:            ->  [task: rows][row][serial][unroll][lanes]
     transposed inputs:     ->  [task: outer][task: tile][task: chunk][serial][serial][unroll][lanes]
 
 The innermost range is as many axes as are one range in memory for all inputs and outputs (the break
@@ -42,6 +43,9 @@ from .inlining import inline_most
 from .propagation import transform_like
 from .rewrite import cache_after
 
+# Vectors in a row from which on the row's own work hides the four or so divisions before it.
+_SHORT_ROW = 8
+
 
 @dataclass(frozen=True, slots=True)
 class PointwiseParameters:
@@ -50,6 +54,8 @@ class PointwiseParameters:
     chunk      elements a task takes of the innermost range; 0: a task takes the whole row
     tile       rows a task takes when inputs are transposed; 0: none are
     prefetch   bytes that reads fetch ahead
+    rows       True where a task takes the rows of the last outer axis: short ones, for each of
+               which finding its place (a division an axis) would take longer than computing it
     """
 
     lanes: int
@@ -57,6 +63,7 @@ class PointwiseParameters:
     chunk: int
     tile: int = 0
     prefetch: int = 0
+    rows: bool = False
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -90,11 +97,13 @@ def unroll_factor(fusion: Fusion) -> int:
 class _Facts:
     """What the heuristics need of a fusion beside its sizes: computed once for a fusion.
 
-    `turned` is the extent along which transposed inputs lie in memory; None when there are none.
+    `groups` are the rows without their last axis, None where they have only one; `turned` is the
+    extent along which transposed inputs lie in memory, None when there are none.
     """
 
     rows: IntExpr
     columns: IntExpr
+    groups: IntExpr | None
     turned: IntExpr | None
     bytes: int
     narrowest: int
@@ -110,10 +119,12 @@ def _facts(fusion: Fusion) -> _Facts:
         inner.insert(0, axes[-len(inner) - 1])
     outer = axes[: len(axes) - len(inner)]
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
+    groups = product(a.size for a in outer[:-1]) if len(outer) > 1 else None
     turned = transposed_inputs(reference, layouts)
     extent = None if turned is None else turned[0].size
     narrowest = min((size_in_bytes(t.dtype) for t in leaves(fusion) if t.axes), default=4)
-    return _Facts(rows, columns, extent, widest_bytes(fusion), narrowest, unroll_factor(fusion))
+    unroll = unroll_factor(fusion)
+    return _Facts(rows, columns, groups, extent, widest_bytes(fusion), narrowest, unroll)
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> PointwiseParameters:
@@ -136,7 +147,11 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Pointw
     whole_rows = rows >= 4 * machine.cores
     if rows == 1 or (not whole_rows and columns > chunk):
         return PointwiseParameters(lanes, facts.unroll, chunk, prefetch=prefetch)
-    return PointwiseParameters(lanes, facts.unroll, 0, prefetch=prefetch)
+    grouped = False
+    if facts.groups is not None and columns < _SHORT_ROW * lanes:
+        groups = evaluate(facts.groups, sizes)
+        grouped = 4 * machine.cores <= groups < rows
+    return PointwiseParameters(lanes, facts.unroll, 0, prefetch=prefetch, rows=grouped)
 
 
 def transposed_inputs(
@@ -184,13 +199,13 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
         _schedule_tiles(scheduled, reference, layouts, parameters)
         return scheduled
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(own.loop))
-    merge_range(scheduled, reference, 0, inner)
+    merge_range(scheduled, reference, 0, inner - parameters.rows)
     has_rows = inner > 0
     kinds: dict[int, ParallelType] = {}
     position = 0
     if has_rows:
         kinds[0] = ParallelType.grid_x
-        position = 1
+        position = 1 + parameters.rows
     if parameters.chunk:
         own.split(position, parameters.chunk)
         kinds[position] = ParallelType.grid_x

@@ -63,6 +63,7 @@ class Groups:
         }
         self._refused: dict[tuple[Group, Group], tuple[int, int, str]] = {}
         for order, unit in enumerate(graph.units):
+            unit.depends = unit.signature is not None
             self.of[unit] = self._single(unit, order)
         for unit in graph.units:
             group = self.of[unit]

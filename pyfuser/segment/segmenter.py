@@ -2,18 +2,17 @@
 
 The whole fusion is tried first.  Otherwise units are merged where it saves most: down-casts with
 what they round, reductions with what only they read, then producers with consumers (largest tensors
-first), then groups that read the same large tensor.  Every group found is examined anew by the
-schedulers themselves, and halved where none takes it.  Invariant: segments stand in an order they
-can run in, and together hold every live expression; an output that is an input is in none.
-Source of the order of merges: nvFuser's public source.
+first), then groups that read the same large tensor.  Of two orders of merges the cut that moves
+fewer bytes is taken.  Every group found is examined anew by the schedulers themselves, and halved
+where none takes it; `recomputation` then computes again what is cheap.  Invariant: segments stand
+in an order they can run in, and together hold every live expression; an output that is an input is
+in none.  Source of the first order of merges: nvFuser's public source.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..dtypes import size_in_bytes
-from ..ir.exprs import Expr, PointwiseOp
+from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.segmented import Segment, SegmentedFusion
 from ..ir.vals import TensorView
@@ -21,20 +20,16 @@ from ..schedule.acceptance import SizeInfo, examine, examine_exprs
 from ..schedule.registry import closest, find
 from .boundary import make_segment
 from .groups import Group, Groups
-from .units import Unit, UnitGraph, free_exprs, unit_graph
+from .parts import Cut, Part, with_free
+from .recomputation import recompute_across_cuts
+from .units import Unit, UnitGraph, unit_graph
 
 # Of the readers of one tensor this many that don't merge with each other are kept to try the next
 # ones on: one for each way to reduce up to three axes, and one that reduces none.
 _SIBLING_KINDS = 8
 
-
-@dataclass(slots=True)
-class Part:
-    """Units that one scheduler has accepted as one kernel."""
-
-    units: list[Unit]
-    scheduler: str
-    reason: str = ""
+# A kernel that is launched costs some microseconds: as much as to move about so many bytes.
+_LAUNCH_BYTES = 1 << 16
 
 
 def segment(fusion: Fusion, sizes: SizeInfo | None = None) -> SegmentedFusion:
@@ -46,16 +41,34 @@ def segment(fusion: Fusion, sizes: SizeInfo | None = None) -> SegmentedFusion:
     chosen, _ = find(examine(fusion), sizes)
     if chosen is not None:
         return _whole(fusion, chosen.name)
-    graph, free = unit_graph(fusion)
+    graph = unit_graph(fusion)
+    best = _cut(graph, sizes)
+    if len({unit.signature for unit in graph.units} - {None}) > 1:
+        best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)
+    return SegmentedFusion(fusion, [_segment_of(best, part) for part in best.parts])
+
+
+def _cost(cut: Cut) -> int:
+    """What running the parts costs, in bytes moved."""
+    return cut.bytes_moved() + _LAUNCH_BYTES * len(cut.parts)
+
+
+def _cut(graph: UnitGraph, sizes: SizeInfo, epilogues_first: bool = False) -> Cut:
+    """The parts that come of merging in one order."""
     groups = Groups(graph, sizes)
-    merge_all(groups)
+    merge_all(groups, epilogues_first)
+    return recompute_across_cuts(Cut(graph, sizes, accepted_parts(groups)))
+
+
+def accepted_parts(groups: Groups) -> list[Part]:
+    """The groups as parts that a scheduler takes, in order."""
     parts: list[Part] = []
     for group in groups.in_order():
-        found = _accepted(graph, free, sizes, group.units)
+        found = _accepted(groups.graph, groups.sizes, group.units)
         if len(found) == 1:
             found[0].reason = found[0].reason or _reason(groups, group)
         parts += found
-    return SegmentedFusion(fusion, [_segment_of(graph, free, part) for part in parts])
+    return parts
 
 
 def _whole(fusion: Fusion, scheduler: str) -> SegmentedFusion:
@@ -68,10 +81,12 @@ def _whole(fusion: Fusion, scheduler: str) -> SegmentedFusion:
     return SegmentedFusion(fusion, [make_segment(fusion, exprs, outputs, scheduler)])
 
 
-def merge_all(groups: Groups) -> None:
+def merge_all(groups: Groups, epilogues_first: bool = False) -> None:
     """Merges groups until nothing more can be merged."""
     _merge_down_casts(groups)
     _merge_reduction_producers(groups)
+    if epilogues_first:
+        _merge_epilogues(groups)
     while True:
         changed = _merge_vertically(groups)
         changed |= _merge_siblings(groups)
@@ -91,18 +106,41 @@ def _merge_down_casts(groups: Groups) -> None:
 def _merge_reduction_producers(groups: Groups) -> None:
     """Pulls into a reduction what nobody else reads: that costs nothing and saves storing it."""
     for unit in groups.graph.units:
-        if unit.signature is None:
+        if unit.signature is not None:
+            _pull_producers(groups, unit)
+
+
+def _pull_producers(groups: Groups, unit: Unit) -> None:
+    """Merges a unit's group with what only that reads, back to reductions."""
+    group = groups.of[unit]
+    waiting = list(group.producers)
+    while waiting:
+        producer = waiting.pop()
+        if producer.is_output or producer.summary.signatures or len(producer.consumers) > 1:
             continue
         group = groups.of[unit]
-        waiting = list(group.producers)
-        while waiting:
-            producer = waiting.pop()
-            if producer.is_output or producer.summary.signatures or len(producer.consumers) > 1:
-                continue
+        if producer in group.producers and groups.try_merge(producer, group):
             group = groups.of[unit]
-            if producer in group.producers and groups.try_merge(producer, group):
-                group = groups.of[unit]
-                waiting += [p for p in group.producers if p not in waiting]
+            waiting += [p for p in group.producers if p not in waiting]
+
+
+def _merge_epilogues(groups: Groups) -> None:
+    """Puts behind each reduction what is computed from it, before other reductions take that."""
+    for unit in groups.graph.units:
+        if unit.signature is None:
+            continue
+        waiting = set(groups.of[unit].consumers)
+        while waiting:
+            consumer = min(waiting, key=lambda group: group.order)
+            waiting.discard(consumer)
+            if consumer not in groups.of[unit].consumers:
+                continue
+            # What is broadcast along the reduced axes needs the tensor that has them.
+            inside = consumer.units[0]
+            if inside.signature is None:
+                _pull_producers(groups, inside)
+            if groups.try_merge(groups.of[unit], groups.of[inside]):
+                waiting |= groups.of[unit].consumers
 
 
 def _merge_vertically(groups: Groups) -> bool:
@@ -138,35 +176,23 @@ def _merge_siblings(groups: Groups) -> bool:
     return changed
 
 
-def _accepted(
-    graph: UnitGraph, free: set[Expr], sizes: SizeInfo, units: list[Unit], reason: str = ""
-) -> list[Part]:
+def _accepted(graph: UnitGraph, sizes: SizeInfo, units: list[Unit], reason: str = "") -> list[Part]:
     """The units as parts that a scheduler takes: one, or halves where none takes them all."""
     units = sorted(units, key=lambda unit: unit.position)
     outputs = _outputs(graph, units)
     chosen_units = set(units)
     stored = [t for t in outputs if not chosen_units.issuperset(graph.readers.get(t, ()))]
-    exprs = _exprs(graph, free, units)
+    exprs = with_free(graph, (unit.expr for unit in units))
     facts = examine_exprs(exprs, outputs, set(graph.fusion.aliases), stored)
     chosen, refusals = find(facts, sizes)
     if chosen is not None:
-        return [Part(units, chosen.name, reason)]
+        return [Part(graph, units, chosen.name, reason)]
     why = str(closest(facts, refusals))
     if len(units) == 1:
-        return [Part(units, "expr_eval", why)]
+        return [Part(graph, units, "expr_eval", why)]
     middle = len(units) // 2
-    first = _accepted(graph, free, sizes, units[:middle], why)
-    return first + _accepted(graph, free, sizes, units[middle:], reason)
-
-
-def _exprs(graph: UnitGraph, free: set[Expr], units: list[Unit]) -> list[Expr]:
-    """The units' expressions and the free ones they need, in the fusion's order."""
-    exprs = [unit.expr for unit in units]
-    needed = free_exprs(exprs, free)
-    if not needed:
-        return exprs
-    place = graph.places
-    return sorted([*exprs, *needed], key=place.__getitem__)
+    first = _accepted(graph, sizes, units[:middle], why)
+    return first + _accepted(graph, sizes, units[middle:], reason)
 
 
 def _outputs(graph: UnitGraph, units: list[Unit]) -> list[TensorView]:
@@ -189,7 +215,6 @@ def _reason(groups: Groups, group: Group) -> str:
     return why or "merging it with its consumer would make a cycle"
 
 
-def _segment_of(graph: UnitGraph, free: set[Expr], part: Part) -> Segment:
-    exprs = _exprs(graph, free, part.units)
-    outputs = _outputs(graph, part.units)
-    return make_segment(graph.fusion, exprs, outputs, part.scheduler, part.reason)
+def _segment_of(cut: Cut, part: Part) -> Segment:
+    fusion, outputs = cut.graph.fusion, cut.outputs(part)
+    return make_segment(fusion, part.exprs, outputs, part.scheduler, part.reason)

@@ -62,7 +62,8 @@ class Unit:
 class UnitGraph:
     """The units of a fusion in topological order, and who reads which tensor.
 
-    `places` orders all expressions; `cuts` are the barriers that a segment_set makes.
+    `free` are the expressions that aren't units; `places` orders all expressions; `cuts` are the
+    barriers that a segment_set makes.
     """
 
     fusion: Fusion
@@ -70,6 +71,7 @@ class UnitGraph:
     units: list[Unit]
     readers: dict[TensorView, list[Unit]]
     outputs: set[TensorView]
+    free: set[Expr]
     places: dict[Expr, int]
     cuts: set[int] = field(default_factory=set)
 
@@ -119,8 +121,8 @@ def free_exprs(exprs: Iterable[Expr], free: set[Expr]) -> set[Expr]:
     return needed
 
 
-def unit_graph(fusion: Fusion) -> tuple[UnitGraph, set[Expr]]:
-    """The units of a fusion, and its free expressions."""
+def unit_graph(fusion: Fusion) -> UnitGraph:
+    """The units of a fusion."""
     live = tensor_exprs(fusion.live_exprs())
     outputs = {v for v in fusion.outputs if isinstance(v, TensorView)}
     sources = {expr.source for expr in live if expr.source is not None}
@@ -141,9 +143,9 @@ def unit_graph(fusion: Fusion) -> tuple[UnitGraph, set[Expr]]:
         for producer in unit.producers:
             producer.consumers.append(unit)
     places = {expr: place for place, expr in enumerate(live)}
-    graph = UnitGraph(fusion, space, units, readers, outputs, places)
+    graph = UnitGraph(fusion, space, units, readers, outputs, free, places)
     _set_barriers(graph, free)
-    return graph, free
+    return graph
 
 
 def _unit(expr: Expr, position: int, space: IterationSpace, free: set[Expr]) -> Unit:

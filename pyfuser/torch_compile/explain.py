@@ -111,8 +111,9 @@ class Explanation:
 def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explanation:
     """How `torch.compile(model, backend="pyfuser")` cuts the model for these inputs.
 
-    The model is really run on them: with gradients where it has some, which are put back to what
-    they were.
+    The model is really run on them, its backward too where it has one; gradients stay as they were.
+    Dynamo is reset before and after: what it compiled earlier is traced again at its next call, and
+    takes its kernels from the cache.
     """
     found = Explanation()
     seen: set[int] = set()

@@ -25,6 +25,7 @@ from .foreach import flatten_foreach
 from .fusion_nodes import FusionNode, fusion_node
 from .linear import join_biases
 from .partition import Region, partition
+from .pooling import spell_out_pooling
 from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
 from .steps import Step, steps_of
@@ -78,6 +79,7 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     UnsupportedError for a graph that must run as it is.
     """
     flatten_foreach(graph_module)
+    spell_out_pooling(graph_module.graph)
     drop_copies(graph_module.graph)
     join_biases(graph_module.graph)
     move_reshapes(graph_module.graph)

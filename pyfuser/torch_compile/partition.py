@@ -7,7 +7,7 @@ leads through a library call, and so to a higher level; regions of one level nev
 
 The cost model is in two moves.  A node that only higher levels read sinks to the lowest of them
 (computing it late costs nothing and storing it would), unless that keeps more memory alive than it
-saves.  And a region has to be worth a kernel: a lone copy, constant or read is torch's.
+saves.  And a region has to be worth a kernel: a lone copy or read is torch's.
 Views inside of a region (between its nodes) are part of the kernel where the translations take
 them; where not, they end the region.  Views at its edges belong to whoever reads them.
 """

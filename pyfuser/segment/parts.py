@@ -1,0 +1,128 @@
+"""Parts: units that one scheduler has accepted as one kernel, and what a cut into parts moves.
+
+A part computes its own units and, `again`, expressions of units that stand in other parts.  A `Cut`
+knows which tensors its parts read of each other, so which have to be stored, and counts bytes: a
+tensor once for each part that reads it and once where it is written.  Invariant: parts stand in an
+order they can run in, and every unit that something needs is in exactly one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from ..dtypes import size_in_bytes
+from ..ir.exprs import Expr
+from ..ir.scalars import evaluate, product
+from ..ir.vals import TensorView
+from ..schedule.acceptance import Facts, SizeInfo, examine_exprs
+from .units import Unit, UnitGraph, free_exprs
+
+# What a size counts as that nobody has said: only tensors of different rank are then told apart.
+_UNKNOWN_SIZE = 256
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Units that one scheduler has accepted as one kernel, and what it computes again.
+
+    `exprs` are all its expressions in the fusion's order, `reads` the tensors it doesn't make.
+    """
+
+    graph: UnitGraph
+    units: list[Unit]
+    scheduler: str
+    reason: str = ""
+    again: frozenset[Expr] = frozenset()
+    exprs: list[Expr] = field(init=False)
+    reads: dict[TensorView, None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exprs = with_free(self.graph, {*(unit.expr for unit in self.units), *self.again})
+        made = {tensor for expr in self.exprs for tensor in expr.tensor_outputs}
+        read = (tensor for expr in self.exprs for tensor in expr.tensor_inputs)
+        self.reads = dict.fromkeys(tensor for tensor in read if tensor not in made)
+
+    @property
+    def moves_data(self) -> bool:
+        """True for kernels; views cost nothing, and what torch evaluates is torch's."""
+        return self.scheduler not in ("no_op", "expr_eval")
+
+    def needed_for(self, wanted: Collection[TensorView]) -> Part | None:
+        """The part with only what leads to these of its units' tensors; None when nothing does."""
+        needed = {t for unit in self.units for t in unit.outputs if t in wanted}
+        for expr in reversed(self.exprs):
+            if not needed.isdisjoint(expr.tensor_outputs):
+                needed.update(expr.tensor_inputs)
+        units = [unit for unit in self.units if not needed.isdisjoint(unit.outputs)]
+        again = {expr for expr in self.again if not needed.isdisjoint(expr.tensor_outputs)}
+        if len(units) == len(self.units) and len(again) == len(self.again):
+            return self
+        if not units:
+            return None
+        return Part(self.graph, units, self.scheduler, self.reason, frozenset(again))
+
+    def computing(self, exprs: Iterable[Expr]) -> Part:
+        """The part with more expressions that it computes again."""
+        again = self.again.union(expr for expr in exprs if expr not in self.graph.free)
+        return Part(self.graph, self.units, self.scheduler, self.reason, again)
+
+
+def with_free(graph: UnitGraph, exprs: Iterable[Expr]) -> list[Expr]:
+    """The expressions and the free ones they need, in the fusion's order."""
+    chosen = set(exprs)
+    return sorted(chosen | free_exprs(chosen, graph.free), key=graph.places.__getitem__)
+
+
+class Cut:
+    """A fusion cut into parts, with what each reads and stores."""
+
+    def __init__(self, graph: UnitGraph, sizes: SizeInfo, parts: list[Part]) -> None:
+        self.graph, self.sizes, self.parts = graph, sizes, parts
+        self.maker = {t: i for i, p in enumerate(parts) for u in p.units for t in u.outputs}
+        self.readers: dict[TensorView, list[int]] = {}
+        for number, part in enumerate(parts):
+            for tensor in part.reads:
+                self.readers.setdefault(tensor, []).append(number)
+
+    def is_stored(self, tensor: TensorView) -> bool:
+        """True for what one part computes and another, or the caller, reads."""
+        return tensor in self.readers or tensor in self.graph.outputs
+
+    def outputs(self, part: Part) -> list[TensorView]:
+        """The tensors that leave a part."""
+        made = (tensor for unit in part.units for tensor in unit.outputs)
+        return [tensor for tensor in made if self.is_stored(tensor)]
+
+    def facts(self, part: Part) -> Facts:
+        """What the schedulers look at, of one part."""
+        outputs = self.outputs(part)
+        stored = [tensor for tensor in outputs if tensor in self.readers]
+        return examine_exprs(part.exprs, outputs, set(self.graph.fusion.aliases), stored)
+
+    def bytes_of(self, tensor: TensorView) -> int:
+        """About the bytes that a kernel reads or writes of a tensor."""
+        known = {n: 1 << (bits - 1) if bits else 0 for n, bits in self.sizes.magnitudes}
+        extent = product(axis.extent for axis in tensor.axes)
+        values = {s.name: known.get(s.name, _UNKNOWN_SIZE) for s in extent.symbols}
+        try:
+            elements = int(evaluate(extent, values))
+        except ZeroDivisionError:
+            elements = 0
+        return elements * size_in_bytes(tensor.dtype)
+
+    def bytes_moved(self) -> int:
+        """About the bytes that all kernels read and write."""
+        kernels = (part for part in self.parts if part.moves_data)
+        return sum(self.bytes_of(t) for p in kernels for t in (*p.reads, *self.outputs(p)))
+
+    def without_dead_units(self) -> Cut:
+        """The cut without units, and parts, whose results nobody reads any more."""
+        wanted = set(self.graph.outputs)
+        kept: list[Part] = []
+        for part in reversed(self.parts):
+            needed = part.needed_for(wanted)
+            if needed is not None:
+                kept.append(needed)
+                wanted.update(needed.reads)
+        return Cut(self.graph, self.sizes, kept[::-1])

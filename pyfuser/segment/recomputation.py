@@ -1,0 +1,113 @@
+"""Recomputation across a cut: a part computes a cheap tensor itself instead of reading it.
+
+It stands behind the cut into parts, whose units it leaves where they are.  A tensor that one part
+stores and others read is computed again by the readers where a short chain of cheap expressions
+leads to it from what is in memory anyway, where that moves no more bytes, and where the schedulers
+take the parts that come of it; what nobody reads any more is dropped.
+
+Before:  part 1: xhat = (x - mean) * rstd; ...; stores xhat    part 2: sum(dy * xhat), reads xhat
+After:   part 1: xhat = (x - mean) * rstd; ...                 part 2: the same, reads x, mean, rstd
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..analysis.costs import recomputation_cost
+from ..ir.exprs import Expr
+from ..ir.vals import TensorView
+from ..schedule.registry import find
+from .parts import Cut, Part
+
+# The most that may be computed again in place of one read, in additions an element: some 8 cycles
+# a vector, where to read it from the last cache takes about as long and from memory several times.
+_MOST_COST = 8
+
+# A row or a column of scales that is read as well doesn't count beside a tensor of many of them.
+_ROW_SHARE = 16
+
+
+@dataclass(slots=True)
+class Chain:
+    """Expressions that make a tensor from others: what a part has to read beside its own."""
+
+    exprs: set[Expr]
+    sources: set[TensorView]
+
+
+def recompute_across_cuts(cut: Cut) -> Cut:
+    """The cut with fewer bytes between its parts."""
+    changed = True
+    while changed:
+        changed = False
+        for tensor in [t for t in cut.readers if t in cut.maker]:
+            better = _without(cut, tensor) if tensor in cut.readers else None
+            if better is not None:
+                cut, changed = better, True
+    return cut
+
+
+def _without(cut: Cut, tensor: TensorView) -> Cut | None:
+    """The cut where those readers of a tensor that gain by it compute it; None when none does."""
+    if tensor not in cut.maker or not cut.parts[cut.maker[tensor]].moves_data:
+        return None
+    chains = {
+        number: chain
+        for number in cut.readers[tensor]
+        if cut.parts[number].moves_data and (chain := _chain(cut, number, tensor)) is not None
+    }
+    size = cut.bytes_of(tensor)
+    added = {n: sum(map(cut.bytes_of, chain.sources)) - size for n, chain in chains.items()}
+    is_dropped = len(chains) == len(cut.readers[tensor]) and tensor not in cut.graph.outputs
+    if is_dropped and sum(added.values()) <= size + size // _ROW_SHARE:
+        better = _accepted(cut, chains)
+        if better is not None:
+            return better
+    gaining = {number: chain for number, chain in chains.items() if added[number] < 0}
+    return _accepted(cut, gaining) if gaining else None
+
+
+def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
+    """How a part can make a tensor that it reads; None where that is dear or impossible."""
+    part = cut.parts[number]
+    there = {t for expr in part.exprs for t in expr.tensor_outputs}
+    there |= part.reads.keys() - {tensor}
+    chain, cost, stack = Chain(set(), set()), 0, [tensor]
+    axes = cut.graph.space.axes
+    while stack:
+        wanted = stack.pop()
+        expr = wanted.expr
+        if wanted in there or expr in chain.exprs:
+            continue
+        price = None if expr is None else recomputation_cost(expr)
+        if price is not None and not axes(wanted) >= axes(tensor):
+            price = 0  # a value a row or column, not an element
+        if expr is not None and price is not None and cost + price <= _MOST_COST:
+            cost += price
+            chain.exprs.add(expr)
+            stack += expr.tensor_inputs
+        elif wanted is not tensor and (expr is None or cut.is_stored(wanted)):
+            chain.sources.add(wanted)
+        else:
+            return None
+    return chain
+
+
+def _accepted(cut: Cut, chains: dict[int, Chain]) -> Cut | None:
+    """The cut with these chains computed by these parts; None where a scheduler refuses one."""
+    parts = list(cut.parts)
+    for number, chain in chains.items():
+        parts[number] = parts[number].computing(chain.exprs)
+    tried = Cut(cut.graph, cut.sizes, parts).without_dead_units()
+    names: dict[Part, str] = {}
+    before = {part: cut.outputs(part) for part in cut.parts}
+    for part in tried.parts:
+        if before.get(part) == tried.outputs(part):
+            continue
+        chosen, _ = find(tried.facts(part), tried.sizes)
+        if chosen is None:
+            return None
+        names[part] = chosen.name
+    for part, name in names.items():
+        part.scheduler = name
+    return tried
