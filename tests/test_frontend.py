@@ -268,12 +268,20 @@ def test_packages_carry_the_interface_functions() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    for name in nvfuser_direct.__all__:
+    for name in set(nvfuser_direct.__all__) - nvfuser_direct._LATE.keys():
         assert getattr(nvfuser_direct, name) is not None
     assert str(DataType.Float) == "DataType.Float"
     assert getattr(MemoryType, "global") is MemoryType.global_
     entries = getattr(nvfuser_direct.SchedulerType, "__entries")
     assert entries["pointwise"][0] is nvfuser_direct.SchedulerType.pointwise
+
+
+def test_names_that_load_the_compiler_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pyfuser.interface", raising=False)
+    for name in nvfuser_direct._LATE:
+        assert callable(getattr(nvfuser_direct, name))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = nvfuser_direct.nothing
 
 
 # -- executing

@@ -20,7 +20,7 @@ from typing import Any
 import transformers
 from rich.console import Console
 
-from benchmarks import peak_memory, report
+from benchmarks import report
 from benchmarks.harness import machine_facts
 from benchmarks.kernels import inductor_works
 
@@ -89,7 +89,7 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
     if arguments.quick:
         return row
     for backend in [each for each in ("eager", "pyfuser") if each in ("eager", *backends)]:
-        size = attempt("peak", name, backend, **peak_memory.ENVIRONMENT)
+        size = attempt("peak", name, backend)
         if size is not None:
             row.peak_bytes[backend] = size
     for backend in [] if arguments.no_cold else backends:

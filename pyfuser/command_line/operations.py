@@ -31,7 +31,7 @@ def run(markdown: bool) -> int:
         for name, function in shape_functions().items():
             print(f"| `{name}` | {_signature(function)}: {inspect.getdoc(function)} |")
         return 0
-    console = Console()
+    console = Console(emoji=False)
     console.print(pointwise_table())
     console.print(rule_table())
     console.print(reduction_table())

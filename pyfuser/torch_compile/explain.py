@@ -124,16 +124,15 @@ def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explana
         return boxed(compiled.call)
 
     def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        reason = getattr(graph_module, "compile_subgraph_reason", None)
+        if reason is not None and reason.graph_break:
+            found.graph_breaks.append(str(reason.reason).strip().splitlines()[0])
         return compile_with(graph_module, example_inputs, BackendOptions(), compiler)
 
     torch._dynamo.reset()
     try:
-        counters = torch._dynamo.utils.counters
-        before = Counter(counters["graph_break"])
         outputs = torch.compile(model, backend=backend)(*inputs, **keywords)
         _run_backward(model, inputs, outputs)
-        breaks = Counter(counters["graph_break"]) - before
-        found.graph_breaks = [reason.strip().splitlines()[0] for reason in breaks]
     finally:
         torch._dynamo.reset()
     return found

@@ -18,6 +18,8 @@ from .views import is_view, is_view_list, tensor_of
 
 aten = torch.ops.aten
 
+_COPIES = (aten.clone.default, aten.cat.default)  # torch's own, where nothing is computed
+
 
 def join_biases(graph: Graph) -> None:
     """Makes addmm of products whose bias no kernel would add on the way."""
@@ -52,6 +54,6 @@ def _is_read_by_kernel(node: Node) -> bool:
         if is_view(user) or is_view_list(user):
             if _is_read_by_kernel(user):
                 return True
-        elif user.op == "call_function" and refusal(user) is None:
+        elif user.op == "call_function" and user.target not in _COPIES and refusal(user) is None:
             return True
     return False

@@ -148,14 +148,19 @@ def _operand(graph: Graph, node: Node, shapes: _Shapes) -> Node:
         before = _seen_before(node, shapes)
         if before is not None:
             return before
-        new = graph.call_function(aten.view.default, (node, list(shapes.result.shape)))
-        new.meta = {"val": _viewed(value, shapes.result)}
-        return new
+        return _view_node(graph, node, _viewed(value, shapes.result))
     if len(shape) <= shapes.suffix:
         return node
     kept = list(value.shape)[len(shape) - shapes.suffix :]
-    new = graph.call_function(aten.view.default, (node, kept))
-    new.meta = {"val": _strided(value, kept, list(value.stride())[len(shape) - shapes.suffix :])}
+    strides = list(value.stride())[len(shape) - shapes.suffix :]
+    return _view_node(graph, node, _strided(value, kept, strides))
+
+
+def _view_node(graph: Graph, node: Node, value: torch.Tensor) -> Node:
+    """A view of a node; its metadata says what of, arguments of nodes can't hold symbols."""
+    sizes = [size if isinstance(size, int) else -1 for size in value.shape]
+    new: Node = graph.call_function(aten.view.default, (node, sizes))
+    new.meta["val"] = value
     return new
 
 
@@ -174,12 +179,11 @@ def _replace_users(
         if back is None:
             value = tensor_of(old)
             assert value is not None
-            with graph.inserting_after(new):
-                back = graph.call_function(aten.view.default, (new, list(value.shape)))
-            back.meta = dict(old.meta)
             fresh = tensor_of(new)
             assert fresh is not None
-            back.meta["val"] = _strided(fresh, list(value.shape), list(value.stride()))
+            with graph.inserting_after(new):
+                shape, stride = list(value.shape), list(value.stride())
+                back = _view_node(graph, new, _strided(fresh, shape, stride))
         user.replace_input_with(old, back)
 
 

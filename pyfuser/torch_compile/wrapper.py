@@ -310,7 +310,8 @@ class GraphWriter:
         view, meta, name = self.traced.views[node], tensor_of(node), self.names[node]
         assert meta is not None
         dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
-        self.writer.line(f"if {name}.dtype is not {dtype}: {name} = {name}.to({dtype})")
+        other = f"{name}.dtype is not {dtype} and not {name}.is_quantized"
+        self.writer.line(f"if {other}: {name} = {name}.to({dtype})")
         if len(view.shape) < 2:
             return
         stride = self._sizes(view.stride)
