@@ -74,6 +74,9 @@ def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
         return True
     if len(chosen) >= _MOST_NODES or not _is_plain(node):
         return False
+    # The result must have its shape from one operand: a shape that several broadcast to stays.
+    if not any(_shape(operand) == shapes.old for operand in node.all_input_nodes):
+        return False
     chosen[node] = None
     for user in node.users:
         if user in chosen or _leads_to(user, shapes.new):
