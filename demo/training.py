@@ -45,7 +45,7 @@ class Runner:
     @staticmethod
     def of(model: Gpt, backend: str) -> Runner:
         """A runner of this very model; `backend` is eager or one of torch.compile's."""
-        optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, foreach=True)
+        optimiser = torch.optim.AdamW(model.parameters(), lr=5e-4, foreach=True)
         if backend == "eager":
             return Runner(backend, model, model, optimiser.step)
         step = torch.compile(optimiser.step, backend=backend)
