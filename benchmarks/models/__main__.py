@@ -52,11 +52,15 @@ def main() -> int:
             status.update("calls")
             failures = _measure_calls(results, backends)
             console.print(f"calls: {failures or 'done'}", highlight=False)
+    path = report.FOLDER / "results" / "models.json"
+    if arguments.merge and path.exists():
+        measured = {row.name: row for row in results.rows}
+        earlier = ModelResults.from_json(path.read_text(encoding="utf-8"))
+        results.rows = [measured.get(row.name, row) for row in earlier.rows]
     sections = results.sections()
     print("\n".join(sections.values()))
     whole = len(names) == len(zoo.MODELS) and not arguments.quick and not arguments.no_cold
-    if arguments.write or (whole and wanted == ["inductor", "pyfuser"]):
-        path = report.FOLDER / "results" / "models.json"
+    if arguments.write or arguments.merge or (whole and wanted == ["inductor", "pyfuser"]):
         path.write_text(results.to_json(), encoding="utf-8")
         report.write_readme(sections)
     return 1 if failures or any(row.failures for row in results.rows) else 0
@@ -69,6 +73,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="speed and errors only, few rounds")
     parser.add_argument("--no-cold", action="store_true", help="leave first steps out")
     parser.add_argument("--write", action="store_true", help="write files even for a part")
+    parser.add_argument(
+        "--merge", action="store_true", help="measure these models anew, keep the others' results"
+    )
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser.parse_args()
 
