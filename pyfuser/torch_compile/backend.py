@@ -7,7 +7,9 @@ choice of decompositions, and cuts it into forward and backward; each of them be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -72,6 +74,21 @@ def backend(
     return compile_with(graph_module, example_inputs, chosen, compile_graph)
 
 
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without the cyclic garbage collector, which would look through every graph again and again.
+
+    Measured: 0.1 to 0.2 s a model.  What dies meanwhile is collected afterwards.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 _untraced: Any = disable  # Dynamo leaves such a function and what it calls alone
 
 
@@ -84,7 +101,7 @@ def compile_with(
     """AOTAutograd with `compiler` for each of its graphs."""
 
     def compile_one(traced: GraphModule, _: Sequence[Any]) -> Call:
-        with _disable_current_modes():
+        with _disable_current_modes(), no_collection():
             if options.async_compile:
                 return compile_behind(traced)
             return compiler(traced)
@@ -101,16 +118,17 @@ def compile_with(
         flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
         return flattened
     aot: Any = aot_module_simplified
-    compiled = aot(
-        graph_module,
-        example_inputs,
-        fw_compiler=compile_one,
-        bw_compiler=compile_backward,
-        inference_compiler=compile_one,
-        partition_fn=partition_joint_graph(options.rematerialise),
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )
+    with no_collection():
+        compiled = aot(
+            graph_module,
+            example_inputs,
+            fw_compiler=compile_one,
+            bw_compiler=compile_backward,
+            inference_compiler=compile_one,
+            partition_fn=partition_joint_graph(options.rematerialise),
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )
     made: Callable[..., Any] = _untraced(compiled)
     return made
 
