@@ -8,6 +8,7 @@ that its sizes ask for, one kernel.  A segment that can't be compiled is left to
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
-from .devices.registry import BuiltKernel, Device, device
+from .devices.registry import BuiltKernel, Code, Device, device
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
@@ -52,13 +53,32 @@ def prepare(fusion: Fusion) -> Fusion:
 class Part:
     """One segment of a program, and its kernels by heuristic parameters.
 
-    A part without a kernel (None) runs through the fallback.
+    A part without a kernel (None) runs through the fallback.  `codes` are kernels that were
+    started: there as text, and on their way to machine code.
     """
 
     segment: Segment
     fusion: Fusion
     kernels: dict[object, BuiltKernel | None] = field(default_factory=dict)
+    codes: dict[object, Code] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, sizes: Mapping[str, int], target: Device) -> None:
+        """Makes the text of the kernel for these sizes and lets the device begin to compile it.
+
+        `build` takes it from there; the time between the two is the compiler's.
+        """
+        name = self.segment.scheduler
+        if name in EVALUATED:
+            return
+        with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
+            parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+            if parameters not in self.kernels and parameters not in self.codes:
+                scheduled = scheduler(name).schedule(self.fusion, parameters)
+                self.codes[parameters] = code = kernel_code(scheduled, target)
+                if (target, code.text) not in _binaries:
+                    _share_objects(target)
+                    target.compile_ahead(code)
 
     def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
         """The kernel for these sizes; compiled when the parameters are new."""
@@ -86,8 +106,10 @@ class Part:
 
     def _compile(self, name: str, parameters: Any, target: Device) -> BuiltKernel | None:
         try:
-            scheduled = scheduler(name).schedule(self.fusion, parameters)
-            return compile_kernel(scheduled, target)
+            code = self.codes.pop(parameters, None)
+            if code is None:
+                code = kernel_code(scheduler(name).schedule(self.fusion, parameters), target)
+            return target.load(code, _binary(code, target))
         except Exception as error:
             fallback.report(error, self.fusion)
             return None
@@ -95,15 +117,25 @@ class Part:
 
 def compile_kernel(scheduled: ScheduledFusion, target: Device) -> BuiltKernel:
     """Lowers, generates and builds one kernel."""
+    code = kernel_code(scheduled, target)
+    return target.load(code, _binary(code, target))
+
+
+def kernel_code(scheduled: ScheduledFusion, target: Device) -> Code:
+    """Lowers a schedule and generates the kernel's text."""
     dump("scheduled", scheduled)
     kernel = lower(scheduled, target.traits)
     dump("kernel", kernel)
     for stage, text in _wanted_texts(kernel, target):
         dump(stage, text)
-    code = target.generate(kernel)
+    code: Code = target.generate(kernel)
+    return code
+
+
+def _binary(code: Code, target: Device) -> Any:
+    """Machine code, once for equal texts."""
     _share_objects(target)
-    binary = _binaries.get_or_create((target, code.text), lambda: target.compile(code))
-    return target.load(code, binary)
+    return _binaries.get_or_create((target, code.text), lambda: target.compile(code))
 
 
 def compiled_kernel_count() -> int:

@@ -111,6 +111,14 @@ class Executor:
         scalars = {s.name: v for s, v in binding.scalars.items()}
         return Resolved(program, kernels, ShapeContext(sizes, scalars, bindings))
 
+    def start(self, inputs: Sequence[Input]) -> None:
+        """Begins with the kernels that `resolve` will want for these inputs."""
+        sizes = dict(bind(self.fusion, inputs).sizes)
+        program = self._program(inputs, sizes)
+        _add_strides(program.fusion, inputs, sizes)
+        for part in program.parts:
+            part.start(sizes, program.device)
+
     def _resolving(self) -> Plan:
         """For inputs with a pending negation or conjugation: computes those first."""
         updated = set(self.fusion.aliases.values())

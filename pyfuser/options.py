@@ -5,6 +5,7 @@ PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, s
                             llvm, asm, cuda, ptx) of everything that is compiled, to stderr
 PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser)
 PYFUSER_DISABLE_CACHE=1     no disk cache
+PYFUSER_COMPILER_PROCESS=0  no second process that compiles kernels ahead
 PYFUSER_POOL_BYTES=N        most bytes of freed memory that the CPU memory pool keeps
 """
 
@@ -38,6 +39,11 @@ def _stages(text: str) -> frozenset[str]:
         known = ", ".join(sorted(_STAGES))
         warnings.warn(f"PYFUSER_DUMP: expected some of {known}, got {name}", stacklevel=3)
     return names
+
+
+def compiler_process() -> bool:
+    """True unless a second process for LLVM is not wanted."""
+    return os.environ.get("PYFUSER_COMPILER_PROCESS", "") != "0"
 
 
 def cache_directory() -> Path | None:

@@ -68,7 +68,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise CompilationError("compile: expected a compiler in a good mood, got this test")
 
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
-    monkeypatch.setattr(compiler, "compile_kernel", fail)
+    monkeypatch.setattr(compiler, "kernel_code", fail)
     monkeypatch.setattr(fallback, "_warned", set())
     yield
 

@@ -77,11 +77,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Machine], Non
     def use(other: Machine) -> None:
         for module in (codegen, device, jit):
             monkeypatch.setattr(module, "machine", lambda: other)
-        jit._target_machine.cache_clear()
 
     yield use
     monkeypatch.undo()
-    jit._target_machine.cache_clear()
 
 
 def defined(name: str) -> tuple[FusionDefinition, list[torch.Tensor]]:

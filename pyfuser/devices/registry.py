@@ -72,6 +72,9 @@ class Device(Protocol):
     def generate(self, kernel: Kernel) -> Any:
         """The `Code` of a kernel.  UnsupportedError for what the device can't compute."""
 
+    def compile_ahead(self, code: Any) -> None:
+        """Begins with what `compile` will soon be asked for, beside the caller; or does nothing."""
+
     def compile(self, code: Any) -> Any:
         """Machine code, in this process; the caller shares it between equal texts.
         CompilationError where the text doesn't compile."""

@@ -64,14 +64,20 @@ class FusionNode:
         """The nodes that it computes for others."""
         return self.region.outputs
 
+    def start(self, values: Mapping[Size, Any]) -> None:
+        """Begins with the kernels for these sizes, if `resolve` would wait for them."""
+        inputs = self._inputs(values)
+        if self.first is None and inputs not in self.executor.resolved:
+            self.executor.start(inputs)
+
     def resolve(self, values: Mapping[Size, Any]) -> Resolved:
         """Program, kernels and bindings for the sizes of a call.
 
         Compiles what is missing for the sizes that the graph was traced with.  For others the same
         kernels do: no call of a graph with changing sizes waits for a compiler again.
         """
-        tensors = tuple(m.at(values) for m in self.metadata)
-        inputs = tensors + tuple(numbers(self.scalars, values))
+        inputs = self._inputs(values)
+        tensors = inputs[: len(self.metadata)]
         layouts = tuple(layout_of(x.shape, x.strides) for x in tensors)
         like = self.first if layouts == self.layouts else None
         key = inputs if like is None else (inputs, like.kernels)
@@ -81,6 +87,11 @@ class FusionNode:
         if self.first is None:
             self.first, self.layouts = resolved, layouts
         return resolved
+
+    def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
+        """The metadata of the tensors of a call, and its numbers."""
+        tensors = tuple(m.at(values) for m in self.metadata)
+        return tensors + tuple(numbers(self.scalars, values))
 
 
 def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) -> list[Any]:

@@ -58,8 +58,15 @@ class TracedGraph:
         return [output for output in self.outputs if isinstance(output, Node)]
 
     def resolve(self, values: Mapping[Size, Any]) -> list[Resolved]:
-        """Kernels of the fusion nodes, in the order of the steps, for the sizes of a call."""
-        return [step.fusion.resolve(values) for step in self.steps if step.fusion is not None]
+        """Kernels of the fusion nodes, in the order of the steps, for the sizes of a call.
+
+        The text of every kernel is made before the first one's machine code is waited for.
+        """
+        fusions = [step.fusion for step in self.steps if step.fusion is not None]
+        if len(fusions) > 1:
+            for fusion in fusions:
+                fusion.start(values)
+        return [fusion.resolve(values) for fusion in fusions]
 
     def left_to_torch(self, resolved: Sequence[Resolved]) -> dict[Node, str]:
         """The nodes of fusions of which a part has no kernel, and why: torch's own op is faster."""

@@ -13,7 +13,14 @@ from ...ir.scalars import IntExpr, evaluate
 from ...lower.traits import DeviceTraits
 from ..registry import Binding
 from .codegen import generate
-from .jit import CompiledModule, ObjectCache, assembly, compile_module, set_object_cache
+from .jit import (
+    CompiledModule,
+    ObjectCache,
+    assembly,
+    compile_ahead,
+    compile_module,
+    set_object_cache,
+)
 from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
@@ -117,6 +124,10 @@ class CpuDevice:
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""
         return generate(kernel)
+
+    def compile_ahead(self, code: CpuKernelCode) -> None:
+        """In another process."""
+        compile_ahead(code.text)
 
     def compile(self, code: CpuKernelCode) -> Binary:
         """Machine code in memory."""

@@ -40,6 +40,8 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from ...errors import CompilationError, InternalError, expected
+from . import compiler_process, emission
+from .emission import Processor, Request
 from .machine import machine
 
 DEFAULT_PASSES = ("sroa", "simplify_cfg")
@@ -49,11 +51,15 @@ _lock = threading.RLock()
 _external_symbols: dict[str, int] = {}
 _object_cache: ObjectCache | None = None
 _library_numbers = itertools.count()
+# Object files that are being made in another process, by the keys of `compile_module`.
+_ahead: dict[str, compiler_process.Answer] = {}
+_MOST_AHEAD = 1024
 
 # A thread that is in LLVM while another one forks would leave the child's lock locked for ever.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
+os.register_at_fork(after_in_child=_ahead.clear)  # the answers come to the parent
 
 
 class ObjectCache(Protocol):
@@ -101,21 +107,40 @@ def compile_module(
     """Compile a module's text for this processor and link it into this process.
 
     `passes` are llvmlite's names of new-pass-manager passes, without `add_` and `_pass`.
-    Raises CompilationError with LLVM's message.  One thread compiles at a time.
+    Raises CompilationError with LLVM's message.  One thread compiles at a time; what was begun by
+    `compile_ahead` is only waited for.
     """
     cache = _object_cache
-    key = "\n".join((versions(), *_host_key(), str(codegen_level), *passes, llvm_ir))
+    request = _request(llvm_ir, passes, codegen_level)
+    key = _key(request)
     object_code = None if cache is None else cache.load(key)
     if object_code is not None:
         # An object that doesn't link (another build of LLVM under the same version) is made again.
         with contextlib.suppress(CompilationError):
             return load_object(object_code)
-    with _lock, contextlib.closing(_optimised(llvm_ir, passes, codegen_level)) as module:
-        _check_external_symbols(module)
-        object_code = bytes(_target_machine(codegen_level).emit_object(module))
+    answer = _ahead.pop(key, None)
+    object_code = None if answer is None else compiler_process.result(answer)
+    if object_code is None:
+        with _lock, contextlib.closing(_optimised(llvm_ir, passes, codegen_level)) as module:
+            _check_external_symbols(module)
+            object_code = bytes(_target_machine(codegen_level).emit_object(module))
     if cache is not None:
         cache.store(key, object_code)
     return load_object(object_code)
+
+
+def compile_ahead(llvm_ir: str) -> None:
+    """Has another process begin with what `compile_module` will be asked for, if that can be."""
+    request = _request(llvm_ir, DEFAULT_PASSES, DEFAULT_CODEGEN_LEVEL)
+    key = _key(request)
+    cache = _object_cache
+    if key in _ahead or (cache is not None and cache.load(key) is not None):
+        return
+    answer = compiler_process.submit(request)
+    if answer is not None:
+        _ahead[key] = answer
+        while len(_ahead) > _MOST_AHEAD:  # nobody came for these
+            _ahead.pop(next(iter(_ahead)), None)
 
 
 def set_object_cache(cache: ObjectCache | None) -> None:
@@ -173,47 +198,28 @@ def versions() -> str:
     return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
 
 
-def _host_key() -> tuple[str, str, str]:
-    """The processor that objects are made for."""
-    return machine().architecture, machine().cpu_name, machine().features
+def _request(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> Request:
+    """A text to compile for this processor."""
+    host = machine()
+    return Request(llvm_ir, tuple(passes), codegen_level, Processor(host.cpu_name, host.features))
+
+
+def _key(request: Request) -> str:
+    """Everything that decides what object comes out."""
+    level, parts = str(request.codegen_level), (machine().architecture, *request.processor)
+    return "\n".join((versions(), *parts, level, *request.passes, request.llvm_ir))
 
 
 def _optimised(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> llvm.ModuleRef:
-    """Parse, verify, run the passes; each module in an LLVM context of its own.
-
-    The caller closes the module: left to the garbage collector (an error's traceback can hold it in
-    a cycle), it may be freed after its context, which crashes.
-    """
-    module = None
+    """The module after the passes; the caller closes it.  CompilationError with LLVM's message."""
     try:
-        module = llvm.parse_assembly(llvm_ir, llvm.create_context())
-        module.triple = _target().triple
-        module.data_layout = _data_layout()
-        module.verify()
+        return emission.optimised(_request(llvm_ir, passes, codegen_level))
+    except emission.UnknownPassError as error:
+        what = "a pass that llvmlite has"
+        raise InternalError(expected("compile_module", what, error)) from None
     except RuntimeError as error:
-        if module is not None:
-            module.close()
         message = expected("compile_module", "valid LLVM IR", str(error).strip())
         raise CompilationError(message) from None
-    try:
-        _run_passes(module, passes, codegen_level)
-    except BaseException:
-        module.close()
-        raise
-    return module
-
-
-def _run_passes(module: llvm.ModuleRef, passes: Sequence[str], codegen_level: int) -> None:
-    """The passes, by llvmlite's names, in order."""
-    if passes:
-        manager = llvm.create_new_module_pass_manager()
-        for name in passes:
-            add_pass = getattr(manager, f"add_{name}_pass", None)
-            if add_pass is None:
-                raise InternalError(expected("compile_module", "a pass that llvmlite has", name))
-            add_pass()
-        options = llvm.create_pipeline_tuning_options(0)
-        manager.run(module, llvm.create_pass_builder(_target_machine(codegen_level), options))
 
 
 def _check_external_symbols(module: llvm.ModuleRef) -> None:
@@ -232,43 +238,18 @@ def _check_external_symbols(module: llvm.ModuleRef) -> None:
         raise CompilationError(expected("link", "functions of libc, libm or add_symbol", names))
 
 
-@functools.cache
-def _target() -> llvm.Target:
-    """LLVM's target for this process."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_process_triple())
-
-
-@functools.cache
-def _data_layout() -> str:
-    """Sizes and alignments of LLVM's types on this processor."""
-    return str(_target_machine(DEFAULT_CODEGEN_LEVEL).target_data)
-
-
-@functools.cache
 def _target_machine(codegen_level: int) -> llvm.TargetMachine:
-    """A code generator for this processor, position-independent, small code model."""
-    return _new_target_machine(codegen_level)
-
-
-def _new_target_machine(codegen_level: int) -> llvm.TargetMachine:
+    """A code generator for this processor."""
     host = machine()
-    return _target().create_target_machine(
-        cpu=host.cpu_name,
-        features=host.features,
-        opt=codegen_level,
-        reloc="pic",
-        codemodel="small",
-        jit=True,
-    )
+    return emission.target_machine(Processor(host.cpu_name, host.features), codegen_level)
 
 
 @functools.cache
 def _jit() -> llvm.LLJIT:
     """The process's one linker; it owns the memory of every module."""
+    host = machine()
     return llvm.create_lljit_compiler(
-        _new_target_machine(DEFAULT_CODEGEN_LEVEL),
+        emission.new_target_machine(Processor(host.cpu_name, host.features), DEFAULT_CODEGEN_LEVEL),
         use_jit_link=True,
         suppress_errors=True,  # every error is raised as well: nothing goes to stderr
     )
