@@ -17,8 +17,10 @@ from .compiler import compiled_kernel_count
 from .devices.registry import device
 from .errors import InputError, UnsupportedError, expected
 from .executor import Executor
+from .ir.domains import history
 from .ir.fusion import Fusion
 from .ir.schedule import ScheduledFusion
+from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import bind
 
 _registered: dict[str, int] = {}
@@ -55,9 +57,35 @@ class ManualKernel:
 
 
 def structure_key(fusion: Fusion) -> str:
-    """Text that two fusions share exactly when they compute the same thing."""
-    equal = "".join(f"{a} == {b}\n" for a, b in fusion.equal_extents)
-    return f"{fusion}{equal}"
+    """Text that two fusions share exactly when they compute the same thing.
+
+    The definition as people read it, and what it leaves out: how tensors lie in memory, where
+    reshaped axes come from, dtypes of constants, which outputs are written over inputs.
+    """
+    values = list(fusion.inputs)
+    for expr in fusion.exprs:
+        values += [*expr.inputs, *expr.outputs]
+    parts = [str(fusion)]
+    parts += [f"{a} == {b}" for a, b in fusion.equal_extents]
+    parts += [_hidden_facts(value) for value in dict.fromkeys(values)]
+    parts += [f"{output.name} over {target.name}" for output, target in fusion.aliases.items()]
+    parts += [
+        f"{position} hidden"
+        for position, output in enumerate(fusion.outputs)
+        if output in fusion.hidden_outputs
+    ]
+    return "\n".join(parts)
+
+
+def _hidden_facts(value: Val) -> str:
+    """What identifies a value and isn't printed with it."""
+    if not isinstance(value, TensorView):
+        constant = value.constant if isinstance(value, Scalar) else None
+        return f"{value} {value.dtype} {constant!r}"
+    domain = value.domain
+    transforms = [str(e) for e in history(domain.logical, domain.root_or_logical)]
+    memory = f"{domain.allocated} {domain.contiguity} {value.is_cpu_scalar}"
+    return f"T{value.name} {domain.root_or_logical} {transforms} {domain.logical} {memory}"
 
 
 def register_fusion(fusion: Fusion) -> int:

@@ -176,6 +176,35 @@ def test_registered_fusions_are_shared_by_structure() -> None:
     assert stack[0] == "below" and torch.equal(stack[1], x * 7 + 1)
 
 
+def _doubled(
+    order: list[int] | None = None,
+    contiguity: bool = True,
+    constant: float | int = 2.0,
+    shape: list[int] | None = None,
+) -> int:
+    """The key of x * 2 with some fact that isn't printed."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=[contiguity] * 2, dtype=DataType.Float)
+        y = fd.ops.mul(x, fd.define_scalar(constant))
+        y = fd.ops.stride_order(y, order) if order else fd.ops.set(y)
+        fd.add_output(fd.ops.reshape(y, shape) if shape else y)
+    return register_fusion(fd.fusion.definition)
+
+
+def test_registered_fusions_differ_in_what_is_not_printed() -> None:
+    """They would share kernels, and one of them would read or write the other's places."""
+    keys = [
+        _doubled(),
+        _doubled(order=[0, 1]),
+        _doubled(contiguity=False),
+        _doubled(constant=2),
+        _doubled(shape=[6, 4]),
+        _doubled(shape=[4, 6]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert _doubled(order=[0, 1]) == keys[1]
+
+
 def test_fusing_can_be_switched_off() -> None:
     assert can_fuse_on("cpu") and not can_fuse_on("no_such_device")
     override_can_fuse_on("cpu", False)

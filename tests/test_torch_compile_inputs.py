@@ -8,13 +8,14 @@ eager leaves them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.compiled import BACKEND, assert_as_close_as_eager
 from tests.compiled import fresh as fresh
@@ -388,3 +389,27 @@ def test_nan_and_infinity_stay() -> None:
         return x * 2, x.relu(), x.exp(), x.amax(), x.sum(), x.isnan(), x / x, x.clamp(-1, 1)
 
     check(function, lambda: [torch.tensor(values)])
+
+
+def test_equal_operations_on_other_strides_are_other_fusions() -> None:
+    """One after the other: what differs is only in which order the results lie in memory."""
+    x = torch.randn(5, 6, 8).transpose(0, 1).view(3, 2, 5, 8)
+    for dims in itertools.permutations(range(4)):
+
+        def function(x: Tensor, dims: tuple[int, ...] = dims) -> Tensor:
+            return x.permute(dims) * 0.59
+
+        actual = torch.compile(function, backend=BACKEND)(x)
+        expected = function(x)
+        assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+        torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_of_permuted_projections(dropout: float) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout)
+    x = torch.randn(5, 3, 16)
+    torch.manual_seed(1)
+    expected = layer(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(torch.compile(layer, backend=BACKEND)(x), expected)

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from benchmarks import peak_memory
@@ -140,6 +141,30 @@ def test_dropout_gives_eager_s_numbers(rate: float, training: bool) -> None:
     for got, expected in zip(seeded(compiled, x), seeded(function, x), strict=True):
         torch.testing.assert_close(got, expected)
         assert torch.equal(got == 0, expected == 0)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_dropout_is_drawn_again_as_it_was(reentrant: bool) -> None:
+    layer = nn.Linear(24, 24)
+
+    def inner(x: Tensor) -> Tensor:
+        return F.dropout(torch.relu(layer(x)), 0.5)
+
+    def function(x: Tensor) -> Tensor:
+        y = torch.utils.checkpoint.checkpoint(inner, x * 2.0, use_reentrant=reentrant)
+        assert isinstance(y, Tensor)
+        return (y * y).sum()
+
+    results = []
+    for call in (function, torch.compile(function, backend=BACKEND)):
+        torch.manual_seed(3)
+        x = torch.linspace(-1, 1, 40 * 24).view(40, 24).requires_grad_()
+        layer.zero_grad()
+        call(x).backward()  # type: ignore[no-untyped-call]
+        assert x.grad is not None and layer.weight.grad is not None
+        results.append((x.grad, layer.weight.grad))
+    for eager, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, eager)
 
 
 def test_random_numbers_are_eager_s() -> None:

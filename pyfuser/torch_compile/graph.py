@@ -26,6 +26,7 @@ from .fusion_nodes import FusionNode, fusion_node
 from .linear import join_biases
 from .partition import Region, partition
 from .pooling import spell_out_pooling
+from .random_state import complete_metadata
 from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
 from .steps import Step, steps_of
@@ -85,6 +86,7 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
 
     UnsupportedError for a graph that must run as it is.
     """
+    complete_metadata(graph_module.graph)
     flatten_foreach(graph_module)
     spell_out_pooling(graph_module.graph)
     drop_copies(graph_module.graph)

@@ -301,7 +301,7 @@ class GraphWriter:
                 self._own(user)
                 if tensor_of(user) is not None:
                     self._check_metadata(user)
-        if not isinstance(node.meta.get("val"), torch.Tensor):
+        if isinstance(node.meta.get("val"), (list, tuple)):
             self.writer.line(f"del {self.names[node]}")
             self.owned.pop(node, None)
 
