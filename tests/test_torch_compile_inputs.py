@@ -413,3 +413,19 @@ def test_attention_of_permuted_projections(dropout: float) -> None:
     expected = layer(x)
     torch.manual_seed(1)
     torch.testing.assert_close(torch.compile(layer, backend=BACKEND)(x), expected)
+
+
+def test_a_negation_that_is_still_to_be_done() -> None:
+    """Such a tensor's memory holds other numbers than the tensor."""
+    z = torch.randn(7, dtype=torch.complex64)
+
+    def inside(z: Tensor) -> Tensor:
+        return z.conj().imag[1:] * 2 + 1
+
+    def outside(x: Tensor) -> Tensor:
+        return x * 2 + 1
+
+    assert z.conj().imag.is_neg()
+    for function, argument in ((inside, z), (outside, z.conj().imag)):
+        actual = torch.compile(function, backend=BACKEND)(argument)
+        assert torch.equal(actual, function(argument))

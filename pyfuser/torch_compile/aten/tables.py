@@ -88,6 +88,8 @@ def _metadata_refusal(node: Node) -> str | None:
             return f"the dtype {tensor.dtype}"
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return f"the layout {tensor.layout}"
+        if tensor.is_neg() or tensor.is_conj():
+            return "a negation or conjugation that is still to be done"
         if tensor.device != device:
             return f"tensors on {device} and {tensor.device}"
     return None if device.type in DEVICES else f"tensors on {device}"
