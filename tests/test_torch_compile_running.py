@@ -359,3 +359,30 @@ def test_a_call_needs_about_the_memory_of_eager_at_most(name: str) -> None:
     # A quarter for blocks that the pool keeps for the next call, in sizes that this one can't reuse
     # (attention has 1.15x), and a MiB for what isn't the tensors': code that runs first, stacks.
     assert peaks[BACKEND] <= 1.25 * peaks["eager"] + (1 << 20)
+
+
+def test_assertions_are_checked() -> None:
+    """They have no result, so nothing seems to need them."""
+
+    def function(x: Tensor) -> Tensor:
+        torch.ops.aten._assert_async.msg(x.sum() > 0, "a negative sum")
+        return x * 2
+
+    compiled = torch.compile(function, backend=BACKEND)
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="a negative sum"):
+        compiled(-torch.ones(3))
+
+
+def test_dropout_of_an_expanded_input() -> None:
+    """Eager's mask is an empty_like of the input, and is drawn in the order of its memory."""
+
+    def function(x: Tensor) -> Tensor:
+        return F.dropout(x[:, None, :1].expand(5, 3, 4, 8), 0.3)
+
+    x = torch.randn(5, 4, 8)
+    torch.manual_seed(0)
+    expected = function(x)
+    torch.manual_seed(0)
+    actual = torch.compile(function, backend=BACKEND)(x)
+    assert torch.equal(actual, expected) and actual.stride() == expected.stride()

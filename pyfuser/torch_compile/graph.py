@@ -29,7 +29,7 @@ from .pooling import spell_out_pooling
 from .random_state import complete_metadata
 from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
-from .steps import Step, steps_of
+from .steps import Step, has_effects, steps_of
 from .views import Views, tensor_of
 
 
@@ -152,10 +152,7 @@ def _node_of(region: Region, sizes: GraphSizes) -> FusionNode:
 def _drop_dead_nodes(graph: Graph) -> None:
     """Takes out what nobody reads: the passes leave it behind, and it would keep others apart."""
     for node in reversed(list(graph.nodes)):
-        target = node.target
-        if node.users or not isinstance(target, torch._ops.OpOverload):
-            continue
-        if not target._schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags:
+        if node.op == "call_function" and not node.users and not has_effects(node):
             graph.erase_node(node)
 
 

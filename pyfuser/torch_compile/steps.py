@@ -95,19 +95,25 @@ def _wait_for_producers(steps: Sequence[Step]) -> None:
 def _keep_effects_in_order(steps: Sequence[Step]) -> None:
     previous = None
     for i in sorted(range(len(steps)), key=lambda i: steps[i].place):
-        if steps[i].fusion is None and _has_effects(steps[i].node):
+        if steps[i].fusion is None and _is_ordered(steps[i].node):
             if previous is not None:
                 steps[i].waits_for.add(previous)
             previous = i
 
 
-def _has_effects(node: Node) -> bool:
+def _is_ordered(node: Node) -> bool:
+    """True for what stays in the order in which it was traced."""
+    return has_effects(node) and node.target is not aten.copy_.default
+
+
+def has_effects(node: Node) -> bool:
+    """True for what runs even where nobody reads it: writes, random draws, assertions."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return True
     if torch.Tag.nondeterministic_seeded in target.tags:
         return True
-    return target._schema.is_mutable and target is not aten.copy_.default
+    return target._schema.is_mutable or not target._schema.returns or node.is_impure()
 
 
 def _ordered(steps: Sequence[Step]) -> list[Step]:

@@ -55,8 +55,8 @@ def keep_scale(dtype: torch.dtype, keep: float) -> float:
 
 
 def _random_mask(x: torch.Tensor, keep: float) -> torch.Tensor:
-    """Bernoulli draws in the order in which x lies in memory, which is the order of eager's."""
-    strides = x.stride()
+    """Bernoulli draws in the order in which eager's mask, an empty_like of x, lies in memory."""
+    strides = torch.empty_like(x, device="meta").stride()
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
     back = [order.index(dim) for dim in range(x.dim())]
     empty = torch.empty([x.shape[dim] for dim in order], dtype=torch.bool, device=x.device)
