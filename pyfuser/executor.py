@@ -160,13 +160,18 @@ class Executor:
 
 
 def _coarse_sizes(sizes: Mapping[str, int], machine: Any) -> SizeInfo:
-    """Sizes as far as segmentation looks at them: 0, 1, fewer than cores, usual, and huge ones."""
-    usual, huge = 1 << 10, 1 << 18
-    coarse = {
-        name: size if size < machine.cores else usual if size < huge else 1 << size.bit_length() - 1
-        for name, size in sizes.items()
-    }
-    return SizeInfo.of(coarse, machine.cores, machine.l2_bytes)
+    """Sizes as far as segmentation looks at them: below cores, short, usual, and huge ones."""
+    short, usual, huge = 1 << 5, 1 << 10, 1 << 18
+
+    def coarse(size: int) -> int:
+        if size < machine.cores:
+            return size
+        if size < huge:
+            return short if size <= short else usual
+        return 1 << size.bit_length() - 1
+
+    known = {name: coarse(size) for name, size in sizes.items()}
+    return SizeInfo.of(known, machine.cores, machine.l2_bytes)
 
 
 def _check_launch(

@@ -62,6 +62,20 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     require_close(got, flat(function(x)), dtype)
 
 
+@pytest.mark.parametrize("bounds", [(0, None, 2), (1, None, 3), (2, -1, 2), (0, 1, 2)], ids=str)
+def test_gradients_of_slices_with_steps(bounds: tuple[int, int | None, int]) -> None:
+    """The gradient of a slice puts it back between zeros: two of them are one region."""
+
+    def neighbours(x: torch.Tensor) -> torch.Tensor:
+        return x[:, slice(*bounds)].exp() + x[:, : x[:, slice(*bounds)].shape[1]]
+
+    function = gradients(neighbours)
+    x = tensor_maker(torch.float32)(4, 9)
+    region = translated(function, x)
+    got = evaluate(region.fusion, called_with(region, [x]))
+    require_close(got, flat(function(x)), torch.float32)
+
+
 NORMS: dict[str, tuple[Callable[..., torch.Tensor], Any]] = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (6,), w, b), ((4, 6), (6,), (6,))),
     "batch_norm": (

@@ -19,8 +19,10 @@ from pyfuser.dtypes import from_torch
 from pyfuser.errors import DefinitionError, PyfuserError, UnsupportedError
 from pyfuser.ir.exprs import GatherOp, WindowOp
 from pyfuser.ir.text import definition_key
+from pyfuser.ir.vals import TensorView
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run as simplified
+from pyfuser.schedule.common import Layouts
 from pyfuser.segment.segmenter import segment
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -195,6 +197,60 @@ def test_slice_scatter() -> None:
     want = torch.slice_scatter(x.exp(), y, 1, 5, 17)
     fd = check(lambda o, x, y: o.slice_scatter(o.exp(x), y, 1, 5, 17), [x, y], want)
     assert kernels(fd) == ["pointwise"]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    "bounds", [(0, 33, 2), (1, 33, 2), (1, 33, 3), (2, 32, 5), (4, 5, 4), (0, 1, 2)], ids=str
+)
+def test_slice_scatter_in_steps(bounds: tuple[int, int, int], dim: int) -> None:
+    shape = [33, 33]
+    shape[dim] = len(range(*bounds))
+    x, y = values((33, 33), torch.float32), values(shape, torch.float32)
+    want = torch.slice_scatter(x.exp(), -y, dim, *bounds)
+    fd = check(lambda o, x, y: o.slice_scatter(o.exp(x), o.neg(y), dim, *bounds), [x, y], want)
+    assert kernels(fd) == ["pointwise"]
+
+
+def test_a_tensor_spread_around_another() -> None:
+    """The elements of two tensors in turn, as the levels of a scan are put together."""
+
+    def define(o: Any, x: Any, y: Any) -> Any:
+        zeros = o.full([6, 10], 0.0, dtype=DataType.Float)
+        return o.slice_scatter(o.slice_scatter(zeros, x, 1, 0, 10, 2), o.exp(y), 1, 1, 10, 2)
+
+    x, y = values((6, 5), torch.float32), values((6, 5), torch.float32)
+    fd = check(define, [x, y], torch.stack([x, y.exp()], 2).flatten(1))
+    assert kernels(fd) == ["pointwise"]
+
+
+def test_windows_of_what_is_spread() -> None:
+    x, y = values((5, 40), torch.float32), values((5, 20), torch.float32)
+    spread = torch.slice_scatter(x, y, 1, 1, 40, 2)
+
+    def define(o: Any, x: Any, y: Any) -> Any:
+        return o.slice_scatter(x, y, 1, 1, 40, 2)
+
+    def sliced(o: Any, x: Any, y: Any) -> Any:
+        return o.neg(o.slice(define(o, x, y), [0, 3], [5, 38], [1, 3]))
+
+    check(sliced, [x, y], -spread[:, 3:38:3])
+    check(lambda o, x, y: o.pad(define(o, x, y), [2, -1]), [x, y], functional.pad(spread, [2, -1]))
+    # A slice that is spread is a window on what was sliced: every second element is read.
+    fd = check(
+        lambda o, x, y: o.slice_scatter(x, o.slice(y, [0, 1], [5, 20], [1, 2]), 1, 2, 40, 4),
+        [x, y],
+        torch.slice_scatter(x, y[:, 1:20:2], 1, 2, 40, 4),
+    )
+    assert kernels(fd) == ["pointwise"]
+    # What is padded before has to be in memory.
+    padded = torch.slice_scatter(x, functional.pad(y[:, :18], [1, 1]), 1, 1, 40, 2)
+
+    def around(o: Any, x: Any, y: Any) -> Any:
+        inner = o.pad(o.slice(y, [0, 0], [5, 18]), [1, 1])
+        return o.slice_scatter(x, inner, 1, 1, 40, 2)
+
+    check(around, [x, y], padded)
 
 
 # -- gathers
@@ -408,6 +464,43 @@ def test_what_is_reduced_or_dear_is_stored_and_then_read() -> None:
     assert kernels(check(both, [x], want)) == ["pointwise", "pointwise"]
     flat = check(lambda o, x: o.slice(o.reshape(x, [-1]), [5], [600]), [x], x.reshape(-1)[5:600])
     assert kernels(flat) == ["no_op", "pointwise"]
+
+
+def test_a_window_behind_a_permute_reads_what_is_permuted() -> None:
+    """The view isn't stored beside the tensor: each tensor that a kernel stores is an output."""
+
+    def define(o: Any, x: Any) -> Any:
+        y = o.exp(x)
+        turned = o.permute(y, [1, 0, 2])
+        return [y, o.mul(o.slice(turned, [0, 0, 0], [9, 4, 5], [2, 1, 1]), turned_rows(o, turned))]
+
+    def turned_rows(o: Any, turned: Any) -> Any:
+        return o.slice(turned, [1, 0, 0], [10, 4, 5], [2, 1, 1])
+
+    x = values((4, 10, 5), torch.float32)
+    turned = x.exp().permute(1, 0, 2)
+    fd = check(define, [x], [x.exp(), turned[0:9:2] * turned[1:10:2]])
+    graph = simplified(fd.fusion.definition)
+    stored = [t for part in segment(graph).segments for t in part.outputs]
+    assert set(stored) <= set(graph.outputs)
+    # A pad of it is filled around as before.
+    padded = functional.pad(turned, [0, 0, 0, 0, 2, 1], value=1.5)
+    fd = check(
+        lambda o, x: [y := o.exp(x), o.pad(o.permute(y, [1, 0, 2]), [0, 0, 0, 0, 2, 1], 1.5)],
+        [x],
+        [x.exp(), padded],
+    )
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_axis_read_in_steps_is_no_range_with_the_next(step: int) -> None:
+    x = values((16, 8), torch.float32)
+    define = lambda o, x: o.slice(x, [2, 0], [14, o.size(x, 1)], [step, 1])  # noqa: E731
+    fd = check(define, [x], x[2:14:step])
+    graph = simplified(fd.fusion.definition)
+    (output,) = graph.outputs
+    assert isinstance(output, TensorView)
+    assert Layouts(graph).merges(*output.axes) is (step == 1)
 
 
 def test_several_reads_of_one_input() -> None:

@@ -38,6 +38,7 @@ class Chain:
         """Adds a value made of earlier ones."""
         x, want = self.random.choice(self.pool)
         kinds = [self.slice, self.pad, self.cat, self.pointwise, self.permute, self.pick, self.sum]
+        kinds.append(self.spread)
         made, result = self.random.choice(kinds)(x, want)
         if 0 < result.numel() < 4000:
             self.pool.append((made, result))
@@ -56,6 +57,16 @@ class Chain:
             widths = [abs(w) for w in widths]
         value = self.random.choice([0.0, 1.5])
         return self.ops.pad(x, widths, value), functional.pad(want, widths, value=value)
+
+    def spread(self, x: Any, want: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        dim, step = self.random.randrange(want.ndim), self.random.choice([1, 2, 3])
+        start = self.random.randint(0, 3)
+        shape = list(want.shape)
+        shape[dim] = start + step * (shape[dim] - 1) + 1 + self.random.randint(0, step - 1)
+        base, tensor = self.input(torch.randn(shape))
+        stop = shape[dim]
+        made = self.ops.slice_scatter(base, x, dim, start, stop, step)
+        return made, torch.slice_scatter(tensor, want, dim, start, stop, step)
 
     def cat(self, x: Any, want: torch.Tensor) -> tuple[Any, torch.Tensor]:
         dim = self.random.randrange(want.ndim)

@@ -581,3 +581,77 @@ def test_segments_print_their_scheduler_and_reason() -> None:
     text = str(segment(fusion))
     assert text.startswith("segment pointwise (T0) -> (T2) {\n  // segment_set\n")
     assert "segment pointwise (T2) -> (T3) {" in text
+
+
+# -- dear operations on fewer axes
+
+
+def _sizes(fusion: Fusion, rows: int, columns: int) -> SizeInfo:
+    """Sizes of the axes of an input [rows, columns], which comes last."""
+    *_, (row, column) = (t.axes for t in fusion.input_tensors)
+    return SizeInfo.of({str(row.size): rows, str(column.size): columns}, workers=2)
+
+
+def _dear_rows(fusion: Fusion) -> None:
+    x = tensor(fusion, 1)
+    y = tensor_of(fusion, [x.axes[0].size, fusion.new_extent()])
+    scales = builders.broadcast(fusion, builders.exp(fusion, x), [False, True])
+    fusion.add_output(builders.exp(fusion, builders.mul(fusion, y, scales)))
+
+
+def _dear_columns(fusion: Fusion) -> None:
+    x = tensor(fusion, 1)
+    y = tensor_of(fusion, [fusion.new_extent(), x.axes[0].size])
+    scales = builders.broadcast(fusion, builders.exp(fusion, x), [True, False])
+    fusion.add_output(builders.mul(fusion, y, scales))
+
+
+def _log_softmax(fusion: Fusion) -> None:
+    x = tensor(fusion, 2)
+    shifted = builders.sub(fusion, x, builders.max(fusion, x, [1], True))
+    total = builders.sum(fusion, builders.exp(fusion, shifted), [1], True)
+    fusion.add_output(builders.sub(fusion, shifted, builders.log(fusion, total)))
+
+
+def _dear_epilogue(fusion: Fusion) -> None:
+    x = tensor(fusion, 2)
+    fusion.add_output(builders.exp(fusion, builders.sum(fusion, x, [1])))
+
+
+@pytest.mark.parametrize(
+    ("build", "rows", "columns", "kernels"),
+    [
+        (_dear_rows, 1 << 15, 16, 2),  # a row takes as long as its scale
+        (_dear_rows, 1 << 15, 1 << 10, 1),  # a row is long
+        (_dear_rows, 64, 16, 1),  # there is little to do
+        (_dear_columns, 1 << 10, 1 << 10, 2),  # every row would compute the scales again
+        (_dear_columns, 8, 16, 1),
+        (_dear_epilogue, 1 << 15, 16, 2),
+        (_dear_epilogue, 1 << 15, 1 << 10, 1),
+        (_log_softmax, 1 << 15, 16, 1),  # apart, everything would be read twice
+    ],
+)
+def test_dear_operations_on_fewer_axes(build: Build, rows: int, columns: int, kernels: int) -> None:
+    fusion = made_by(build)
+    segmented = segment(fusion, _sizes(fusion, rows, columns))
+    assert len(segmented.segments) == kernels
+    shapes = {1: (7,), 2: (7, 7)}
+    check(segmented, float_inputs(fusion, *(shapes[t.ndim] for t in fusion.input_tensors)))
+    assert len(segment(fusion).segments) == 1  # without sizes only structure decides
+
+
+def test_what_segments_store_lies_as_what_is_beside_it() -> None:
+    """Sums over both outer axes read an exponential, which lies as the input it was made from."""
+
+    def build(fusion: Fusion) -> None:
+        y = builders.exp(fusion, builders.permute(fusion, tensor(fusion, 3), [1, 0, 2]))
+        for dim in (0, 1):
+            fusion.add_output(builders.sum(fusion, y, [dim]))
+
+    fusion = made_by(build)
+    segmented = segment(fusion)
+    (stored,) = {t for part in segmented.segments for t in part.outputs} - set(fusion.outputs)
+    assert isinstance(stored, TensorView)
+    a, b, c = stored.axes
+    assert stored.domain.allocation == [b, a, c]
+    check(segmented, float_inputs(fusion, (5, 4, 6)))

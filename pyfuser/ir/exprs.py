@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .scalars import IntExpr
+from .scalars import ONE, IntExpr
 from .vals import TensorView, Val
 
 
@@ -201,16 +201,20 @@ class IotaOp(Expr):
 class Window:
     """Where one axis of a WindowOp reads: out[i] = source[offset + step * i], left <= i < stop.
 
-    The four may be negative; `left` is 0 and `stop` the output's extent where nothing is filled.
+    With `every` (a number) other than 1 the source is spread, and the fill is between its elements
+    too: out[left + every * k] = source[offset + step * k].  The first four may be negative; `left`
+    is 0 and `stop` the output's extent where nothing is filled.
     """
 
     left: IntExpr
     stop: IntExpr
     offset: IntExpr
     step: IntExpr
+    every: IntExpr = ONE
 
     def __str__(self) -> str:
-        return f"[{self.left}, {self.stop}) from {self.offset} by {self.step}"
+        spread = "" if self.every is ONE else f" every {self.every}"
+        return f"[{self.left}, {self.stop}){spread} from {self.offset} by {self.step}"
 
     __repr__ = __str__
 
@@ -252,7 +256,7 @@ class WindowOp(ReadOp):
 
     def resized(self, size: Callable[[IntExpr], IntExpr]) -> None:
         self.windows = tuple(
-            w and Window(size(w.left), size(w.stop), size(w.offset), size(w.step))
+            w and Window(*map(size, (w.left, w.stop, w.offset, w.step, w.every)))
             for w in self.windows
         )
 

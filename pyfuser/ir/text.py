@@ -44,6 +44,7 @@ from .scalars import (
     Mod,
     Sum,
     Symbol,
+    ceil_div,
 )
 from .vals import PythonNumber, Scalar, TensorView, Val
 
@@ -287,11 +288,11 @@ class _Translator:
                 return self.shape_call(expr, arguments[0], output)
 
     def window_call(self, expr: WindowOp, arguments: list[str], output: TensorView) -> str:
-        """A slice, a pad, or the pad of a slice."""
+        """A slice, a pad, or the pad of a slice; a slice in the place of one where it is spread."""
         source, axes = expr.source, output.axes
         pairs = list(zip(axes, expr.windows, strict=True))
         if source is None:
-            sizes = [a.size if w is None else w.stop - w.left for a, w in pairs]
+            sizes = [a.size if w is None else shown(w) for a, w in pairs]
             inner = f"full(shape={self.shape(sizes)}, fill_value={arguments[0]}, "
             inner += f"dtype={output.dtype})"
         else:
@@ -299,6 +300,8 @@ class _Translator:
         if len(arguments) == 1:
             return inner or f"cast({arguments[0]}, dtype={output.dtype})"
         padded = f"fd.ops.{inner}" if inner else arguments[0]
+        if any(window is not None and window.every is not ONE for window in expr.windows):
+            return self.spread_call(expr, padded, arguments[1], output)
         widths: list[str] = []
         for axis, window in reversed(pairs):
             ends = () if window is None else (window.left, axis.size - window.stop)
@@ -307,11 +310,25 @@ class _Translator:
             del widths[-2:]
         return f"pad({padded}, [{', '.join(widths)}], {arguments[1]})"
 
+    def spread_call(self, expr: WindowOp, padded: str, fill: str, output: TensorView) -> str:
+        """The source in every so manieth element of one axis."""
+        dims = [dim for dim, window in enumerate(expr.windows) if window is not None]
+        window = expr.windows[dims[0]]
+        if len(dims) != 1 or window is None:
+            raise UnsupportedError(expected("translate", "a tensor spread along one axis", expr))
+        if not isinstance(expr.inputs[1], TensorView):
+            shape = self.shape([axis.size for axis in output.axes])
+            fill = f"fd.ops.full(shape={shape}, fill_value={fill}, dtype={output.dtype})"
+        bounds = f"{self.size(window.left)}, {self.size(window.stop)}, {window.every}"
+        return f"slice_scatter({fill}, {padded}, {dims[0]}, {bounds})"
+
     def slice_call(
         self, source: TensorView, windows: Sequence[Window | None], argument: str
     ) -> str:
         """The part of a source that windows show; nothing where they show all of it."""
-        single = [w is not None and w.stop is ONE and w.left is ZERO for w in windows]
+        single = [
+            w is not None and w.stop is ONE and w.left is ZERO and w.every is ONE for w in windows
+        ]
         if any(single):
             return self.select_call(source, windows, argument, single)
         bounds: list[tuple[IntExpr, IntExpr, IntExpr]] = []
@@ -319,8 +336,10 @@ class _Translator:
             first: IntExpr = ZERO
             behind, step = axis.size, window.step if window is not None else ONE
             if window is not None:
-                first = window.offset + step * window.left
-                behind = first + step * (window.stop - window.left)
+                first = window.offset
+                if window.every is ONE:
+                    first += step * window.left
+                behind = first + step * shown(window)
             bounds.append((first, behind, step))
         if bounds == [(ZERO, axis.size, ONE) for axis in source.axes]:
             return ""
@@ -370,6 +389,11 @@ class _Translator:
             case _:
                 what = "an expression of a definition"
                 raise UnsupportedError(expected("translate", what, str(expr)))
+
+
+def shown(window: Window) -> IntExpr:
+    """How many elements of the source a window shows."""
+    return ceil_div(window.stop - window.left, window.every)
 
 
 _SIZE_OPS: dict[type[Binary], str] = {

@@ -2,8 +2,8 @@
 
 A source is a parameter of the kernel, so that any of its elements can be addressed: a window's
 element is at `offset + step * i` of its axis, a gather's where the index says, clamped.  A window
-that is filled around is read under a condition.  Stands beside `indexing`, which gives the index
-of each axis of the output; `memory` asks here for the operand.
+that is filled around, or spread, is read under a condition.  Stands beside `indexing`, which gives
+the index of each axis of the output; `memory` asks here for the operand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
 from ..ir.exprs import GatherOp, ReadOp, Window, WindowOp
 from ..ir.kernel import Less, Predicate
-from ..ir.scalars import ONE, ZERO, FloorDiv, Integer, IntExpr
+from ..ir.scalars import ONE, ZERO, FloorDiv, Integer, IntExpr, ceil_div, floor_div, mod
 from ..ir.vals import TensorView
 from .indexing import Indexer, Indices
 
@@ -39,6 +39,8 @@ def window_axes(expr: WindowOp, source: TensorView, positions: list[IntExpr]) ->
     """The index of each axis of the source."""
     found: dict[IterDomain, IntExpr] = {}
     for axis, window, i in zip(source.axes, expr.windows, positions, strict=True):
+        if window is not None and window.every is not ONE:
+            i = floor_div(_raised(window, i), window.every) - _lift(window)
         found[axis] = i if window is None else window.offset + window.step * i
     return found
 
@@ -60,7 +62,20 @@ def _bounds(window: Window, extent: IntExpr, i: IntExpr) -> list[Less]:
         found.append(_at_least(i, window.left))
     if not proves_at_most(extent, window.stop):
         found.append(_below(i, window.stop))
+    if window.every is not ONE:
+        found.append(Less(mod(_raised(window, i), window.every), ONE))
     return found
+
+
+def _raised(window: Window, i: IntExpr) -> IntExpr:
+    """i - left and a multiple of `every`, so that nothing negative is divided."""
+    return i - window.left + _lift(window) * window.every
+
+
+def _lift(window: Window) -> IntExpr:
+    """At least left / every."""
+    is_known = isinstance(window.left, Integer)
+    return ceil_div(window.left, window.every) if is_known else window.left
 
 
 def _at_least(i: IntExpr, bound: IntExpr) -> Less:

@@ -31,6 +31,7 @@ from ..ir.exprs import (
     WindowOp,
 )
 from ..ir.fusion import Fusion
+from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
 from .pointwise import COPIES, resolve_expr
@@ -162,9 +163,11 @@ class _Evaluator:
         places = []
         for dim, window in enumerate(expr.windows):
             first, last, start, step = self.bounds(window, sizes[dim])
-            places.append(slice(first, last))
+            every = 1 if window is None else self.binding.size(window.every)
+            places.append(slice(first, last, every))
             if source.dim() and window is not None:
-                stop = start + step * max(last - first - 1, 0) + (last > first)
+                count = len(range(first, last, every))
+                stop = start + step * max(count - 1, 0) + (count > 0)
                 source = source[(slice(None),) * dim + (slice(start, stop, step),)]
         if len(expr.inputs) == 1:
             return source
@@ -179,8 +182,10 @@ class _Evaluator:
         first = min(max(self.binding.size(window.left), 0), size)
         last = max(min(self.binding.size(window.stop), size), first)
         step = self.binding.size(window.step)
-        start = self.binding.size(window.offset) + step * first if last > first else 0
-        return first, last, start, step
+        if last == first:
+            return first, last, 0, step
+        before = first if window.every is ONE else 0
+        return first, last, self.binding.size(window.offset) + step * before, step
 
     def gathered(self, expr: GatherOp) -> torch.Tensor:
         """The source where the index says."""

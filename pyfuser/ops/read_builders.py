@@ -65,12 +65,12 @@ def clamped(fusion: Fusion, op: str, entry: SizeEntry, extent: IntExpr) -> IntEx
     return smaller(size_of_scalar(fusion, op, entry), extent)
 
 
-def _stride(entry: SizeEntry) -> int:
+def _stride(entry: SizeEntry, op: str) -> int:
     value = entry.constant if isinstance(entry, Scalar) else entry
     if not isinstance(value, int):
-        raise UnsupportedError(expected("slice", "constant strides", entry))
+        raise UnsupportedError(expected(op, "constant strides", entry))
     if value < 1:
-        raise UnsupportedError(expected("slice", "strides of at least 1", value))
+        raise UnsupportedError(expected(op, "strides of at least 1", value))
     return value
 
 
@@ -101,7 +101,7 @@ def slice(
     columns = zip(tensor.axes, start_indices, end_indices, strides, strict=True)
     for axis, start, end, stride in columns:
         first, last = (clamped(fusion, "slice", entry, axis.size) for entry in (start, end))
-        windows.append(slice_window(first, last, _stride(stride), axis.size))
+        windows.append(slice_window(first, last, _stride(stride, "slice"), axis.size))
     return sliced(fusion, tensor, tuple(windows))
 
 
@@ -254,11 +254,10 @@ def slice_scatter(
     end: SizeEntry | None = None,
     step: int = 1,
 ) -> TensorView:
-    """`operand` with `source` in the place of operand[start:end] along a dimension."""
+    """`operand` with `source` in the place of operand[start:end:step] along a dimension."""
     base, part = as_tensor(fusion, operand, "slice_scatter"), as_tensor(fusion, source, "source")
     dim = wrapped_dim("slice_scatter", dim, base.ndim)
-    if step != 1:
-        raise UnsupportedError(expected("slice_scatter", "a step of 1", step))
+    every = Integer.of(_stride(step, "slice_scatter"))
     if part.ndim != base.ndim or part.dtype is not base.dtype:
         what = f"a source of rank {base.ndim} and {base.dtype}"
         raise DefinitionError(expected("slice_scatter", what, f"{part.ndim} and {part.dtype}"))
@@ -269,10 +268,17 @@ def slice_scatter(
         wanted = a.size
         if d == dim:
             wanted = last - first if proves_at_most(first, last) else larger(last - first, ZERO)
+            wanted = ceil_div(wanted, every)
         require_equal(fusion, "slice_scatter", wanted, b.size)
-    windows: Windows = (None,) * base.ndim
-    stop = first + part.axes[dim].size
-    windows = (*windows[:dim], Window(first, stop, first * -1, ONE), *windows[dim + 1 :])
+    placed_in = _place(first, part.axes[dim].size, every)
+    windows = tuple(placed_in if d == dim else None for d in range(base.ndim))
     axes = [copy_axis(fusion, axis) for axis in part.axes]
     axes[dim] = new_axis(fusion, extent)
     return placed(fusion, part, windows, axes, base)
+
+
+def _place(first: IntExpr, length: IntExpr, every: IntExpr) -> Window:
+    """The window that shows `length` elements from `first` on, one in `every`."""
+    if every is ONE:
+        return Window(first, first + length, first * -1, ONE)
+    return Window(first, first + (length - 1) * every + 1, ZERO, ONE, every)

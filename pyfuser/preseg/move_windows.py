@@ -54,6 +54,10 @@ Places = tuple[Sized, ...]
 _MOST_RECOMPUTED = 8
 _DEAR = 4
 
+# What moves no data, and of that what leaves a fill around the source what it is.
+_VIEWS = (BroadcastOp, ExpandOp, PermuteOp, SqueezeOp)
+_MOVES = (PermuteOp, SqueezeOp)
+
 
 def move_windows(fusion: Fusion) -> Fusion:
     """Moves every window whose source is computed from inputs element by element."""
@@ -63,20 +67,46 @@ def move_windows(fusion: Fusion) -> Fusion:
         if not isinstance(expr, WindowOp) or expr.source is None or expr.source.expr is None:
             rewriter.emit(expr)
             return
-        fill = expr.inputs[1] if len(expr.inputs) == 2 else None
-        mover = _Mover(rewriter.fusion, readers)
-        made = try_move(rewriter, expr, lambda: mover.read(expr, fill))
+        made = try_move(rewriter, expr, lambda: _moved(rewriter.fusion, readers, expr))
         if made is not None:
             readers[made] = readers[expr.tensor_outputs[0]]
 
     return rewrite(fusion, rule)
 
 
-class _Mover:
-    """The windows of one expression, moved towards the inputs."""
+def _moved(fusion: Fusion, readers: dict[TensorView, int], expr: WindowOp) -> Moved:
+    """What a window shows, read from inputs, or else from the tensor that its source is a view of.
 
-    def __init__(self, fusion: Fusion, readers: dict[TensorView, int]) -> None:
+    A view of what is computed elsewhere would be stored for the window, beside that tensor.
+    """
+    fill = expr.inputs[1] if len(expr.inputs) == 2 else None
+    start = len(fusion.exprs)
+    made = _Mover(fusion, readers).read(expr, fill)
+    source = expr.source
+    assert source is not None
+    if made is not None or isinstance(fill, TensorView) or source in fusion.outputs:
+        return made
+    views = _VIEWS if fill is None else _MOVES
+    if not isinstance(source.expr, views) or source.domain.root is not None:
+        return None
+    del fusion.exprs[start:]
+    return _Mover(fusion, readers, only_through=views).read(expr, fill)
+
+
+class _Mover:
+    """The windows of one expression, moved towards the inputs.
+
+    With `only_through` the windows move through these operations alone, and stay behind others.
+    """
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        readers: dict[TensorView, int],
+        only_through: tuple[type[Expr], ...] = (),
+    ) -> None:
         self.fusion, self.readers, self.is_pad = fusion, readers, False
+        self.only_through = only_through
         self.fill: Val | None = None
         self.made: dict[tuple[TensorView, Places], Moved] = {}
         self.is_shared, self.work = False, 0
@@ -87,10 +117,11 @@ class _Mover:
         assert source is not None
         pairs = zip(expr.windows, expr.tensor_outputs[0].axes, strict=True)
         places: Places = tuple(None if w is None else (w, axis.size) for w, axis in pairs)
-        if fill is None:
+        if fill is None or self.only_through:
+            self.fill = fill
             return self.move(source, places)
         inner = source.expr
-        if isinstance(inner, WindowOp) and len(inner.inputs) == 1:
+        if isinstance(inner, WindowOp) and len(inner.inputs) == 1 and _can_join(inner, places):
             joined = joined_places(inner, source, places)
             axes = [copy_axis(self.fusion, axis) for axis in expr.tensor_outputs[0].axes]
             return window(self.fusion, inner.inputs[0], _windows(joined), axes, fill)
@@ -128,6 +159,8 @@ class _Mover:
 
     def _moved(self, tensor: TensorView, places: Places) -> Moved:
         expr = tensor.expr
+        if self.only_through and not isinstance(expr, self.only_through):
+            expr = None
         match expr:
             case None:
                 axes = self._axes(tensor, places)
@@ -200,10 +233,8 @@ class _Mover:
 
     def _through_window(self, expr: WindowOp, tensor: TensorView, places: Places) -> Moved:
         """A window of a window is a window; of a pad only where its elements follow each other."""
-        for axis, inner, outer in zip(tensor.axes, expr.windows, places, strict=True):
-            is_stepped = outer is not None and outer[0].step is not ONE
-            if inner is not None and is_stepped and not _is_whole(inner, axis.size):
-                return None
+        if not _can_join(expr, places):
+            return None
         fill = expr.inputs[1] if len(expr.inputs) == 2 else self.fill
         if isinstance(fill, TensorView):
             fill = self.move(fill, places)
@@ -212,6 +243,16 @@ class _Mover:
         axes = self._axes(tensor, places)
         joined = joined_places(expr, tensor, places)
         return window(self.fusion, expr.inputs[0], _windows(joined), axes, fill)
+
+
+def _can_join(expr: WindowOp, places: Places) -> bool:
+    """True where what `places` show of a window's result is a window on its source."""
+    for axis, inner, outer in zip(expr.tensor_outputs[0].axes, expr.windows, places, strict=True):
+        if inner is None or outer is None or _is_whole(inner, axis.size):
+            continue
+        if inner.every is not ONE or outer[0].every is not ONE or outer[0].step is not ONE:
+            return False
+    return True
 
 
 def _windows(places: Places) -> Windows:
@@ -232,7 +273,7 @@ def joined_places(expr: WindowOp, tensor: TensorView, places: Places) -> Places:
 
 def _is_whole(window: Window, extent: IntExpr) -> bool:
     """True for a window that nothing is filled around."""
-    return window.left is ZERO and window.stop is extent
+    return window.left is ZERO and window.stop is extent and window.every is ONE
 
 
 def composed(inner: Window, outer: Window, is_whole: bool) -> Window:
@@ -240,7 +281,7 @@ def composed(inner: Window, outer: Window, is_whole: bool) -> Window:
     offset = inner.offset + inner.step * outer.offset
     step = inner.step * outer.step
     if is_whole:
-        return Window(outer.left, outer.stop, offset, step)
+        return Window(outer.left, outer.stop, offset, step, outer.every)
     left = larger(outer.left, inner.left - outer.offset)
     stop = smaller(outer.stop, inner.stop - outer.offset)
     return Window(left, stop, offset, step)
@@ -258,7 +299,7 @@ def _is_covered(expr: WindowOp) -> bool:
     (dim,) = dims
     end: IntExpr = ZERO
     value, current = output, expr
-    while (own := current.windows[dim]) is not None and own.left is end:
+    while (own := current.windows[dim]) and own.left is end and own.every is ONE:
         end = own.stop
         if end is output.axes[dim].size:
             return True

@@ -7,6 +7,7 @@ numbers of the iteration space.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, GatherOp, PointwiseOp, ReductionOp, WelfordOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
-from ..ir.scalars import evaluate, product
+from ..ir.scalars import ONE, evaluate, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import parallelize_like
@@ -86,8 +87,9 @@ class Leaf:
 class ReadLeaf(Leaf):
     """The layout of the source of a read, in the axis numbers of what is read.
 
-    An axis that is read through a window is no longer one range with what is outside of it; one
-    that an index points into (None in `order`) is a range with nothing.
+    An axis that is read through a window is no longer one range with what is outside of it, and
+    where it is read in steps neither with what is inside; one that an index points into (None in
+    `order`) is a range with nothing.
     """
 
     def __init__(
@@ -97,12 +99,16 @@ class ReadLeaf(Leaf):
         domain = source.domain
         places: Sequence[int | None] = range(len(roots))
         self.windowed: set[int] = set()
+        self.stepped: set[int] = set()
         if isinstance(expr, GatherOp):
             places = expr.source_axes
         else:
-            windows = zip(roots, expr.windows, strict=True)
-            shown = [axis for axis, window in windows if window and not axis.is_broadcast]
-            self.windowed = {space.number(axis) for axis in shown}
+            for axis, window in zip(roots, expr.windows, strict=True):
+                if window is None or axis.is_broadcast:
+                    continue
+                self.windowed.add(space.number(axis))
+                if window.step is not ONE or window.every is not ONE:
+                    self.stepped.add(space.number(axis))
         self.tensor = source
         self.order: list[int] = []
         self.contiguous: dict[int, bool] = {}
@@ -117,7 +123,8 @@ class ReadLeaf(Leaf):
                 self.contiguous[number] = contiguous is True and number >= 0
 
     def merges(self, outer: int, inner: int) -> bool:
-        return super().merges(outer, inner) and inner not in self.windowed
+        is_range = inner not in self.windowed and outer not in self.stepped
+        return is_range and super().merges(outer, inner)
 
 
 class Layouts:
@@ -149,16 +156,13 @@ class Layouts:
         return all(leaf.merges(a, b) for leaf in (*self.leaves, *self.reads))
 
     def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
-        """The axes in the order of the leaf that has most of them, outermost first."""
+        """The axes in the order of most of the leaves that have most of them, outermost first."""
         numbers = {self.number(axis): axis for axis in axes}
-        best = max(
-            (*self.leaves, *self.reads),
-            key=lambda leaf: sum(number in numbers for number in leaf.order),
-            default=None,
+        orders = Counter(
+            tuple(n for n in leaf.order if n in numbers) for leaf in (*self.leaves, *self.reads)
         )
-        if best is None:
-            return list(axes)
-        known = [numbers[n] for n in best.order if n in numbers]
+        best = max(orders, key=lambda order: (len(order), orders[order]), default=())
+        known = [numbers[n] for n in best]
         rest = [axis for axis in axes if axis not in known]
         return [*rest, *known]
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import Axes
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
@@ -25,12 +26,17 @@ from ..schedule.acceptance import (
     reduction_refusal,
 )
 from ..schedule.registry import Refusal
+from .repeated_work import innermost, repeats
 from .units import Unit, UnitGraph
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Units that are to be one kernel; `version` counts its merges."""
+    """Units that are to be one kernel; `version` counts its merges.
+
+    `is_dear` says that it has dear operations, `inner` how many axes its largest tensor has and
+    which lies innermost in memory.
+    """
 
     units: list[Unit]
     summary: Summary
@@ -42,6 +48,8 @@ class Group:
     consumers: set[Group] = field(default_factory=set)
     version: int = 0
     is_output: bool = False
+    is_dear: bool = False
+    inner: tuple[int, int] = (0, -1)
 
 
 @dataclass(slots=True)
@@ -83,6 +91,8 @@ class Groups:
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.is_output = is_output
+        group.is_dear = is_expensive(unit.expr)
+        group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
         return group
 
     def in_order(self) -> list[Group]:
@@ -107,6 +117,9 @@ class Groups:
             return "segment_set" if is_cut else "a tensor is read along axes in different orders"
         if not self._is_linked(a, b):
             return "they have axes of one size that no tensor between them makes one loop"
+        repeated = self._repeats(a, b) or self._repeats(b, a)
+        if repeated is not None:
+            return repeated
         merge = self._joined(a, b)
         reason = self._kernel_refusal(merge.summary)
         return merge if reason is None else reason
@@ -129,6 +142,16 @@ class Groups:
                 if tensor in large.reads:
                     missing -= self.graph.space.axes(tensor)
         return not missing
+
+    def _repeats(self, few: Group, many: Group) -> str | None:
+        """Why a group of dear operations stays out of one of more axes; None when it needn't."""
+        a, b = few.summary.axes, many.summary.axes
+        if not few.is_dear or few.summary.signatures or not a < b:
+            return None
+        reads_reduction = any(p.summary.signatures for p in few.producers)
+        if reads_reduction and any(not c.summary.axes <= a for c in few.consumers):
+            return None  # what it is used for along the reduced axes would read everything again
+        return repeats(a, b, many.inner[1], self.sizes, self.graph.space.extents)
 
     def _kernel_refusal(self, summary: Summary) -> str | None:
         """None when a kernel scheduler takes the summary, else the closest one's reason."""
@@ -273,6 +296,8 @@ class Groups:
         keep.barriers |= gone.barriers
         keep.reads |= gone.reads
         keep.is_output |= gone.is_output
+        keep.is_dear |= gone.is_dear
+        keep.inner = max(keep.inner, gone.inner)
         keep.version += 1
         for group in gone.producers:
             group.consumers.discard(gone)

@@ -20,8 +20,10 @@ from ..schedule.acceptance import SizeInfo, examine, examine_exprs
 from ..schedule.registry import closest, find
 from .boundary import make_segment
 from .groups import Group, Groups
+from .memory_orders import set_memory_orders
 from .parts import Cut, Part, with_free
 from .recomputation import recompute_across_cuts
+from .repeated_work import has_repeated_work
 from .units import Unit, UnitGraph, unit_graph
 
 # Of the readers of one tensor this many that don't merge with each other are kept to try the next
@@ -38,13 +40,15 @@ def segment(fusion: Fusion, sizes: SizeInfo | None = None) -> SegmentedFusion:
     `sizes` is what of the run-time sizes the decision may use; without it only structure decides.
     """
     sizes = sizes or SizeInfo()
-    chosen, _ = find(examine(fusion), sizes)
-    if chosen is not None:
+    facts = examine(fusion)
+    chosen, _ = find(facts, sizes)
+    if chosen is not None and not has_repeated_work(facts, sizes):
         return _whole(fusion, chosen.name)
     graph = unit_graph(fusion)
     best = _cut(graph, sizes)
     if len({unit.signature for unit in graph.units} - {None}) > 1:
         best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)
+    set_memory_orders(best)
     return SegmentedFusion(fusion, [_segment_of(best, part) for part in best.parts])
 
 

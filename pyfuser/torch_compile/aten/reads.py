@@ -169,13 +169,13 @@ def _slice_scatter(
     at = dim % base.ndim
     extent, length = call.sizes_of(x)[at], call.sizes_of(source)[at]
     first, last = _clamped(start, extent, 0), _clamped(stop, extent, torch.iinfo(torch.int64).max)
-    if _is_whole(first, last, extent):
+    if _is_whole(first, last, extent) and step == 1:
         return part
     if is_one(length):
         place = _place(call, base, first, at)
         return _placed(call, call.term(base), call.term(part), at, place)
-    bounds = [_bound(call, base, at, value, extent) for value in (first, last)]
-    return slice_scatter(call.fusion, base, part, at, *bounds)
+    begin, end = (_bound(call, base, at, value, extent) for value in (first, last))
+    return slice_scatter(call.fusion, base, part, at, begin, end, step)
 
 
 # -- what an index tensor names
@@ -228,8 +228,6 @@ def _numeric_step(node: Node, x: Any, *rest: Any) -> str | None:
     steps = rest[3:] if node.target is aten.slice.Tensor else rest[4:]
     if steps and not isinstance(steps[0], int):
         return "a symbolic step"
-    if node.target is not aten.slice.Tensor and steps and steps[0] != 1:
-        return "a step other than 1"
     return _some_result(node)
 
 
