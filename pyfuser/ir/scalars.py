@@ -223,6 +223,14 @@ def _monomial_text(monomial: Monomial, coefficient: int) -> str:
 
 def from_terms(terms: Mapping[Monomial, int]) -> IntExpr:
     """The canonical expression with these monomials and coefficients."""
+    key = ("terms", frozenset(terms.items()))
+    found = _interned.get(key)
+    if found is None:
+        found = _interned[key] = _canonical(terms)
+    return found
+
+
+def _canonical(terms: Mapping[Monomial, int]) -> IntExpr:
     present = {m: c for m, c in terms.items() if c}
     _join_quotients(present)
     if not present:
@@ -497,11 +505,14 @@ def substitute(expr: IntExpr, values: Mapping[Symbol, IntExpr]) -> IntExpr:
         case Symbol():
             return values[expr]
         case Sum():
-            total: IntExpr = ZERO
+            terms: dict[Monomial, int] = {}
             for monomial, coefficient in expr.terms:
-                factors = [substitute(atom, values) for atom in monomial]
-                total = total + product(factors) * coefficient
-            return total
+                replaced: Iterable[tuple[Monomial, int]] = ((monomial, 1),)
+                if not all(atom.symbols.isdisjoint(values) for atom in monomial):
+                    replaced = terms_of(product(substitute(atom, values) for atom in monomial))
+                for m, c in replaced:
+                    terms[m] = terms.get(m, 0) + c * coefficient
+            return from_terms(terms)
         case Binary():
             rebuild = _REBUILD[type(expr)]
             return rebuild(substitute(expr.a, values), substitute(expr.b, values))

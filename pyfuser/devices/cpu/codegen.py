@@ -292,9 +292,9 @@ class PhaseGenerator:
         if not isinstance(start, Integer) or not isinstance(stop, Integer):
             raise InternalError(expected("unroll", "a constant extent", loop.stop))
         for number in range(start.value, stop.value):
-            self.scopes.constants[loop.index] = Integer.of(number)
+            self.scopes.set_constant(loop.index, number)
             self.body(loop.body)
-        self.scopes.constants.pop(loop.index, None)
+        self.scopes.set_constant(loop.index, None)
         self.statements.flush_streaming()
 
     def _serial(self, loop: For) -> None:

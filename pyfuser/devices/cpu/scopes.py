@@ -51,6 +51,9 @@ class Scopes:
         self.level_of: dict[Symbol, int] = {}
         self.value_of: dict[Symbol, Value] = {}
         self.constants: dict[Symbol, IntExpr] = {}
+        # What was found out since the symbols, and the constants, have last changed.
+        self._levels: dict[IntExpr, int] = {}
+        self._resolved: dict[IntExpr, IntExpr] = {}
         self.value_level: dict[str, int] = {}
 
     @property
@@ -72,12 +75,22 @@ class Scopes:
         level = len(self.open)
         for symbol in [s for s, at in self.level_of.items() if at >= level]:
             del self.level_of[symbol], self.value_of[symbol]
+        self._levels.clear()
         self.writer.forget()
 
     def define(self, symbol: Symbol, value: Value) -> None:
         """Gives a symbol a value in the innermost scope."""
         self.level_of[symbol] = self.level
         self.value_of[symbol] = value
+        self._levels.clear()
+
+    def set_constant(self, symbol: Symbol, number: int | None) -> None:
+        """Gives the index of an unrolled loop its number; None where the loop is over."""
+        if number is None:
+            self.constants.pop(symbol, None)
+        else:
+            self.constants[symbol] = Integer.of(number)
+        self._resolved.clear()
 
     @contextmanager
     def at(self, level: int) -> Iterator[Scope]:
@@ -95,11 +108,20 @@ class Scopes:
 
     def level_of_expr(self, expr: IntExpr) -> int:
         """The level of the innermost symbol of an expression."""
-        return max((self.level_of.get(s, 0) for s in expr.symbols), default=0)
+        level = self._levels.get(expr)
+        if level is None:
+            level = max((self.level_of.get(s, 0) for s in expr.symbols), default=0)
+            self._levels[expr] = level
+        return level
 
     def resolve(self, expr: IntExpr) -> IntExpr:
         """The expression with the indices of unrolled loops replaced by their numbers."""
-        return substitute(expr, self.constants)
+        if not self.constants:
+            return expr
+        found = self._resolved.get(expr)
+        if found is None:
+            found = self._resolved[expr] = substitute(expr, self.constants)
+        return found
 
     def integer(self, expr: IntExpr) -> Value:
         """The i64 value of an expression (without lane indices)."""
@@ -132,8 +154,10 @@ class Scopes:
 
     def _by_level(self, expr: Sum, level: int) -> tuple[IntExpr | None, IntExpr | None]:
         """Splits a sum into what is known further out and what is not."""
-        outer = {m: c for m, c in expr.terms if self._term_level(m) < level}
-        inner = {m: c for m, c in expr.terms if self._term_level(m) >= level}
+        outer, inner = {}, {}
+        for monomial, coefficient in expr.terms:
+            part = outer if self._term_level(monomial) < level else inner
+            part[monomial] = coefficient
         return (from_terms(outer) if outer else None), (from_terms(inner) if inner else None)
 
     def _term_level(self, monomial: tuple[IntExpr, ...]) -> int:
