@@ -154,7 +154,8 @@ class Scopes:
 
     def _by_level(self, expr: Sum, level: int) -> tuple[IntExpr | None, IntExpr | None]:
         """Splits a sum into what is known further out and what is not."""
-        outer, inner = {}, {}
+        outer: dict[tuple[IntExpr, ...], int] = {}
+        inner: dict[tuple[IntExpr, ...], int] = {}
         for monomial, coefficient in expr.terms:
             part = outer if self._term_level(monomial) < level else inner
             part[monomial] = coefficient
