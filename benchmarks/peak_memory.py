@@ -36,12 +36,17 @@ def peak_bytes(call: Callable[[], object], empty_cache: Callable[[], None] | Non
     if empty_cache is not None:
         empty_cache()
     ctypes.CDLL(None).malloc_trim(0)
-    before = _status("VmRSS")
+    before = resident_bytes()
     Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
     result = call()
     peak = _status("VmHWM") - before
     del result
     return peak
+
+
+def resident_bytes() -> int:
+    """Bytes of memory that the process holds now."""
+    return _status("VmRSS")
 
 
 def _status(name: str) -> int:

@@ -1,45 +1,43 @@
 """The native part of the memory pool, as LLVM IR text: take a block, give it back, from any thread.
 
-A block is described by a *record*: a DLManagedTensor (DLPack's C structure, which torch turns
-into a tensor without copying; its deleter is `release`), then the pool's own fields, then room
-for a shape and strides. Free blocks hang in one list per size class, the last one released
-first. One spin lock guards the lists and the counters: its sections take tens of nanoseconds,
-and `release` may run with or without the GIL, in any thread, after the interpreter has gone.
-Invariants: memory_pool.py.
+A block is a run of the pool's addresses (memory_runs_text.py).  Its record begins with a
+DLManagedTensor (DLPack's C structure, which torch turns into a tensor without copying; its deleter
+is `release`), and has room for a shape and strides at its end.  `release` may run with or without
+the GIL, in any thread, after the interpreter has gone.  Invariants: memory_pool.py.
 """
 
 from __future__ import annotations
+
+import mmap
+
+from .memory_runs_text import (
+    GRANULE_BYTES,
+    HEADER_BYTES,
+    MOST_DIMENSIONS,
+    TOP_CLASS_BITS,
+    runs_text,
+)
 
 # From here on the pool wins: the median of allocate, fill, free in us, pool against torch.empty,
 # was 2.8 / 3.0 at 64 KiB, 4.3 / 4.7 at 256 KiB, 8.3 / 10.2 at 1 MiB, 96 / 273 at 16 MiB, and
 # 8.0 / 20.8 ms at 64 MiB.  Below it malloc keeps its memory warm, and shares it with all others.
 THRESHOLD_BYTES = 256 << 10
-HUGE_PAGE_BYTES = 2 << 20
-# 8 classes for each power of two up to 2**47 bytes, the address space of x86-64 and AArch64.
-TOP_CLASS_BITS = 47
-FREE_LISTS = 8 * (TOP_CLASS_BITS + 1)
-_MOST_DIMENSIONS = 32
-_HEADER_BYTES = 128
-RECORD_BYTES = _HEADER_BYTES + 16 * _MOST_DIMENSIONS
+# mmap's arguments for addresses without memory, in place of what was there: PROT_NONE, and
+# MAP_FIXED, which Python's mmap module doesn't name and is 0x10 on Linux, macOS and the BSDs.
+NO_ACCESS = 0
+_MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
 
 
 def pool_text() -> str:
-    """The module: `acquire` (a native function), `release`, `take_all`, `put_back`, `destroy`."""
-    return _DECLARATIONS + _LOCK + _RELEASE + _MAINTENANCE + _DESCRIBE + _ACQUIRE
+    """The module: `acquire` (a native function), `release`, `discard`, and the runs."""
+    return _DECLARATIONS + runs_text() + _RELEASE + _DESCRIBE + _ACQUIRE
 
 
-_DECLARATIONS = f"""
-; A record: DLManagedTensor, then next, size, time of release, free list, padding to 128 bytes.
-%record = type {{ ptr, i32, i32, i32, i32, ptr, ptr, i64, ptr, ptr, ptr, i64, i64, ptr, [4 x i64] }}
-; lock, limit, mapped, cached, peak, hits, misses, clock
-@counters = global [8 x i64] zeroinitializer, align 64
-@free_lists = global [{FREE_LISTS} x ptr] zeroinitializer, align 64
+_DECLARATIONS = """
 @capsule_name = private constant [9 x i8] c"dltensor\\00"
 
-declare i32 @munmap(ptr, i64)
-declare void @free(ptr)
+declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
 declare i32 @posix_memalign(ptr, i64, i64)
-declare i32 @sched_yield()
 declare i64 @PyTuple_Size(ptr)
 declare ptr @PyTuple_GetItem(ptr, i64)
 declare i64 @PyLong_AsLongLong(ptr)
@@ -49,145 +47,47 @@ declare i32 @PyErr_BadArgument()
 declare ptr @PyCapsule_New(ptr, ptr, ptr)
 declare void @Py_IncRef(ptr)
 @_Py_NoneStruct = external global i8
-declare {{ i64, i1 }} @llvm.smul.with.overflow.i64(i64, i64)
-declare {{ i64, i1 }} @llvm.sadd.with.overflow.i64(i64, i64)
-declare i64 @llvm.ctlz.i64(i64, i1)
+declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
+declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64)
 """
 
-_LOCK = """
-define internal void @lock() nounwind {
-entry:
-  br label %try
-try:
-  %old = atomicrmw xchg ptr @counters, i64 1 acquire
-  %got_it = icmp eq i64 %old, 0
-  br i1 %got_it, label %done, label %wait
-wait:
-  %ignored = call i32 @sched_yield()
-  br label %try
-done:
-  ret void
-}
-
-define internal void @unlock() nounwind {
-  store atomic i64 0, ptr @counters release, align 8
-  ret void
-}
-
-; counters[i] += amount, with the lock held
-define internal i64 @add(i64 %i, i64 %amount) nounwind {
-  %slot = getelementptr i64, ptr @counters, i64 %i
-  %old = load i64, ptr %slot
-  %new = add i64 %old, %amount
-  store i64 %new, ptr %slot
-  ret i64 %new
-}
-"""
-
-_RELEASE = """
-define internal void @push(ptr %record) nounwind {
-  %home_slot = getelementptr %record, ptr %record, i64 0, i32 13
-  %home = load ptr, ptr %home_slot
-  %head = load ptr, ptr %home
-  %next_slot = getelementptr %record, ptr %record, i64 0, i32 10
-  store ptr %head, ptr %next_slot
-  store ptr %record, ptr %home
-  ret void
-}
-
-define internal void @unmap(ptr %record) nounwind {
+_RELEASE = f"""
+; Takes a run's memory away; its addresses stay the pool's.
+define void @discard(ptr %record) nounwind {{
   %data = load ptr, ptr %record
-  %size_slot = getelementptr %record, ptr %record, i64 0, i32 11
+  %size_slot = getelementptr %record, ptr %record, i64 0, i32 12
   %size = load i64, ptr %size_slot
-  %ignored = call i32 @munmap(ptr %data, i64 %size)
-  call void @free(ptr %record)
+  %ignored = call ptr @mmap(ptr %data, i64 %size, i32 {NO_ACCESS}, i32 {_MAP_FLAGS}, i32 -1, i64 0)
   ret void
-}
+}}
 
-; The deleter of a big tensor: into its free list, or to the system if the pool is full.
-define void @release(ptr %record) nounwind {
+; The deleter of a big tensor: its memory stays warm, or goes to the system if the pool is full.
+define void @release(ptr %record) nounwind {{
   call void @lock()
-  %size_slot = getelementptr %record, ptr %record, i64 0, i32 11
+  %size_slot = getelementptr %record, ptr %record, i64 0, i32 12
   %size = load i64, ptr %size_slot
   %now = call i64 @add(i64 7, i64 1)
-  %released_slot = getelementptr %record, ptr %record, i64 0, i32 12
-  store i64 %now, ptr %released_slot
+  %time_slot = getelementptr %record, ptr %record, i64 0, i32 13
+  store i64 %now, ptr %time_slot
   %limit_slot = getelementptr i64, ptr @counters, i64 1
   %limit = load i64, ptr %limit_slot
   %cached = call i64 @add(i64 3, i64 %size)
   %fits = icmp sle i64 %cached, %limit
   br i1 %fits, label %keep, label %drop
 keep:
-  call void @push(ptr %record)
+  call void @insert(ptr %record)
   call void @unlock()
   ret void
 drop:
-  %minus = sub i64 0, %size
-  %cached_again = call i64 @add(i64 3, i64 %minus)
-  %mapped = call i64 @add(i64 2, i64 %minus)
   call void @unlock()
-  call void @unmap(ptr %record)
+  call void @discard(ptr %record)
+  call void @put(ptr %record, i64 1)
   ret void
-}
+}}
 
 ; The deleter of a small tensor: record and data are one block of malloc's.
-define void @release_small(ptr %record) nounwind {
+define void @release_small(ptr %record) nounwind {{
   call void @free(ptr %record)
-  ret void
-}
-"""
-
-_MAINTENANCE = f"""
-; All free records as one list; they still count as cached.
-define ptr @take_all() nounwind {{
-entry:
-  call void @lock()
-  br label %next_list
-next_list:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %list_done ]
-  %all = phi ptr [ null, %entry ], [ %tail, %list_done ]
-  %done = icmp eq i64 %i, {FREE_LISTS}
-  br i1 %done, label %finish, label %take
-take:
-  %list = getelementptr ptr, ptr @free_lists, i64 %i
-  %first = load ptr, ptr %list
-  store ptr null, ptr %list
-  br label %move
-move:
-  %record = phi ptr [ %first, %take ], [ %record_next, %move_one ]
-  %tail = phi ptr [ %all, %take ], [ %record, %move_one ]
-  %list_end = icmp eq ptr %record, null
-  br i1 %list_end, label %list_done, label %move_one
-move_one:
-  %next_slot = getelementptr %record, ptr %record, i64 0, i32 10
-  %record_next = load ptr, ptr %next_slot
-  store ptr %tail, ptr %next_slot
-  br label %move
-list_done:
-  %i_next = add i64 %i, 1
-  br label %next_list
-finish:
-  call void @unlock()
-  ret ptr %all
-}}
-
-define void @put_back(ptr %record) nounwind {{
-  call void @lock()
-  call void @push(ptr %record)
-  call void @unlock()
-  ret void
-}}
-
-; Unmaps a record that take_all has handed out.
-define void @destroy(ptr %record) nounwind {{
-  %size_slot = getelementptr %record, ptr %record, i64 0, i32 11
-  %size = load i64, ptr %size_slot
-  %minus = sub i64 0, %size
-  call void @lock()
-  %cached = call i64 @add(i64 3, i64 %minus)
-  %mapped = call i64 @add(i64 2, i64 %minus)
-  call void @unlock()
-  call void @unmap(ptr %record)
   ret void
 }}
 """
@@ -206,7 +106,7 @@ entry:
   store i32 %short_rank, ptr %rank_slot
   %type_slot = getelementptr %record, ptr %record, i64 0, i32 4
   store i32 %type, ptr %type_slot
-  %shape = getelementptr i8, ptr %record, i64 {_HEADER_BYTES}
+  %shape = getelementptr i8, ptr %record, i64 {HEADER_BYTES}
   %steps = getelementptr i64, ptr %shape, i64 %rank
   %shape_slot = getelementptr %record, ptr %record, i64 0, i32 5
   store ptr %shape, ptr %shape_slot
@@ -241,15 +141,15 @@ done:
 """
 
 _ACQUIRE = f"""
-; PyObject *acquire(self, {{shape, stride, DLPack type, address of a new record or 0}}, 4):
-; a capsule; None for what torch should allocate; the bytes to map if there is no free block.
+; PyObject *acquire(self, {{shape, stride, DLPack type}}, 3): a capsule; None for what torch should
+; allocate; the bytes of a block if no warm run has room for it.
 define ptr @acquire(ptr %self, ptr %arguments, i64 %count) nounwind {{
 entry:
-  %sizes = alloca [{_MOST_DIMENSIONS} x i64]
-  %strides = alloca [{_MOST_DIMENSIONS} x i64]
+  %sizes = alloca [{MOST_DIMENSIONS} x i64]
+  %strides = alloca [{MOST_DIMENSIONS} x i64]
   %small_slot = alloca ptr
-  %four = icmp eq i64 %count, 4
-  br i1 %four, label %parse, label %bad_argument
+  %three = icmp eq i64 %count, 3
+  br i1 %three, label %parse, label %bad_argument
 parse:
   %shape = load ptr, ptr %arguments
   %stride_slot = getelementptr ptr, ptr %arguments, i64 1
@@ -259,9 +159,6 @@ parse:
   %type_slot = getelementptr ptr, ptr %arguments, i64 2
   %type_object = load ptr, ptr %type_slot
   %wide_type = call i64 @PyLong_AsLongLong(ptr %type_object)
-  %new_slot = getelementptr ptr, ptr %arguments, i64 3
-  %new_object = load ptr, ptr %new_slot
-  %new = call i64 @PyLong_AsLongLong(ptr %new_object)
   %parse_error = call ptr @PyErr_Occurred()
   %parsed = icmp eq ptr %parse_error, null
   br i1 %parsed, label %check_rank, label %failed
@@ -269,7 +166,7 @@ check_rank:
   %same_rank = icmp eq i64 %rank, %stride_rank
   br i1 %same_rank, label %check_most, label %none
 check_most:
-  %rank_fits = icmp sle i64 %rank, {_MOST_DIMENSIONS}
+  %rank_fits = icmp sle i64 %rank, {MOST_DIMENSIONS}
   br i1 %rank_fits, label %dimension, label %none
 
 dimension:  ; extent = 1 + sum of (size - 1) * stride
@@ -321,13 +218,12 @@ measured:
   %refuse = or i1 %overflow_3, %too_big
   br i1 %refuse, label %none, label %choose
 choose:
-  %is_new = icmp ne i64 %new, 0
   %is_small = icmp slt i64 %bytes, {THRESHOLD_BYTES}
   br i1 %is_small, label %small, label %big
 
 small:  ; header, shape and strides, data: one block
   %rank_bytes = shl i64 %rank, 4
-  %unaligned = add i64 %rank_bytes, {_HEADER_BYTES + 63}
+  %unaligned = add i64 %rank_bytes, {HEADER_BYTES + 63}
   %data_offset = and i64 %unaligned, -64
   %small_bytes = add i64 %data_offset, %bytes
   %status = call i32 @posix_memalign(ptr %small_slot, i64 64, i64 %small_bytes)
@@ -341,47 +237,25 @@ small_ready:
                                      ptr %strides, ptr @release_small)
   ret ptr %small_capsule
 
-big:  ; class: the leading bit and the three bits behind it, of bytes - 1
-  %bytes_1 = sub i64 %bytes, 1
-  %zeros = call i64 @llvm.ctlz.i64(i64 %bytes_1, i1 false)
-  %width = sub i64 64, %zeros
-  %shift = sub i64 %width, 4
-  %leading = lshr i64 %bytes_1, %shift
-  %rounded_up = add i64 %leading, 1
-  %class_bytes = shl i64 %rounded_up, %shift
-  %octave = mul i64 %width, 8
-  %in_octave = sub i64 %leading, 8
-  %class = add i64 %octave, %in_octave
-  %home = getelementptr ptr, ptr @free_lists, i64 %class
+big:
+  %bytes_up = add i64 %bytes, {GRANULE_BYTES - 1}
+  %block = and i64 %bytes_up, {-GRANULE_BYTES}
   call void @lock()
-  br i1 %is_new, label %adopt, label %pop
-adopt:
-  %new_record = inttoptr i64 %new to ptr
-  %home_slot = getelementptr %record, ptr %new_record, i64 0, i32 13
-  store ptr %home, ptr %home_slot
-  %mapped_now = call i64 @add(i64 2, i64 %class_bytes)
-  %misses = call i64 @add(i64 6, i64 1)
-  br label %hand_out
-pop:
-  %head = load ptr, ptr %home
-  %empty = icmp eq ptr %head, null
-  br i1 %empty, label %miss, label %hit
+  %run = call ptr @best_fit(i64 %block)
+  %is_miss = icmp eq ptr %run, null
+  br i1 %is_miss, label %miss, label %hit
 miss:
   call void @unlock()
-  %answer = call ptr @PyLong_FromLongLong(i64 %class_bytes)
+  %answer = call ptr @PyLong_FromLongLong(i64 %block)
   ret ptr %answer
 hit:
-  %next_slot = getelementptr %record, ptr %head, i64 0, i32 10
-  %next = load ptr, ptr %next_slot
-  store ptr %next, ptr %home
-  %minus = sub i64 0, %class_bytes
-  %cached_now = call i64 @add(i64 3, i64 %minus)
-  %hits = call i64 @add(i64 5, i64 1)
-  br label %hand_out
-hand_out:
-  %big_record = phi ptr [ %new_record, %adopt ], [ %head, %hit ]
+  call void @take(ptr %run, i64 %block)
+  %taken_slot = getelementptr %record, ptr %run, i64 0, i32 12
+  %taken = load i64, ptr %taken_slot
+  %minus = sub i64 0, %taken
+  %cached = call i64 @add(i64 3, i64 %minus)
+  %allocations = call i64 @add(i64 5, i64 1)
   %mapped = call i64 @add(i64 2, i64 0)
-  %cached = call i64 @add(i64 3, i64 0)
   %in_use = sub i64 %mapped, %cached
   %peak = call i64 @add(i64 4, i64 0)
   %higher = icmp sgt i64 %in_use, %peak
@@ -389,7 +263,7 @@ hand_out:
   %new_rise = select i1 %higher, i64 %rise, i64 0
   %new_peak = call i64 @add(i64 4, i64 %new_rise)
   call void @unlock()
-  %big_capsule = call ptr @capsule(ptr %big_record, i64 %rank, i32 %type, ptr %sizes, ptr %strides,
+  %big_capsule = call ptr @capsule(ptr %run, i64 %rank, i32 %type, ptr %sizes, ptr %strides,
                                    ptr @release)
   ret ptr %big_capsule
 
