@@ -353,7 +353,7 @@ WORKLOADS = {each.__name__: each for each in (chain, late_use, training, attenti
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_call_needs_the_memory_of_eager_at_most(name: str) -> None:
     peaks = {
-        backend: json.loads(python(MEMORY, name, backend))  # the C library's own settings
+        backend: json.loads(python(MEMORY, name, backend, **peak_memory.ENVIRONMENT))
         for backend in ("eager", BACKEND)
     }
     # 2 MiB for a huge page, which the system gives as a whole, and what isn't the tensors': stacks.

@@ -8,13 +8,12 @@ itself. The result is an ordinary tensor, no view; only its storage can't grow (
 it raises torch's error).
 
 Free memory is joined with its neighbours and split for the next block (memory_runs_text.py): so
-what a training step frees in one size serves in another. Over the steps of seven models the pool
-held at most 7 % more than was in use at the peak, and the second step needed no new memory, where
-free lists by size had held 0 to 72 % more.
+what a training step frees in one size serves in another. In steps of seven models it held 1 to 9 %
+more than was in use at the peak (29 % where that was 6 MiB: huge pages come whole), where free
+lists by size had held 17 to 55 % more; after the first step none needed new memory.
 
-Measured on a Zen 4: 0.7-0.9 us an allocation, big or small, where torch.empty_strided takes 1.0 us
-or more; filling 64 MiB on two threads takes 8 ms in the pool's memory and 21 ms in fresh memory
-from torch.
+Measured on a Zen 4: 0.7-0.9 us an allocation, big or small, where torch.empty_strided takes 1.1 us;
+filling 64 MiB on two threads takes 8 ms in the pool's memory and 21 ms in fresh memory from torch.
 
 Invariants: free bytes <= the limit (PYFUSER_POOL_BYTES, else min(1/8 of the memory, 1 GiB)); a
 block is at most a granule (16 KiB) bigger than asked for; an address belongs to one block or one
