@@ -318,20 +318,26 @@ put:
 }
 """
 
-_CARVE = f"""
-; A cold run for the caller to get memory for, so that there is a warm run of `size` bytes then: of
-; those that need the least memory, thanks to a warm run before them, the smallest.  It reaches to a
-; multiple of `step` where there are addresses, and counts as cached.  Null: no addresses.
-define ptr @carve(i64 %size, i64 %step) nounwind {{
-entry:
-  call void @lock()
+
+def _search(begin: int, end: int, compare: str, **state: str) -> str:
+    """From the block %entry to the block %choose by every run of the free lists [begin, end).
+
+    `state`: name -> type and initial value of what is found out.  `compare` sees a %run and, for
+    each name, %run_<name>; it ends in the block %compared, and defines %new_<name>.
+    """
+    phis, run_phis = [], []
+    for name, (kind, first) in ((name, text.split()) for name, text in state.items()):
+        phis.append(f"  %{name} = phi {kind} [ {first}, %entry ], [ %run_{name}, %searched ]")
+        run_phis.append(
+            f"  %run_{name} = phi {kind} [ %{name}, %open ], [ %new_{name}, %compared ]"
+        )
+    lines, run_lines = "\n".join(phis), "\n".join(run_phis)
+    return f"""\
   br label %search
 search:
-  %i = phi i64 [ {FREE_LISTS}, %entry ], [ %i_next, %searched ]
-  %best = phi ptr [ null, %entry ], [ %run_best, %searched ]
-  %least = phi i64 [ -1, %entry ], [ %run_least, %searched ]
-  %smallest = phi i64 [ -1, %entry ], [ %run_smallest, %searched ]
-  %is_end = icmp eq i64 %i, {2 * FREE_LISTS}
+  %i = phi i64 [ {begin}, %entry ], [ %i_next, %searched ]
+{lines}
+  %is_end = icmp eq i64 %i, {end}
   br i1 %is_end, label %choose, label %open
 open:
   %list = getelementptr ptr, ptr @free_lists, i64 %i
@@ -339,12 +345,20 @@ open:
   br label %compare
 compare:
   %run = phi ptr [ %head, %open ], [ %next, %compared ]
-  %run_best = phi ptr [ %best, %open ], [ %better, %compared ]
-  %run_least = phi i64 [ %least, %open ], [ %lesser, %compared ]
-  %run_smallest = phi i64 [ %smallest, %open ], [ %smaller, %compared ]
+{run_lines}
   %is_last = icmp eq ptr %run, null
-  br i1 %is_last, label %searched, label %look_before
-look_before:
+  br i1 %is_last, label %searched, label %look
+look:
+{compare}
+  %next_slot = getelementptr %record, ptr %run, i64 0, i32 10
+  %next = load ptr, ptr %next_slot
+  br label %compare
+searched:
+  %i_next = add i64 %i, 1
+  br label %search"""
+
+
+_COMPARE_NEEDS = f"""\
   %data = load i64, ptr %run
   %first = call ptr @cell(i64 %data)
   %before_cell = getelementptr ptr, ptr %first, i64 -1
@@ -359,7 +373,7 @@ measure:
   %helps = select i1 %is_enough, i64 %most, i64 %before_size
   br label %compared
 compared:
-  %warm = phi i64 [ 0, %look_before ], [ %helps, %measure ]
+  %warm = phi i64 [ 0, %look ], [ %helps, %measure ]
   %need = sub i64 %size, %warm
   %run_size_slot = getelementptr %record, ptr %run, i64 0, i32 12
   %run_size = load i64, ptr %run_size_slot
@@ -370,15 +384,26 @@ compared:
   %breaks_tie = and i1 %is_equal, %is_smaller
   %is_preferred = or i1 %is_less, %breaks_tie
   %is_better = and i1 %fits, %is_preferred
-  %better = select i1 %is_better, ptr %run, ptr %run_best
-  %lesser = select i1 %is_better, i64 %need, i64 %run_least
-  %smaller = select i1 %is_better, i64 %run_size, i64 %run_smallest
-  %next_slot = getelementptr %record, ptr %run, i64 0, i32 10
-  %next = load ptr, ptr %next_slot
-  br label %compare
-searched:
-  %i_next = add i64 %i, 1
-  br label %search
+  %new_best = select i1 %is_better, ptr %run, ptr %run_best
+  %new_least = select i1 %is_better, i64 %need, i64 %run_least
+  %new_smallest = select i1 %is_better, i64 %run_size, i64 %run_smallest"""
+_LEAST_NEED = _search(
+    FREE_LISTS,
+    2 * FREE_LISTS,
+    _COMPARE_NEEDS,
+    best="ptr null",
+    least="i64 -1",
+    smallest="i64 -1",
+)
+
+_CARVE = f"""
+; A cold run for the caller to get memory for, so that there is a warm run of `size` bytes then: of
+; those that need the least memory, thanks to a warm run before them, the smallest.  It reaches to a
+; multiple of `step` where there are addresses, and counts as cached.  Null: no addresses.
+define ptr @carve(i64 %size, i64 %step) nounwind {{
+entry:
+  call void @lock()
+{_LEAST_NEED}
 choose:
   %is_none = icmp eq ptr %best, null
   br i1 %is_none, label %nothing, label %found
@@ -404,41 +429,23 @@ nothing:
 }}
 """
 
+_COMPARE_TIMES = """\
+  br label %compared
+compared:
+  %its_time_slot = getelementptr %record, ptr %run, i64 0, i32 13
+  %its_time = load i64, ptr %its_time_slot
+  %is_older = icmp ult i64 %its_time, %run_time
+  %new_oldest = select i1 %is_older, ptr %run, ptr %run_oldest
+  %new_time = select i1 %is_older, i64 %its_time, i64 %run_time"""
+_LONGEST_FREE = _search(0, FREE_LISTS, _COMPARE_TIMES, oldest="ptr null", time="i64 -1")
+
 _OLDEST = f"""
 ; The warm run that was released the longest ago, of which at most `size` bytes, for the caller to
 ; discard; it still counts as cached.
 define ptr @oldest(i64 %size) nounwind {{
 entry:
   call void @lock()
-  br label %search
-search:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %searched ]
-  %oldest = phi ptr [ null, %entry ], [ %run_oldest, %searched ]
-  %time = phi i64 [ -1, %entry ], [ %run_time, %searched ]
-  %is_end = icmp eq i64 %i, {FREE_LISTS}
-  br i1 %is_end, label %choose, label %open
-open:
-  %list = getelementptr ptr, ptr @free_lists, i64 %i
-  %head = load ptr, ptr %list
-  br label %compare
-compare:
-  %run = phi ptr [ %head, %open ], [ %next, %compare_one ]
-  %run_oldest = phi ptr [ %oldest, %open ], [ %older, %compare_one ]
-  %run_time = phi i64 [ %time, %open ], [ %earlier, %compare_one ]
-  %is_last = icmp eq ptr %run, null
-  br i1 %is_last, label %searched, label %compare_one
-compare_one:
-  %its_time_slot = getelementptr %record, ptr %run, i64 0, i32 13
-  %its_time = load i64, ptr %its_time_slot
-  %is_older = icmp ult i64 %its_time, %run_time
-  %older = select i1 %is_older, ptr %run, ptr %run_oldest
-  %earlier = select i1 %is_older, i64 %its_time, i64 %run_time
-  %next_slot = getelementptr %record, ptr %run, i64 0, i32 10
-  %next = load ptr, ptr %next_slot
-  br label %compare
-searched:
-  %i_next = add i64 %i, 1
-  br label %search
+{_LONGEST_FREE}
 choose:
   %is_none = icmp eq ptr %oldest, null
   br i1 %is_none, label %done, label %found
