@@ -76,8 +76,8 @@ class Part:
             if parameters not in self.kernels and parameters not in self.codes:
                 scheduled = scheduler(name).schedule(self.fusion, parameters)
                 self.codes[parameters] = code = kernel_code(scheduled, target)
+                _share_objects(target)
                 if (target, code.text) not in _binaries:
-                    _share_objects(target)
                     target.compile_ahead(code)
 
     def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
@@ -109,16 +109,10 @@ class Part:
             code = self.codes.pop(parameters, None)
             if code is None:
                 code = kernel_code(scheduler(name).schedule(self.fusion, parameters), target)
-            return target.load(code, _binary(code, target))
+            return build_kernel(code, target)
         except Exception as error:
             fallback.report(error, self.fusion)
             return None
-
-
-def compile_kernel(scheduled: ScheduledFusion, target: Device) -> BuiltKernel:
-    """Lowers, generates and builds one kernel."""
-    code = kernel_code(scheduled, target)
-    return target.load(code, _binary(code, target))
 
 
 def kernel_code(scheduled: ScheduledFusion, target: Device) -> Code:
@@ -132,10 +126,11 @@ def kernel_code(scheduled: ScheduledFusion, target: Device) -> Code:
     return code
 
 
-def _binary(code: Code, target: Device) -> Any:
-    """Machine code, once for equal texts."""
+def build_kernel(code: Code, target: Device) -> BuiltKernel:
+    """A callable kernel; equal texts share their machine code."""
     _share_objects(target)
-    return _binaries.get_or_create((target, code.text), lambda: target.compile(code))
+    binary = _binaries.get_or_create((target, code.text), lambda: target.compile(code))
+    return target.load(code, binary)
 
 
 def compiled_kernel_count() -> int:
@@ -190,7 +185,7 @@ def segmented_fusion(fusion: Fusion, sizes: SizeInfo) -> SegmentedFusion:
 def compile_scheduled_program(scheduled: ScheduledFusion, device_type: str) -> Program:
     """A program of one kernel, scheduled by its user.  Errors are the user's to see."""
     target = device(device_type)
-    built = compile_kernel(scheduled, target)
+    built = build_kernel(kernel_code(scheduled, target), target)
     fusion = scheduled.fusion
     outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
     segment = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "user")  # type: ignore[arg-type]

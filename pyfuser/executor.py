@@ -24,7 +24,7 @@ from .ir.schedule import ScheduledFusion
 from .ir.vals import TensorView, Val
 from .kernel_cache import KernelCache
 from .lower.checks import check_threads
-from .ops.binding import Input, bind
+from .ops.binding import Binding, Input, bind
 from .ops.metadata import TensorLike
 from .plan_writer import Operand, ProgramWriter, ShapeContext, Writer
 from .schedule.acceptance import SizeInfo
@@ -95,10 +95,7 @@ class Executor:
         its kernels where those that the heuristics would choose aren't there: all kernels are right
         for all sizes.  InputError where the inputs don't fit the definition.
         """
-        binding = bind(self.fusion, inputs)
-        sizes = dict(binding.sizes)
-        program = self._program(inputs, sizes) if like is None else like.program
-        _add_strides(program.fusion, inputs, sizes)
+        binding, sizes, program = self._bound(inputs, None if like is None else like.program)
         target = program.device
         if like is None:
             kernels = tuple(part.build(sizes, target) for part in program.parts)
@@ -113,11 +110,22 @@ class Executor:
 
     def start(self, inputs: Sequence[Input]) -> None:
         """Begins with the kernels that `resolve` will want for these inputs."""
-        sizes = dict(bind(self.fusion, inputs).sizes)
-        program = self._program(inputs, sizes)
-        _add_strides(program.fusion, inputs, sizes)
+        _, sizes, program = self._bound(inputs)
         for part in program.parts:
             part.start(sizes, program.device)
+
+    def _bound(
+        self, inputs: Sequence[Input], program: Program | None = None
+    ) -> tuple[Binding, dict[str, int], Program]:
+        """The inputs bound, the sizes and strides that kernels read, and the program (or its own).
+
+        InputError where the inputs don't fit the definition.
+        """
+        binding = bind(self.fusion, inputs)
+        sizes = dict(binding.sizes)
+        program = program or self._program(inputs, sizes)
+        _add_strides(program.fusion, inputs, sizes)
+        return binding, sizes, program
 
     def _resolving(self) -> Plan:
         """For inputs with a pending negation or conjugation: computes those first."""

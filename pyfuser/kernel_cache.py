@@ -150,6 +150,10 @@ class DiskCache:
         self._stores = 0
         self._warned = False
 
+    def __contains__(self, key: str) -> bool:
+        """True where there is an entry; only `load` reads it, and finds out whether it is whole."""
+        return self._path(key).exists()
+
     def load(self, key: str) -> bytes | None:
         """The payload stored under `key`, or None if there is none that is whole."""
         path = self._path(key)

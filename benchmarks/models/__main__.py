@@ -25,14 +25,12 @@ from benchmarks.harness import machine_facts
 from benchmarks.kernels import inductor_works
 
 from . import measure, zoo
-from .results import ModelResults, ModelRow
+from .results import TRACING, ModelResults, ModelRow
 
 RESULT = "result: "
 # A step compiles for minutes at most; what takes longer hangs.
 _TIMEOUT_SECONDS = 900
 _NO_CACHES = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "PYFUSER_DISABLE_CACHE": "1"}
-# Compiles nothing: what is left is torch's own tracing, which every backend waits for.
-TRACING = "aot_eager"
 _FIRST_STEPS = 2  # new processes of which the faster one counts
 
 
@@ -102,21 +100,19 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
         size = attempt("peak", name, backend)
         if size is not None:
             row.peak_bytes[backend] = size
+
+    def first_step(label: str, backend: str, **environment: str) -> None:
+        environment |= {"PYFUSER_STRICT": ""}  # verifying every pass is not for users
+        seconds = [attempt("first_step", name, backend, **environment) for _ in range(_FIRST_STEPS)]
+        if all(seconds):
+            row.first_step[label] = min(seconds)
+
     for backend in [] if arguments.no_cold else [*backends, TRACING]:
-        attempts = [
-            attempt("first_step", name, backend, PYFUSER_STRICT="", **_NO_CACHES)
-            for _ in range(_FIRST_STEPS)
-        ]
-        if all(attempts):
-            row.first_step[backend] = min(attempts)
+        first_step(backend, backend, **_NO_CACHES)
     if "pyfuser" in row.first_step:
         with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as cache:
-            attempts = [  # the first one fills the cache
-                attempt("first_step", name, "pyfuser", PYFUSER_STRICT="", PYFUSER_CACHE_DIR=cache)
-                for _ in range(1 + _FIRST_STEPS)
-            ]
-        if all(attempts):
-            row.first_step["pyfuser, disk"] = min(attempts[1:])
+            attempt("first_step", name, "pyfuser", PYFUSER_CACHE_DIR=cache)  # fills it
+            first_step("pyfuser, disk", "pyfuser", PYFUSER_CACHE_DIR=cache)
     return row
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .scalars import ONE, IntExpr
+from .scalars import ONE, ZERO, IntExpr
 from .vals import TensorView, Val
 
 
@@ -211,6 +211,10 @@ class Window:
     offset: IntExpr
     step: IntExpr
     every: IntExpr = ONE
+
+    def covers(self, extent: IntExpr) -> bool:
+        """True where nothing is filled, around the source or between its elements."""
+        return self.left is ZERO and self.stop is extent and self.every is ONE
 
     def __str__(self) -> str:
         spread = "" if self.every is ONE else f" every {self.every}"

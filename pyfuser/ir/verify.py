@@ -41,7 +41,7 @@ from .kernel import (
     accesses,
     operand_sizes,
 )
-from .scalars import ONE, ZERO, IntExpr, Symbol
+from .scalars import ONE, IntExpr, Symbol
 from .schedule import ScheduledFusion
 from .segmented import SegmentedFusion
 from .vals import Scalar, TensorView, Val
@@ -171,9 +171,7 @@ def _verify_window(expr: WindowOp, root: Sequence[IterDomain]) -> None:
     _check(len(expr.inputs) in (1, 2), "fusion", "a source, and a fill or none", expr)
     if len(expr.inputs) == 1:
         for axis, window in zip(root, expr.windows, strict=True):
-            is_slice = window is None or (
-                window.left is ZERO and window.stop is axis.size and window.every is ONE
-            )
+            is_slice = window is None or window.covers(axis.size)
             _check(is_slice, "fusion", "a fill for windows that don't cover their axes", expr)
 
 

@@ -248,7 +248,7 @@ class _Mover:
 def _can_join(expr: WindowOp, places: Places) -> bool:
     """True where what `places` show of a window's result is a window on its source."""
     for axis, inner, outer in zip(expr.tensor_outputs[0].axes, expr.windows, places, strict=True):
-        if inner is None or outer is None or _is_whole(inner, axis.size):
+        if inner is None or outer is None or inner.covers(axis.size):
             continue
         if inner.every is not ONE or outer[0].every is not ONE or outer[0].step is not ONE:
             return False
@@ -266,14 +266,9 @@ def joined_places(expr: WindowOp, tensor: TensorView, places: Places) -> Places:
         if inner is None or outer is None:
             joined.append(outer if inner is None else (inner, axis.size))
         else:
-            whole = _is_whole(inner, axis.size)
+            whole = inner.covers(axis.size)
             joined.append((composed(inner, outer[0], whole), outer[1]))
     return tuple(joined)
-
-
-def _is_whole(window: Window, extent: IntExpr) -> bool:
-    """True for a window that nothing is filled around."""
-    return window.left is ZERO and window.stop is extent and window.every is ONE
 
 
 def composed(inner: Window, outer: Window, is_whole: bool) -> Window:

@@ -66,8 +66,10 @@ class FusionNode:
 
     def start(self, values: Mapping[Size, Any]) -> None:
         """Begins with the kernels for these sizes, if `resolve` would wait for them."""
+        if self.first is not None:
+            return
         inputs = self._inputs(values)
-        if self.first is None and inputs not in self.executor.resolved:
+        if inputs not in self.executor.resolved:
             self.executor.start(inputs)
 
     def resolve(self, values: Mapping[Size, Any]) -> Resolved:

@@ -65,6 +65,9 @@ os.register_at_fork(after_in_child=_ahead.clear)  # the answers come to the pare
 class ObjectCache(Protocol):
     """Where objects are kept between processes: DiskCache, or a dictionary in a test."""
 
+    def __contains__(self, key: str) -> bool:
+        """True where `load` has something to look at; it may still turn out not to be whole."""
+
     def load(self, key: str) -> bytes | None:
         """The object stored under `key`, or None."""
 
@@ -134,7 +137,7 @@ def compile_ahead(llvm_ir: str) -> None:
     request = _request(llvm_ir, DEFAULT_PASSES, DEFAULT_CODEGEN_LEVEL)
     key = _key(request)
     cache = _object_cache
-    if key in _ahead or (cache is not None and cache.load(key) is not None):
+    if key in _ahead or (cache is not None and key in cache):
         return
     answer = compiler_process.submit(request)
     if answer is not None:
@@ -198,10 +201,14 @@ def versions() -> str:
     return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
 
 
+def _processor() -> Processor:
+    """What code is made for: the processor of this process."""
+    return Processor(machine().cpu_name, machine().features)
+
+
 def _request(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> Request:
     """A text to compile for this processor."""
-    host = machine()
-    return Request(llvm_ir, tuple(passes), codegen_level, Processor(host.cpu_name, host.features))
+    return Request(llvm_ir, tuple(passes), codegen_level, _processor())
 
 
 def _key(request: Request) -> str:
@@ -240,16 +247,14 @@ def _check_external_symbols(module: llvm.ModuleRef) -> None:
 
 def _target_machine(codegen_level: int) -> llvm.TargetMachine:
     """A code generator for this processor."""
-    host = machine()
-    return emission.target_machine(Processor(host.cpu_name, host.features), codegen_level)
+    return emission.target_machine(_processor(), codegen_level)
 
 
 @functools.cache
 def _jit() -> llvm.LLJIT:
     """The process's one linker; it owns the memory of every module."""
-    host = machine()
     return llvm.create_lljit_compiler(
-        emission.new_target_machine(Processor(host.cpu_name, host.features), DEFAULT_CODEGEN_LEVEL),
+        emission.new_target_machine(_processor(), DEFAULT_CODEGEN_LEVEL),
         use_jit_link=True,
         suppress_errors=True,  # every error is raised as well: nothing goes to stderr
     )
