@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ def check(program: Program) -> Outcome:
 def _judged(
     program: Program, wanted: Sequence[tuple[Run, Run, Run]], backend: str, found: list[str]
 ) -> Outcome:
-    scope: dict = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch}
     exec(compile(str(program), f"<program {program.seed}>", "exec"), scope)
     torch._dynamo.reset()
     try:
@@ -110,12 +111,10 @@ def _judged(
 
 
 def reason(error: Exception) -> str:
-    """The first line of the error that a backend's exception wraps."""
-    text = str(error).strip()
-    for line in text.splitlines():
-        if line.strip() and "backend='" not in line:
-            return f"{type(error).__name__}: {line.strip()}"[:300]
-    return f"{type(error).__name__}: {text[:300]}"
+    """The first line of an error, of the one inside where a backend's exception wraps it."""
+    inner = getattr(error, "inner_exception", error)
+    lines = str(inner).strip().splitlines() or [""]
+    return f"{type(inner).__name__}: {lines[0].strip()}"[:300]
 
 
 def compare(ours: Run, eager: Run, exact: Run, noisy: Run) -> None:
@@ -192,9 +191,9 @@ def strides(value: Tensor) -> list[int]:
     return [stride for size, stride in sizes if size > 1 and value.numel()]
 
 
-def sharing(values: Sequence[Tensor]) -> list[list[int]]:
+def sharing(values: Sequence[Any]) -> list[list[int]]:
     """For each tensor, which of the tensors share its memory."""
-    found = [each for each in values if each.numel()]
+    found = [each for each in values if isinstance(each, Tensor) and each.numel()]
     return [
         [place for place, other in enumerate(found) if storage(other) == storage(each)]
         for each in found

@@ -41,6 +41,11 @@ class Input:
         """What is appended to the base."""
         return self.view.replace("{shape}", repr(self.shapes[which]))
 
+    def text(self, which: int) -> str:
+        """The expression of the tensor to call with."""
+        leaf = ".detach().requires_grad_()" if self.grad else ""
+        return f"{self.base_text(which)}{self.view_text(which)}{leaf}"
+
     def contiguous(self) -> Input:
         """The same values' kind, laid out plainly."""
         return replace(self, bases=self.shapes, view="")
@@ -94,51 +99,28 @@ class Program:
         return "\n".join([*lines, f"    return ({returned})"])
 
     def script(self) -> str:
-        """A script that runs the program in eager, in float64 and compiled, and prints errors."""
-        sets = range(len(self.inputs[0].shapes))
-        lines = [SCRIPT_HEAD, str(self), ""]
-        for which in sets:
-            lines.append(f"def inputs{which}():")
-            for given in self.inputs:
-                made = f"{given.base_text(which)}{given.view_text(which)}"
-                leaf = ".detach().requires_grad_()" if given.grad else ""
-                lines.append(f"    {given.name} = {made}{leaf}")
-            lines += [f"    return [{', '.join(given.name for given in self.inputs)}]", ""]
+        """A script that runs the program in eager and compiled and prints where they differ."""
+        lines = ["import torch", "from torch.autograd import grad"] if self.grad else ["import torch"]
+        lines += ["", "", "def seed(number):", "    return torch.Generator().manual_seed(number)"]
+        lines += ["", "", str(self), ""]
         option = ", dynamic=True" if self.dynamic else ""
-        lines.append(f'compiled = torch.compile(f, backend="pyfuser"{option})  # seed {self.seed}')
-        lines += [SCRIPT_TAIL.replace("{which}", str(which)) for which in sets]
-        if self.grad:
-            lines.insert(1, SCRIPT_GRADIENTS)
-            lines[-len(sets) :] = [
-                SCRIPT_TAIL.replace(
-                    "compare(f(*a), compiled(*b)", "compare(results(f, a), results(compiled, b)"
-                ).replace("{which}", str(which))
-                for which in sets
-            ]
+        lines += ["", f'compiled = torch.compile(f, backend="pyfuser"{option})']
+        for which in range(len(self.inputs[0].shapes)):
+            lines += ["", "", f"def inputs{which}():"]
+            lines += [f"    {given.name} = {given.text(which)}" for given in self.inputs]
+            lines += [f"    return [{', '.join(given.name for given in self.inputs)}]", "", ""]
+            lines += [f"a, b = inputs{which}(), inputs{which}()"]
+            lines += ["for eager, ours in zip([*f(*a), *a], [*compiled(*b), *b]):"]
+            lines += ["    print((eager - ours * 1).abs().max(), eager.stride(), ours.stride())"]
+            if self.grad:
+                lines += self._gradient_lines(which)
         return "\n".join(lines)
 
-
-SCRIPT_HEAD = """import torch
-
-def seed(n):
-    return torch.Generator().manual_seed(n)
-
-def compare(eager, ours):
-    for n, (a, b) in enumerate(zip(eager, ours)):
-        error = (a.double() - b.double()).abs().max().item() if a.numel() and a.shape == b.shape else 0
-        print(n, a.dtype, b.dtype, tuple(a.shape), tuple(b.shape), a.stride(), b.stride(), error)
-"""
-
-SCRIPT_GRADIENTS = """def results(f, inputs):
-    outputs = f(*inputs)
-    wanted = [o for o in outputs if o.requires_grad]
-    leaves = [x for x in inputs if x.requires_grad]
-    cotangents = [torch.randint(-8, 9, o.shape, generator=seed(n)).div(4).to(o.dtype) for n, o in enumerate(wanted)]
-    gradients = torch.autograd.grad(wanted, leaves, cotangents, allow_unused=True)
-    return [o.detach() for o in outputs] + [g for g in gradients if g is not None]
-"""
-
-SCRIPT_TAIL = """a, b = inputs{which}(), inputs{which}()
-compare(f(*a), compiled(*b))
-compare(a, b)
-"""
+    def _gradient_lines(self, which: int) -> list[str]:
+        return [
+            "for function, x in ((f, a), (compiled, b)):",
+            "    y = [out for out in function(*x) if out.requires_grad]",
+            "    leaves = [each for each in x if each.requires_grad]",
+            "    given = [torch.randint(-8, 9, each.shape, generator=seed(n)).div(4) for n, each in enumerate(y)]",
+            "    print(grad(y, leaves, [g.to(out.dtype) for g, out in zip(given, y)], allow_unused=True))",
+        ]

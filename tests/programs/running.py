@@ -36,7 +36,7 @@ class Run:
 
     outputs: list[Tensor]
     gradients: list[Tensor | None]
-    inputs: list[Tensor]
+    inputs: list[Any]
     bases: list[Tensor]
 
     def groups(self) -> Iterator[tuple[str, Sequence[Tensor | None]]]:
@@ -48,10 +48,13 @@ class Run:
 
 @dataclass
 class Given:
-    """Inputs of a program: the memory of each and the view of it that the function gets."""
+    """Inputs of a program: the memory of each and the view of it that the function gets.
+
+    An input may be a number, which has no memory.
+    """
 
     bases: list[Tensor]
-    views: list[Tensor]
+    views: list[Any]
 
 
 def seeded(number: int) -> torch.Generator:
@@ -67,6 +70,9 @@ def given(program: Program, which: int, exact: bool) -> Given:
     made = Given([], [])
     for each in program.inputs:
         base = eval(each.base_text(which), dict(NAMES))
+        if not isinstance(base, Tensor):
+            made.views.append(base)
+            continue
         if exact and base.is_floating_point():
             base = base.double()
         view = eval(f"base{each.view_text(which)}", {**NAMES, "base": base})
@@ -128,13 +134,13 @@ class Lockstep:
         """Before the first statement."""
         steps = [Environment.of(program, which, exact) for exact in (False, True, True)]
         made = Lockstep(*steps)
-        for view in made.native.given.views:
-            made._see(view)
+        for base in made.native.given.bases:
+            made._see(base)
         return made
 
     def execute(self, statement: Statement) -> None:
         """Runs one line in all three; raises what torch raises, or Chaotic."""
-        known = {storage(value) for value in self.native.names.values()}
+        known = {storage(v) for v in self.native.names.values() if isinstance(v, Tensor)}
         for environment in (self.native, self.exact, self.noisy):
             environment.execute(statement)
         for name in statement.targets:
@@ -161,6 +167,8 @@ class Lockstep:
         self.noisy.names[name] = noisy * (1 + epsilon * signs)
 
     def _require_tame(self, name: str) -> None:
+        if not isinstance(self.native.names[name], Tensor):
+            return
         native, exact, noisy = (
             e.names[name].detach() for e in (self.native, self.exact, self.noisy)
         )

@@ -46,7 +46,7 @@ def _same(a: Outcome, b: Outcome) -> bool:
 
 def pattern(message: str) -> str:
     """A message without its numbers and names."""
-    return re.sub(r"\d+", "#", message)[:60]
+    return re.sub(r"\d+", "#", message)[:100]
 
 
 def size(program: Program) -> tuple[int, ...]:

@@ -80,6 +80,7 @@ class Worker:
         """Ends the process."""
         if self.process is not None:
             self.connection.close()
+            self.process.join(2)
             self.process.kill()
             self.process.join()
         self.process = None
