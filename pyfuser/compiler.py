@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
 from .kernel_cache import KernelCache, disk_cache
 from .lower.lowering import lower
+from .lower.work import Excess, excess
 from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import scheduler
@@ -53,15 +54,29 @@ def prepare(fusion: Fusion) -> Fusion:
 class Part:
     """One segment of a program, and its kernels by heuristic parameters.
 
-    A part without a kernel (None) runs through the fallback.  `codes` are kernels that were
-    started: there as text, and on their way to machine code.
+    A part without a kernel (None) runs through the fallback.  `lowered` and `codes` are kernels
+    that were started: lowered, or there as text and on their way to machine code.
     """
 
     segment: Segment
     fusion: Fusion
     kernels: dict[object, BuiltKernel | None] = field(default_factory=dict)
+    lowered: dict[object, Kernel] = field(default_factory=dict)
     codes: dict[object, Code] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def excess(self, sizes: Mapping[str, int], target: Device) -> Excess | None:
+        """By what the kernel for these sizes does more work than is allowed; None where it is not.
+
+        What it lowers for that is kept for `start` and `build`.
+        """
+        name = self.segment.scheduler
+        if name in EVALUATED:
+            return None
+        with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
+            parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+            return excess(self.fusion, self._lower(name, parameters, target), sizes)
+        return None
 
     def start(self, sizes: Mapping[str, int], target: Device) -> None:
         """Makes the text of the kernel for these sizes and lets the device begin to compile it.
@@ -74,8 +89,7 @@ class Part:
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
             parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
             if parameters not in self.kernels and parameters not in self.codes:
-                scheduled = scheduler(name).schedule(self.fusion, parameters)
-                self.codes[parameters] = code = kernel_code(scheduled, target)
+                self.codes[parameters] = code = self._generate(name, parameters, target)
                 _share_objects(target)
                 if (target, code.text) not in _binaries:
                     target.compile_ahead(code)
@@ -108,18 +122,35 @@ class Part:
         try:
             code = self.codes.pop(parameters, None)
             if code is None:
-                code = kernel_code(scheduler(name).schedule(self.fusion, parameters), target)
+                code = self._generate(name, parameters, target)
             return build_kernel(code, target)
         except Exception as error:
             fallback.report(error, self.fusion)
             return None
 
+    def _lower(self, name: str, parameters: Any, target: Device) -> Kernel:
+        found = self.lowered.get(parameters)
+        if found is None:
+            scheduled = scheduler(name).schedule(self.fusion, parameters)
+            found = self.lowered[parameters] = lowered(scheduled, target)
+        return found
 
-def kernel_code(scheduled: ScheduledFusion, target: Device) -> Code:
-    """Lowers a schedule and generates the kernel's text."""
+    def _generate(self, name: str, parameters: Any, target: Device) -> Code:
+        kernel = self._lower(name, parameters, target)
+        del self.lowered[parameters]
+        return kernel_code(kernel, target)
+
+
+def lowered(scheduled: ScheduledFusion, target: Device) -> Kernel:
+    """The kernel of a schedule."""
     dump("scheduled", scheduled)
     kernel = lower(scheduled, target.traits)
     dump("kernel", kernel)
+    return kernel
+
+
+def kernel_code(kernel: Kernel, target: Device) -> Code:
+    """The text of a kernel."""
     for stage, text in _wanted_texts(kernel, target):
         dump(stage, text)
     code: Code = target.generate(kernel)
@@ -161,20 +192,36 @@ class Program:
 
 
 def compile_program(
-    prepared: Fusion, layouts: Sequence[Layout], sizes: SizeInfo, device_type: str
+    prepared: Fusion,
+    layouts: Sequence[Layout],
+    coarse: SizeInfo,
+    device_type: str,
+    sizes: Mapping[str, int],
 ) -> Program:
-    """Specialises and segments; kernels are built part by part when sizes are known."""
-    fusion = specialise(prepared, layouts)
-    segmented = segmented_fusion(fusion, sizes)
+    """Specialises and segments; kernels are built part by part when sizes are known.
+
+    A part that would do too much work is cut behind the tensor that it would compute so often.
+    """
+    target = device(device_type)
+    stored: set[int] = set()
+    while True:
+        fusion = specialise(prepared, layouts)
+        segmented = segmented_fusion(fusion, coarse, stored)
+        parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
+        found = [e.tensor for part in parts if (e := part.excess(sizes, target)) is not None]
+        if stored.issuperset(tensor.name for tensor in found):
+            break
+        stored.update(tensor.name for tensor in found)
     dump("segments", segmented)
-    parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
-    return Program(fusion, parts, device(device_type))
+    return Program(fusion, parts, target)
 
 
-def segmented_fusion(fusion: Fusion, sizes: SizeInfo) -> SegmentedFusion:
+def segmented_fusion(
+    fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()
+) -> SegmentedFusion:
     """The segments; one evaluated segment where segmentation itself fails."""
     try:
-        return cut(fusion, sizes)
+        return cut(fusion, sizes, stored)
     except Exception as error:
         fallback.report(error, fusion)
         outputs = [t for t in fusion.outputs if t.expr is not None]
@@ -185,7 +232,7 @@ def segmented_fusion(fusion: Fusion, sizes: SizeInfo) -> SegmentedFusion:
 def compile_scheduled_program(scheduled: ScheduledFusion, device_type: str) -> Program:
     """A program of one kernel, scheduled by its user.  Errors are the user's to see."""
     target = device(device_type)
-    built = build_kernel(kernel_code(scheduled, target), target)
+    built = build_kernel(kernel_code(lowered(scheduled, target), target), target)
     fusion = scheduled.fusion
     outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
     segment = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "user")  # type: ignore[arg-type]

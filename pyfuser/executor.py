@@ -163,7 +163,8 @@ class Executor:
         prepared = self._prepared
         coarse = _coarse_sizes(sizes, device(kind).machine)
         return self.programs.get_or_create(
-            (kind, layouts, coarse), lambda: compile_program(prepared, layouts, coarse, kind)
+            (kind, layouts, coarse),
+            lambda: compile_program(prepared, layouts, coarse, kind, sizes),
         )
 
 

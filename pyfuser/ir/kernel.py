@@ -241,11 +241,20 @@ class Phase:
         return total
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How often the statement runs that computes a tensor, given by name, in all tasks together."""
+
+    tensor: int
+    count: IntExpr
+
+
 @dataclass(slots=True, eq=False)
 class Kernel:
     """A complete kernel.  `scratch` is global memory that only lives during a call.
 
-    `bounds` are sizes that its statements mention and its tensors need not have.
+    `bounds` are sizes that its statements mention and its tensors need not have; `runs` says how
+    often its statements run.
     """
 
     name: str
@@ -254,6 +263,7 @@ class Kernel:
     scratch: list[Buffer]
     phases: list[Phase]
     bounds: tuple[IntExpr, ...] = ()
+    runs: tuple[Runs, ...] = ()
 
     @property
     def symbols(self) -> list[Symbol]:

@@ -16,7 +16,7 @@ from ..ir.scalars import ONE, ZERO, Integer
 from ..ir.vals import Scalar, TensorView, Val
 from .pointwise import as_tensor, copy_axis, joined_axis, new_tensor, size_of_scalar
 from .read_builders import sliced
-from .shape_builders import broadcast, squeeze, wrapped_dim
+from .shape_builders import broadcast, new_axis, squeeze, wrapped_dim
 
 
 def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
@@ -77,7 +77,8 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
 def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     """out[i][j] = operand[index[i][j]][j] for dim 0: of the index's shape.
 
-    Along the other dimensions the index may be shorter than the operand.
+    Along the other dimensions the index may be shorter than the operand.  Where it is expanded
+    there, the result isn't: each element comes from another place.
     """
     tensor, positions = as_tensor(fusion, operand, "gather"), _as_index(fusion, "gather", index)
     dim = _aligned_dim("gather", tensor, positions, dim)
@@ -86,7 +87,11 @@ def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
         if d != dim and all(isinstance(s, Integer) for s in sizes) and a.size.value < b.size.value:
             what = f"an index of at most {a.size} in dimension {d}"
             raise DefinitionError(expected("gather", what, b.size))
-    output = new_tensor(fusion, [copy_axis(fusion, a) for a in positions.axes], tensor.dtype)
+    axes = [
+        copy_axis(fusion, b) if d == dim or a.is_broadcast else new_axis(fusion, b.size)
+        for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True))
+    ]
+    output = new_tensor(fusion, axes, tensor.dtype)
     _add(fusion, tensor, positions, output, dim)
     return output
 

@@ -34,7 +34,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, product
 from ..ir.vals import TensorView
 from ..ops.pointwise import copy_axis, new_tensor
-from .read_moving import Moved, is_movable, recomputed, try_move
+from .read_moving import Moved, is_movable, recomputed, try_move, unexpanded
 from .rewriting import Rewriter, rewrite
 
 # What becomes of an axis: an axis of the output, or the one that is indexed (None).
@@ -114,8 +114,8 @@ class _Mover:
 
     def _spread(self, tensor: TensorView, places: Places) -> TensorView:
         """A tensor that broadcasts along the indexed axis, with the axes of the output."""
-        is_plain = all(axis.expanded_extent is None for axis in tensor.axes)
-        if is_plain and self.expr.is_aligned and places == self.expr.source_axes:
+        tensor = unexpanded(self.fusion, tensor, [axis.is_broadcast for axis in tensor.axes])
+        if self.expr.is_aligned and places == self.expr.source_axes:
             return tensor
         if None in places:
             flags = tuple(place is None for place in places)

@@ -23,7 +23,7 @@ from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
 from .aten import build_region
 from .partition import Region
-from .sizes import GraphSizes, Size, size_of, sizes_of
+from .sizes import GraphSizes, Size, hint, size_of, sizes_of
 from .views import tensor_of
 
 
@@ -141,8 +141,8 @@ def _set_memory_order(fusion: Fusion, position: int, node: Node) -> None:
 
 def memory_order(value: torch.Tensor) -> list[int] | None:
     """Dimensions, outermost in memory first; None where that is their own order."""
-    hints = [_hint(stride) for stride in value.stride()]
-    shape = [_hint(size) for size in value.shape]
+    hints = [hint(stride) for stride in value.stride()]
+    shape = [hint(size) for size in value.shape]
     moving = [d for d in range(len(shape)) if shape[d] != 1]
     ordered = sorted(moving, key=lambda d: -hints[d])
     if ordered == moving:
@@ -158,7 +158,7 @@ def dense_strides(value: torch.Tensor) -> tuple[int, ...]:
     running = 1
     for dim in reversed(order):
         strides[dim] = running
-        running *= max(_hint(value.shape[dim]), 1)
+        running *= max(hint(value.shape[dim]), 1)
     return tuple(strides)
 
 
@@ -166,14 +166,6 @@ def is_dense(value: torch.Tensor) -> bool:
     """True where a kernel can write an output exactly as the metadata lays it out."""
     wanted = dense_strides(value)
     return all(
-        _hint(size) == 1 or _hint(stride) == dense
+        hint(size) == 1 or hint(stride) == dense
         for size, stride, dense in zip(value.shape, value.stride(), wanted, strict=True)
     )
-
-
-def _hint(size: Any) -> int:
-    known = size_of(size)
-    if isinstance(known, int):
-        return known
-    hint = size.node.hint
-    return int(hint) if hint is not None else 2

@@ -18,7 +18,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import group_norm, losses
+from . import group_norm, losses, true_metadata
 
 aten = torch.ops.aten
 
@@ -126,11 +126,12 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     shifted = wide - wide.amax(dim, keepdim=True)
     result = shifted - shifted.exp().sum(dim, keepdim=True).log()
-    return result.to(x.dtype)
+    return result.to(x.dtype).contiguous()
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     **losses.DECOMPOSITIONS,
+    **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,
     aten.native_dropout.default: _native_dropout,
     aten._log_softmax.default: _log_softmax,
