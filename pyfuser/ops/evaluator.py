@@ -266,10 +266,14 @@ class _Evaluator:
                 made[output] = source
                 continue
             assert isinstance(output, TensorView)
+            value = self.values[output]
+            if any(axis.expanded_extent is not None for axis in output.axes):
+                # What another segment stores has one element along an expanded axis.
+                value = value.expand(self.sizes(output))
             if views and output not in self.fusion.aliases and self._is_view(output):
-                made[output] = self.values[output]
+                made[output] = value
                 continue
-            made[output] = with_layout(output, self.values[output], owned)
+            made[output] = with_layout(output, value, owned)
             owned.add(_storage(made[output]))
         for output, target in self.fusion.aliases.items():
             updated = given[target]
