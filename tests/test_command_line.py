@@ -235,7 +235,18 @@ def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     remedies = {finding.what: finding.remedy for finding in doctor.findings()}
     assert "C++17 compiler" in remedies["C++ compiler"]
     assert remedies["NVIDIA GPU"]
-    assert remedies["disk cache"] == "unset PYFUSER_DISABLE_CACHE"
+    assert remedies["disk cache"].startswith("unset PYFUSER_DISABLE_CACHE")
+
+
+def test_doctor_says_why_the_cache_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("PYFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("PYFUSER_DISABLE_CACHE", raising=False)
+    found = doctor._disk_cache()
+    assert f"{tmp_path}, to which others can write (mode 777" in found.found
+    assert found.remedy
 
 
 def test_the_module_runs_as_a_program() -> None:
