@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,6 +89,13 @@ class Device(Protocol):
 
     def scratch(self, size_bytes: int) -> torch.Tensor:
         """Uninitialised memory for one call."""
+
+    @property
+    def lacks_memory(self) -> Callable[..., bool]:
+        """True for tensors that may have less memory than a kernel would read.
+
+        The arguments are `tensor_memory.Needs`.
+        """
 
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """The device's own stages as text: generated code, machine code."""
