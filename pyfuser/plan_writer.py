@@ -16,7 +16,6 @@ from typing import Any
 from . import fallback
 from .compiler import Part, Program
 from .devices.registry import Binding, BuiltKernel, Device
-from .devices.tensor_memory import require_memory
 from .dtypes import FLOATING, DataType, to_torch
 from .errors import InternalError, expected
 from .ir.domains import IterDomain
@@ -86,9 +85,8 @@ class Writer:
         """
         if needs:
             arguments = ", ".join(f"{name}, {span}, {each}" for name, span, each in needs)
-            self.constants["lacks_memory"] = target.lacks_memory
-            self.constants["require_memory"] = require_memory
-            self.line(f"if lacks_memory({arguments}): require_memory({arguments})")
+            self.constants["require_memory"] = target.require_memory
+            self.line(f"require_memory({arguments})")
 
     def build(self, function: str, title: str) -> tuple[str, Callable[..., Any]]:
         """(source, the factory): `function` is the head of the function, such as `plan(inputs)`."""

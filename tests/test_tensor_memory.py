@@ -11,6 +11,8 @@ from torch._subclasses import FakeTensorMode
 from pyfuser import FusionDefinition
 from pyfuser.devices import tensor_memory
 from pyfuser.devices.cpu import storage_check
+from pyfuser.devices.cpu.jit import compile_module
+from pyfuser.devices.cpu.native_function import native_function
 from pyfuser.devices.tensor_memory import span_bytes
 from pyfuser.errors import InputError
 
@@ -175,22 +177,48 @@ def test_tensors_without_a_storage_run_in_torch() -> None:
     torch.testing.assert_close(actual, (torch.ones(4, 5) * 2).exp())
 
 
-def test_python_and_native_code_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    native = storage_check.lacks_memory()
-    assert native is not tensor_memory.lacks_memory
+def test_python_and_native_code_agree() -> None:
+    native = storage_check.require_memory()
+    assert native is not tensor_memory.require_memory
     good = torch.randn(4, 5), torch.nn.Parameter(torch.randn(4, 5)), torch.randn(9, 5)[5:]
-    for check in (native, tensor_memory.lacks_memory):
-        assert check() is False
-        assert check(*(a for x in good for a in (x, 80, 4))) is False
-        assert check(torch.randn(7, 5)[7:], 0, 4) is False
+    for check in (native, tensor_memory.require_memory):
+        check()
+        check(*(a for x in good for a in (x, 80, 4)))
+        check(torch.randn(7, 5)[7:], 0, 4)
         for make in MAKERS:
-            assert check(good[0], 80, 4, make(), 80, 4) is True
-        assert check(*(a for x in good for a in (x, 84, 4))) is True
+            with pytest.raises(InputError):
+                check(good[0], 80, 4, make(), 80, 4)
+        with pytest.raises(InputError):
+            check(*(a for x in good for a in (x, 84, 4)))
+
+
+def test_native_code_looks_into_tensors_only() -> None:
+    native = storage_check.require_memory()
+    for other in (None, 3, "tensor", object(), torch.Tensor):
+        with pytest.raises((AttributeError, TypeError)):
+            native(other, 4, 4)
+
+
+def test_python_is_asked_only_where_something_is_wrong() -> None:
+    assert storage_check.require_memory().__self__ is tensor_memory.require_memory
+    asked: list[object] = []
+    module = compile_module(storage_check._text(*checked(storage_check._places())))
+    native = native_function(module, "require_memory", lambda *needs: asked.append(needs))
+    native(torch.randn(4, 5), 80, 4)
+    assert asked == []
+    short = freed()
+    native(short, 80, 4)
+    assert asked == [(short, 80, 4)]
+
+
+def checked(places: tuple[int, int] | None) -> tuple[int, int]:
+    assert places is not None
+    return places
 
 
 def test_without_a_known_place_python_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_check, "_places", lambda: None)
-    assert storage_check.lacks_memory.__wrapped__() is tensor_memory.lacks_memory
+    assert storage_check.require_memory.__wrapped__() is tensor_memory.require_memory
 
 
 @pytest.mark.parametrize(

@@ -91,11 +91,8 @@ class Device(Protocol):
         """Uninitialised memory for one call."""
 
     @property
-    def lacks_memory(self) -> Callable[..., bool]:
-        """True for tensors that may have less memory than a kernel would read.
-
-        The arguments are `tensor_memory.Needs`.
-        """
+    def require_memory(self) -> Callable[..., None]:
+        """Takes `tensor_memory.Needs`; InputError for a tensor with less memory than it needs."""
 
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """The device's own stages as text: generated code, machine code."""

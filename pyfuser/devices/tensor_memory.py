@@ -2,19 +2,19 @@
 
 A kernel gets an address and reads all that the sizes promise.  A tensor whose storage was freed or
 cut short (`x.untyped_storage().resize_(0)`, as sharded training does with parameters), or that only
-stands for others (a FakeTensor), would end the process.  A plan asks its device's `lacks_memory`,
-which must be fast and may suspect too many, and then `require_memory`, which knows.
+stands for others (a FakeTensor), would end the process.  So every plan begins with its device's
+`require_memory`: the one below, or one that does the same faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ..errors import InputError, expected
 
-# What the two functions below take, flat: a tensor, the bytes from its first element to the end of
+# What `require_memory` takes, flat: a tensor, the bytes from its first element to the end of
 # its last one, and the bytes of an element; then the next tensor.
 Needs = torch.Tensor | int
 
@@ -27,22 +27,13 @@ def span_bytes(shape: Sequence[int], stride: Sequence[int], bytes_each: int) -> 
     return (last + 1) * bytes_each
 
 
-def lacks_memory(*needs: Needs) -> bool:
-    """True where a tensor has less memory than it needs."""
-    return any(_lack(*need) is not None for need in _triples(needs))
-
-
 def require_memory(*needs: Needs) -> None:
     """InputError for the first tensor that has less memory than it needs."""
-    for tensor, needed, bytes_each in _triples(needs):
-        lack = _lack(tensor, needed, bytes_each)
+    for tensor, needed, bytes_each in zip(needs[::3], needs[1::3], needs[2::3], strict=True):
+        lack = _lack(tensor, needed, bytes_each)  # type: ignore[arg-type]
         if lack is not None:
-            what = f"{needed} bytes of memory for a tensor of shape {tuple(tensor.shape)}"
+            what = f"{needed} bytes of memory for a tensor of shape {tuple(tensor.shape)}"  # type: ignore[union-attr]
             raise InputError(expected("execute", what, lack))
-
-
-def _triples(needs: Sequence[Needs]) -> Iterator[tuple[torch.Tensor, int, int]]:
-    return zip(needs[::3], needs[1::3], needs[2::3], strict=True)  # type: ignore[arg-type]
 
 
 def _lack(tensor: torch.Tensor, needed: int, bytes_each: int) -> str | None:

@@ -69,8 +69,7 @@ _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.baddbmm.default: ("baddbmm", torch.baddbmm),
 }
 _RESERVED = frozenset(
-    (*keyword.kwlist, "args", "call", "make", "empty", "scratch", "slot")
-    + ("lacks_memory", "require_memory")
+    (*keyword.kwlist, "args", "call", "make", "empty", "scratch", "slot", "require_memory")
 )
 # (the names of `Writer` constants that have no prefix)
 

@@ -24,7 +24,7 @@ from .jit import (
 from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
-from .storage_check import lacks_memory
+from .storage_check import require_memory
 from .threads import launcher
 from .vector_math import VECTOR_MATH
 
@@ -150,9 +150,9 @@ class CpuDevice:
         return scratch(size_bytes)
 
     @property
-    def lacks_memory(self) -> Callable[..., bool]:
+    def require_memory(self) -> Callable[..., None]:
         """Native code."""
-        return lacks_memory()
+        return require_memory()
 
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """llvm and asm."""

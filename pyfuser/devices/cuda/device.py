@@ -14,7 +14,7 @@ from ...errors import UnsupportedError, expected
 from ...ir.kernel import Kernel
 from ...lower.traits import DeviceTraits
 from ..registry import BuiltKernel
-from ..tensor_memory import lacks_memory
+from ..tensor_memory import require_memory
 from .codegen import generate
 from .device_helpers import with_device_helpers
 from .machine import COMMON, CudaMachine
@@ -52,9 +52,9 @@ class CudaDevice:
         return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
 
     @property
-    def lacks_memory(self) -> Callable[..., bool]:
+    def require_memory(self) -> Callable[..., None]:
         """In Python: nothing is launched yet."""
-        return lacks_memory
+        return require_memory
 
     def texts(self, kernel: Kernel, architecture: str = _OLDEST) -> dict[str, str]:
         """cuda, and ptx for `architecture`; instead of PTX the reason why there is none."""
