@@ -18,11 +18,12 @@ from typing import Any
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.registry import BuiltKernel, Code, Device, device
+from .disk_cache import disk_cache
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
-from .kernel_cache import KernelCache, disk_cache
+from .kernel_cache import KernelCache
 from .lower.lowering import lower
 from .lower.work import Excess, excess, is_too_much, total_runs
 from .preseg.pipeline import run as simplify
@@ -173,8 +174,8 @@ def compiled_kernel_count() -> int:
 def _share_objects(target: Device) -> None:
     """Connects a device with the disk cache, once."""
     if target not in _connected:
-        _connected.add(target)
         target.keep_objects_in(disk_cache())
+        _connected.add(target)  # only now: what failed is tried again
 
 
 def _wanted_texts(kernel: Kernel, target: Device) -> list[tuple[str, str]]:

@@ -9,13 +9,13 @@ shape will never change (`Writer.literals`), the numbers themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import fallback
 from .compiler import Part, Program
-from .devices.registry import Binding, BuiltKernel
+from .devices.registry import Binding, BuiltKernel, Device
 from .dtypes import FLOATING, DataType, to_torch
 from .errors import InternalError, expected
 from .ir.domains import IterDomain
@@ -77,6 +77,16 @@ class Writer:
         """The name of a value that never changes."""
         self.constants[name] = value
         return name
+
+    def memory_check(self, target: Device, needs: Sequence[tuple[str, str, int]]) -> None:
+        """Makes sure that tensors have their memory before an address of theirs is taken.
+
+        `needs`: the name of a tensor, the text of the bytes it spans, the bytes of an element.
+        """
+        if needs:
+            arguments = ", ".join(f"{name}, {span}, {each}" for name, span, each in needs)
+            self.constants["require_memory"] = target.require_memory
+            self.line(f"require_memory({arguments})")
 
     def build(self, function: str, title: str) -> tuple[str, Callable[..., Any]]:
         """(source, the factory): `function` is the head of the function, such as `plan(inputs)`."""

@@ -27,7 +27,7 @@ LAYERS = (
     {"preseg", "schedule"},
     {"segment", "lower"},
     {"devices"},
-    {"kernel_cache", "fallback"},
+    {"kernel_cache", "disk_cache", "fallback"},
     {"compiler"},
     {"plan_writer"},
     {"executor"},

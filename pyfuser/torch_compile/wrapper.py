@@ -13,11 +13,13 @@ import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ..devices.tensor_memory import span_bytes
 from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.vals import Val
@@ -27,7 +29,7 @@ from .graph import TracedGraph
 from .in_place import updates_in_place
 from .sizes import Size, size_of
 from .steps import Step, last_reads
-from .views import is_getitem, tensor_of
+from .views import View, is_getitem, tensor_of
 
 aten = torch.ops.aten
 
@@ -66,7 +68,9 @@ _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.addmm.default: ("addmm", torch.addmm),
     aten.baddbmm.default: ("baddbmm", torch.baddbmm),
 }
-_RESERVED = frozenset((*keyword.kwlist, "args", "call", "make", "empty", "scratch", "slot"))
+_RESERVED = frozenset(
+    (*keyword.kwlist, "args", "call", "make", "empty", "scratch", "slot", "require_memory")
+)
 # (the names of `Writer` constants that have no prefix)
 
 
@@ -124,6 +128,22 @@ class GraphWriter:
         self.writer.line("args.clear()")
         for node in arguments:
             self._own(node)
+        self._write_memory_check()
+
+    def _write_memory_check(self) -> None:
+        """Of the arguments that kernels read or write: library calls are torch's to check."""
+        views = self.traced.views
+        fusions = [step.fusion for step in self.traced.steps if step.fusion is not None]
+        used = {views.base(node) for fusion in fusions for node in fusion.inputs}
+        used |= {views.base(target) for target in self.in_place.values()}
+        needs = []
+        for node in self.traced.placeholders:
+            value = tensor_of(node)
+            if node in used and value is not None and not _gets_memory(node):
+                bytes_each, name = value.element_size(), self.names[node]
+                span = partial(_span_bytes, views[node], bytes_each)
+                needs.append((name, self._value(f"span_{name}", span), bytes_each))
+        self.writer.memory_check(self.traced.device, needs)
 
     def _write_results(self) -> None:
         texts = [self._argument(result) for result in self.traced.outputs]
@@ -342,6 +362,17 @@ class GraphWriter:
         if is_plain or (isinstance(argument, float) and math.isfinite(argument)):
             return repr(argument)
         return self.writer.constant(self._fresh("constant"), argument)
+
+
+def _gets_memory(node: Node) -> bool:
+    """True for an argument whose storage the graph itself makes big enough, as FSDP does."""
+    return any("resize_storage_bytes_" in str(user.target) for user in node.users)
+
+
+def _span_bytes(view: View, bytes_each: int, number: Callable[[Size], Any]) -> int:
+    """The bytes that an argument spans, from its first element to its last."""
+    shape, stride = [number(size) for size in view.shape], [number(step) for step in view.stride]
+    return span_bytes(shape, stride, bytes_each)
 
 
 def _name(node: Node) -> str:

@@ -106,7 +106,7 @@ def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _symbol(name: str) -> int | None:
+def loaded_symbol(name: str) -> int | None:
     """Address of a function that is loaded already, or None."""
     for library in _libraries():
         try:
@@ -130,7 +130,7 @@ def _find_runtime() -> tuple[str, dict[str, int]]:
             *("omp_get_thread_num", "omp_get_num_threads"),
         ),
     }.items():
-        addresses = {symbol: address for symbol in symbols if (address := _symbol(symbol))}
+        addresses = {symbol: address for symbol in symbols if (address := loaded_symbol(symbol))}
         if len(addresses) == len(symbols):
             return name, addresses
     return "python", {"pyfuser_python_parallel": _address_of(_PYTHON_PARALLEL)}
@@ -338,7 +338,7 @@ def _runtime_module() -> CompiledModule:
     """The compiled text; its functions stay for the life of the process."""
     runtime, symbols = _find_runtime()
     # at::get_num_threads(): it alone knows a set_num_threads() that another thread has called.
-    limit = _symbol("_ZN2at15get_num_threadsEv") or _address_of(_THREAD_LIMIT)
+    limit = loaded_symbol("_ZN2at15get_num_threadsEv") or _address_of(_THREAD_LIMIT)
     for name, address in {**symbols, "pyfuser_thread_limit": limit}.items():
         add_symbol(name, address)
     # Without optimisation: it takes 1 ms and not 5, and a launch is slower by 1 ns.
