@@ -18,6 +18,7 @@ from typing import Any
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.registry import BuiltKernel, Code, Device, device
+from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
@@ -31,6 +32,8 @@ from .segment.segmenter import segment as cut
 
 _binaries: KernelCache[tuple[Device, str], Any] = KernelCache()
 _connected: set[Device] = set()
+
+MOST_KERNELS = 256  # of one segment: heuristics round, so that there are a few
 
 EVALUATED = ("no_op", "expr_eval")  # schedulers whose segments torch computes
 
@@ -75,13 +78,19 @@ class Part:
             parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
             if parameters not in self.kernels and parameters not in self.codes:
                 scheduled = scheduler(name).schedule(self.fusion, parameters)
+                _make_room(self.codes)
                 self.codes[parameters] = code = kernel_code(scheduled, target)
                 _share_objects(target)
                 if (target, code.text) not in _binaries:
                     target.compile_ahead(code)
 
-    def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
-        """The kernel for these sizes; compiled when the parameters are new."""
+    def build(
+        self, sizes: Mapping[str, int], target: Device, report: Report = fallback.report
+    ) -> BuiltKernel | None:
+        """The kernel for these sizes; compiled when the parameters are new.
+
+        `report` is told of a failure, and may raise it.
+        """
         name = self.segment.scheduler
         if name in EVALUATED:
             return None
@@ -89,10 +98,12 @@ class Part:
             try:
                 parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
                 if parameters not in self.kernels:
-                    self.kernels[parameters] = self._compile(name, parameters, target)
+                    made = self._compile(name, parameters, target, report)
+                    _make_room(self.kernels)
+                    self.kernels[parameters] = made
                 return self.kernels[parameters]
             except Exception as error:  # nothing that torch can run may fail here (D11)
-                fallback.report(error, self.fusion)
+                report(error, self.fusion)
                 return None
 
     def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
@@ -104,15 +115,23 @@ class Part:
         )
         return self.kernels.get(parameters)
 
-    def _compile(self, name: str, parameters: Any, target: Device) -> BuiltKernel | None:
+    def _compile(
+        self, name: str, parameters: Any, target: Device, report: Report
+    ) -> BuiltKernel | None:
         try:
             code = self.codes.pop(parameters, None)
             if code is None:
                 code = kernel_code(scheduler(name).schedule(self.fusion, parameters), target)
             return build_kernel(code, target)
         except Exception as error:
-            fallback.report(error, self.fusion)
+            report(error, self.fusion)
             return None
+
+
+def _make_room(kernels: dict[object, Any]) -> None:
+    """Forgets the oldest of too many; the plans that run it keep it."""
+    while len(kernels) >= MOST_KERNELS:
+        del kernels[next(iter(kernels))]
 
 
 def kernel_code(scheduled: ScheduledFusion, target: Device) -> Code:
@@ -134,8 +153,11 @@ def build_kernel(code: Code, target: Device) -> BuiltKernel:
 
 
 def compiled_kernel_count() -> int:
-    """Kernels that were compiled, or loaded from the disk cache, in this process so far."""
-    return _binaries.misses
+    """Kernels that were compiled, or loaded from the disk cache, in this process so far.
+
+    What failed to compile isn't one.
+    """
+    return _binaries.created
 
 
 def _share_objects(target: Device) -> None:
@@ -161,22 +183,26 @@ class Program:
 
 
 def compile_program(
-    prepared: Fusion, layouts: Sequence[Layout], sizes: SizeInfo, device_type: str
+    prepared: Fusion,
+    layouts: Sequence[Layout],
+    sizes: SizeInfo,
+    device_type: str,
+    report: Report = fallback.report,
 ) -> Program:
     """Specialises and segments; kernels are built part by part when sizes are known."""
     fusion = specialise(prepared, layouts)
-    segmented = segmented_fusion(fusion, sizes)
+    segmented = segmented_fusion(fusion, sizes, report)
     dump("segments", segmented)
     parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
     return Program(fusion, parts, device(device_type))
 
 
-def segmented_fusion(fusion: Fusion, sizes: SizeInfo) -> SegmentedFusion:
+def segmented_fusion(fusion: Fusion, sizes: SizeInfo, report: Report) -> SegmentedFusion:
     """The segments; one evaluated segment where segmentation itself fails."""
     try:
         return cut(fusion, sizes)
     except Exception as error:
-        fallback.report(error, fusion)
+        report(error, fusion)
         outputs = [t for t in fusion.outputs if t.expr is not None]
         whole = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "expr_eval")  # type: ignore[arg-type]
         return SegmentedFusion(fusion, [whole])
@@ -200,7 +226,9 @@ class _BuiltPart(Part):
 
     built: BuiltKernel | None = None
 
-    def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+    def build(
+        self, sizes: Mapping[str, int], target: Device, report: Report = fallback.report
+    ) -> BuiltKernel | None:
         return self.built
 
     def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:

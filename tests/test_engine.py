@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
     monkeypatch.setattr(compiler, "kernel_code", fail)
-    monkeypatch.setattr(fallback, "_warned", set())
+    monkeypatch.setattr(fallback, "_warned", OrderedDict())
     yield
 
 

@@ -187,7 +187,7 @@ class _Rewriter:
             case Guarded(value=value, inside=inside, otherwise=otherwise):
                 return replace(
                     operand,
-                    value=self.operand(value),
+                    value=self.access(value) if isinstance(value, Access) else value,
                     inside=self.predicate(inside),
                     otherwise=self.operand(otherwise),
                 )
