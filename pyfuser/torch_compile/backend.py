@@ -14,13 +14,15 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+import torch
 from torch._dynamo import disable
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..errors import InputError, expected
+from .. import fallback
+from ..errors import InputError, UnsupportedError, expected
 from .aten import decompositions
 from .compiled_graph import Call, compile_behind, compile_graph
 from .rematerialisation import partition_joint_graph
@@ -71,7 +73,19 @@ def backend(
             expected('torch.compile(backend="pyfuser")', f"a mode among {', '.join(MODES)}", mode)
         )
     chosen = BackendOptions.of(options)
+    if any(map(_is_opaque, example_inputs)):
+        what = "tensors whose memory can be read"
+        fallback.warn(
+            UnsupportedError(expected("torch.compile", what, "one of mkldnn's")), "a graph"
+        )
+        by_torch: Callable[..., Any] = graph_module.forward
+        return by_torch
     return compile_with(graph_module, example_inputs, chosen, compile_graph)
+
+
+def _is_opaque(value: Any) -> bool:
+    """True for a tensor that says it is strided and has no memory to show: oneDNN's own layouts."""
+    return isinstance(value, torch.Tensor) and value.is_mkldnn
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from ..errors import UnsupportedError, expected
 from ..executor import Resolved
 from .aten import NotTranslated
 from .copies import drop_copies
+from .cpu_scalars import device_types, move_numbers
 from .foreach import flatten_foreach
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_script import graph_script
@@ -32,7 +33,7 @@ from .random_state import complete_metadata
 from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
 from .steps import Step, has_effects, steps_of
-from .views import Views, tensor_of
+from .views import Views
 
 
 @dataclass(eq=False)
@@ -97,11 +98,12 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     move_reshapes(graph_module.graph)
     _drop_dead_nodes(graph_module.graph)
     graph = graph_module.graph
-    nodes = list(graph.nodes)
-    attributes = _attributes(graph_module, nodes)
-    kind = device_type_of(nodes)
+    attributes = _attributes(graph_module, list(graph.nodes))
+    kind = device_type_of(graph.nodes)
     if not can_fuse_on(kind):
         raise UnsupportedError(expected("torch.compile", "a device with kernels", kind))
+    on_the_cpu = move_numbers(graph, kind)
+    nodes = list(graph.nodes)
     target = device(kind)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     outputs = list(nodes[-1].args[0])
@@ -111,7 +113,7 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     views = Views(nodes)
     for node in nodes:
         _require_sizes(sizes, views, node)
-    excluded = dict(outside or {})
+    excluded = {**on_the_cpu, **(outside or {})}
     while True:
         cut = partition(graph, excluded)
         try:
@@ -185,8 +187,7 @@ def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]
 
 def device_type_of(nodes: Iterable[Node]) -> str:
     """The device of the graph's tensors.  UnsupportedError where they are on two."""
-    kinds = {value.device.type for node in nodes if (value := tensor_of(node)) is not None}
-    kinds = kinds or {"cpu"}  # arithmetic on sizes alone
+    kinds = device_types(nodes) or {"cpu"}  # arithmetic on sizes alone
     if len(kinds) != 1:
         raise UnsupportedError(expected("torch.compile", "tensors of one device", sorted(kinds)))
     return kinds.pop()
