@@ -44,6 +44,7 @@ class KernelCache(Generic[Key, Value]):
         self.capacity = capacity
         self.hits = 0
         self.misses = 0
+        self.created = 0
         self.evictions = 0
         self._values: OrderedDict[Key, Value] = OrderedDict()
         self._pending: dict[Key, _Pending[Value]] = {}
@@ -107,6 +108,7 @@ class KernelCache(Generic[Key, Value]):
         evicted = []
         with self._lock:
             self._pending.pop(key, None)
+            self.created += 1
             self._values[key] = value
             while len(self._values) > self.capacity:
                 # Kept until the lock is released: dropping a kernel may run code that comes back.

@@ -7,6 +7,8 @@ PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/p
                             if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
 PYFUSER_COMPILER_PROCESS=0  no second process that compiles kernels ahead
+PYFUSER_REPRODUCER_DIR=DIR  where scripts go that reproduce a failed compilation (default: a
+                            temporary directory)
 PYFUSER_POOL_BYTES=N        most bytes of freed memory that the CPU memory pool keeps
 """
 
@@ -32,7 +34,7 @@ def dump_stages() -> frozenset[str]:
     return _stages(os.environ.get("PYFUSER_DUMP", ""))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _stages(text: str) -> frozenset[str]:
     """The names in `text`; remembered, so that each text is complained about once."""
     names = frozenset(filter(None, map(str.strip, text.split(","))))
@@ -45,6 +47,12 @@ def _stages(text: str) -> frozenset[str]:
 def compiler_process() -> bool:
     """True unless a second process for LLVM is not wanted."""
     return os.environ.get("PYFUSER_COMPILER_PROCESS", "") != "0"
+
+
+def reproducer_directory() -> Path | None:
+    """Where scripts that reproduce failures go, or None for a temporary directory."""
+    configured = os.environ.get("PYFUSER_REPRODUCER_DIR")
+    return Path(configured) if configured else None
 
 
 def cache_directory() -> Path | None:

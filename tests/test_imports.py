@@ -27,6 +27,7 @@ LAYERS = (
     {"preseg", "schedule"},
     {"segment", "lower"},
     {"devices"},
+    {"reproducer"},
     {"kernel_cache", "disk_cache", "fallback"},
     {"compiler"},
     {"plan_writer"},

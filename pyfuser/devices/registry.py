@@ -104,7 +104,9 @@ def device(device_type: str) -> Device:
     try:
         module = importlib.import_module(f"{__package__}.{device_type}.device")
     except ModuleNotFoundError as error:
-        what = f"a device for {device_type} tensors"
-        raise UnsupportedError(expected("device", what, str(error))) from error
+        # Either there is no such folder, or what it is made with isn't installed.
+        is_known = not (error.name or "").startswith(f"{__package__}.{device_type}")
+        got = str(error) if is_known else f"{device_type} tensors"
+        raise UnsupportedError(expected("device", "a device that has kernels", got)) from error
     found: Device = module.DEVICE
     return found

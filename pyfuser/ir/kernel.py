@@ -19,12 +19,12 @@ grid or block type is a binding where the device has that hardware, and a loop w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..dtypes import DataType, size_in_bytes
 from .domains import ParallelType
-from .scalars import ONE, IntExpr, Symbol, as_expr
+from .scalars import ONE, IntExpr, Symbol, as_expr, evaluate
 from .schedule import MemoryType
 from .vals import PythonNumber, Scalar, TensorView
 
@@ -253,8 +253,8 @@ class Runs:
 class Kernel:
     """A complete kernel.  `scratch` is global memory that only lives during a call.
 
-    `bounds` are sizes that its statements mention and its tensors need not have; `runs` says how
-    often its statements run.
+    `symbols` are the sizes and strides it needs, in parameter order; `joined` says which products
+    of sizes some of them stand for; `runs` says how often its statements run.
     """
 
     name: str
@@ -262,18 +262,13 @@ class Kernel:
     scalars: list[ScalarParameter]
     scratch: list[Buffer]
     phases: list[Phase]
-    bounds: tuple[IntExpr, ...] = ()
+    symbols: list[Symbol] = field(default_factory=list)
+    joined: dict[Symbol, IntExpr] = field(default_factory=dict)
     runs: tuple[Runs, ...] = ()
 
-    @property
-    def symbols(self) -> list[Symbol]:
-        """The sizes and strides the kernel needs, in parameter order."""
-        found: dict[Symbol, None] = {}
-        shown = [expr for tensor in self.tensors for expr in (*tensor.sizes, *tensor.strides)]
-        for expr in (*shown, *self.bounds):
-            for symbol in sorted(expr.symbols, key=str):
-                found[symbol] = None
-        return list(found)
+    def numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes and strides of a call, by name, with those of the kernel's own among them."""
+        return {**sizes, **{s.name: evaluate(e, sizes) for s, e in self.joined.items()}}
 
     def __str__(self) -> str:
         return "\n".join(_kernel_lines(self)) + "\n"

@@ -111,9 +111,8 @@ def _bind_tensor(binding: Binding, position: int, value: TensorView, given: Inpu
     where = _Where(position, value)
     if not isinstance(given, TensorLike):
         raise InputError(f"{where} be an at::Tensor but got {_non_tensor_text(given)}")
-    if given.layout is not torch.strided or given.is_meta:
-        kind = "a meta tensor" if given.is_meta else f"layout {given.layout}"
-        raise InputError(f"{where} be a dense tensor with elements, but got {kind}")
+    if given.layout is not torch.strided:
+        raise InputError(f"{where} be a dense tensor with elements, but got layout {given.layout}")
     try:
         dtype = from_torch(given.dtype)
     except KeyError:

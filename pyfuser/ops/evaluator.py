@@ -34,6 +34,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
+from .metadata import device_of, is_cpu_scalar
 from .pointwise import COPIES, resolve_expr
 from .table import OPS, REDUCTIONS
 
@@ -79,13 +80,12 @@ class _Evaluator:
         self.fusion, self.binding = fusion, binding
         self.dtype_override, self.keep_rounding = dtype_override, keep_rounding
         self.values: dict[Val, torch.Tensor] = {}
-        self.device = next(
-            (t.device for t in inputs if isinstance(t, torch.Tensor) and t.dim()),
-            torch.device("cpu"),
-        )
+        self.device = device_of(inputs)
         for value, given in zip(fusion.inputs, inputs, strict=True):
             if isinstance(given, torch.Tensor):
                 plain = given.detach().resolve_conj().resolve_neg()
+                if is_cpu_scalar(plain):
+                    plain = plain.to(self.device)
                 self.values[value] = plain.to(self.torch_dtype(value.dtype))
 
     def torch_dtype(self, dtype: DataType) -> torch.dtype:
@@ -191,7 +191,8 @@ class _Evaluator:
         """The source where the index says."""
         source, index = (self.values[value] for value in expr.inputs)
         sizes = self.sizes(expr.tensor_outputs[0])
-        if index.numel() and (int(index.min()) < 0 or int(index.max()) >= source.shape[expr.dim]):
+        has_values = index.numel() and not index.is_meta
+        if has_values and (int(index.min()) < 0 or int(index.max()) >= source.shape[expr.dim]):
             raise IndexError(
                 expected("gather", f"indices below {source.shape[expr.dim]}", "others")
             )

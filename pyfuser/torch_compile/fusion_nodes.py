@@ -125,6 +125,7 @@ def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
         sizes.require(size)
     key = register_fusion(built.fusion)
     executor = registered_fusion(key).executor
+    executor.prepare()  # raises where that failed: the nodes are left to torch
     return FusionNode(region, key, executor, built.inputs, metadata, scalars)
 
 

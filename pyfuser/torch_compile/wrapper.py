@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..devices.switches import switched_off
 from ..devices.tensor_memory import span_bytes
 from ..executor import Resolved
 from ..ir.fusion import Fusion
@@ -69,8 +70,8 @@ _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.baddbmm.default: ("baddbmm", torch.baddbmm),
 }
 _RESERVED = frozenset(
-    (*keyword.kwlist, "args", "call", "make", "empty", "scratch", "slot", "require_memory")
-)
+    """args by_torch call empty make require_memory scratch slot switched_off""".split()  # noqa: SIM905
+) | frozenset(keyword.kwlist)
 # (the names of `Writer` constants that have no prefix)
 
 
@@ -78,10 +79,17 @@ class GraphWriter:
     """Writes the function `call(args)` of one graph."""
 
     def __init__(
-        self, traced: TracedGraph, resolved: Sequence[Resolved], values: Mapping[Size, Any] | None
+        self,
+        traced: TracedGraph,
+        resolved: Sequence[Resolved],
+        values: Mapping[Size, Any] | None,
+        by_torch: Callable[[list[Any]], Sequence[Any]],
     ) -> None:
-        """`values`: the sizes, when they are to stand in the text; None when they may change."""
-        self.traced, self.resolved = traced, resolved
+        """`values`: the sizes, when they are to stand in the text; None when they may change.
+
+        `by_torch` answers calls while fusing is switched off.
+        """
+        self.traced, self.resolved, self.by_torch = traced, resolved, by_torch
         shape = None if values is None else GraphShape(values, resolved)
         self.writer = Writer(shape)
         self.names = {node: _name(node) for node in traced.graph.nodes}
@@ -93,6 +101,11 @@ class GraphWriter:
     def write(self) -> tuple[str, Callable[..., Any]]:
         """(source, factory of `call`)."""
         self.writer.constants |= {"view_of": _native_view or view_of, "with_strides": with_strides}
+        self.writer.constants |= {
+            "switched_off": switched_off(self.traced.device_type),
+            "by_torch": self.by_torch,
+        }
+        self.writer.line("if switched_off: return by_torch(args)")
         self._write_arguments()
         steps = self.traced.steps
         last = last_reads(steps)

@@ -21,6 +21,7 @@ from .jit import (
     compile_module,
     set_object_cache,
 )
+from .joint_sizes import join_sizes
 from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
@@ -63,6 +64,7 @@ class FusedKernelCPU:
     def bind(self, sizes: Mapping[str, int]) -> Binding:
         """Threads worth their start, scratch memory, and the numbers the kernel reads."""
         kernel, code, host = self.kernel, self.code, machine()
+        sizes = kernel.numbers(sizes)
         tasks = max((evaluate(p.task_count(), sizes) for p in kernel.phases), default=1)
         threads = min(host.cores, tasks) if self._work(sizes) > _WORK_FOR_THREADS else 1
         offsets, total = [], 0
@@ -124,7 +126,7 @@ class CpuDevice:
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""
-        return generate(kernel)
+        return generate(join_sizes(kernel))
 
     def compile_ahead(self, code: CpuKernelCode) -> None:
         """In another process."""
@@ -156,7 +158,7 @@ class CpuDevice:
 
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """llvm and asm."""
-        text = generate(kernel).text
+        text = self.generate(kernel).text
         return {"llvm": text, "asm": assembly(text)}
 
 
