@@ -2,8 +2,8 @@
 
 A padded read is a masked load, in which the lanes outside of the window touch no memory.  A gather
 whose index is the same in all lanes (a row of an embedding) is one scalar index and then vector
-loads; where lanes have indices of their own each lane has its own address.  An index is clamped, so
-that whatever it is the read is inside of its source.
+loads; where lanes have indices of their own each lane has its own address.  An index that is out of
+range is noted, and clamped, so that whatever it is the read is inside of its source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...ir.kernel import (
 from ...ir.scalars import ONE, ZERO, Integer
 from .conversions import emit_cast, load_convert, storage_type
 from .lanes import first_lane, stride_along
-from .llvm_writer import I64, Value
+from .llvm_writer import Value
 from .memory_access import MemoryAccess
 
 
@@ -112,9 +112,19 @@ class ReadAccess(MemoryAccess):
         if self.lanes is None or self.is_uniform(operand.position):
             shift = self._uniform_shift(operand, active)
         else:
-            position = self._position(operand, active)
-            shift = self._scaled(operand, position, self.lanes.count)
-        return self._load_shifted(operand.access, shift, active)
+            shift = self._shift(operand, self._position(operand, active), active)
+        return self._load_shifted(operand.access, shift, self._readable(operand, active))
+
+    def _readable(self, operand: Gathered, active: Value | None) -> Value | None:
+        """Where there are elements to read; the call is refused where there are none."""
+        inside = self.condition(operand.inside)
+        if inside is None:
+            return active
+        w = self.writer
+        if self.lanes is not None:
+            inside = w.splat(inside, self.lanes.count)
+        self.phase.refusals.note_mask(w.not_(inside), active)
+        return inside if active is None else w.and_(active, inside)
 
     def is_uniform(self, operand: Operand) -> bool:
         """True when all lanes are known to have the same value."""
@@ -159,23 +169,26 @@ class ReadAccess(MemoryAccess):
                 raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
                 value = load_convert(self.writer, raw, dtype)
                 index = emit_cast(self.writer, value, dtype, DataType.Int)
-                scope.others[key] = self._scaled(operand, index, 1)
+                scope.others[key] = self._shift(operand, index, None)
                 return scope.others[key]
         index = self._position(operand, active)
         if index.type.lanes > 1:
             index = self.writer.extractelement(index, 0)
-        return self._scaled(operand, index, 1)
+        return self._shift(operand, index, active)
 
-    def _scaled(self, operand: Gathered, index: Value, lanes: int) -> Value:
-        """stride * index, the index put into [0, extent)."""
-        w = self.writer
+    def _shift(self, operand: Gathered, index: Value, active: Value | None) -> Value:
+        """stride * index; an index that isn't in [0, extent) is refused and becomes the last."""
+        w, lanes = self.writer, index.type.lanes
+        if operand.wraps:
+            extent = w.splat(self.scopes.integer(operand.extent), lanes)
+            is_negative = w.icmp("slt", index, w.constant(0, index.type))
+            index = w.select(is_negative, w.add(index, extent), index)
         last = w.splat(self.scopes.integer(operand.extent - 1), lanes)
-        index = w.intrinsic("smin", index.type, index, last)
-        zero = w.splat(w.constant(0, I64), lanes)
-        index = w.intrinsic("smax", index.type, index, zero)
+        clamped = w.intrinsic("umin", index.type, index, last)  # negative: beyond all others
+        self.phase.refusals.note(w.xor(index, clamped), active)
         if operand.stride is ONE:
-            return index
-        return w.mul(index, w.splat(self.scopes.integer(operand.stride), lanes))
+            return clamped
+        return w.mul(clamped, w.splat(self.scopes.integer(operand.stride), lanes))
 
     def _load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
         """Elements `shift` behind an access."""

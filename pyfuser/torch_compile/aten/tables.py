@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from ...dtypes import KERNEL_DTYPES, from_torch
-from . import activations, norms, pointwise, reads, reductions, shapes, special
+from . import activations, checked, norms, pointwise, reads, reductions, shapes, special
 from .translation import Cost, Table, Translation, arguments
 
 TRANSLATIONS: Table = {
@@ -25,6 +25,7 @@ TRANSLATIONS: Table = {
     **norms.TRANSLATIONS,
     **shapes.TRANSLATIONS,
     **reads.TRANSLATIONS,
+    **checked.TRANSLATIONS,
 }
 
 DEVICES = ("cpu", "cuda")
