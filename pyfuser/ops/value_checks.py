@@ -107,7 +107,8 @@ _NAMES = {"embedding_fwd": "embedding"}
 def index_error(op: str, index: int, dim: int, size: int) -> Exception:
     """What torch raises for an index out of range of a dimension, by the builder's name."""
     kind: type[Exception] = IndexError
-    text = f"index {index} is out of bounds for dimension {dim} with size {size}"
+    counted = 0 if op == "index" else dim  # torch counts the dimensions that are indexed
+    text = f"index {index} is out of bounds for dimension {counted} with size {size}"
     match op:
         case "gather" | "take_along_axis":
             kind = RuntimeError
