@@ -24,7 +24,6 @@ from .ir.fusion import Fusion
 from .ir.scalars import ONE, IntExpr, evaluate
 from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import convert_number, evaluate_scalar
-from .ops.evaluator import raise_refused
 
 
 @dataclass(eq=False, slots=True)
@@ -247,9 +246,9 @@ class ProgramWriter:
             self.writer.line(call)
             return
         fusion = self._constant(f"fusion{number}", part.fusion)
-        self.writer.constants["raise_refused"] = raise_refused
+        self.writer.constants["refused"] = fallback.refused
         inputs = ", ".join(self._described(value) for value in part.segment.inputs)
-        self.writer.line(f"if {call}: raise_refused({fusion}, [{inputs}])")
+        self.writer.line(f"if {call}: refused({fusion}, [{inputs}])")
 
     def _scalar_argument(self, number: int, scalar: Scalar) -> str:
         if scalar.name not in self.dynamic:

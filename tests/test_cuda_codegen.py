@@ -180,7 +180,11 @@ def every_op(dtype: DataType, count: int) -> tuple[Fusion, list[torch.Tensor], l
     for op in OPS.values():
         if not op.in_kernels or op.name in ("cast", "where", "clamp", "threshold"):
             continue
-        if op.name in ("checked_class", "checked_target"):  # operands that are scalars
+        if op.name in (
+            "checked_class",
+            "checked_place",
+            "checked_target",
+        ):  # operands that are scalars
             continue
         known = len(fusion.inputs)
         tensors = [input_tensor(fusion, 1, dtype) for _ in range(op.arity)]

@@ -29,7 +29,10 @@ logical_right_shift gcd complex
 """
 TERNARY_NAMES = "lerp where clamp threshold addcmul"
 # What lets values through and refuses others: not in the interface.
-CHECKED = ("checked_class", "checked_probability", "checked_target", "checked_target_probability")
+CHECKED = (
+    *("checked_class", "checked_place", "checked_probability", "checked_target"),
+    "checked_target_probability",
+)
 ONLY_FALLBACK = {"imag", "complex", "rand_like", "randn_like"}
 
 COMPUTE_DTYPES = (
@@ -157,7 +160,7 @@ def assert_same_bits(value: torch.Tensor, wanted: torch.Tensor) -> None:
 def test_rows_are_the_interfaces_ops() -> None:
     for rows, names in ((UNARY, UNARY_NAMES), (BINARY, BINARY_NAMES), (TERNARY, TERNARY_NAMES)):
         assert {op.name for op in rows} - set(CHECKED) == set(names.split())
-    assert (len(UNARY), len(BINARY), len(TERNARY)) == (53 + 2, 29 + 1, 5 + 1)
+    assert (len(UNARY), len(BINARY), len(TERNARY)) == (53 + 2, 29 + 1, 5 + 2)
     assert len(OPS) == 53 + 29 + 5 + 1 + len(CHECKED)
     assert {op.name for op in OPS.values() if not op.in_kernels} == ONLY_FALLBACK
 

@@ -26,7 +26,7 @@ TESTED = [op for op in OPS.values() if op.in_kernels and op.name != "cast"]
 # Operands that must be scalars.
 SCALARS = {
     "clamp": (1, 3), "threshold": (1, 2), "addcmul": (2,), "checked_class": (9,),
-    "checked_target": (8, 8),
+    "checked_place": (9, 0), "checked_target": (8, 8),
 }  # fmt: skip
 
 

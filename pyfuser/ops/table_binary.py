@@ -15,7 +15,7 @@ import torch
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
 from pyfuser.ops.op import Op
-from pyfuser.ops.value_checks import CLASS, TARGET, ZERO_DIVISION
+from pyfuser.ops.value_checks import CLASS, PLACE, TARGET, ZERO_DIVISION
 
 
 def _compare(name: str, doc: str, reference: references.Reference, llvm: str, sign: str) -> Op:
@@ -175,6 +175,11 @@ TERNARY = (
         "threshold", 3, DtypeRule.KEEP_FIRST, references.threshold,
         "the scalar c where a is at most the scalar b, else a",
         definition=lambda o, x, bound, value: o.where(o.le(x, bound), value, x),
+    ),
+    Op(
+        "checked_place", 3, DtypeRule.KEEP_FIRST, references.first,
+        "a, which is an index into the dimension c, as large as the scalar b",
+        definition=lambda o, x, size, dim: x, check=PLACE,
     ),
     Op(
         "checked_target", 3, DtypeRule.KEEP_FIRST, references.first,

@@ -67,6 +67,12 @@ def _target_error(op: str, operands: tuple[Number, ...]) -> Exception:
     return IndexError(_with_details(f"Target {target} is out of bounds.", "nll_loss", what, target))
 
 
+def _scatter_error(op: str, operands: tuple[Number, ...]) -> Exception:
+    index, size, dim = operands
+    text = f"index {index} is out of bounds for dimension {dim} with size {size}"
+    return RuntimeError(_with_details(text, "scatter", f"an index in [0, {size})", index))
+
+
 def _class_error(op: str, operands: tuple[Number, ...]) -> Exception:
     value, classes = operands
     text = "Class values must be smaller than num_classes."
@@ -94,6 +100,7 @@ TARGET = ValueCheck(
     _target_error,
 )
 CLASS = ValueCheck(_outside, _class_error)
+PLACE = ValueCheck(lambda o, x, size, dim: _outside(o, x, size), _scatter_error)
 PROBABILITY = ValueCheck(_no_probability, _probability_error("input"), floating=True)
 TARGET_PROBABILITY = ValueCheck(_no_probability, _probability_error("target"), floating=True)
 

@@ -112,7 +112,8 @@ class ReadAccess(MemoryAccess):
         if self.lanes is None or self.is_uniform(operand.position):
             shift = self._uniform_shift(operand, active)
         else:
-            shift = self._shift(operand, self._position(operand, active), active)
+            shift, wrong = self._shift(operand, self._position(operand, active))
+            self.phase.refusals.note(wrong, active)
         return self._load_shifted(operand.access, shift, self._readable(operand, active))
 
     def _readable(self, operand: Gathered, active: Value | None) -> Value | None:
@@ -154,30 +155,45 @@ class ReadAccess(MemoryAccess):
         return value
 
     def _uniform_shift(self, operand: Gathered, active: Value | None) -> Value:
-        """How far the index moves the read, in elements; computed as far out as it is known."""
+        """How far the index moves the read, in elements; computed as far out as it is known.
+
+        Refused is it only here: the loops between may have nothing to do.
+        """
         position = operand.position
         if active is None and isinstance(position, Access) and self._is_read_only(position):
             resolved = self.scopes.resolve(position.index)
             level = self.scopes.level_of_expr(resolved)
             key = ("shift", position.buffer, resolved, operand.stride, operand.extent)
-            for scope in self.scopes.open:
-                if key in scope.others:
-                    return scope.others[key]
-            with self.scopes.at(level) as scope:
-                dtype = position.buffer.dtype
-                pointer = self._address(position, resolved)
-                raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
-                value = load_convert(self.writer, raw, dtype)
-                index = emit_cast(self.writer, value, dtype, DataType.Int)
-                scope.others[key] = self._shift(operand, index, None)
-                return scope.others[key]
+            found = next((s for s in self.scopes.open if key in s.others), None)
+            if found is None:
+                with self.scopes.at(level) as found:
+                    dtype = position.buffer.dtype
+                    pointer = self._address(position, resolved)
+                    raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
+                    value = load_convert(self.writer, raw, dtype)
+                    index = emit_cast(self.writer, value, dtype, DataType.Int)
+                    found.others[key], found.others["wrong", key] = self._shift(operand, index)
+            self._note_once(found.others["wrong", key])
+            return found.others[key]
         index = self._position(operand, active)
         if index.type.lanes > 1:
             index = self.writer.extractelement(index, 0)
-        return self._shift(operand, index, active)
+        shift, wrong = self._shift(operand, index)
+        self.phase.refusals.note(wrong, active)
+        return shift
 
-    def _shift(self, operand: Gathered, index: Value, active: Value | None) -> Value:
-        """stride * index; an index that isn't in [0, extent) is refused and becomes the last."""
+    def _note_once(self, wrong: Value) -> None:
+        """Notes a value that may be known from further out, unless that is done on the way here."""
+        key = ("noted", wrong.name)
+        if not any(key in scope.others for scope in self.scopes.open):
+            self.phase.refusals.note(wrong, None)
+            self.scopes.open[-1].others[key] = wrong
+
+    def _shift(self, operand: Gathered, index: Value) -> tuple[Value, Value]:
+        """(stride * index, what isn't 0 where the index isn't in [0, extent)).
+
+        Such an index becomes the last.
+        """
         w, lanes = self.writer, index.type.lanes
         if operand.wraps:
             extent = w.splat(self.scopes.integer(operand.extent), lanes)
@@ -185,10 +201,10 @@ class ReadAccess(MemoryAccess):
             index = w.select(is_negative, w.add(index, extent), index)
         last = w.splat(self.scopes.integer(operand.extent - 1), lanes)
         clamped = w.intrinsic("umin", index.type, index, last)  # negative: beyond all others
-        self.phase.refusals.note(w.xor(index, clamped), active)
+        wrong = w.xor(index, clamped)
         if operand.stride is ONE:
-            return clamped
-        return w.mul(clamped, w.splat(self.scopes.integer(operand.stride), lanes))
+            return clamped, wrong
+        return w.mul(clamped, w.splat(self.scopes.integer(operand.stride), lanes)), wrong
 
     def _load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
         """Elements `shift` behind an access."""
