@@ -111,16 +111,18 @@ def _is_literal(value: object) -> bool:
 class Operand:
     """How the source names a tensor, and its address.
 
-    Either may have to be made: a view that only kernels read is never a tensor.
+    Either may have to be made: a view that only kernels read is never a tensor.  `described` is an
+    expression that makes the tensor where it stands, and nothing elsewhere.
     """
 
     tensor: Callable[[], str]
     pointer: Callable[[], str]
+    described: Callable[[], str]
 
     @staticmethod
     def of(name: str) -> Operand:
         """A tensor that is there under this name."""
-        return Operand(lambda: name, lambda: f"{name}.data_ptr()")
+        return Operand(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
 
 
 class ProgramWriter:
@@ -241,9 +243,22 @@ class ProgramWriter:
             arguments.append(bound(f"n{i}_", _item("trailing", i)))
         for parameter in built.kernel.scalars:
             arguments.append(self._scalar_argument(number, parameter.scalar))
-        self.writer.line(f"{function}({', '.join(arguments)})")
+        self._write_call(number, part, built, f"{function}({', '.join(arguments)})")
         if size != "0":
             self.writer.line(f"del {buffer}")
+
+    def _write_call(self, number: int, part: Part, built: BuiltKernel, call: str) -> None:
+        """The launch; what torch raises, if the kernel refuses the values of its inputs.
+
+        Outputs that share memory with an input are never those of such a kernel or an earlier one.
+        """
+        if not built.kernel.may_refuse:
+            self.writer.line(call)
+            return
+        fusion = self._constant(f"fusion{number}", part.fusion)
+        self.writer.constants["refused"] = fallback.refused
+        inputs = ", ".join(self._described(value) for value in part.segment.inputs)
+        self.writer.line(f"if {call}: refused({fusion}, [{inputs}])")
 
     def _scalar_argument(self, number: int, scalar: Scalar) -> str:
         if scalar.name not in self.dynamic:
@@ -289,10 +304,28 @@ class ProgramWriter:
         for tensor, name in zip(part.segment.outputs, outputs, strict=True):
             self.local[tensor] = Operand.of(name)
 
-    def _known(self, value: Val) -> str:
-        """The name of a value that the host or torch reads."""
+    def _described(self, value: Val) -> str:
+        """An expression of a value that the host reads only now and then."""
         if value in self.local:
-            return self.local[value].tensor()
+            return self.local[value].described() + self._expansion(value)
+        return self._known(value)
+
+    def _expansion(self, value: Val) -> str:
+        """What makes of memory with one element along an expanded axis what the fusion defines."""
+        is_whole = value in self.program.fusion.inputs or value in self.program.fusion.outputs
+        if is_whole or not isinstance(value, TensorView):
+            return ""
+        if all(axis.size is axis.extent for axis in value.axes):
+            return ""
+        sizes = self._shape_value(
+            f"sizes{value.name}", lambda c: tuple(evaluate(a.size, c.sizes) for a in value.axes)
+        )
+        return f".expand({sizes})"
+
+    def _known(self, value: Val) -> str:
+        """An expression of a value that the host or torch reads."""
+        if value in self.local:
+            return self.local[value].tensor() + self._expansion(value)
         assert isinstance(value, Scalar)
         return self._shape_value(f"scalar_{value.name}", lambda c: c.scalar(value))
 

@@ -1,9 +1,10 @@
 """Torch references of the ops that torch spells otherwise, or refuses for some dtypes.
 
 Each is a function of tensors of one compute dtype (a tensor or a 0-dim tensor for a scalar) and is
-what an op of the table means.  Where torch raises or traps, pyfuser gives a value: an integer
-divided by zero is 0, the smallest integer divided by -1 wraps, and arithmetic on Bool is integer
-arithmetic converted back to Bool.  Source: the ops of the nvfuser_direct
+what an op of the table means.  Where torch traps, pyfuser gives a value: the smallest integer
+divided by -1 wraps, and arithmetic on Bool is integer arithmetic converted back to Bool.  Where
+torch raises there is a value too, which nobody sees but who computes before it is known that the
+op's check refuses: an integer divided by zero is 0.  Source: the ops of the nvfuser_direct
 interface, and torch.
 """
 
@@ -35,6 +36,11 @@ def identity_on_integers(reference: Reference) -> Reference:
         return reference(x) if x.is_floating_point() else x.clone()
 
     return wrapped
+
+
+def first(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """`x` itself."""
+    return x.clone()
 
 
 def _minus_one(x: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from pyfuser.dtypes import DataType
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
 from pyfuser.ops.op import Op
+from pyfuser.ops.value_checks import PROBABILITY, TARGET_PROBABILITY
 
 
 def _math(
@@ -210,7 +211,19 @@ _RANDOM = (
     ),
 )
 
-UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_RANDOM)
+_CHECKED = (
+    Op(
+        "checked_probability", 1, DtypeRule.KEEP, torch.clone, "x, which is a probability",
+        definition=_identity, check=PROBABILITY, samples=(0.0, 1.0),
+    ),
+    Op(
+        "checked_target_probability", 1, DtypeRule.KEEP, torch.clone,
+        "x, which is the probability of a target", definition=_identity, check=TARGET_PROBABILITY,
+        samples=(0.0, 1.0),
+    ),
+)  # fmt: skip
+
+UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED, *_RANDOM)
 
 # The conversion itself is that of the operands and the result, so the reference has nothing to do.
 CAST = Op(

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import fallback
 from ..errors import InputError, UnsupportedError, expected
-from .aten import decompositions
+from .aten import check_classes, decompositions
 from .compiled_graph import Call, compile_behind, compile_graph
 from .rematerialisation import partition_joint_graph
 
@@ -136,6 +136,7 @@ def compile_with(
         again = partial(compile_with, options=options, compiler=compiler)
         flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
         return flattened
+    check_classes(graph_module)
     aot: Any = aot_module_simplified
     with no_collection():
         compiled = aot(

@@ -181,15 +181,20 @@ class GraphWriter:
         if node in self.tensors:
             return self.names[node]
         view = self.traced.views[node]
-        base = self.traced.views[view.base]
-        if view.is_whole(base):
+        if view.is_whole(self.traced.views[view.base]):
             return self._tensor(view.base)
-        sizes = ", ".join((self._sizes(view.shape), self._sizes(view.stride)))
-        made = f"view_of({self._tensor(view.base)}, {sizes}, {self._size(view.offset)})"
-        self.writer.line(f"{self.names[node]} = {made}")
+        self.writer.line(f"{self.names[node]} = {self._described(node)}")
         self.tensors.add(node)
         self.owned.setdefault(view.base, []).append(self.names[node])
         return self.names[node]
+
+    def _described(self, node: Node) -> str:
+        """An expression of a node as a tensor; its base is there."""
+        view = self.traced.views[node]
+        if node in self.tensors or view.is_whole(self.traced.views[view.base]):
+            return self._tensor(node)
+        sizes = ", ".join((self._sizes(view.shape), self._sizes(view.stride)))
+        return f"view_of({self._tensor(view.base)}, {sizes}, {self._size(view.offset)})"
 
     def _pointer(self, node: Node) -> str:
         """The address of a node's first element, without a tensor for it."""
@@ -265,7 +270,9 @@ class GraphWriter:
         self._take_outputs(step, definition, local)
 
     def _operand(self, node: Node) -> Operand:
-        return Operand(lambda: self._tensor(node), lambda: self._pointer(node))
+        return Operand(
+            lambda: self._tensor(node), lambda: self._pointer(node), lambda: self._described(node)
+        )
 
     def _take_outputs(self, step: Step, definition: Fusion, local: Mapping[Val, Operand]) -> None:
         """Makes the outputs what the graph's metadata promises, under the graph's names."""

@@ -24,12 +24,13 @@ from pyfuser.dtypes import DataType
 from pyfuser.errors import InternalError, UnsupportedError, expected
 from pyfuser.ops.dtype_rules import Resolution
 from pyfuser.ops.op import Number, Op
-from pyfuser.ops.table import OPS, expand
+from pyfuser.ops.table import OPS, expand, refused
 
 __all__ = [
     "compute_type",
     "emit_cast",
     "emit_op",
+    "emit_refused",
     "load_convert",
     "storage_type",
     "store_convert",
@@ -78,6 +79,21 @@ def emit_op(
     if result in dtypes.REDUCED_FLOATING and op not in ("set", "segment_set"):
         return emit_cast(w, value, DataType.Float, result)
     return value
+
+
+def emit_refused(w: FunctionWriter, op: str, args: Sequence[Value], compute: DataType) -> Value:
+    """i1: where the check of an op refuses its operands, which are as for `emit_op`."""
+    row, lanes = OPS[op], args[0].type.lanes
+
+    def emit(inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType) -> Value:
+        return _primitive(w, inner, operands, dtype)
+
+    def constant(number: Number, dtype: DataType) -> Value:
+        return w.constant(number, compute_type(dtype, lanes))
+
+    computed = dtypes.compute_dtype(compute)
+    resolution = Resolution((computed,) * len(args), DataType.Bool)
+    return refused(row, args, resolution, emit, constant)
 
 
 def _primitive(w: FunctionWriter, row: Op, args: Sequence[Value], compute: DataType) -> Value:

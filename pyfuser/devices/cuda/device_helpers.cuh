@@ -233,6 +233,18 @@ template <class T> static __device__ __forceinline__ T wrapping_multiply(T a, T 
   return T(uint64_t(a) * uint64_t(b));
 }
 
+// What torch refuses fails the launch, as an assertion in a kernel of torch's does.
+static __device__ __forceinline__ void require(bool holds, const char* what) {
+  if (!holds) __assertfail(what, "pyfuser", 0, "kernel", 1);
+}
+static __device__ __forceinline__ int64_t checked_index(int64_t i, int64_t size) {
+  require(uint64_t(i) < uint64_t(size), "index out of range");
+  return i;
+}
+static __device__ __forceinline__ int64_t wrapped_index(int64_t i, int64_t size) {
+  return checked_index(i < 0 ? i + size : i, size);
+}
+
 // Rounds toward zero.  The lowest value divided by -1 is itself, where C++ leaves it undefined.
 template <class T> static __device__ __forceinline__ T truncating_divide(T a, T b) {
   if (b == T(0)) return T(0);
