@@ -113,7 +113,8 @@ def gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def erfcinv(x: torch.Tensor) -> torch.Tensor:
     """The inverse of erfc, through the normal quantile, in Double."""
     quantile: torch.Tensor = torch.special.ndtri(x.double() / 2)
-    return torch.div(quantile, -math.sqrt(2.0)).to(x.dtype)
+    # The inverse of 1 is 0, and not -0.
+    return torch.div(quantile, -math.sqrt(2.0)).add(0.0).to(x.dtype)
 
 
 def frac(x: torch.Tensor) -> torch.Tensor:
