@@ -199,7 +199,7 @@ def test_definition_agrees_with_reference(op: Op, dtype: DataType) -> None:
         return
     (x,) = operands
     exact = torch.tensor([EXACT[op.name](n) for n in x.double().tolist()], dtype=torch.float64)
-    if op.name == "silu":  # its sigmoid is subnormal for very negative x
+    if op.name in ("sigmoid", "silu"):  # where exp overflows it is 0 and should be subnormal
         near = (value.double() - exact).abs() <= torch.finfo(value.dtype).tiny
         value, exact = value[~near], exact[~near]
     allowed = op.ulp32 if value.dtype is torch.float32 else op.ulp64

@@ -119,7 +119,8 @@ def gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def erfcinv(x: torch.Tensor) -> torch.Tensor:
     """The inverse of erfc, through the normal quantile, in Double."""
     quantile: torch.Tensor = torch.special.ndtri(x.double() / 2)
-    return torch.div(quantile, -math.sqrt(2.0)).to(x.dtype)
+    # The inverse of 1 is 0, and not -0.
+    return torch.div(quantile, -math.sqrt(2.0)).add(0.0).to(x.dtype)
 
 
 def frac(x: torch.Tensor) -> torch.Tensor:
@@ -137,9 +138,26 @@ def threshold(x: torch.Tensor, threshold: torch.Tensor, value: torch.Tensor) -> 
     return torch.where(x <= threshold, value, x)
 
 
+def minimum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The lesser; a NaN wins; `a` where both are equal, also for zeros of different signs.
+
+    torch has `a` there or `b`, as its loop is vectorised or not; its clamp always keeps its input.
+    """
+    return torch.where((b < a) | _is_nan(b), b, a)
+
+
+def maximum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The greater; a NaN wins; `a` where both are equal."""
+    return torch.where((b > a) | _is_nan(b), b, a)
+
+
+def _is_nan(x: torch.Tensor) -> torch.Tensor:
+    return x != x
+
+
 def clamp(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """`x` raised to `low`, then lowered to `high`; a NaN among the three gives NaN."""
-    return torch.minimum(torch.maximum(x, low), high)
+    return minimum(maximum(x, low), high)
 
 
 @through_integers

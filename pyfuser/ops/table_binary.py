@@ -75,11 +75,11 @@ _ARITHMETIC = (
         "pow{f}({0}, {1})", "integer_power({0}, {1})", samples=(0.0, 10.0), ulp32=2, ulp64=4,
     ),
     Op(
-        "minimum", 2, DtypeRule.PROMOTE, torch.minimum, "the lesser; NaN wins",
+        "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a of equals; NaN wins",
         "@minimum|@minimum|@minimum|and", "minimum({0}, {1})",
     ),
     Op(
-        "maximum", 2, DtypeRule.PROMOTE, torch.maximum, "the greater; NaN wins",
+        "maximum", 2, DtypeRule.PROMOTE, references.maximum, "the greater, a of equals; NaN wins",
         "@maximum|@maximum|@maximum|or", "maximum({0}, {1})",
     ),
     Op(

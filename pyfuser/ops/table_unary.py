@@ -49,10 +49,9 @@ def _identity(o: Any, x: Any) -> Any:
 
 
 def _sigmoid(o: Any, x: Any) -> Any:
-    # exp of minus the magnitude can't overflow, and keeps the accuracy of the tiny results.
-    z = o.exp(o.neg(o.abs(x)))
+    # As torch has it: 0 where exp overflows, and what is right there is subnormal.
     one = o.constant(1)
-    return o.div(o.where(o.lt(x, o.constant(0)), z, one), o.add(z, one))
+    return o.div(one, o.add(one, o.exp(o.neg(x))))
 
 
 def _relu(o: Any, x: Any) -> Any:

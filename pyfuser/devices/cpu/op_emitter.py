@@ -140,12 +140,14 @@ def _routine(w: FunctionWriter, name: str, args: Sequence[Value], compute: DataT
 
 
 def _minimum(w: FunctionWriter, a: Value, b: Value) -> Value:
-    # The machine's min gives b where either is NaN: only a NaN in a is left to put right.
-    return w.select(w.is_nan(a), a, w.fmin_number(a, b))
+    # The machine's min gives its second operand where they are equal or either is NaN: with a there
+    # only a NaN in b is left to put right.  A bound that is a constant needs the one instruction,
+    # and in a reduction, whose a is what was found so far, the comparison isn't waited for.
+    return w.select(w.is_nan(b), b, w.fmin_number(b, a))
 
 
 def _maximum(w: FunctionWriter, a: Value, b: Value) -> Value:
-    return w.select(w.is_nan(a), a, w.fmax_number(a, b))
+    return w.select(w.is_nan(b), b, w.fmax_number(b, a))
 
 
 def _signbit(w: FunctionWriter, a: Value) -> Value:

@@ -222,7 +222,8 @@ class StatementEmitter(ReadAccess):
                 vector = self._combined(op, low, high, dtype)
             return vector
         while vector.type.lanes > 1:
-            vector = picks(*halves(w, vector))
+            low, high = halves(w, vector)
+            vector = picks(high, low)
         missing = w.constant(float("nan"), vector.type)
         return w.select(w.any(w.is_nan(whole)), missing, vector)
 

@@ -220,10 +220,10 @@ static __device__ __forceinline__ int64_t ceil_divide(int64_t a, int64_t b) {
 // ---- arithmetic where torch and C++ differ; integers wrap, and dividing by zero gives zero
 
 template <class T> static __device__ __forceinline__ T minimum(T a, T b) {
-  return a != a || a < b ? a : b;  // NaN if either is
+  return b != b || b < a ? b : a;  // NaN if either is; a where they are equal, as zeros are
 }
 template <class T> static __device__ __forceinline__ T maximum(T a, T b) {
-  return a != a || a > b ? a : b;
+  return b != b || b > a ? b : a;
 }
 
 template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
