@@ -57,9 +57,9 @@ SLICES = (
     "x.narrow(0, 1, 2).add_(1);", "x.diagonal().fill_(1);", "x.view(-1)[3:9] = 0;", "x.t().copy_(y.t() + 1);", "z.transpose(0, 1)[2] = 1;",
     "a, e = x.tensor_split(2, 0); a.copy_(b); e.mul_(2);", "a, e = x.chunk(2, 1); a.add_(e);", "a, e = x.split([2, x.shape[0] - 2]); e.copy_(b);",
     "a = torch.zeros(8, 10); a[1:7, 1:9] = 3; a", "a = torch.zeros_like(x); a[1:] = x[:-1]; a", "a = torch.zeros_like(x); a[1:, 2:] = 1; a * 2",
-    "a = x.clone(); a[1:4] = (b + 1)[None].expand(3, -1); a", "a = torch.empty_like(x); a[:3] = x[:3]; a[3:] = y[3:]; a", "a = x.new_zeros(z.shape); a[:] = x; a",
+    "a = x.clone(); a[1:4] = (b + 1)[None].expand(3, -1); a", "a = torch.zeros_like(x); a[:3] = x[:3]; a[3:] = y[3:]; a", "a = x.new_zeros(z.shape); a[:] = x; a",
     "a = torch.full((6, 8), 0.5); a[:, 1:3] = 2; a", "a = torch.ones(x.shape[0] + 2, x.shape[1]); a[1:-1] = x; a", "a = torch.zeros(3, *x.shape); a[0] = x; a[1] = y; a[2] = x + y; a",
-    "a = x.exp(); a[a > 1] = 1; a", "a = x.clone(); a[0], a[1] = x[1], x[0]; a", "x[1:3], x[3:5] = y[1:3], y[3:5];",
+    "a = x * 2; a[a > 1] = 1; a", "a = x.clone(); a[0], a[1] = x[1], x[0]; a", "x[1:3], x[3:5] = y[1:3], y[3:5];",
 )  # fmt: skip
 INDICES = (
     "x[i] = 1;", "x[i, 2] = 3;", "x[torch.arange(3)] = y[:3];", "x[torch.arange(3), torch.arange(3)] = 5;", "x[:, torch.tensor([0, 2])] = 1;",
@@ -70,8 +70,8 @@ INDICES = (
     "x[torch.arange(4)[:, None], torch.arange(3)]", "x[i[:, None].expand(-1, 3), torch.arange(3)]", "x[torch.tensor([[0, 1], [2, -1]])]", "x[k]", "x[k, 1:]", "x[:, k]",
     "torch.gather(x, 1, j)", "torch.gather(x, 0, j[:3])", "torch.gather(x, 1, (i % 8)[:, None].expand(-1, 3)) * 2", "torch.gather(x, 0, (torch.arange(4)[:, None] % 4).expand(4, 4))",
     "torch.take_along_dim(x.exp(), (i % 5)[:, None], 1)", "torch.take_along_dim(x, x.argsort(1), 1)", "x.gather(1, x.argmax(1, keepdim=True))", "x.index_select(0, i)", "x.index_select(1, i) + 1",
-    "torch.nn.functional.embedding(i, x)", "torch.nn.functional.embedding(j, w).sum(1)", "torch.nn.functional.one_hot(i, 5)", "torch.nn.functional.one_hot(j, 6).float() @ x[:6]", "x.take(j)",
-    "x.scatter(1, j[:, :1], 0.0)", "x.scatter_add(1, j[:, :1].expand(-1, 2), y[:, :2])", "x.scatter(0, torch.arange(6)[:, None].expand(-1, 8).flip(0), y)", "x.index_add(1, torch.arange(3), y[:, :3])",
+    "torch.nn.functional.embedding(i, x)", "torch.nn.functional.embedding(j, w).sum(1)", "torch.nn.functional.one_hot(i, 5)", "torch.nn.functional.one_hot(j, 6).to(torch.float32) @ x[:6]", "x.take(j)",
+    "x.scatter(1, j[:, :1], 0.0)", "x.scatter_add(1, j[:, :1].expand(-1, 2), y[:, :2])", "x.scatter(0, torch.arange(x.shape[0])[:, None].expand(-1, x.shape[1]).flip(0), y)", "x.index_add(1, torch.arange(3), y[:, :3])",
     "x.masked_fill(m, 0)", "torch.where(m, x, y)", "torch.where(m, x, 0.0)", "torch.where(r[:, None], x, b)", "x * m", "x[:, None] == y[None]", "(x > 0).sum(1)", "m.any(1), m.all(0)",
 )  # fmt: skip
 MASKS = (
@@ -97,7 +97,7 @@ NORMS = (
     "torch.nn.functional.normalize(x, dim=-1)", "x / x.norm(dim=1, keepdim=True)", "x / x.norm()", "(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 0.1).sqrt()", "x.std(0)", "torch.linalg.vector_norm(z, dim=(1, 2))",
     "x.softmax(0)", "x.t().softmax(-1)", "x.log_softmax(-1)", "x.transpose(0, 1).log_softmax(0)", "x.logsumexp(1)", "z.softmax(1)", "(x * x).mean(-1, keepdim=True)", "x.cumsum(1)", "x.cumsum(0).flip(0)", "x.max(1)[0]", "x.argmax(-1)", "x.amax((0, 1))", "x.topk(2)[0]",
     "x.sort(1)[0]", "torch.nn.functional.mse_loss(x, y)", "torch.nn.functional.l1_loss(x, y)", "torch.nn.functional.smooth_l1_loss(x, y)", "torch.nn.functional.cross_entropy(x, i)", "torch.nn.functional.cross_entropy(x, i, label_smoothing=0.1)",
-    "torch.nn.functional.cross_entropy(x, x.softmax(1))", "torch.nn.functional.nll_loss(x.log_softmax(1), i)", "torch.nn.functional.binary_cross_entropy_with_logits(x, m.float())", "torch.nn.functional.kl_div(x.log_softmax(1), y.softmax(1), reduction='batchmean')",
+    "torch.nn.functional.cross_entropy(x, x.softmax(1))", "torch.nn.functional.nll_loss(x.log_softmax(1), i)", "torch.nn.functional.binary_cross_entropy_with_logits(x, m.to(torch.float32))", "torch.nn.functional.kl_div(x.log_softmax(1), y.softmax(1), reduction='batchmean')",
     "torch.nn.functional.huber_loss(x, y, delta=0.5)", "torch.nn.functional.cosine_similarity(x, y)", "torch.nn.functional.logsigmoid(x.t())", "(x @ w + b).relu() @ w", "torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b))",
     "(x @ x.t() / 8 ** 0.5).softmax(-1) @ y", "torch.nn.functional.scaled_dot_product_attention(z, z, z)", "torch.nn.functional.conv1d(z, z[:2, :, :3])", "torch.nn.functional.max_pool2d(q, 2)", "torch.nn.functional.avg_pool2d(q.relu(), 2) + 1",
     "q.to(memory_format=torch.channels_last).relu() + 1", "q.permute(0, 2, 3, 1).reshape(q.shape[0], -1, 3) @ torch.ones(3, 4)", "torch.nn.functional.interpolate(q, scale_factor=2)", "torch.einsum('ij,kj->ik', x, y)", "torch.nn.functional.glu(x)", "a, e = x.chunk(2, -1); torch.nn.functional.silu(a) * e",

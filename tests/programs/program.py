@@ -100,7 +100,9 @@ class Program:
 
     def script(self) -> str:
         """A script that runs the program in eager and compiled and prints where they differ."""
-        lines = ["import torch", "from torch.autograd import grad"] if self.grad else ["import torch"]
+        lines = (
+            ["import torch", "from torch.autograd import grad"] if self.grad else ["import torch"]
+        )
         lines += ["", "", "def seed(number):", "    return torch.Generator().manual_seed(number)"]
         lines += ["", "", str(self), ""]
         option = ", dynamic=True" if self.dynamic else ""
