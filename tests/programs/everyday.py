@@ -90,7 +90,7 @@ BUFFERS = (
     "a = p.roll(-1, 1); a[:, -1] = b; p.copy_(a);", "p.copy_(torch.cat([p[:, 1:], p[:, :1]], 1));", "torch.where(torch.arange(p.shape[1])[:, None] == k, b, p)", "torch.where(torch.arange(p.shape[1])[:, None] <= at, p, 0.0)",
     "b.mul_(0.9).add_(x.mean(0), alpha=0.1);", "b.lerp_(x.mean(0), 0.1);", "b.copy_(0.9 * b + 0.1 * x.var(0)); (x - x.mean(0)) / (b.abs() + 0.1)", "k.add_(1);", "k += 1; x[k]", "s.add_(x.sum());", "s.copy_(x.max());",
     "i.add_(1); x[i]", "x.add_(y); x.mul_(2); x + y", "x.sub_(y, alpha=0.1);", "x.addcmul_(y, y, value=0.1);", "x.addcdiv_(y, y.abs() + 1, value=-0.1);", "x.clamp_(-1, 1); y.copy_(x);", "a = x.clone(); x.copy_(y); y.copy_(a);",
-    "x.exp_().div_(x.sum(1, keepdim=True));", "x.t().add_(1); x", "x.zero_().add_(y);", "m.logical_not_(); x * m", "m &= x > 0;", "n += 1; n * 2", "u.add_(250);", "x *= c; x += b;",
+    "x.mul_(2).add_(x.sum(1, keepdim=True));", "x.t().add_(1); x", "x.zero_().add_(y);", "m.logical_not_(); x * m", "m &= x > 0;", "n += 1; n * 2", "u.add_(250);", "x *= c; x += b;",
 )  # fmt: skip
 NORMS = (
     "torch.nn.functional.layer_norm(x, x.shape[1:], b, b)", "torch.nn.functional.rms_norm(x, x.shape[1:], b)", "torch.nn.functional.group_norm(q, 3)", "torch.nn.functional.batch_norm(q, None, None, training=True)", "torch.nn.functional.instance_norm(q)",
