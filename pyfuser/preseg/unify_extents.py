@@ -54,7 +54,8 @@ def _composites(fusion: Fusion, values: dict[Symbol, IntExpr]) -> dict[IntExpr, 
     classes = SizeClasses()
     for a, b in fusion.equal_extents:
         pair = (substitute(a, values), substitute(b, values))
-        if all(extent in shown or not isinstance(extent, Symbol) for extent in pair):
+        is_computed = any(not isinstance(extent, Symbol) for extent in pair)
+        if is_computed or all(extent in shown for extent in pair):
             classes.join(*pair)
     return {e: classes.find(e) for e in classes.parent if not isinstance(e, Symbol)}
 

@@ -77,7 +77,7 @@ def _binary(op: OpOverload) -> Callable[..., Any]:
     def laid_out(x: Any, y: Any, **keywords: Any) -> Tensor | Any:
         if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or max(x.dim(), y.dim()) < 2:
             return NotImplemented
-        if x.is_contiguous() and y.is_contiguous():
+        if x.dim() == y.dim() and x.shape == y.shape and x.is_contiguous() and y.is_contiguous():
             return NotImplemented
         wanted = _of_examples(aten.add.Tensor, x, y)
         if _of_examples(op, x, y, **keywords) == wanted:
