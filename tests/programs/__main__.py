@@ -18,7 +18,7 @@ from tests.programs.generate import generate
 from tests.programs.outcome import Outcome
 from tests.programs.program import Program
 from tests.programs.shrink import pattern, shrunk
-from tests.programs.workers import FusionSeed, Worker
+from tests.programs.workers import FusionSeed, ProgramSeed, Worker
 
 
 @dataclass
@@ -71,6 +71,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fusions", action="store_true", help="FusionDefinitions, not programs")
     parser.add_argument("--shrink", type=float, default=60, help="seconds for each failure (60)")
     parser.add_argument("--report", type=Path, help="append each failure to this file when found")
+    parser.add_argument("--most", type=int, default=25, help="statements of a program (25)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for a program (120)")
     return parser.parse_args()
 
@@ -91,12 +92,14 @@ def work(options: argparse.Namespace, seeds, begin: float, results: Results) -> 
             seed = next(seeds, None)
         if seed is None:
             break
-        program, outcome = worker.judge(FusionSeed(seed) if options.fusions else seed)
+        wanted = FusionSeed(seed) if options.fusions else ProgramSeed(seed, options.most)
+        program, outcome = worker.judge(wanted)
         with results.lock:
             note(results, seed, outcome)
         if outcome.failed:
             failure = Failure(seed, outcome, None)
             if not options.fusions:
+                program = program or generate(seed, options.most)
                 failure = shrink(worker, seed, program, outcome, options.shrink)
             with results.lock:
                 results.failures.append(failure)
@@ -124,10 +127,9 @@ def note(results: Results, seed: int, outcome: Outcome) -> None:
 
 
 def shrink(
-    worker: Worker, seed: int, program: Program | None, outcome: Outcome, seconds: float
+    worker: Worker, seed: int, program: Program, outcome: Outcome, seconds: float
 ) -> Failure:
     """The failure with the smallest program found."""
-    program = program or generate(seed)
     small = shrunk(program, outcome, lambda p: worker.judge(p)[1], seconds) if seconds else program
     if small != program:
         outcome = worker.judge(small)[1]

@@ -19,13 +19,21 @@ PROGRAMS_PER_PROCESS = 250
 
 
 @dataclass(frozen=True)
+class ProgramSeed:
+    """The number of a random program, and how many statements it may have."""
+
+    number: int
+    most: int = 25
+
+
+@dataclass(frozen=True)
 class FusionSeed:
     """The number of some random FusionDefinitions."""
 
     number: int
 
 
-Wanted = int | FusionSeed | Program
+Wanted = ProgramSeed | FusionSeed | Program
 
 
 def serve(connection: Connection, strict: bool, threads: int) -> None:
@@ -51,7 +59,9 @@ def serve(connection: Connection, strict: bool, threads: int) -> None:
         if isinstance(wanted, FusionSeed):
             outcome = check_fusions(wanted.number)
         else:
-            program = generate(wanted) if isinstance(wanted, int) else wanted
+            program = wanted
+            if isinstance(wanted, ProgramSeed):
+                program = generate(wanted.number, wanted.most)
             outcome = check(program)
         outcome.seconds = time.monotonic() - begin
         connection.send((program, outcome))

@@ -17,15 +17,14 @@ POINTWISE = (
 )  # fmt: skip
 OWN = (
     "{x}.mul_({n})", "{x}.add_({n})", "{x}.relu_()", "{x}.neg_()", "{x}.zero_()", "{x}.fill_({n})",
-    "{x}.clamp_(-1, 1)", "{x}.tanh_()", "{x}.sigmoid_()", "{x}.abs_()", "{x}.clamp_(min=0)", "{x}.square_()",
+    "{x}.clamp_(-1, 1)", "{x}.tanh_()", "{x}.sigmoid_()", "{x}.abs_()", "{x}.clamp_(min=0)",
+    "{x}.square_()",
 )  # fmt: skip
 
 
 def writable(m: Maker, wanted: Callable[[Tensor], bool] = lambda _: True) -> str:
     """A value to change: no leaf of autograd, and no two elements in one place."""
-    return m.pick(
-        lambda t: wanted(t) and not (t.is_leaf and t.requires_grad) and not overlaps(t)
-    )
+    return m.pick(lambda t: wanted(t) and not (t.is_leaf and t.requires_grad) and not overlaps(t))
 
 
 def overlaps(value: Tensor) -> bool:
