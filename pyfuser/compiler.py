@@ -24,7 +24,7 @@ from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
 from .kernel_cache import KernelCache, disk_cache
 from .lower.lowering import lower
-from .lower.work import Excess, excess
+from .lower.work import Excess, excess, is_too_much, total_runs
 from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import scheduler
@@ -42,10 +42,10 @@ def dump(stage: str, value: object) -> None:
         print(f"---- {stage} ----\n{value}", file=sys.stderr)
 
 
-def prepare(fusion: Fusion) -> Fusion:
+def prepare(fusion: Fusion, moves_reads: bool = True) -> Fusion:
     """Upfront compilation: the simplified definition; the one given stays as it is."""
     dump("fusion", fusion)
-    simplified = simplify(fusion, verify=options.strict())
+    simplified = simplify(fusion, verify=options.strict(), moves_reads=moves_reads)
     dump("preseg", simplified)
     return simplified
 
@@ -65,18 +65,19 @@ class Part:
     codes: dict[object, Code] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def excess(self, sizes: Mapping[str, int], target: Device) -> Excess | None:
-        """By what the kernel for these sizes does more work than is allowed; None where it is not.
+    def work(self, sizes: Mapping[str, int], target: Device) -> tuple[int, Excess | None]:
+        """How many statements the kernel for these sizes runs, and by what they are too many.
 
         What it lowers for that is kept for `start` and `build`.
         """
         name = self.segment.scheduler
         if name in EVALUATED:
-            return None
+            return 0, None
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
             parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
-            return excess(self.fusion, self._lower(name, parameters, target), sizes)
-        return None
+            kernel = self._lower(name, parameters, target)
+            return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
+        return 0, None
 
     def start(self, sizes: Mapping[str, int], target: Device) -> None:
         """Makes the text of the kernel for these sizes and lets the device begin to compile it.
@@ -192,6 +193,7 @@ class Program:
 
 
 def compile_program(
+    definition: Fusion,
     prepared: Fusion,
     layouts: Sequence[Layout],
     coarse: SizeInfo,
@@ -200,20 +202,41 @@ def compile_program(
 ) -> Program:
     """Specialises and segments; kernels are built part by part when sizes are known.
 
-    A part that would do too much work is cut behind the tensor that it would compute so often.
+    `prepared` is the simplified definition.  Where moving its reads made the kernels do too much
+    work for these sizes, they stay where they were.
     """
     target = device(device_type)
+    program, work = _bounded_program(prepared, layouts, coarse, target, sizes)
+    if is_too_much(definition, work, sizes):
+        still = prepare(definition, moves_reads=False)
+        other, less = _bounded_program(still, layouts, coarse, target, sizes)
+        program = other if less < work else program
+    return program
+
+
+def _bounded_program(
+    prepared: Fusion,
+    layouts: Sequence[Layout],
+    coarse: SizeInfo,
+    target: Device,
+    sizes: Mapping[str, int],
+) -> tuple[Program, int]:
+    """A program, and how many statements its kernels run.
+
+    A part that would do too much work is cut behind the tensor that it would compute so often.
+    """
     stored: set[int] = set()
     while True:
         fusion = specialise(prepared, layouts)
         segmented = segmented_fusion(fusion, coarse, stored)
         parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
-        found = [e.tensor for part in parts if (e := part.excess(sizes, target)) is not None]
-        if stored.issuperset(tensor.name for tensor in found):
+        found = [part.work(sizes, target) for part in parts]
+        names = {excess.tensor.name for _, excess in found if excess is not None}
+        if stored >= names:
             break
-        stored.update(tensor.name for tensor in found)
+        stored |= names
     dump("segments", segmented)
-    return Program(fusion, parts, target)
+    return Program(fusion, parts, target), sum(runs for runs, _ in found)
 
 
 def segmented_fusion(

@@ -164,7 +164,7 @@ class Executor:
         coarse = _coarse_sizes(sizes, device(kind).machine)
         return self.programs.get_or_create(
             (kind, layouts, coarse),
-            lambda: compile_program(prepared, layouts, coarse, kind, sizes),
+            lambda: compile_program(self.fusion, prepared, layouts, coarse, kind, sizes),
         )
 
 

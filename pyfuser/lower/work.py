@@ -95,42 +95,52 @@ def unfused_runs(fusion: Fusion) -> dict[int, IntExpr]:
     return found
 
 
+def _at(count: IntExpr, sizes: Mapping[str, int]) -> int:
+    """A count at some sizes; nothing runs where an axis is cut into none."""
+    try:
+        return evaluate(count, sizes)
+    except ZeroDivisionError:
+        return 0
+
+
+def total_runs(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """How many statements a kernel runs at these sizes."""
+    return sum(_at(runs.count, sizes) for runs in kernel.runs)
+
+
+def is_too_much(fusion: Fusion, runs: int, sizes: Mapping[str, int]) -> bool:
+    """True where so many statements are too many for a fusion at these sizes."""
+    least = sum(_at(count, sizes) for count in unfused_runs(fusion).values())
+    return runs > MOST_REPEATED * least + _LAUNCH
+
+
 def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess | None:
     """By what a kernel of a fusion exceeds the bound at these sizes, or as they grow; else None."""
     alone = unfused_runs(fusion)
     grown = {name: max(size, 1) * _GROWTH for name, size in sizes.items()}
     for at, most, free in ((sizes, MOST_REPEATED, _LAUNCH), (grown, _MOST_REPEATED_GROWN, 0)):
-        once = {name: evaluate(count, at) for name, count in alone.items()}
-        runs = [(r.tensor, evaluate(r.count, at)) for r in kernel.runs]
-        total, least = sum(count for _, count in runs), sum(once.values())
+        once = {name: _at(count, at) for name, count in alone.items()}
+        total, least = total_runs(kernel, at), sum(once.values())
         if total > most * least + free:
-            tensor = _culprit(fusion, kernel_runs=runs, once=once)
+            runs = {r.tensor: _at(r.count, at) for r in kernel.runs}
+            tensor = _culprit(fusion, runs, once)
             if tensor is not None:
-                return Excess(
-                    tensor,
-                    f"T{tensor.name} would be computed again so often that the kernel ran "
-                    f"{total} statements where {least} do",
-                )
+                what = f"T{tensor.name} would be computed so often that {total} statements ran"
+                return Excess(tensor, f"{what} where {least} do")
     return None
 
 
-def _culprit(
-    fusion: Fusion, kernel_runs: list[tuple[int, int]], once: Mapping[int, int]
-) -> TensorView | None:
+def _culprit(fusion: Fusion, runs: Mapping[int, int], once: Mapping[int, int]) -> TensorView | None:
     """The last tensor of the chain by which most is computed again; None where it is a copy."""
-    repeated = dict.fromkeys(once, 0)
-    for name, count in kernel_runs:
-        if name in repeated and count > 2 * once[name]:
-            repeated[name] += count - once[name]
     best: tuple[int, TensorView] | None = None
     behind: dict[TensorView, int] = {}
     for expr in fusion.live_exprs():
         before = sum(behind.get(tensor, 0) for tensor in dict.fromkeys(expr.aligned_inputs))
         for tensor in expr.tensor_outputs:
-            behind[tensor] = own = repeated.get(tensor.name, 0)
-            if own or not computes(expr):
-                behind[tensor] += before
-            is_whole = tensor in fusion.outputs and not tensor.uses_list
-            if own and not is_whole and (best is None or behind[tensor] > best[0]):
-                best = (behind[tensor], tensor)
+            own = runs.get(tensor.name, 0) - once.get(tensor.name, 0)
+            is_repeated = own > once.get(tensor.name, own)
+            behind[tensor] = own + before if is_repeated else 0 if computes(expr) else before
+            is_last = tensor in fusion.outputs and not tensor.uses_list
+            if is_repeated and not is_last and (best is None or behind[tensor] > best[0]):
+                best = behind[tensor], tensor
     return None if best is None else best[1]
