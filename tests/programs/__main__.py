@@ -36,6 +36,7 @@ class Results:
 
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
     fallbacks: dict[str, list[int]] = field(default_factory=dict)
+    excused: dict[str, list[int]] = field(default_factory=dict)
     schedulers: collections.Counter[str] = field(default_factory=collections.Counter)
     count: int = 0
     fell_back: int = 0
@@ -117,8 +118,9 @@ def note(results: Results, seed: int, outcome: Outcome) -> None:
     results.seconds += outcome.seconds
     results.fell_back += bool(outcome.fallbacks)
     for reason in outcome.fallbacks:
-        results.fallbacks.setdefault(pattern(reason), [])
-        results.fallbacks[pattern(reason)].append(seed)
+        results.fallbacks.setdefault(pattern(reason), []).append(seed)
+    if outcome.kind in ("torch", "invalid"):
+        results.excused.setdefault(pattern(outcome.signature), []).append(seed)
     results.schedulers.update(outcome.schedulers)
     results.count += outcome.count
     total = sum(results.kinds.values())
@@ -155,8 +157,9 @@ def report(results: Results, seconds: float) -> None:
         print(f"{results.count} fusions, kernels by scheduler: {dict(results.schedulers)}")
     share = 100 * results.fell_back / max(total, 1)
     print(f"{results.fell_back} programs ({share:.2f} %) of which a part fell back to torch")
-    for reason, seeds in sorted(results.fallbacks.items(), key=lambda item: -len(item[1])):
-        print(f"  {len(seeds)} times, e.g. seeds {seeds[:5]}: {reason}")
+    for kind, found in (("fell back", results.fallbacks), ("torch's own", results.excused)):
+        for reason, seeds in sorted(found.items(), key=lambda item: -len(item[1])):
+            print(f"  {kind} {len(seeds)} times, e.g. seeds {seeds[:5]}: {reason}")
     groups = collections.defaultdict(list)
     for failure in results.failures:
         groups[pattern(failure.outcome.signature)].append(failure.seed)

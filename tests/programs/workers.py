@@ -40,7 +40,7 @@ def serve(connection: Connection, strict: bool, threads: int) -> None:
     """Judges what comes until the other side is gone."""
     os.environ["PYFUSER_STRICT"] = "1" if strict else "0"
     os.environ.setdefault("PYFUSER_DISABLE_CACHE", "1")
-    logging.getLogger("torch").setLevel(logging.ERROR)
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
     import torch
 
