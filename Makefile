@@ -9,7 +9,7 @@ WORKERS ?= 2
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden bench bench-models bench-gpu gpu opdb show clean
+.PHONY: help demo test lint format golden fuzz bench bench-models bench-gpu gpu opdb show clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ format: $(STAMP) ## let ruff rewrite what it can
 
 golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read the difference)
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
+
+fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions"
+	$(BIN)/python -m tests.programs --workers $(WORKERS) $(FUZZ_ARGS)
 
 bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

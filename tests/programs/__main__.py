@@ -14,11 +14,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.programs.check import Outcome
 from tests.programs.generate import generate
+from tests.programs.outcome import Outcome
 from tests.programs.program import Program
 from tests.programs.shrink import pattern, shrunk
-from tests.programs.workers import Worker
+from tests.programs.workers import FusionSeed, ProgramSeed, Worker
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Failure:
 
     seed: int
     outcome: Outcome
-    program: Program
+    program: Program | None
 
 
 @dataclass
@@ -36,6 +36,9 @@ class Results:
 
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
     fallbacks: dict[str, list[int]] = field(default_factory=dict)
+    excused: dict[str, list[int]] = field(default_factory=dict)
+    schedulers: collections.Counter[str] = field(default_factory=collections.Counter)
+    count: int = 0
     fell_back: int = 0
     failures: list[Failure] = field(default_factory=list)
     seconds: float = 0.0
@@ -66,8 +69,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=seed_range, default=range(10000), help="A:B, or a list")
     parser.add_argument("--workers", type=int, default=1, help="processes (1)")
     parser.add_argument("--strict", action="store_true", help="a fallback is a failure")
+    parser.add_argument("--fusions", action="store_true", help="FusionDefinitions, not programs")
     parser.add_argument("--shrink", type=float, default=60, help="seconds for each failure (60)")
     parser.add_argument("--report", type=Path, help="append each failure to this file when found")
+    parser.add_argument("--most", type=int, default=25, help="statements of a program (25)")
     parser.add_argument("--timeout", type=float, default=120, help="seconds for a program (120)")
     return parser.parse_args()
 
@@ -88,11 +93,15 @@ def work(options: argparse.Namespace, seeds, begin: float, results: Results) -> 
             seed = next(seeds, None)
         if seed is None:
             break
-        program, outcome = worker.judge(seed)
+        wanted = FusionSeed(seed) if options.fusions else ProgramSeed(seed, options.most)
+        program, outcome = worker.judge(wanted)
         with results.lock:
             note(results, seed, outcome)
         if outcome.failed:
-            failure = shrink(worker, seed, program, outcome, options.shrink)
+            failure = Failure(seed, outcome, None)
+            if not options.fusions:
+                program = program or generate(seed, options.most)
+                failure = shrink(worker, seed, program, outcome, options.shrink)
             with results.lock:
                 results.failures.append(failure)
                 text = describe(failure)
@@ -109,18 +118,20 @@ def note(results: Results, seed: int, outcome: Outcome) -> None:
     results.seconds += outcome.seconds
     results.fell_back += bool(outcome.fallbacks)
     for reason in outcome.fallbacks:
-        results.fallbacks.setdefault(pattern(reason), [])
-        results.fallbacks[pattern(reason)].append(seed)
+        results.fallbacks.setdefault(pattern(reason), []).append(seed)
+    if outcome.kind in ("torch", "invalid"):
+        results.excused.setdefault(pattern(outcome.signature), []).append(seed)
+    results.schedulers.update(outcome.schedulers)
+    results.count += outcome.count
     total = sum(results.kinds.values())
     if total % 100 == 0:
         print(f"{total} programs: {dict(results.kinds)}", file=sys.stderr, flush=True)
 
 
 def shrink(
-    worker: Worker, seed: int, program: Program | None, outcome: Outcome, seconds: float
+    worker: Worker, seed: int, program: Program, outcome: Outcome, seconds: float
 ) -> Failure:
     """The failure with the smallest program found."""
-    program = program or generate(seed)
     small = shrunk(program, outcome, lambda p: worker.judge(p)[1], seconds) if seconds else program
     if small != program:
         outcome = worker.judge(small)[1]
@@ -130,6 +141,8 @@ def shrink(
 def describe(failure: Failure) -> str:
     """A failure as it is printed."""
     outcome = failure.outcome
+    if failure.program is None:
+        return f"## seed {failure.seed}: {outcome.signature}\n{outcome.detail[-6000:]}\n"
     detail = outcome.detail.strip().splitlines()[-1:] if outcome.kind == "wrong" else []
     head = f"## seed {failure.seed}: {outcome.signature}"
     return "\n".join([head, *detail, "```python", failure.program.script(), "```", ""])
@@ -140,10 +153,13 @@ def report(results: Results, seconds: float) -> None:
     total = sum(results.kinds.values())
     print(f"{total} programs in {seconds:.0f} s, {results.seconds / max(total, 1):.2f} s each")
     print("  " + ", ".join(f"{kind} {count}" for kind, count in results.kinds.most_common()))
+    if results.schedulers:
+        print(f"{results.count} fusions, kernels by scheduler: {dict(results.schedulers)}")
     share = 100 * results.fell_back / max(total, 1)
     print(f"{results.fell_back} programs ({share:.2f} %) of which a part fell back to torch")
-    for reason, seeds in sorted(results.fallbacks.items(), key=lambda item: -len(item[1])):
-        print(f"  {len(seeds)} times, e.g. seeds {seeds[:5]}: {reason}")
+    for kind, found in (("fell back", results.fallbacks), ("torch's own", results.excused)):
+        for reason, seeds in sorted(found.items(), key=lambda item: -len(item[1])):
+            print(f"  {kind} {len(seeds)} times, e.g. seeds {seeds[:5]}: {reason}")
     groups = collections.defaultdict(list)
     for failure in results.failures:
         groups[pattern(failure.outcome.signature)].append(failure.seed)

@@ -7,12 +7,10 @@ as well is torch's own doing and no failure.
 
 from __future__ import annotations
 
-import os
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,31 +18,11 @@ from torch import Tensor
 
 from pyfuser import fallback
 from tests.poison import poisoned_memory
+from tests.programs.outcome import Outcome
 from tests.programs.program import Program
-from tests.programs.running import Chaotic, Run, difference, finished, given, references, storage
+from tests.programs.running import Run, difference, finished, given, references, storage
 
 FACTOR = 4
-
-
-@dataclass
-class Outcome:
-    """How a program fared.  `kind`: ok, wrong, raised, invalid, torch, crash, hang."""
-
-    kind: str
-    message: str = ""
-    detail: str = ""
-    fallbacks: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def failed(self) -> bool:
-        """True for what must not happen."""
-        return self.kind in ("wrong", "raised", "crash", "hang")
-
-    @property
-    def signature(self) -> str:
-        """What two outcomes of one cause have in common."""
-        return f"{self.kind}: {self.message}"
 
 
 class Wrong(Exception):
@@ -198,8 +176,3 @@ def sharing(values: Sequence[Any]) -> list[list[int]]:
         [place for place, other in enumerate(found) if storage(other) == storage(each)]
         for each in found
     ]
-
-
-def strict(wanted: bool) -> None:
-    """Makes fallbacks errors, or not, in this process."""
-    os.environ["PYFUSER_STRICT"] = "1" if wanted else "0"

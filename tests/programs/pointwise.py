@@ -27,7 +27,8 @@ BINARY = (
     "torch.lerp({x}, {y}, 0.3)", "torch.addcmul({x}, {x}, {y}, value=0.5)", "torch.fmax({x}, {y})",
     "torch.fmin({x}, {y})", "torch.rsub({x}, {y})", "{x}.clamp(max={y})", "torch.hypot({x}, {y})",
     "torch.copysign({x}, {y})", "torch.atan2({x}, {y}.abs() + 1)", "torch.logaddexp({x}, {y})",
-    "torch.heaviside({x}, {y})", "{x}.clamp(min={y})", "{x} ** 2 - {y}", "torch.xlogy({x}, {y}.abs() + 1)",
+    "torch.heaviside({x}, {y})", "{x}.clamp(min={y})", "{x} ** 2 - {y}",
+    "torch.xlogy({x}, {y}.abs() + 1)",
 )  # fmt: skip
 COMPARISONS = (">", "<", ">=", "<=", "==", "!=")
 INTEGER_OPS = (
@@ -35,8 +36,8 @@ INTEGER_OPS = (
     "{x} ^ {y}", "{x} // ({y}.abs() + 1)", "{x} % ({y}.abs() + 1)", "torch.minimum({x}, {y})",
     "{x} % {n}", "{x} // {n}", "{x} << 1", "{x} >> 1", "~{x}", "{x}.abs()", "{x}.clamp(1, 5)",
     "torch.div({x}, {n}, rounding_mode='floor')", "torch.div({x}, {n}, rounding_mode='trunc')",
-    "torch.fmod({x}, {n})", "torch.remainder({x}, {n})", "{x} / ({y}.abs() + 1)", "{x} * {n}", "{x} + {n}",
-    "{x} == {y}", "{x} < {y}", "-{x}", "{x} * 0.5", "{x}.sign()", "{x}.square()",
+    "torch.fmod({x}, {n})", "torch.remainder({x}, {n})", "{x} / ({y}.abs() + 1)", "{x} * {n}",
+    "{x} + {n}", "{x} == {y}", "{x} < {y}", "-{x}", "{x} * 0.5", "{x}.sign()", "{x}.square()",
 )  # fmt: skip
 BOOLEAN_OPS = ("{x} & {y}", "{x} | {y}", "{x} ^ {y}", "~{x}", "{x}.logical_and({y})")
 FLOAT_REMAINDERS = (

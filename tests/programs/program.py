@@ -2,7 +2,7 @@
 
     Program   = Input* Statement* output*    f(x0, x1, ...): statements; return (outputs)
     Input     = base expression, then a view of it (`.transpose(0, 1)`), for each set of sizes
-    Statement = target* text                 `v0, v1 = x0.chunk(2, 1)`, or without targets `v0[1:] = 1`
+    Statement = target* text                 `v0, v1 = x0.chunk(2, 1)`, or in place `v0[1:] = 1`
 
 Everything is Python source, so that a program prints as the script that reproduces it.  Names are
 x<n> for inputs and v<n> for values, which is how statements say what they read.
@@ -85,12 +85,6 @@ class Program:
         """True where some input wants a gradient."""
         return any(given.grad for given in self.inputs)
 
-    @property
-    def dtypes(self) -> set[str]:
-        """Names of the dtypes that occur."""
-        text = str(self)
-        return {given.dtype for given in self.inputs} | set(re.findall(r"torch\.(\w+\d+)", text))
-
     def __str__(self) -> str:
         """The function as source."""
         arguments = ", ".join(given.name for given in self.inputs)
@@ -100,29 +94,44 @@ class Program:
 
     def script(self) -> str:
         """A script that runs the program in eager and compiled and prints where they differ."""
-        lines = (
-            ["import torch", "from torch.autograd import grad"] if self.grad else ["import torch"]
-        )
-        lines += ["", "", "def seed(number):", "    return torch.Generator().manual_seed(number)"]
-        lines += ["", "", str(self), ""]
-        option = ", dynamic=True" if self.dynamic else ""
-        lines += ["", f'compiled = torch.compile(f, backend="pyfuser"{option})']
+        names = ", ".join(given.name for given in self.inputs)
+        makers = []
         for which in range(len(self.inputs[0].shapes)):
-            lines += ["", "", f"def inputs{which}():"]
-            lines += [f"    {given.name} = {given.text(which)}" for given in self.inputs]
-            lines += [f"    return [{', '.join(given.name for given in self.inputs)}]", "", ""]
-            lines += [f"a, b = inputs{which}(), inputs{which}()"]
-            lines += ["for eager, ours in zip([*f(*a), *a], [*compiled(*b), *b]):"]
-            lines += ["    print((eager - ours * 1).abs().max(), eager.stride(), ours.stride())"]
-            if self.grad:
-                lines += self._gradient_lines(which)
-        return "\n".join(lines)
+            lines = [f"    {given.name} = {given.text(which)}" for given in self.inputs]
+            makers.append("\n".join([f"def inputs{which}():", *lines, f"    return [{names}]"]))
+        parts = [SCRIPT_HEAD, str(self), *makers, SCRIPT_RUN, SCRIPT_TAIL]
+        text = "\n\n\n".join(part.strip() for part in parts)
+        calls = ", ".join(f"inputs{which}" for which in range(len(self.inputs[0].shapes)))
+        options = ", dynamic=True" if self.dynamic else ""
+        return text.replace("OPTIONS", options).replace("CALLS", calls) + "\n"
 
-    def _gradient_lines(self, which: int) -> list[str]:
-        return [
-            "for function, x in ((f, a), (compiled, b)):",
-            "    y = [out for out in function(*x) if out.requires_grad]",
-            "    leaves = [each for each in x if each.requires_grad]",
-            "    given = [torch.randint(-8, 9, each.shape, generator=seed(n)).div(4) for n, each in enumerate(y)]",
-            "    print(grad(y, leaves, [g.to(out.dtype) for g, out in zip(given, y)], allow_unused=True))",
+
+SCRIPT_HEAD = """
+import torch
+
+
+def seed(number):
+    return torch.Generator().manual_seed(number)
+"""
+# Outputs, gradients and inputs of a call; cotangents are those of the checker.
+SCRIPT_RUN = """
+def run(function, inputs):
+    outputs = function(*inputs)
+    leaves = [x for x in inputs if getattr(x, "requires_grad", False)]
+    wanted = [(n, out) for n, out in enumerate(outputs) if out.requires_grad]
+    gradients = []
+    if leaves and wanted:
+        given = [
+            torch.randint(-8, 9, out.shape, generator=seed(n)).div(4).to(out.dtype)
+            for n, out in wanted
         ]
+        gradients = torch.autograd.grad([o for _, o in wanted], leaves, given, allow_unused=True)
+    return [t.detach() for t in (*outputs, *gradients, *inputs) if isinstance(t, torch.Tensor)]
+"""
+SCRIPT_TAIL = """
+compiled = torch.compile(f, backend="pyfuser"OPTIONS)
+for make in (CALLS,):
+    for eager, ours in zip(run(f, make()), run(compiled, make()), strict=True):
+        error = (eager.double() - ours.double()).abs().max() if ours.numel() else 0.0
+        print(f"error {float(error):.2e}, strides {eager.stride()}, ours {ours.stride()}")
+"""

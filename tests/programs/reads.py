@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.programs.maker import Made, Maker, Skip, is_integer
 
 
@@ -89,7 +91,7 @@ def advanced_by_value(m: Maker) -> Made:
 
 
 def gather(m: Maker) -> Made:
-    """gather and take_along_dim, with an index that is expanded, computed, or a result of argsort."""
+    """gather and take_along_dim, with an index that is expanded, computed or sorted."""
     x = m.ranked()
     dim = m.dim(x)
     m.extent(x, dim)
@@ -107,16 +109,21 @@ def gather(m: Maker) -> Made:
     texts = [
         f"torch.gather({x}, {dim}, {wide})", f"torch.gather({x}, {dim}, {wide}.clone())",
         f"torch.take_along_dim({x}, {line}, {dim})", f"torch.take_along_dim({x}, {wide}, {dim})",
-        f"{x}.gather({dim}, {x}.argsort({dim}, stable=True))", f"{x}.gather({dim}, {x}.argmax({dim}, keepdim=True))",
+        f"{x}.gather({dim}, {x}.argsort({dim}, stable=True))",
+        f"{x}.gather({dim}, {x}.argmax({dim}, keepdim=True))",
     ]  # fmt: skip
-    suited = [
-        n for n, t in m.values.items()
-        if is_integer(t) and t.dim() == rank
-        and all(a <= b or d == at for d, (a, b) in enumerate(zip(t.shape, m.values[x].shape, strict=True)))
-    ]  # fmt: skip
+    shape = m.values[x].shape
+    suited = [n for n, t in m.values.items() if is_integer(t) and indexes(t.shape, shape, at)]
     if suited:
         texts += [f"{x}.gather({dim}, ({m.choice(suited)} % {size}).long())"] * 3
     return m.choice(texts)
+
+
+def indexes(shape: Sequence[int], source: Sequence[int], dim: int) -> bool:
+    """True where an index of a shape can gather along an axis."""
+    return len(shape) == len(source) and all(
+        a <= b or d == dim for d, (a, b) in enumerate(zip(shape, source, strict=True))
+    )
 
 
 def masked(m: Maker) -> Made:

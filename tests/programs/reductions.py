@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from tests.programs.maker import Made, Maker, Several, Skip
 
 FLOAT_REDUCTIONS = (
-    "{x}.sum({d}{k})", "{x}.mean({d}{k})", "{x}.amax({d}{k})", "{x}.amin({d}{k})", "{x}.sum({d}{k})",
-    "{x}.var({d}{k})", "{x}.var({d}, correction=0{k})", "{x}.std({d}, correction=0{k})", "{x}.logsumexp({d}{k})",
+    "{x}.sum({d}{k})", "{x}.mean({d}{k})", "{x}.amax({d}{k})", "{x}.amin({d}{k})",
+    "{x}.sum({d}{k})", "{x}.var({d}{k})", "{x}.var({d}, correction=0{k})",
+    "{x}.std({d}, correction=0{k})", "{x}.logsumexp({d}{k})",
     "torch.linalg.vector_norm({x}, 2, {d}{k})", "torch.linalg.vector_norm({x}, 1, {d}{k})",
     "({x} * {x}).sum({d}{k})", "torch.linalg.vector_norm({x}, float('inf'), {d}{k})",
     "{x}.norm(2, {d}{k})",
@@ -23,9 +22,9 @@ WHOLE = (
     "{x}.prod()",
 )
 INTEGER_REDUCTIONS = (
-    "{x}.sum({d}{k})", "{x}.amax({d}{k})", "{x}.any({o}{k})", "{x}.all({o}{k})", "{x}.count_nonzero({o})",
-    "{x}.argmax({o}{k})", "{x}.cumsum({o})", "{x}.sum()", "{x}.any()", "{x}.all()", "{x}.prod({o}{k})",
-    "{x}.sum({d}{k}, dtype=torch.float32)",
+    "{x}.sum({d}{k})", "{x}.amax({d}{k})", "{x}.any({o}{k})", "{x}.all({o}{k})",
+    "{x}.count_nonzero({o})", "{x}.argmax({o}{k})", "{x}.cumsum({o})", "{x}.sum()", "{x}.any()",
+    "{x}.all()", "{x}.prod({o}{k})", "{x}.sum({d}{k}, dtype=torch.float32)",
 )  # fmt: skip
 SCANS = (
     "{x}.cumsum({o})", "{x}.cumsum({o})", "{x}.cummax({o})[0]", "{x}.cumprod({o})",
@@ -156,16 +155,10 @@ def loss(m: Maker) -> Made:
     ]
     texts.append(f"torch.nn.functional.binary_cross_entropy_with_logits({x}, {y}.sigmoid(){kind})")
     if len(shape) == 2 and shape[1]:
-        texts.append(
-            f"torch.nn.functional.cross_entropy({x}, torch.arange({m.size(x, 0)}) % {m.size(x, 1)}{kind})"
-        )
+        classes = f"torch.arange({m.size(x, 0)}) % {m.size(x, 1)}"
+        texts.append(f"torch.nn.functional.cross_entropy({x}, {classes}{kind})")
         texts.append(f"torch.nn.functional.cosine_similarity({x}, {y}, dim={m.dim(x)})")
     return m.choice(texts)
-
-
-def is_small_float(value: torch.Tensor) -> bool:
-    """True for floats that products can take."""
-    return value.is_floating_point() and value.numel() <= 4000
 
 
 TEMPLATES = {

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from tests.programs.check import Outcome
+from tests.programs.outcome import Outcome
 from tests.programs.program import NAME, Input, Program, Statement
 from tests.programs.running import Lockstep
 

@@ -1,27 +1,51 @@
-"""Processes that judge programs, one at a time each, so that a crash or a hang costs one program."""
+"""Processes that judge programs, one at a time, so that a crash or a hang costs one program."""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import time
+import warnings
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.programs.check import Outcome
+from tests.programs.outcome import Outcome
 from tests.programs.program import Program
 
 # A process is replaced after so many programs: what torch and the kernels keep is bounded by that.
 PROGRAMS_PER_PROCESS = 250
 
 
+@dataclass(frozen=True)
+class ProgramSeed:
+    """The number of a random program, and how many statements it may have."""
+
+    number: int
+    most: int = 25
+
+
+@dataclass(frozen=True)
+class FusionSeed:
+    """The number of some random FusionDefinitions."""
+
+    number: int
+
+
+Wanted = ProgramSeed | FusionSeed | Program
+
+
 def serve(connection: Connection, strict: bool, threads: int) -> None:
     """Judges what comes until the other side is gone."""
     os.environ["PYFUSER_STRICT"] = "1" if strict else "0"
     os.environ.setdefault("PYFUSER_DISABLE_CACHE", "1")
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
     import torch
 
     from tests.programs.check import check
+    from tests.programs.fusions import check_fusions
     from tests.programs.generate import generate
 
     torch.set_num_threads(threads)
@@ -31,8 +55,14 @@ def serve(connection: Connection, strict: bool, threads: int) -> None:
         except EOFError:
             return
         begin = time.monotonic()
-        program = generate(wanted) if isinstance(wanted, int) else wanted
-        outcome = check(program)
+        program = None
+        if isinstance(wanted, FusionSeed):
+            outcome = check_fusions(wanted.number)
+        else:
+            program = wanted
+            if isinstance(wanted, ProgramSeed):
+                program = generate(wanted.number, wanted.most)
+            outcome = check(program)
         outcome.seconds = time.monotonic() - begin
         connection.send((program, outcome))
 
@@ -46,13 +76,13 @@ class Worker:
         self.connection: Any = None
         self.served = 0
 
-    def judge(self, wanted: int | Program) -> tuple[Program | None, Outcome]:
+    def judge(self, wanted: Wanted) -> tuple[Program | None, Outcome]:
         """The outcome of a seed's program, or of a program."""
         if self.process is None or self.served >= PROGRAMS_PER_PROCESS:
             self.stop()
             self._start()
         self.served += 1
-        given = None if isinstance(wanted, int) else wanted
+        given = wanted if isinstance(wanted, Program) else None
         self.connection.send(wanted)
         if not self.connection.poll(self.timeout):
             self.stop()

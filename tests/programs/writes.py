@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
 from tests.programs.maker import InPlace, Made, Maker, Skip, broadcasts, is_integer
 from tests.programs.reads import index
 from tests.programs.shapes import bounds, place
@@ -12,13 +17,26 @@ POINTWISE = (
 )  # fmt: skip
 OWN = (
     "{x}.mul_({n})", "{x}.add_({n})", "{x}.relu_()", "{x}.neg_()", "{x}.zero_()", "{x}.fill_({n})",
-    "{x}.clamp_(-1, 1)", "{x}.tanh_()", "{x}.sigmoid_()", "{x}.abs_()", "{x}.clamp_(min=0)", "{x}.square_()",
+    "{x}.clamp_(-1, 1)", "{x}.tanh_()", "{x}.sigmoid_()", "{x}.abs_()", "{x}.clamp_(min=0)",
+    "{x}.square_()",
 )  # fmt: skip
 
 
-def writable(m: Maker) -> str:
-    """A value to change: any, though one of this program's own making is likelier to be allowed."""
-    return m.pick(lambda t: not (t.is_leaf and t.requires_grad))
+def writable(m: Maker, wanted: Callable[[Tensor], bool] = lambda _: True) -> str:
+    """A value to change: no leaf of autograd, and no two elements in one place."""
+    return m.pick(lambda t: wanted(t) and not (t.is_leaf and t.requires_grad) and not overlaps(t))
+
+
+def overlaps(value: Tensor) -> bool:
+    """True where elements share memory, as an expanded axis has it."""
+    if not value.numel() or value.is_contiguous():
+        return False
+    offset = torch.zeros((), dtype=torch.int64)
+    for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        shape = [1] * value.dim()
+        shape[dim] = size
+        offset = offset + (torch.arange(size) * stride).view(shape)
+    return offset.unique().numel() < value.numel()
 
 
 def source_for(m: Maker, shape: tuple[int, ...]) -> str:
@@ -49,7 +67,7 @@ def assign_slice(m: Maker) -> Made:
 
 def assign_columns(m: Maker) -> Made:
     """One axis sliced, the others whole."""
-    x = m.pick(lambda t: t.dim() > 0 and not (t.is_leaf and t.requires_grad))
+    x = writable(m, lambda t: t.dim() > 0)
     rank = m.values[x].dim()
     dim = m.random.randrange(rank)
     size = m.values[x].shape[dim]
@@ -67,7 +85,7 @@ def fresh_buffer(m: Maker) -> Made:
 
 def in_place(m: Maker) -> Made:
     """A pointwise update of a whole value."""
-    x = m.pick(lambda t: t.is_floating_point() and not (t.is_leaf and t.requires_grad))
+    x = writable(m, lambda t: t.is_floating_point())
     if m.chance(0.5):
         return InPlace(m.choice(OWN).format(x=x, n=m.number()))
     shape = m.values[x].shape
@@ -86,7 +104,7 @@ def in_place_masked(m: Maker) -> Made:
 
 def in_place_view(m: Maker) -> Made:
     """An update through a view that has no name."""
-    x = m.pick(lambda t: t.dim() > 0 and not (t.is_leaf and t.requires_grad))
+    x = writable(m, lambda t: t.dim() > 0)
     value = m.values[x]
     dim = m.dim(x)
     size = m.extent(x, dim)
@@ -160,7 +178,7 @@ def scatter(m: Maker) -> Made:
 
 def index_put(m: Maker) -> Made:
     """Brackets with tensors on the left, positions that don't repeat or a value that doesn't."""
-    x = m.pick(lambda t: t.dim() > 0 and not (t.is_leaf and t.requires_grad))
+    x = writable(m, lambda t: t.dim() > 0)
     size = m.extent(x, 0)
     number = m.random.randint(1, size)
     i = m.choice(
@@ -217,7 +235,7 @@ def functional_writes(m: Maker) -> Made:
 
 def integer_in_place(m: Maker) -> Made:
     """Counters."""
-    x = m.pick(is_integer)
+    x = writable(m, is_integer)
     return InPlace(
         m.choice((f"{x}.add_(1)", f"{x} += 2", f"{x}.mul_(2)", f"{x}.zero_()", f"{x}.clamp_(0, 3)"))
     )
