@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
 from tests.compiled import BACKEND, fresh  # noqa: F401
@@ -128,3 +129,15 @@ def test_result_that_keeps_an_expanded_axis_across_segments() -> None:
 
     x = torch.randn(2, 1)
     assert torch.equal(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_several_outputs_that_are_expanded() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        x[:, :] = 0
+        wide = x[0, 0, 0].expand(1, 5, 1, 9)
+        return functional.hardtanh(x), wide + 1, wide.exp(), x * 2
+
+    x = torch.randn(1, 1, 2)
+    ours, eagers = x.clone(), x.clone()
+    got = torch.compile(program, backend=BACKEND)(ours)
+    torch.testing.assert_close(got, program(eagers))

@@ -292,6 +292,18 @@ def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
     return None
 
 
+def unlike_outputs(outputs: Sequence[TensorView]) -> str | None:
+    """Why no kernel may have an output with an expanded axis among others.
+
+    It is written element by element, along loops that no axis of another tensor corresponds to.
+    """
+    for tensor in outputs:
+        is_written = tensor in tensor.fusion.outputs and len(outputs) > 1
+        if is_written and any(axis.expanded_extent is not None for axis in tensor.axes):
+            return f"T{tensor.name} is expanded, and not the only output"
+    return None
+
+
 def is_connected(exprs: Sequence[Expr]) -> bool:
     """True when tensors lead from each expression to each other one."""
     if not exprs:
