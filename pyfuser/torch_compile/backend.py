@@ -73,19 +73,10 @@ def backend(
             expected('torch.compile(backend="pyfuser")', f"a mode among {', '.join(MODES)}", mode)
         )
     chosen = BackendOptions.of(options)
-    if any(map(_is_opaque, example_inputs)):
-        what = "tensors whose memory can be read"
-        fallback.warn(
-            UnsupportedError(expected("torch.compile", what, "one of mkldnn's")), "a graph"
-        )
+    if _are_opaque(example_inputs):
         by_torch: Callable[..., Any] = graph_module.forward
         return by_torch
     return compile_with(graph_module, example_inputs, chosen, compile_graph)
-
-
-def _is_opaque(value: Any) -> bool:
-    """True for a tensor that says it is strided and has no memory to show: oneDNN's own layouts."""
-    return isinstance(value, torch.Tensor) and value.is_mkldnn
 
 
 @contextmanager
@@ -126,11 +117,6 @@ def compile_with(
         made: Call = _untraced(_untraced(compile_one)(traced, inputs))
         return made
 
-    opaque = _without_storage(example_inputs)
-    if opaque is not None:
-        what = "tensors with memory that kernels can read"
-        fallback.warn(UnsupportedError(expected("torch.compile", what, opaque)), "a graph")
-        return graph_module.forward
     # What torch._dynamo.backends.common.aot_autograd does, without importing Inductor for its logs.
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         again = partial(compile_with, options=options, compiler=compiler)
@@ -153,12 +139,18 @@ def compile_with(
     return made
 
 
-def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:
-    """The layout of a tensor that AOTAutograd can't trace since it has no memory of its own."""
+def _are_opaque(example_inputs: Sequence[Any]) -> bool:
+    """True, with a warning, for tensors without memory of their own: AOTAutograd can't trace them.
+
+    Raises under PYFUSER_STRICT.
+    """
     for example in example_inputs:
         if isinstance(example, torch.Tensor) and example.is_mkldnn:
-            return example.layout
-    return None
+            what = "tensors with memory that kernels can read"
+            error = UnsupportedError(expected("torch.compile", what, example.layout))
+            fallback.warn(error, "a graph")
+            return True
+    return False
 
 
 def _reset() -> None:
