@@ -39,6 +39,7 @@ POINTWISE = sorted(
     key=str,
 )
 NUMBERS = {torch.float32: (0.0, -0.0, 0.1, inf, -inf, nan), torch.bfloat16: (0.0, 0.1)}
+NUMBERS[torch.float16] = (0.1,)
 # 1 / keep of a dropout, and an epsilon, can't be just any number.
 MEANINGLESS = (
     (aten.native_dropout_backward.default, "scale"),
@@ -142,7 +143,7 @@ class Sample:
 
 
 def samples(overload: OpOverload) -> Iterator[Sample]:
-    """Each dtype, and for two of them each number replaced."""
+    """Each dtype, and for some of them each number replaced."""
     for dtype in (*FLOATS, *INTEGERS, torch.bool):
         plain = sample(overload, dtype)
         if plain is None or not is_taken(plain) or not is_translated(plain):
