@@ -51,9 +51,10 @@ opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; goes
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/opdb_all.py --tb=short --show-capture=no -W ignore \
 		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
 
-show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu]
+show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu] [ARGS="--n 8"]
 	$(if $(FILE),,$(error show: expected a script, got none: make show FILE=docs/examples/softmax.py))
-	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE))
+	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE)) \
+		$(if $(ARGS),-- $(ARGS))
 
 clean: ## remove what `make` made, the environment included
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

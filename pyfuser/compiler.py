@@ -18,11 +18,13 @@ from typing import Any
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.registry import BuiltKernel, Code, Device, device
+from .disk_cache import disk_cache
+from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
-from .kernel_cache import KernelCache, disk_cache
+from .kernel_cache import KernelCache
 from .lower.lowering import lower
 from .lower.work import Excess, excess, is_too_much, total_runs
 from .preseg.pipeline import run as simplify
@@ -32,6 +34,8 @@ from .segment.segmenter import segment as cut
 
 _binaries: KernelCache[tuple[Device, str], Any] = KernelCache()
 _connected: set[Device] = set()
+
+MOST_KERNELS = 256  # of one segment: heuristics round, so that there are a few
 
 EVALUATED = ("no_op", "expr_eval")  # schedulers whose segments torch computes
 
@@ -90,13 +94,19 @@ class Part:
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
             parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
             if parameters not in self.kernels and parameters not in self.codes:
+                _make_room(self.codes)
                 self.codes[parameters] = code = self._generate(name, parameters, target)
                 _share_objects(target)
                 if (target, code.text) not in _binaries:
                     target.compile_ahead(code)
 
-    def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
-        """The kernel for these sizes; compiled when the parameters are new."""
+    def build(
+        self, sizes: Mapping[str, int], target: Device, report: Report = fallback.report
+    ) -> BuiltKernel | None:
+        """The kernel for these sizes; compiled when the parameters are new.
+
+        `report` is told of a failure, and may raise it.
+        """
         name = self.segment.scheduler
         if name in EVALUATED:
             return None
@@ -104,10 +114,12 @@ class Part:
             try:
                 parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
                 if parameters not in self.kernels:
-                    self.kernels[parameters] = self._compile(name, parameters, target)
+                    made = self._compile(name, parameters, target, report)
+                    _make_room(self.kernels)
+                    self.kernels[parameters] = made
                 return self.kernels[parameters]
             except Exception as error:  # nothing that torch can run may fail here (D11)
-                fallback.report(error, self.fusion)
+                report(error, self.fusion)
                 return None
 
     def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
@@ -119,20 +131,23 @@ class Part:
         )
         return self.kernels.get(parameters)
 
-    def _compile(self, name: str, parameters: Any, target: Device) -> BuiltKernel | None:
+    def _compile(
+        self, name: str, parameters: Any, target: Device, report: Report
+    ) -> BuiltKernel | None:
         try:
             code = self.codes.pop(parameters, None)
             if code is None:
                 code = self._generate(name, parameters, target)
             return build_kernel(code, target)
         except Exception as error:
-            fallback.report(error, self.fusion)
+            report(error, self.fusion)
             return None
 
     def _lower(self, name: str, parameters: Any, target: Device) -> Kernel:
         found = self.lowered.get(parameters)
         if found is None:
             scheduled = scheduler(name).schedule(self.fusion, parameters)
+            _make_room(self.lowered)
             found = self.lowered[parameters] = lowered(scheduled, target)
         return found
 
@@ -140,6 +155,12 @@ class Part:
         kernel = self._lower(name, parameters, target)
         del self.lowered[parameters]
         return kernel_code(kernel, target)
+
+
+def _make_room(kernels: dict[object, Any]) -> None:
+    """Forgets the oldest of too many; the plans that run it keep it."""
+    while len(kernels) >= MOST_KERNELS:
+        del kernels[next(iter(kernels))]
 
 
 def lowered(scheduled: ScheduledFusion, target: Device) -> Kernel:
@@ -166,15 +187,18 @@ def build_kernel(code: Code, target: Device) -> BuiltKernel:
 
 
 def compiled_kernel_count() -> int:
-    """Kernels that were compiled, or loaded from the disk cache, in this process so far."""
-    return _binaries.misses
+    """Kernels that were compiled, or loaded from the disk cache, in this process so far.
+
+    What failed to compile isn't one.
+    """
+    return _binaries.created
 
 
 def _share_objects(target: Device) -> None:
     """Connects a device with the disk cache, once."""
     if target not in _connected:
-        _connected.add(target)
         target.keep_objects_in(disk_cache())
+        _connected.add(target)  # only now: what failed is tried again
 
 
 def _wanted_texts(kernel: Kernel, target: Device) -> list[tuple[str, str]]:
@@ -199,6 +223,7 @@ def compile_program(
     coarse: SizeInfo,
     device_type: str,
     sizes: Mapping[str, int],
+    report: Report = fallback.report,
 ) -> Program:
     """Specialises and segments; kernels are built part by part when sizes are known.
 
@@ -206,10 +231,10 @@ def compile_program(
     work for these sizes, they stay where they were.
     """
     target = device(device_type)
-    program, work = _bounded_program(prepared, layouts, coarse, target, sizes)
+    program, work = _bounded_program(prepared, layouts, coarse, target, sizes, report)
     if is_too_much(definition, work, sizes):
         still = prepare(definition, moves_reads=False)
-        other, less = _bounded_program(still, layouts, coarse, target, sizes)
+        other, less = _bounded_program(still, layouts, coarse, target, sizes, report)
         program = other if less < work else program
     return program
 
@@ -220,6 +245,7 @@ def _bounded_program(
     coarse: SizeInfo,
     target: Device,
     sizes: Mapping[str, int],
+    report: Report,
 ) -> tuple[Program, int]:
     """A program, and how many statements its kernels run.
 
@@ -228,7 +254,7 @@ def _bounded_program(
     stored: set[int] = set()
     while True:
         fusion = specialise(prepared, layouts)
-        segmented = segmented_fusion(fusion, coarse, stored)
+        segmented = segmented_fusion(fusion, coarse, report, stored)
         parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
         found = [part.work(sizes, target) for part in parts]
         names = {excess.tensor.name for _, excess in found if excess is not None}
@@ -240,13 +266,13 @@ def _bounded_program(
 
 
 def segmented_fusion(
-    fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()
+    fusion: Fusion, sizes: SizeInfo, report: Report, stored: Collection[int] = ()
 ) -> SegmentedFusion:
     """The segments; one evaluated segment where segmentation itself fails."""
     try:
         return cut(fusion, sizes, stored)
     except Exception as error:
-        fallback.report(error, fusion)
+        report(error, fusion)
         outputs = [t for t in fusion.outputs if t.expr is not None]
         whole = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "expr_eval")  # type: ignore[arg-type]
         return SegmentedFusion(fusion, [whole])
@@ -270,7 +296,9 @@ class _BuiltPart(Part):
 
     built: BuiltKernel | None = None
 
-    def build(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+    def build(
+        self, sizes: Mapping[str, int], target: Device, report: Report = fallback.report
+    ) -> BuiltKernel | None:
         return self.built
 
     def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:

@@ -10,22 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from . import fallback
 from .analysis.layouts import layout_of
 from .compiler import Program, compile_program, compile_scheduled_program, prepare
 from .devices.registry import BuiltKernel, device
-from .dtypes import FLOATING
-from .errors import InputError, expected
+from .devices.switches import change_count, switched_off, watch
+from .devices.tensor_memory import require_memory, span_bytes
+from .dtypes import FLOATING, to_torch
+from .errors import UnsupportedError
 from .ir.fusion import Fusion
+from .ir.scalars import evaluate
 from .ir.schedule import ScheduledFusion
 from .ir.vals import TensorView, Val
 from .kernel_cache import KernelCache
 from .lower.checks import check_threads
 from .ops.binding import Binding, Input, bind
-from .ops.metadata import TensorLike
+from .ops.metadata import TensorLike, device_of, is_cpu_scalar
 from .plan_writer import Operand, ProgramWriter, ShapeContext, Writer
 from .schedule.acceptance import SizeInfo
 
@@ -49,6 +54,7 @@ class Executor:
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
         self._prepared: Fusion | None = None
+        self._failure: Exception | None = None
         self._manual: ScheduledFusion | None = None
         self.plans: dict[object, Plan] = {}
         self.programs: KernelCache[object, Program] = KernelCache(64)
@@ -56,6 +62,7 @@ class Executor:
         self.resolved: KernelCache[object, Resolved] = KernelCache(MAXIMUM_PLANS)
         """What `resolve` gave, by the metadata of inputs; for those who keep no plans here."""
         self.key, self.execute = _dispatch(fusion, self.plans, self._miss)
+        watch(self)
 
     @staticmethod
     def of_schedule(scheduled: ScheduledFusion) -> Executor:
@@ -73,20 +80,77 @@ class Executor:
 
         InputError where the inputs don't fit the definition.
         """
-        resolved = self.resolve(inputs)
+        changes = change_count()
+        plan = self._new_plan(inputs)
         key = self.key(*inputs)
-        if any(isinstance(x, torch.Tensor) and _is_lazy(x) for x in inputs):
-            return self._resolving()
-        factory = self.factories.get_or_create(
-            (resolved.program, resolved.kernels),
-            lambda: PlanFactory(resolved.program, resolved.kernels),
-        )
-        plan = factory.plan(resolved.context)
         if len(self.plans) >= MAXIMUM_PLANS:
             for old in list(self.plans)[: MAXIMUM_PLANS // 4]:
                 self.plans.pop(old, None)
         self.plans[key] = plan
+        if change_count() != changes:  # it may be for a device that is switched off by now
+            self.plans.pop(key, None)
         return plan
+
+    def forget_plans(self) -> None:
+        """Has the next calls ask again where they may run."""
+        self.plans.clear()
+
+    def prepare(self) -> Fusion:
+        """Upfront compilation, done once: the simplified definition.
+
+        Raises what makes that impossible, at each call.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._prepared is None:
+            try:
+                self._prepared = prepare(self.fusion)
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._prepared
+
+    def can_be_prepared(self, inputs: Sequence[Input] | None = None) -> bool:
+        """False, with one warning, where a definition can't be simplified: torch runs it.
+
+        `inputs` are for the script that reproduces it.  Raises under PYFUSER_STRICT.
+        """
+        try:
+            self.prepare()
+        except Exception as error:
+            fallback.reporter(self.fusion, inputs)(error, self.fusion)
+            return False
+        return True
+
+    def _new_plan(self, inputs: Sequence[Input]) -> Plan:
+        target = device_of(inputs)
+        if self._manual is None and not self._has_kernels(target.type, inputs):
+            bind(self.fusion, inputs)
+            return self._by_torch
+        resolved = self.resolve(inputs)
+        if any(isinstance(x, torch.Tensor) and _needs_a_copy(x, target) for x in inputs):
+            return self._copying(target)
+        factory = self.factories.get_or_create(
+            (resolved.program, resolved.kernels),
+            lambda: PlanFactory(resolved.program, resolved.kernels),
+        )
+        return factory.plan(resolved.context)
+
+    def _has_kernels(self, device_type: str, inputs: Sequence[Input]) -> bool:
+        """False where torch is to run the fusion: that was asked for, or there is no other way."""
+        if switched_off(device_type):
+            return False
+        try:
+            device(device_type)
+        except UnsupportedError as error:
+            fallback.report(error, self.fusion)
+            return False
+        return self.can_be_prepared(inputs)
+
+    def _by_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """The plan without kernels."""
+        run = fallback.run if self.fusion.aliases else fallback.run_views
+        return run(self.fusion, inputs)
 
     def resolve(self, inputs: Sequence[Input], like: Resolved | None = None) -> Resolved:
         """The program for these inputs (tensors or their metadata), its kernels, and their sizes.
@@ -98,7 +162,8 @@ class Executor:
         binding, sizes, program = self._bound(inputs, None if like is None else like.program)
         target = program.device
         if like is None:
-            kernels = tuple(part.build(sizes, target) for part in program.parts)
+            report = fallback.reporter(self.fusion, inputs)
+            kernels = tuple(part.build(sizes, target, report) for part in program.parts)
         else:
             pairs = zip(program.parts, like.kernels, strict=True)
             kernels = tuple(part.compiled(sizes, target) or known for part, known in pairs)
@@ -127,17 +192,24 @@ class Executor:
         _add_strides(program.fusion, inputs, sizes)
         return binding, sizes, program
 
-    def _resolving(self) -> Plan:
-        """For inputs with a pending negation or conjugation: computes those first."""
+    def _copying(self, target: torch.device) -> Plan:
+        """For inputs that a kernel can't read where they are (`_needs_a_copy`)."""
         updated = set(self.fusion.aliases.values())
 
+        def plain(given: Any) -> Any:
+            if not isinstance(given, torch.Tensor):
+                return given
+            moved = given.to(target) if is_cpu_scalar(given) else given
+            return moved.resolve_conj().resolve_neg()
+
         def run(given: Sequence[Any]) -> list[torch.Tensor]:
-            plain = [
-                x.resolve_conj().resolve_neg() if isinstance(x, torch.Tensor) else x for x in given
-            ]
-            outputs = self.execute(plain)
-            own = {id(y): x for x, y in zip(given, plain, strict=True) if x is not y}
-            for value, y in zip(self.fusion.inputs, plain, strict=True):
+            for x in filter(torch.is_tensor, given):  # the plan looks at the copies only
+                each = x.element_size()
+                require_memory(x, span_bytes(x.shape, x.stride(), each), each)
+            copies = [plain(x) for x in given]
+            outputs = self.execute(copies)
+            own = {id(y): x for x, y in zip(given, copies, strict=True) if x is not y}
+            for value, y in zip(self.fusion.inputs, copies, strict=True):
                 if value in updated and id(y) in own:
                     own[id(y)].copy_(y)
             return [own.get(id(output), output) for output in outputs]
@@ -145,26 +217,19 @@ class Executor:
         return run
 
     def _program(self, inputs: Sequence[Input], sizes: dict[str, int]) -> Program:
-        tensors = [x for x in inputs if isinstance(x, TensorLike)]
-        kind = next((x.device.type for x in tensors if x.dim()), None)
-        if kind is None:
-            kind = (tensors[0].device if tensors else torch.get_default_device()).type
-        stray = next((x.device for x in tensors if x.device.type != kind), None)
-        if stray is not None:
-            raise InputError(expected("execute", f"all tensors on {kind}", f"one on {stray}"))
+        kind = device_of(inputs).type
         if self._manual is not None:
             manual = self._manual
             return self.programs.get_or_create(
                 kind, lambda: compile_scheduled_program(manual, kind)
             )
-        layouts = tuple(layout_of(x.shape, x.stride()) for x in tensors)
-        if self._prepared is None:
-            self._prepared = prepare(self.fusion)
-        prepared = self._prepared
+        layouts = tuple(layout_of(x.shape, x.stride()) for x in inputs if isinstance(x, TensorLike))
+        prepared = self.prepare()
         coarse = _coarse_sizes(sizes, device(kind).machine)
+        report = fallback.reporter(self.fusion, inputs)
         return self.programs.get_or_create(
             (kind, layouts, coarse),
-            lambda: compile_program(self.fusion, prepared, layouts, coarse, kind, sizes),
+            lambda: compile_program(self.fusion, prepared, layouts, coarse, kind, sizes, report),
         )
 
 
@@ -194,8 +259,10 @@ def _check_launch(
             check_threads(scheduled, phase.block, sizes)
 
 
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    return tensor.is_neg() or tensor.is_conj()
+def _needs_a_copy(tensor: torch.Tensor, target: torch.device) -> bool:
+    """True where a negation or conjugation is pending, or a number isn't on the kernel's device."""
+    is_elsewhere = is_cpu_scalar(tensor) and target.type != tensor.device.type
+    return is_elsewhere or tensor.is_neg() or tensor.is_conj()
 
 
 _DISPATCH = """
@@ -251,6 +318,13 @@ def _add_strides(fusion: Fusion, inputs: Sequence[Input], sizes: dict[str, int])
                 sizes[f"T{value.name}_stride_{d}"] = stride
 
 
+def _span_bytes(value: TensorView, bytes_each: int, context: ShapeContext) -> int:
+    """The bytes that an input spans, from its first element to its last."""
+    shape = [evaluate(axis.size, context.sizes) for axis in value.axes]
+    stride = [context.sizes[f"T{value.name}_stride_{d}"] for d in range(len(shape))]
+    return span_bytes(shape, stride, bytes_each)
+
+
 class PlanFactory:
     """The generated source for one program and one set of kernels."""
 
@@ -260,6 +334,7 @@ class PlanFactory:
         local: dict[Val, Operand] = {v: Operand.of(f"x{i}") for i, v in enumerate(fusion.inputs)}
         if local:
             self.writer.line(f"{', '.join(x.tensor() for x in local.values())}, = inputs")
+        self.writer.memory_check(program.device, self._needs(fusion))
         ProgramWriter(self.writer, program, kernels, local).write()
         self._write_results(fusion, local)
         self.source, self.make = self.writer.build("plan(inputs)", "plan")
@@ -268,6 +343,17 @@ class PlanFactory:
         """The plan for these sizes."""
         made: Plan = self.make(*[value(context) for value in self.writer.shape_values.values()])
         return made
+
+    def _needs(self, fusion: Fusion) -> list[tuple[str, str, int]]:
+        """The inputs that are tensors, and the memory that each must have."""
+        needs = []
+        for position, value in enumerate(fusion.inputs):
+            if isinstance(value, TensorView):
+                bytes_each = to_torch(value.dtype).itemsize
+                span = partial(_span_bytes, value, bytes_each)
+                text = self.writer.shape_value(f"span{position}", span)
+                needs.append((f"x{position}", text, bytes_each))
+        return needs
 
     def _write_results(self, fusion: Fusion, local: dict[Val, Operand]) -> None:
         updated = set(fusion.aliases.values())

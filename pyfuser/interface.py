@@ -1,38 +1,46 @@
 """The interface of the engine: compiled fusions, fusion nodes, and what can be asked about them.
 
-`CompiledFusion` is what the front ends hold.  `register_fusion` stores a definition under a key
-made of its structure alone, so that equal fusions share programs and kernels; `run_fusion` runs it
-on a stack of values.  What can be fused where can be overridden, for tests.
+`CompiledFusion` is what the front ends hold.  `register_fusion` simplifies a definition and stores
+it under a key made of its structure alone, so that equal fusions share programs and kernels;
+`run_fusion` runs it on a stack of values.  The MOST_REGISTERED that were used last are kept, and
+any other for as long as somebody holds its key.
 """
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 from .compiler import compiled_kernel_count
-from .devices.registry import device
+from .devices.switches import can_fuse_on, override_can_fuse_on
 from .errors import InputError, UnsupportedError, expected
 from .executor import Executor
 from .ir.domains import history
 from .ir.fusion import Fusion
 from .ir.schedule import ScheduledFusion
 from .ir.vals import Scalar, TensorView, Val
+from .kernel_cache import KernelCache
 from .ops.binding import bind
+from .ops.metadata import device_of
 
-_registered: dict[str, int] = {}
-_fusions: dict[int, CompiledFusion] = {}
-_overrides: dict[str, bool] = {}
-_lock = threading.Lock()
+# Some 10 KB each before it has run; kernels have a bound of their own (`kernel_cache`).
+MOST_REGISTERED = 4096
+
+_numbers = itertools.count()
 
 
 class CompiledFusion:
-    """A fusion that can be run; compiles when and as far as its inputs ask for it."""
+    """A fusion that can be run; compiles when and as far as its inputs ask for it.
 
-    def __init__(self, fusion: Fusion) -> None:
+    A registered one has a `number` and its `structure`.
+    """
+
+    def __init__(self, fusion: Fusion, number: int = -1, structure: str = "") -> None:
+        self.number, self.structure = number, structure
         self.executor = Executor(fusion)
         self.execute = self.executor.execute
         """execute(inputs) -> outputs; a bound method, so that a call has one frame less."""
@@ -88,23 +96,54 @@ def _hidden_facts(value: Val) -> str:
     return f"T{value.name} {domain.root_or_logical} {transforms} {domain.logical} {memory}"
 
 
-def register_fusion(fusion: Fusion) -> int:
-    """A key for a fusion; the same structure gives the same key, from any thread."""
-    text = structure_key(fusion)
-    with _lock:
-        key = _registered.get(text)
-        if key is None:
-            key = _registered[text] = len(_registered)
-            _fusions[key] = CompiledFusion(fusion)
+class FusionKey(int):
+    """The key of a registered fusion; whoever holds it keeps the fusion."""
+
+    fusion: CompiledFusion
+
+    def __new__(cls, fusion: CompiledFusion) -> FusionKey:
+        """The number of a registered fusion."""
+        key = super().__new__(cls, fusion.number)
+        key.fusion = fusion
         return key
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
+
+
+_kept: KernelCache[str, CompiledFusion] = KernelCache(MOST_REGISTERED)
+_living: WeakValueDictionary[str, CompiledFusion] = WeakValueDictionary()
+_numbered: WeakValueDictionary[int, CompiledFusion] = WeakValueDictionary()
+
+
+def register_fusion(fusion: Fusion) -> FusionKey:
+    """A key for a fusion; the same structure gives the same key, from any thread.
+
+    The definition is simplified here: where that fails there is one warning, and torch runs it.
+    """
+    structure = structure_key(fusion)
+
+    def make() -> CompiledFusion:
+        made = _living.get(structure)
+        if made is None:
+            made = CompiledFusion(fusion, next(_numbers), structure)
+            made.executor.can_be_prepared()
+            _living[structure] = _numbered[made.number] = made
+        return made
+
+    return FusionKey(_kept.get_or_create(structure, make))
 
 
 def registered_fusion(key: int) -> CompiledFusion:
     """The fusion registered under a key.  InputError for a key that nobody was given."""
-    found = _fusions.get(key)
+    if isinstance(key, FusionKey):
+        return key.fusion
+    found = _numbered.get(key)
     if found is None:
-        raise InputError(expected("fusion", "a key from register_fusion", key))
-    return found
+        what = "a key from register_fusion"
+        hint = f"of keys that nobody holds, those of the last {_kept.capacity} fusions work"
+        raise InputError(expected("fusion", what, key, hint))
+    return _kept.get_or_create(found.structure, lambda: found)  # it counts as used
 
 
 def run_fusion(key: int, stack: list[Any]) -> None:
@@ -118,18 +157,6 @@ def run_fusion(key: int, stack: list[Any]) -> None:
     stack[len(stack) - count :] = outputs
 
 
-def can_fuse_on(device_type: str) -> bool:
-    """True when there is a device for tensors of this type and nobody has switched it off."""
-    override = _overrides.get(device_type)
-    if override is not None:
-        return override
-    try:
-        device(device_type)
-    except NotImplementedError:
-        return False
-    return True
-
-
 def can_fuse_on_cpu() -> bool:
     """True when tensors on the CPU are computed by kernels."""
     return can_fuse_on("cpu")
@@ -141,7 +168,11 @@ def can_fuse_on_gpu() -> bool:
 
 
 def override_can_fuse_on_cpu(value: bool | None) -> None:
-    """Switches fusing on the CPU on or off; None gives the decision back."""
+    """Switches fusing on the CPU on or off; None gives the decision back.
+
+    Holds for what is compiled already, too: while it is off, torch runs fusions and graphs, with
+    their own kernels again afterwards.  A schedule made by hand still runs as it was made.
+    """
     override_can_fuse_on("cpu", value)
 
 
@@ -154,35 +185,24 @@ def debug_kernel_code(key: int, inputs: Sequence[Any]) -> str:
     """The generated code of the kernels that a registered fusion runs for these inputs.
 
     InputError where the inputs don't fit the fusion; UnsupportedError where no kernel runs for
-    them, so that there is no code to show.
+    them (fusing is switched off, or torch is better at it), so that there is no code to show.
     """
-    resolved = registered_fusion(key).executor.resolve(inputs)
-    texts = [
-        "\n".join(
-            text
-            for stage, text in resolved.program.device.texts(k.kernel).items()
-            if stage in ("llvm", "cuda")
-        )
-        for k in resolved.kernels
-        if k is not None
-    ]
+    compiled = registered_fusion(key)
+    bind(compiled.fusion, inputs)
+    texts: list[str] = []
+    if can_fuse_on(device_of(inputs).type):
+        resolved = compiled.executor.resolve(inputs)
+        built = [kernel for kernel in resolved.kernels if kernel is not None]
+        stages = [resolved.program.device.texts(each.kernel) for each in built]
+        texts = [text[stage] for text in stages for stage in ("llvm", "cuda") if stage in text]
     if not texts:
         raise UnsupportedError(f"debug_kernel_code: torch computes fusion {key} for these inputs")
     return "\n".join(texts)
 
 
-def override_can_fuse_on(device_type: str, value: bool | None) -> None:
-    """Switches fusing on a device on or off; None gives the decision back."""
-    with _lock:
-        if value is None:
-            _overrides.pop(device_type, None)
-        else:
-            _overrides[device_type] = value
-
-
 def cached_spec_count() -> int:
-    """The number of registered fusions."""
-    return len(_registered)
+    """The number of registered fusions that are kept."""
+    return len(_kept)
 
 
 __all__ = [

@@ -3,9 +3,12 @@
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
 PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
                             llvm, asm, cuda, ptx) of everything that is compiled, to stderr
-PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser)
+PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser); used only
+                            if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
 PYFUSER_COMPILER_PROCESS=0  no second process that compiles kernels ahead
+PYFUSER_REPRODUCER_DIR=DIR  where scripts go that reproduce a failed compilation (default: a
+                            temporary directory)
 PYFUSER_POOL_BYTES=N        most bytes of freed memory that the CPU memory pool keeps
 """
 
@@ -31,7 +34,7 @@ def dump_stages() -> frozenset[str]:
     return _stages(os.environ.get("PYFUSER_DUMP", ""))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _stages(text: str) -> frozenset[str]:
     """The names in `text`; remembered, so that each text is complained about once."""
     names = frozenset(filter(None, map(str.strip, text.split(","))))
@@ -46,12 +49,38 @@ def compiler_process() -> bool:
     return os.environ.get("PYFUSER_COMPILER_PROCESS", "") != "0"
 
 
+def reproducer_directory() -> Path | None:
+    """Where scripts that reproduce failures go, or None for a temporary directory."""
+    configured = os.environ.get("PYFUSER_REPRODUCER_DIR")
+    return Path(configured) if configured else None
+
+
 def cache_directory() -> Path | None:
-    """The directory of the disk cache, or None when it is switched off."""
+    """The directory of the disk cache; None when it is switched off, or for a user without a home.
+
+    Warns once of the latter.
+    """
     if os.environ.get("PYFUSER_DISABLE_CACHE", "") not in ("", "0"):
         return None
     configured = os.environ.get("PYFUSER_CACHE_DIR")
     if configured:
         return Path(configured)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "pyfuser"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "pyfuser"
+    try:
+        return Path.home() / ".cache" / "pyfuser"
+    except RuntimeError as error:  # neither HOME nor an entry in the table of users
+        _warn_of_no_home(str(error))
+        return None
+
+
+@functools.cache
+def _warn_of_no_home(reason: str) -> None:
+    """Once: a container often runs under a user id that nobody has given a name."""
+    warnings.warn(
+        f"pyfuser disk cache: expected a home directory to keep compiled kernels in, got none "
+        f"({reason}); set PYFUSER_CACHE_DIR to a directory, or PYFUSER_DISABLE_CACHE=1",
+        RuntimeWarning,
+        stacklevel=3,
+    )

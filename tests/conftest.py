@@ -36,4 +36,4 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
-pytest_plugins = ["tests.poison", "tests.opdb_report"]
+pytest_plugins = ["tests.poison", "tests.opdb_report", "tests.other_device"]

@@ -144,7 +144,7 @@ def test_the_device_prints_kernels_and_leaves_launching_to_the_fallback():
     assert "__global__" in texts["cuda"]
     assert texts["ptx"]
     with pytest.raises(UnsupportedError, match="kernel: expected a device that launches kernels"):
-        cuda.build(kernel)
+        cuda.generate(kernel)
 
 
 @requires_host_compiler

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,15 +62,16 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No kernel compiles."""
 
     def fail(*arguments: object) -> None:
         raise CompilationError("compile: expected a compiler in a good mood, got this test")
 
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
+    monkeypatch.setenv("PYFUSER_REPRODUCER_DIR", str(tmp_path))
     monkeypatch.setattr(compiler, "kernel_code", fail)
-    monkeypatch.setattr(fallback, "_warned", set())
+    monkeypatch.setattr(fallback, "_warned", OrderedDict())
     yield
 
 

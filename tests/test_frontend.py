@@ -160,8 +160,7 @@ def test_from_pytorch_reads_layout_off_the_tensor() -> None:
         assert x.domain.allocation is not None
         assert axes_of(fd.from_pytorch(torch.empty(2, 3), static_sizes=True)) == ["i2", "i3"]
         assert fd.from_pytorch(torch.tensor(1.0)).is_cpu_scalar
-        with pytest.raises(ValueError, match="Found unsupported device meta"):
-            fd.from_pytorch(torch.empty(2, device="meta"))
+        assert axes_of(fd.from_pytorch(torch.empty(2, device="meta"))) == ["i4"]
 
 
 def test_define_scalar() -> None:
@@ -323,7 +322,6 @@ def test_inputs_of_other_kinds_are_named_and_not_printed() -> None:
         (x.numpy(), "at::Tensor but got a numpy.ndarray$"),
         ("x", "at::Tensor but got a str$"),
         (x.to_sparse(), "got layout torch.sparse_coo$"),
-        (x.to("meta"), "got a meta tensor$"),
     ):
         with pytest.raises(InputError, match=message):
             fd.execute([given])
@@ -358,8 +356,8 @@ def test_definition_errors_of_execute() -> None:
         doubled().execute([torch.randn(2, 2)], _enable_options=["fast"])
     with pytest.raises(RuntimeError, match="Unrecognized disable_option: fast"):
         doubled().execute([torch.randn(2, 2)], _disable_options=["fast"])
-    with pytest.raises(InputError, match="execute: expected a CPU or CUDA device, got meta"):
-        doubled().execute([torch.randn(2, 2)], device="meta")
+    with pytest.raises(InputError, match="execute: expected a device of torch's, got nowhere"):
+        doubled().execute([torch.randn(2, 2)], device="nowhere")
     with (
         FusionDefinition() as fd,
         pytest.raises(DefinitionError, match="add_output: expected a te"),

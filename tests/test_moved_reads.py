@@ -118,3 +118,13 @@ def test_gather_with_an_expanded_index_in_a_definition() -> None:
     x, i = torch.randn(6, 5), torch.tensor([[4, 0, 2]])
     (got,) = fd.execute([x, i])
     assert torch.equal(got, torch.gather(x, 1, i.expand(6, 3)))
+
+
+def test_result_that_keeps_an_expanded_axis_across_segments() -> None:
+    """What one segment stores for another has one element along it, the output all of them."""
+
+    def program(x: Tensor) -> Tensor:
+        return torch.var_mean(torch.ones_like(x)[None].expand(3, -1, -1), 1, keepdim=True)[0]
+
+    x = torch.randn(2, 1)
+    assert torch.equal(torch.compile(program, backend=BACKEND)(x), program(x))

@@ -90,3 +90,29 @@ def test_norms_of_a_half_beside_float32(name: str, dtype: torch.dtype, layout: s
         assert (ours.dtype, ours.stride()) == (eagers.dtype, eagers.stride())
         errors = [(each.double() - exact).abs().max().item() for each in (ours, eagers)]
         assert errors[0] <= 2 * errors[1] + 1e-6
+
+
+def _places(*shape: int) -> Tensor:
+    return torch.randint(0, 15, shape)
+
+
+INDICES = {
+    "rows": (torch.randn(15, 2), (_places(4, 5).t(),)),
+    "inner": (torch.randn(3, 15, 2), (None, _places(4, 5).t())),
+    "points": (torch.randn(15, 15, 2), (_places(4, 5).t(), _places(4, 5).t())),
+    "apart": (torch.randn(15, 2, 15), (_places(4, 5).t(), None, _places(4, 5).t())),
+    "three": (torch.randn(15, 2), (_places(2, 3, 4).permute(2, 0, 1),)),
+    "one permuted": (torch.randn(15, 15), (_places(5, 4), _places(4, 5).t())),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_strides_of_what_permuted_indices_read(name: str) -> None:
+    x, indices = INDICES[name]
+
+    def program(x: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
+        return x[tuple(slice(None) if index is None else index for index in indices)]
+
+    got, eagers = (f(x, indices) for f in (torch.compile(program, backend=BACKEND), program))
+    assert torch.equal(got, eagers)
+    assert got.stride() == eagers.stride()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,6 +90,10 @@ class Device(Protocol):
     def scratch(self, size_bytes: int) -> torch.Tensor:
         """Uninitialised memory for one call."""
 
+    @property
+    def require_memory(self) -> Callable[..., None]:
+        """Takes `tensor_memory.Needs`; InputError for a tensor with less memory than it needs."""
+
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """The device's own stages as text: generated code, machine code."""
 
@@ -100,7 +104,9 @@ def device(device_type: str) -> Device:
     try:
         module = importlib.import_module(f"{__package__}.{device_type}.device")
     except ModuleNotFoundError as error:
-        what = f"a device for {device_type} tensors"
-        raise UnsupportedError(expected("device", what, str(error))) from error
+        # Either there is no such folder, or what it is made with isn't installed.
+        is_known = not (error.name or "").startswith(f"{__package__}.{device_type}")
+        got = str(error) if is_known else f"{device_type} tensors"
+        raise UnsupportedError(expected("device", "a device that has kernels", got)) from error
     found: Device = module.DEVICE
     return found

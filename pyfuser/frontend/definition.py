@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 
+from .. import reproducer
 from ..dtypes import DataType, from_torch
 from ..errors import DefinitionError, InputError, UnsupportedError, expected
 from ..ir.text import translate
 from ..ir.vals import PythonNumber, Scalar, Val
-from . import define, ops, repro, schedule, validation
+from . import define, ops, schedule, validation
 from .executors import (
     FusionExecutorCache,
     KernelExecutor,
@@ -104,10 +105,6 @@ class FusionDefinition:
 
         Sizes of 1 become broadcast axes; the others are symbolic unless `static_sizes`.
         """
-        if tensor.device.type not in ("cpu", "cuda"):
-            raise ValueError(
-                f"Found unsupported device {tensor.device}, only CPU or CUDA tensors are supported"
-            )
         return self.define_tensor(
             sizes=list(tensor.shape),
             strides=list(tensor.stride()),
@@ -164,10 +161,10 @@ class FusionDefinition:
             require_list(inputs)
             run = self._prepare(device, _enable_options, _disable_options)
             if save_repro_inputs:
-                self._repro_inputs = repro.descriptions(flattened(inputs))
+                self._repro_inputs = reproducer.descriptions(flattened(inputs))
         try:
             return run(inputs)
-        except (InputError, AttributeError, TypeError):
+        except (InputError, AttributeError, TypeError, ValueError):
             require_list(inputs)
             # Nested inputs are rare: whoever passes flat ones doesn't pay for looking.
             if not is_nested(inputs):
@@ -218,6 +215,7 @@ class FusionDefinition:
         **options: Any,
     ) -> list[torch.Tensor]:
         """Executes and compares with the references, or with the eager evaluator."""
+        require_list(inputs, "validate")
         kept = validation.kept(flattened(inputs))
         outputs = self.execute(inputs, device=device, **options)
         validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
@@ -227,6 +225,7 @@ class FusionDefinition:
         self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
     ) -> list[torch.Tensor]:
         """`validate` with the user's schedule."""
+        require_list(inputs, "manual_validate")
         kept = validation.kept(flattened(inputs))
         outputs = self.manual_execute(inputs)
         validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
@@ -234,8 +233,8 @@ class FusionDefinition:
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that defines the fusion and runs it on inputs like these."""
-        described = None if inputs is None else repro.descriptions(flattened(inputs))
-        return repro.script(repr(self), described)
+        described = None if inputs is None else reproducer.descriptions(flattened(inputs))
+        return reproducer.script(repr(self), described)
 
     def last_repro_script(self) -> str:
         """The script for the last `execute(..., save_repro_inputs=True)`."""
@@ -243,4 +242,4 @@ class FusionDefinition:
             "fd.last_repro_script() cannot provide a repro because fd.execute(inputs, "
             "save_repro_inputs=True) was not executed!"
         )
-        return repro.script(repr(self), self._repro_inputs)
+        return reproducer.script(repr(self), self._repro_inputs)

@@ -7,14 +7,15 @@ loads no device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import InputError, ScheduleError, expected
 from ..ir.vals import PythonNumber
-from ..ops.binding import Input, bind_extents
+from ..ops.binding import bind_extents
+from ..ops.metadata import device_of
 from .enums import SchedulerType
 from .fusion import Fusion
 from .options import check_options
@@ -38,10 +39,22 @@ def flattened(inputs: Sequence[Any]) -> list[torch.Tensor | PythonNumber]:
 
 
 def require_list(inputs: object, operation: str = "execute") -> None:
-    """InputError where one tensor is given for the list of inputs."""
+    """InputError where something else is given for the list of inputs.
+
+    A list is looked at more than once, which an iterator doesn't survive.
+    """
+    if isinstance(inputs, (list, tuple)):
+        return
+    hint = f"write fd.{operation}([x, y])"
     if isinstance(inputs, torch.Tensor):
         hint = f"write fd.{operation}([x])"
-        raise InputError(expected(operation, "a list of inputs", "a tensor", hint))
+    elif isinstance(inputs, Collection) and not isinstance(inputs, (Mapping, Set, str, bytes)):
+        return
+    elif isinstance(inputs, Iterable):
+        hint = f"write fd.{operation}(list(...))"
+    kind = f"an object of type {type(inputs).__name__}"
+    got = "a tensor" if isinstance(inputs, torch.Tensor) else kind
+    raise InputError(expected(operation, "a list of inputs", got, hint))
 
 
 def is_nested(inputs: Sequence[Any]) -> bool:
@@ -103,12 +116,6 @@ class FusionExecutorCache:
         return texts.get("cuda") or texts.get("llvm", "")
 
 
-def device_type_of(inputs: Sequence[Input]) -> str:
-    """The torch device type that these inputs are on; the default one without tensors."""
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    return (tensors[0].device if tensors else torch.get_default_device()).type
-
-
 def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
     """Every stage of the automatic compilation for these inputs, as text, by name."""
     from ..analysis.layouts import layout_of
@@ -117,17 +124,19 @@ def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
 
     flat = flattened(inputs)
     tensors = [value for value in flat if isinstance(value, torch.Tensor)]
-    target = device(device_type_of(flat))
+    target = device(device_of(flat).type)
     layouts = [layout_of(tensor.shape, tensor.stride()) for tensor in tensors]
     return stages(fusion.definition, bind_extents(fusion.definition, flat), layouts, target)
 
 
 def check_device(device: object) -> None:
-    """Raises InputError where a device is asked for that isn't the CPU or a CUDA device."""
+    """Raises InputError where what is asked for is no device of torch's."""
     if device is None or isinstance(device, int):
         return
-    if torch.device(str(device)).type not in ("cpu", "cuda"):
-        raise InputError(expected("execute", "a CPU or CUDA device", device))
+    try:
+        torch.device(str(device))
+    except RuntimeError:
+        raise InputError(expected("execute", "a device of torch's", device)) from None
 
 
 class KernelExecutor:

@@ -18,8 +18,9 @@ from ..ir.domains import ParallelType
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.binding import bind_extents
+from ..ops.metadata import device_of
 from .enums import SchedulerType
-from .executors import device_type_of, flattened
+from .executors import flattened
 from .fusion import Fusion
 from .guard import active_fusion
 from .params import HeuristicParams, params_of
@@ -160,7 +161,7 @@ def compute_heuristics(
         raise ScheduleError(expected("compute_heuristics", "a scheduler that accepts", message))
     prepared = _specialised(fusion, inputs)
     sizes = bind_extents(fusion.definition, flattened(inputs))
-    machine = device(device_type_of(flattened(inputs))).machine
+    machine = device(device_of(flattened(inputs)).type).machine
     decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, machine)
     return params_of(scheduler_type, decisions)
 

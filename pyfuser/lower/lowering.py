@@ -17,6 +17,7 @@ from ..ir.kernel import (
     Kernel,
     Phase,
     Reduce,
+    TensorParameter,
     accesses,
     operand_sizes,
     walk,
@@ -70,9 +71,18 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
         list(memory.scalars.values()),
         memory.scratch,
         phases,
-        tuple(sorted(_used_symbols(phases), key=str)),
-        tuple(runs),
+        _symbols(list(memory.parameters.values()), phases),
+        runs=tuple(runs),
     )
+
+
+def _symbols(tensors: list[TensorParameter], phases: list[Phase]) -> list[Symbol]:
+    """The sizes and strides of the tensors, then what else statements mention."""
+    found: dict[Symbol, None] = {}
+    for tensor in tensors:
+        for expr in (*tensor.sizes, *tensor.strides):
+            found |= dict.fromkeys(sorted(expr.symbols, key=str))
+    return list(found | dict.fromkeys(sorted(_used_symbols(phases), key=str)))
 
 
 def _used_symbols(phases: list[Phase]) -> set[Symbol]:

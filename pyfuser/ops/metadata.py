@@ -6,11 +6,14 @@ that programs and kernels can be made before the first call.  It answers like a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, overload
 
 import torch
+
+from ..errors import InputError, expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,6 @@ class TensorMetadata:
     device: torch.device
 
     layout: ClassVar[torch.layout] = torch.strided
-    is_meta: ClassVar[bool] = False
 
     def dim(self) -> int:
         """The number of dimensions."""
@@ -51,3 +53,27 @@ class TensorMetadata:
 
 
 TensorLike = (torch.Tensor, TensorMetadata)
+
+
+def device_of(inputs: Iterable[object]) -> torch.device:
+    """The device that a fusion of these inputs runs on.
+
+    That of the tensors with dimensions; without any, of the first tensor; else torch's default.  A
+    tensor without dimensions on the CPU is a scalar to tensors of another device.  InputError where
+    others are on two.
+    """
+    tensors = [value for value in inputs if isinstance(value, TensorLike)]
+    if not tensors:
+        return torch.get_default_device()
+    first = next((tensor for tensor in tensors if not is_cpu_scalar(tensor)), tensors[0])
+    chosen = next((tensor for tensor in tensors if tensor.dim()), first).device
+    for tensor in tensors:
+        if tensor.device.type != chosen.type and not is_cpu_scalar(tensor):
+            what = f"all tensors on {chosen.type}"
+            raise InputError(expected("execute", what, f"one on {tensor.device}"))
+    return chosen
+
+
+def is_cpu_scalar(tensor: torch.Tensor | TensorMetadata) -> bool:
+    """True for a tensor that is one number in the host's memory."""
+    return tensor.device.type == "cpu" and not tensor.dim()

@@ -56,7 +56,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
         return
     source = expr.source
     mover = _Mover(rewriter.fusion, expr)
-    try_move(rewriter, expr, lambda: mover.move(source, expr.source_axes))
+    try_move(rewriter, expr, lambda: mover.moved(source))
 
 
 class _Mover:
@@ -67,6 +67,16 @@ class _Mover:
         self.index = expr.tensor_inputs[1]
         self.is_less, self.work = _is_less(expr, self.index), 0
         self.made: dict[tuple[TensorView, Places], Moved] = {}
+
+    def moved(self, source: TensorView) -> Moved:
+        """What the gather reads; None where the index would then be looked at by nobody.
+
+        It still has to be checked.
+        """
+        start = len(self.fusion.exprs)
+        made = self.move(source, self.expr.source_axes)
+        is_checked = any(isinstance(new, GatherOp) for new in self.fusion.exprs[start:])
+        return made if is_checked else None
 
     def move(self, tensor: TensorView, places: Places) -> Moved:
         """The tensor in the place of the gather's source; None where that can't be computed."""
@@ -122,7 +132,7 @@ class _Mover:
                 self.fusion.ids.broadcast() if is_broadcast else self.fusion.ids.new(wanted.size)
             )
         output = new_tensor(self.fusion, axes, tensor.dtype)
-        attributes = (places, self.expr.index_axes)
+        attributes = (places, self.expr.index_axes, self.expr.op)
         self.fusion.add_expr(GatherOp((tensor, self.index), (output,), *attributes))
         return output
 

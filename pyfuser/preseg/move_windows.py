@@ -39,6 +39,7 @@ from ..ir.exprs import (
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr
 from ..ir.vals import Scalar, TensorView, Val
+from ..ops.checking import may_refuse
 from ..ops.pointwise import cast_tensor, copy_axis, new_tensor, pointwise
 from ..ops.read_builders import Windows, window
 from ..ops.shape_builders import new_axis
@@ -184,7 +185,12 @@ class _Mover:
                 return None
 
     def _through_pointwise(self, expr: PointwiseOp, tensor: TensorView, places: Places) -> Moved:
-        """The operation on windows; None where too much would be computed a second time."""
+        """The operation on windows; None where too much would be computed a second time.
+
+        Around a window that is filled it would be computed of the fill, which it may refuse.
+        """
+        if self.is_pad and may_refuse(expr):
+            return None
         was_shared = self.is_shared
         self.is_shared = was_shared or self.readers.get(tensor, 1) > 1
         if self.is_shared:

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from copy import deepcopy
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import fallback
+from ..devices.switches import switched_off
 from ..executor import Resolved
 from ..kernel_cache import KernelCache
-from .graph import TracedGraph, prepare
+from .graph import TracedGraph, device_type_of, prepare
+from .graph_script import graph_script
 from .wrapper import GraphShape, GraphWriter
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -34,7 +40,9 @@ class CompiledGraph:
     written, where sizes change.
     """
 
-    def __init__(self, graph_module: GraphModule) -> None:
+    def __init__(self, graph_module: GraphModule, by_torch: Call | None = None) -> None:
+        """`by_torch` is what `interpreted` gave for the graph, if it was asked already."""
+        self.by_torch = by_torch or interpreted(graph_module)
         self.traced = _usable(graph_module)
         traced = self.traced
         self.source = ""
@@ -51,7 +59,7 @@ class CompiledGraph:
 
     def _static(self) -> Call:
         self.resolved = self.traced.resolve({})
-        self.source, factory = GraphWriter(self.traced, self.resolved, {}).write()
+        self.source, factory = GraphWriter(self.traced, self.resolved, {}, self.by_torch).write()
         made: Call = factory()
         return made
 
@@ -69,7 +77,7 @@ class CompiledGraph:
 
     def _write(self, resolved: Sequence[Resolved]) -> tuple[GraphWriter, Callable[..., Call]]:
         self.resolved = resolved
-        writer = GraphWriter(self.traced, resolved, None)
+        writer = GraphWriter(self.traced, resolved, None, self.by_torch)
         self.source, factory = writer.write()
         return writer, factory
 
@@ -109,24 +117,59 @@ def _hints(traced: TracedGraph) -> tuple[int | float, ...]:
 
 def compile_graph(graph_module: GraphModule) -> Call:
     """The compiled graph; the graph itself, run by torch, where it can't be compiled."""
+    by_torch = interpreted(graph_module)
     try:
-        return boxed(CompiledGraph(graph_module).call)
+        off = switched_off(device_type_of(graph_module.graph.nodes))
+        if off:
+            return _compiled_when_on(graph_module, by_torch, off)
+        return boxed(CompiledGraph(graph_module, by_torch).call)
     except Exception as error:  # nothing that torch runs may fail
-        fallback.warn(error, "a graph")
-        return interpreted(graph_module)
+        fallback.warn(error, "a graph", partial(graph_script, graph_module))
+        return by_torch
+
+
+def _compiled_when_on(graph_module: GraphModule, by_torch: Call, off: AbstractSet[str]) -> Call:
+    """A graph that torch runs until fusing on its device is switched on again."""
+    made: list[Call] = []
+    lock = threading.Lock()
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        if not made:
+            if off:
+                return by_torch(args)
+            with lock, _disable_current_modes():
+                if not made:
+                    made.append(compile_graph(graph_module))
+        return made[0](args)
+
+    return boxed(call)
 
 
 def interpreted(graph_module: GraphModule) -> Call:
-    """The graph as torch runs it, op by op."""
-    forward = graph_module.forward
+    """The graph as torch runs it, op by op; its nodes may be changed afterwards."""
+    write_code = getattr(graph_module, "real_recompile", None)
+    if write_code is not None:  # torch may leave that to the first call
+        write_code()
+    forward = type(graph_module).forward
+    constants = _constants(graph_module)
 
     def call(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         args.clear()
-        results: Sequence[Any] = forward(*given)
+        results: Sequence[Any] = forward(constants, *given)
         return results
 
     return boxed(call)
+
+
+def _constants(graph_module: GraphModule) -> SimpleNamespace:
+    """What the graph's code reads of its module, without the nodes and their metadata."""
+    found = SimpleNamespace()
+    for node in graph_module.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            name = str(node.target).partition(".")[0]
+            setattr(found, name, getattr(graph_module, name))
+    return found
 
 
 def boxed(call: Call) -> Call:

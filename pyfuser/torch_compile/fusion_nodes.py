@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from ..analysis.layouts import Layout, layout_of
+from ..dtypes import fits_64_bits
 from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
 from ..ir.fusion import Fusion
@@ -93,7 +94,10 @@ class FusionNode:
     def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""
         tensors = tuple(m.at(values) for m in self.metadata)
-        return tensors + tuple(numbers(self.scalars, values))
+        scalars = tuple(numbers(self.scalars, values))
+        if not all(fits_64_bits(number) for number in scalars if isinstance(number, int)):
+            raise OverflowError("int too big to convert")  # torch's words for it
+        return tensors + scalars
 
 
 def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) -> list[Any]:
@@ -121,6 +125,7 @@ def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
         sizes.require(size)
     key = register_fusion(built.fusion)
     executor = registered_fusion(key).executor
+    executor.prepare()  # raises where that failed: the nodes are left to torch
     return FusionNode(region, key, executor, built.inputs, metadata, scalars)
 
 

@@ -7,8 +7,9 @@ with the reason, and the graph is cut again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from torch.fx import Graph, GraphModule, Node
 
 from .. import fallback
 from ..devices.registry import Device, device
+from ..devices.switches import can_fuse_on
 from ..errors import UnsupportedError, expected
 from ..executor import Resolved
-from ..interface import can_fuse_on
 from .aten import NotTranslated
 from .copies import drop_copies
+from .cpu_scalars import device_types, move_numbers
 from .foreach import flatten_foreach
 from .fusion_nodes import FusionNode, fusion_node
+from .graph_script import graph_script
 from .linear import join_biases
 from .partition import Region, partition
 from .pooling import spell_out_pooling
@@ -30,7 +33,7 @@ from .random_state import complete_metadata
 from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
 from .steps import Step, has_effects, steps_of
-from .views import Views, tensor_of
+from .views import Views
 
 
 @dataclass(eq=False)
@@ -46,6 +49,7 @@ class TracedGraph:
     placeholders: list[Node]
     attributes: dict[Node, Any]
     outputs: list[Any]
+    device_type: str
     device: Device
     sizes: GraphSizes
     views: Views
@@ -94,9 +98,13 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     move_reshapes(graph_module.graph)
     _drop_dead_nodes(graph_module.graph)
     graph = graph_module.graph
+    attributes = _attributes(graph_module, list(graph.nodes))
+    kind = device_type_of(graph.nodes)
+    if not can_fuse_on(kind):
+        raise UnsupportedError(expected("torch.compile", "a device with kernels", kind))
+    on_the_cpu = move_numbers(graph, kind)
     nodes = list(graph.nodes)
-    attributes = _attributes(graph_module, nodes)
-    target = device(_device_type(nodes))
+    target = device(kind)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     outputs = list(nodes[-1].args[0])
     sizes = GraphSizes()
@@ -105,11 +113,11 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     views = Views(nodes)
     for node in nodes:
         _require_sizes(sizes, views, node)
-    excluded = dict(outside or {})
+    excluded = {**on_the_cpu, **(outside or {})}
     while True:
         cut = partition(graph, excluded)
         try:
-            fusions = [_node_of(region, sizes) for region in cut.regions]
+            fusions = [_node_of(graph_module, region, sizes) for region in cut.regions]
             break
         except _Unusable as unusable:
             excluded |= unusable.reasons
@@ -120,6 +128,7 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
         placeholders,
         attributes,
         outputs,
+        kind,
         target,
         sizes,
         views,
@@ -137,7 +146,7 @@ class _Unusable(Exception):
         self.reasons = reasons
 
 
-def _node_of(region: Region, sizes: GraphSizes) -> FusionNode:
+def _node_of(graph_module: GraphModule, region: Region, sizes: GraphSizes) -> FusionNode:
     try:
         return fusion_node(region, sizes)
     except NotTranslated as error:
@@ -145,7 +154,8 @@ def _node_of(region: Region, sizes: GraphSizes) -> FusionNode:
     except UnsupportedError as error:
         raise _Unusable(dict.fromkeys(region.nodes, str(error))) from error
     except Exception as error:  # a bug of ours: the region runs as aten, and says so once
-        fallback.warn(error, f"a region of {len(region.nodes)} nodes")
+        what = f"a region of {len(region.nodes)} nodes"
+        fallback.warn(error, what, partial(graph_script, graph_module))
         raise _Unusable(dict.fromkeys(region.nodes, f"{type(error).__name__}: {error}")) from error
 
 
@@ -175,16 +185,12 @@ def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]
     return found
 
 
-def _device_type(nodes: list[Node]) -> str:
-    """The device of the graph's tensors.  UnsupportedError where kernels can't run for them."""
-    kinds = {value.device.type for node in nodes if (value := tensor_of(node)) is not None}
-    kinds = kinds or {"cpu"}  # arithmetic on sizes alone
+def device_type_of(nodes: Iterable[Node]) -> str:
+    """The device of the graph's tensors.  UnsupportedError where they are on two."""
+    kinds = device_types(nodes) or {"cpu"}  # arithmetic on sizes alone
     if len(kinds) != 1:
         raise UnsupportedError(expected("torch.compile", "tensors of one device", sorted(kinds)))
-    kind = kinds.pop()
-    if not can_fuse_on(kind):
-        raise UnsupportedError(expected("torch.compile", "a device with kernels", kind))
-    return kind
+    return kinds.pop()
 
 
 def _require_sizes(sizes: GraphSizes, views: Views, node: Node) -> None:

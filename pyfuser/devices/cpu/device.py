@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,11 @@ from .jit import (
     compile_module,
     set_object_cache,
 )
+from .joint_sizes import join_sizes
 from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
+from .storage_check import require_memory
 from .threads import launcher
 from .vector_math import VECTOR_MATH
 
@@ -62,6 +64,7 @@ class FusedKernelCPU:
     def bind(self, sizes: Mapping[str, int]) -> Binding:
         """Threads worth their start, scratch memory, and the numbers the kernel reads."""
         kernel, code, host = self.kernel, self.code, machine()
+        sizes = kernel.numbers(sizes)
         tasks = max((evaluate(p.task_count(), sizes) for p in kernel.phases), default=1)
         threads = min(host.cores, tasks) if self._work(sizes) > _WORK_FOR_THREADS else 1
         offsets, total = [], 0
@@ -123,7 +126,7 @@ class CpuDevice:
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""
-        return generate(kernel)
+        return generate(join_sizes(kernel))
 
     def compile_ahead(self, code: CpuKernelCode) -> None:
         """In another process."""
@@ -148,9 +151,14 @@ class CpuDevice:
         """From the pool."""
         return scratch(size_bytes)
 
+    @property
+    def require_memory(self) -> Callable[..., None]:
+        """Native code."""
+        return require_memory()
+
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """llvm and asm."""
-        text = generate(kernel).text
+        text = self.generate(kernel).text
         return {"llvm": text, "asm": assembly(text)}
 
 

@@ -80,7 +80,7 @@ class LLVMType:
         return name if self.lanes == 1 else f"v{self.lanes}{name}"
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _type(element: str, lanes: int) -> LLVMType:
     return LLVMType(element, lanes)
 
@@ -104,7 +104,7 @@ FLOAT, DOUBLE, HALF, BFLOAT = (LLVMType(name) for name in ("float", "double", "h
 PTR = LLVMType("ptr")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4096)
 def literal(number: float, sign_of_zero: bool, element: str) -> str:
     """The exact literal of a number in an element type; `sign_of_zero` only splits the cache."""
     del sign_of_zero

@@ -18,20 +18,17 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import group_norm, losses, true_metadata
+from . import checked, group_norm, losses, true_metadata
 
 aten = torch.ops.aten
 
 # Torch's own decompositions of these, all overloads that aren't in place or into an `out`.
 _BY_TORCH = (
-    "binary_cross_entropy",
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
     "glu_backward",
     "nll_loss2d_backward",
-    "nll_loss2d_forward",
     "nll_loss_backward",
-    "nll_loss_forward",
     "norm",
     "select_backward",
     "slice_backward",
@@ -130,6 +127,7 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    **checked.DECOMPOSITIONS,
     **losses.DECOMPOSITIONS,
     **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,

@@ -213,7 +213,10 @@ def _triangle(is_lower: bool) -> Build:
 
 def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term:
     """One index in each row: the value where the position is the index."""
-    place = index_along(call, call.meta.shape, dim).equals(call.held(index, DataType.Int))
+    at = dim % len(call.meta.shape)
+    size = call.region.sizes.entry(call.meta.shape[at])
+    checked = call.held(index, DataType.Int).op("checked_place", size, at)
+    place = index_along(call, call.meta.shape, at).equals(checked)
     return place.choose(call.number(value, call.dtype), call.held(x))
 
 

@@ -13,8 +13,9 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from ...devices.switches import can_fuse_on
 from ...dtypes import KERNEL_DTYPES, from_torch
-from . import activations, norms, pointwise, reads, reductions, shapes, special
+from . import activations, checked, norms, pointwise, reads, reductions, shapes, special
 from .translation import Cost, Table, Translation, arguments
 
 TRANSLATIONS: Table = {
@@ -25,9 +26,8 @@ TRANSLATIONS: Table = {
     **norms.TRANSLATIONS,
     **shapes.TRANSLATIONS,
     **reads.TRANSLATIONS,
+    **checked.TRANSLATIONS,
 }
-
-DEVICES = ("cpu", "cuda")
 
 
 def _has_kernels(dtype: torch.dtype) -> bool:
@@ -92,7 +92,7 @@ def _metadata_refusal(node: Node) -> str | None:
             return "a negation or conjugation that is still to be done"
         if tensor.device != device:
             return f"tensors on {device} and {tensor.device}"
-    return None if device.type in DEVICES else f"tensors on {device}"
+    return None if can_fuse_on(device.type) else f"tensors on {device}"
 
 
 def cost(node: Node) -> Cost:

@@ -10,7 +10,7 @@ do anyway, the operation stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -124,8 +124,30 @@ def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..
     return widened
 
 
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
+    """Eager's result has the memory order of index tensors that are permuted."""
+    given = [index for index in indices if index is not None]
+    first = given[0] if given else x
+    is_alike = all(i.shape == first.shape and i.stride() == first.stride() for i in given)
+    if not is_alike or first.dim() < 2 or first.is_contiguous() or first.dtype is torch.bool:
+        return NotImplemented
+    order = memory_order(tuple(hint(stride) for stride in first.stride()))
+    inner = [None if index is None else index.permute(order) for index in indices]
+    if not first.permute(order).is_contiguous():
+        return NotImplemented
+    made = aten.index.Tensor(x, inner)
+    places = [dim for dim, index in enumerate(indices) if index is not None]
+    is_block = places == list(range(places[0], places[-1] + 1))
+    start = places[0] if is_block else 0
+    back = list(range(made.dim()))
+    for position, dim in enumerate(order):
+        back[start + dim] = start + position
+    return made.permute(back)
+
+
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _binary(op) for op in _BINARY},
+    aten.index.Tensor: _index,
     aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
     aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),
     **{op: _norm(op, 1, lays_out=True) for op in _BATCH_NORMS},

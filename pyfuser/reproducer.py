@@ -1,0 +1,149 @@
+"""Reproducer scripts: turns a definition and what its inputs looked like into a Python program.
+
+Inputs are described by dtype, sizes and strides only, never by their values; scalars by value.  A
+script runs by itself where pyfuser is installed.  `write` puts one into a file for a compilation
+that failed: into the directory that PYFUSER_REPRODUCER_DIR names, or a temporary one; it never
+fails itself, and a process writes MOST_SCRIPTS at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from . import options
+from .ir.fusion import Fusion
+from .ir.text import translate
+from .ir.vals import PythonNumber
+from .ops.binding import Input
+from .ops.metadata import TensorLike
+
+MOST_SCRIPTS = 16
+
+_lock = threading.Lock()
+_written = 0
+_temporary: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDescription:
+    """What a reproducer needs to know of a tensor."""
+
+    dtype: torch.dtype
+    device: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    is_contiguous: bool
+
+    def __str__(self) -> str:
+        if self.is_contiguous:
+            return (
+                f"torch.testing.make_tensor({self.shape}, dtype={self.dtype}, "
+                f"device='{self.device}')"
+            )
+        span = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        elements = span + 1 if all(self.shape) else 0
+        source = (
+            f"torch.testing.make_tensor(({elements},), dtype={self.dtype}, device='{self.device}')"
+        )
+        return f"{source}.as_strided({self.shape}, {self.stride})"
+
+
+Description = TensorDescription | PythonNumber
+
+
+def descriptions(inputs: Sequence[Input]) -> list[Description]:
+    """What the inputs look like."""
+    return [
+        TensorDescription(
+            value.dtype,
+            str(value.device),
+            tuple(value.shape),
+            tuple(value.stride()),
+            _is_contiguous(tuple(value.shape), tuple(value.stride())),
+        )
+        if isinstance(value, TensorLike)
+        else value
+        for value in inputs
+    ]
+
+
+def _is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """True where these strides are those of a new tensor, but for axes of one element."""
+    dense = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size != 1 and step != dense:
+            return not all(shape)
+        dense *= size
+    return True
+
+
+def literal(description: Description) -> str:
+    """A description as Python."""
+    if isinstance(description, float) and not abs(description) < float("inf"):
+        return f'float("{description}")'
+    return str(description)
+
+
+def script(definition: str, inputs: Sequence[Description] | None) -> str:
+    """The program: definition, then inputs and a call where inputs are given."""
+    lines = [
+        f"# torch version: {torch.__version__}",
+        "import torch",
+        "from pyfuser import FusionDefinition, DataType",
+        definition,
+        "with FusionDefinition() as fd:",
+        "    nvfuser_fusion(fd)",
+        "",
+    ]
+    if inputs is not None:
+        lines += ["inputs = [", *(f"    {literal(value)}," for value in inputs), "]"]
+        lines.append("fd.execute(inputs)")
+    return "\n".join(lines) + "\n"
+
+
+def fusion_script(fusion: Fusion, inputs: Sequence[Input] | None) -> str:
+    """The program that runs a fusion on inputs like these, or only defines it."""
+    return script(translate(fusion), None if inputs is None else descriptions(inputs))
+
+
+def write(make: Callable[[], str], error: Exception) -> Path | None:
+    """Writes the script that `make` gives into a new file; None where that can't be done.
+
+    The script turns PYFUSER_STRICT on, so that it raises what a program would only be warned of.
+    """
+    global _written
+    with _lock:
+        if _written >= MOST_SCRIPTS:
+            return None
+        _written += 1
+        number = _written
+    with contextlib.suppress(Exception):  # the failure that it is about must be seen, not this one
+        reason = "".join(f"# {line}\n" for line in f"{type(error).__name__}: {error}".splitlines())
+        strict = 'import os\n\nos.environ["PYFUSER_STRICT"] = "1"\n'
+        text = f"{reason}{strict}{make()}"
+        path = Path(_directory()) / f"pyfuser-{os.getpid()}-{number}.py"
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+        return path
+    return None
+
+
+def _directory() -> str:
+    """Where scripts go; the temporary directory is made when it is first needed."""
+    global _temporary
+    configured = options.reproducer_directory()
+    if configured is not None:
+        configured.mkdir(parents=True, exist_ok=True)
+        return str(configured)
+    with _lock:
+        if _temporary is None or not os.path.isdir(_temporary):
+            _temporary = tempfile.mkdtemp(prefix="pyfuser-")
+        return _temporary

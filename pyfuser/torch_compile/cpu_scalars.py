@@ -1,0 +1,68 @@
+"""Numbers on the CPU in a graph of another device: tensors without dimensions that torch lets mix.
+
+A kernel reads the memory of its own device.  So a number is copied there once, in front of the
+first node that reads it together with the device's tensors; what computes with numbers on the CPU
+alone stays torch's.
+
+    Before:  a = mul(x, s)                                      x on a device, s on the CPU
+    After:   b = _to_copy(s, device=the device); a = mul(x, b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.fx import Graph, Node
+
+from ..ops.metadata import is_cpu_scalar
+from .views import tensor_of
+
+aten = torch.ops.aten
+
+_MOVES = (aten._to_copy.default, aten.copy_.default)
+
+
+def device_types(nodes: Iterable[Node]) -> set[str]:
+    """The devices of a graph's tensors; numbers on the CPU count where there is nothing else."""
+    tensors = [value for node in nodes if (value := tensor_of(node)) is not None]
+    kinds = {value.device.type for value in tensors if not is_cpu_scalar(value)}
+    return kinds or {value.device.type for value in tensors}
+
+
+def move_numbers(graph: Graph, device_type: str) -> dict[Node, str]:
+    """Copies the numbers to the device; the nodes that stay on the CPU, and why."""
+    if device_type == "cpu":
+        return {}
+    for node in list(graph.nodes):
+        if _is_number(node):
+            _move(graph, node)
+    return {
+        node: "it computes with numbers on the CPU"
+        for node in graph.nodes
+        if node.op == "call_function"
+        if _is_number(node) or any(map(_is_number, node.all_input_nodes))
+    }
+
+
+def _is_number(node: Node) -> bool:
+    value = tensor_of(node)
+    return value is not None and is_cpu_scalar(value)
+
+
+def _move(graph: Graph, node: Node) -> None:
+    """Has the nodes whose results are on a device read a copy of the number there."""
+    readers = [
+        user
+        for user in sorted(node.users)
+        if user.target not in _MOVES and tensor_of(user) is not None and not _is_number(user)
+    ]
+    if not readers:
+        return
+    value, result = tensor_of(node), tensor_of(readers[0])
+    assert value is not None and result is not None
+    with graph.inserting_before(readers[0]):
+        moved = graph.call_function(aten._to_copy.default, (node,), {"device": result.device})
+    moved.meta = {**node.meta, "val": value.to(result.device)}
+    for reader in readers:
+        reader.replace_input_with(node, moved)
