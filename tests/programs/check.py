@@ -34,9 +34,9 @@ def recorded_fallbacks(found: list[str]) -> Iterator[None]:
     """Collects the reasons why something ran through torch."""
     original = fallback.warn
 
-    def warn(error: Exception, what: str) -> None:
+    def warn(error: Exception, *what: Any) -> None:
         found.append(f"{type(error).__name__}: {error}")
-        original(error, what)
+        original(error, *what)
 
     fallback.warn = warn
     try:
