@@ -22,6 +22,7 @@ from ...ir.schedule import MemoryType
 from .conversions import load_convert, storage_type, store_convert
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, transposed, vector_integer
 from .llvm_writer import I1, I64, FunctionWriter, Value
+from .refusals import Refusals
 from .scopes import Scopes, split_constant
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class MemoryAccess:
     def __init__(self, writer: FunctionWriter, scopes: Scopes, phase: PhaseGenerator) -> None:
         self.writer, self.scopes, self.phase = writer, scopes, phase
         self.lanes: Lanes | None = None
+        self.refusals = Refusals(writer, phase.entry)
         self.scalars: dict[str, Value] = {}
         self.streaming_flag: Value | None = None
         self.streaming: dict[tuple[IntExpr, int], None] = {}
