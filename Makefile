@@ -9,7 +9,7 @@ WORKERS ?= 2
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden bench bench-models bench-gpu gpu opdb show clean
+.PHONY: help demo test lint format golden fuzz bench bench-models bench-gpu gpu opdb show clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ format: $(STAMP) ## let ruff rewrite what it can
 golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read the difference)
 	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
 
+fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions"
+	$(BIN)/python -m tests.programs --workers $(WORKERS) $(FUZZ_ARGS)
+
 bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
@@ -48,9 +51,10 @@ opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; goes
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/opdb_all.py --tb=short --show-capture=no -W ignore \
 		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
 
-show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu]
+show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu] [ARGS="--n 8"]
 	$(if $(FILE),,$(error show: expected a script, got none: make show FILE=docs/examples/softmax.py))
-	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE))
+	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE)) \
+		$(if $(ARGS),-- $(ARGS))
 
 clean: ## remove what `make` made, the environment included
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

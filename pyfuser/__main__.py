@@ -16,7 +16,7 @@ from .command_line import doctor, operations, show
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; `arguments` are those of the process unless given.  Returns its status."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _run(parsed)
         sys.stdout.flush()
@@ -25,6 +25,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """What comes behind `--` is the script's, options too.
+
+    argparse would look for options of ours in it if one of ours comes between it and the script.
+    """
+    given = list(arguments)
+    end = given.index("--") if "--" in given else len(given)
+    parsed = _parser().parse_args(given[:end])
+    if parsed.command == "show":
+        parsed.arguments += given[end + 1 :]
+    elif given[end:]:
+        _parser().error(f"expected no arguments behind --, got {' '.join(given[end + 1 :])}")
+    return parsed
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -40,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     shown = commands.add_parser("show", help="print the compiler's stages for a script's fusions")
     shown.add_argument("file", metavar="FILE.py", help="a script that defines fusions")
-    shown.add_argument("arguments", nargs="*", help="arguments of the script")
+    shown.add_argument("arguments", nargs="*", help="the script's; options of its behind --")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
     table = commands.add_parser("ops", help="print what a fusion can be made of")

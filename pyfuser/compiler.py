@@ -11,20 +11,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.registry import BuiltKernel, Code, Device, device
+from .disk_cache import disk_cache
 from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
-from .kernel_cache import KernelCache, disk_cache
+from .kernel_cache import KernelCache
 from .lower.lowering import lower
+from .lower.work import Excess, excess, is_too_much, total_runs
 from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import scheduler
@@ -44,10 +46,10 @@ def dump(stage: str, value: object) -> None:
         print(f"---- {stage} ----\n{value}", file=sys.stderr)
 
 
-def prepare(fusion: Fusion) -> Fusion:
+def prepare(fusion: Fusion, moves_reads: bool = True) -> Fusion:
     """Upfront compilation: the simplified definition; the one given stays as it is."""
     dump("fusion", fusion)
-    simplified = simplify(fusion, verify=options.strict())
+    simplified = simplify(fusion, verify=options.strict(), moves_reads=moves_reads)
     dump("preseg", simplified)
     return simplified
 
@@ -56,15 +58,30 @@ def prepare(fusion: Fusion) -> Fusion:
 class Part:
     """One segment of a program, and its kernels by heuristic parameters.
 
-    A part without a kernel (None) runs through the fallback.  `codes` are kernels that were
-    started: there as text, and on their way to machine code.
+    A part without a kernel (None) runs through the fallback.  `lowered` and `codes` are kernels
+    that were started: lowered, or there as text and on their way to machine code.
     """
 
     segment: Segment
     fusion: Fusion
     kernels: dict[object, BuiltKernel | None] = field(default_factory=dict)
+    lowered: dict[object, Kernel] = field(default_factory=dict)
     codes: dict[object, Code] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def work(self, sizes: Mapping[str, int], target: Device) -> tuple[int, Excess | None]:
+        """How many statements the kernel for these sizes runs, and by what they are too many.
+
+        What it lowers for that is kept for `start` and `build`.
+        """
+        name = self.segment.scheduler
+        if name in EVALUATED:
+            return 0, None
+        with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
+            parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+            kernel = self._lower(name, parameters, target)
+            return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
+        return 0, None
 
     def start(self, sizes: Mapping[str, int], target: Device) -> None:
         """Makes the text of the kernel for these sizes and lets the device begin to compile it.
@@ -77,9 +94,8 @@ class Part:
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
             parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
             if parameters not in self.kernels and parameters not in self.codes:
-                scheduled = scheduler(name).schedule(self.fusion, parameters)
                 _make_room(self.codes)
-                self.codes[parameters] = code = kernel_code(scheduled, target)
+                self.codes[parameters] = code = self._generate(name, parameters, target)
                 _share_objects(target)
                 if (target, code.text) not in _binaries:
                     target.compile_ahead(code)
@@ -121,11 +137,24 @@ class Part:
         try:
             code = self.codes.pop(parameters, None)
             if code is None:
-                code = kernel_code(scheduler(name).schedule(self.fusion, parameters), target)
+                code = self._generate(name, parameters, target)
             return build_kernel(code, target)
         except Exception as error:
             report(error, self.fusion)
             return None
+
+    def _lower(self, name: str, parameters: Any, target: Device) -> Kernel:
+        found = self.lowered.get(parameters)
+        if found is None:
+            scheduled = scheduler(name).schedule(self.fusion, parameters)
+            _make_room(self.lowered)
+            found = self.lowered[parameters] = lowered(scheduled, target)
+        return found
+
+    def _generate(self, name: str, parameters: Any, target: Device) -> Code:
+        kernel = self._lower(name, parameters, target)
+        del self.lowered[parameters]
+        return kernel_code(kernel, target)
 
 
 def _make_room(kernels: dict[object, Any]) -> None:
@@ -134,11 +163,16 @@ def _make_room(kernels: dict[object, Any]) -> None:
         del kernels[next(iter(kernels))]
 
 
-def kernel_code(scheduled: ScheduledFusion, target: Device) -> Code:
-    """Lowers a schedule and generates the kernel's text."""
+def lowered(scheduled: ScheduledFusion, target: Device) -> Kernel:
+    """The kernel of a schedule."""
     dump("scheduled", scheduled)
     kernel = lower(scheduled, target.traits)
     dump("kernel", kernel)
+    return kernel
+
+
+def kernel_code(kernel: Kernel, target: Device) -> Code:
+    """The text of a kernel."""
     for stage, text in _wanted_texts(kernel, target):
         dump(stage, text)
     code: Code = target.generate(kernel)
@@ -163,8 +197,8 @@ def compiled_kernel_count() -> int:
 def _share_objects(target: Device) -> None:
     """Connects a device with the disk cache, once."""
     if target not in _connected:
-        _connected.add(target)
         target.keep_objects_in(disk_cache())
+        _connected.add(target)  # only now: what failed is tried again
 
 
 def _wanted_texts(kernel: Kernel, target: Device) -> list[tuple[str, str]]:
@@ -183,24 +217,60 @@ class Program:
 
 
 def compile_program(
+    definition: Fusion,
     prepared: Fusion,
     layouts: Sequence[Layout],
-    sizes: SizeInfo,
+    coarse: SizeInfo,
     device_type: str,
+    sizes: Mapping[str, int],
     report: Report = fallback.report,
 ) -> Program:
-    """Specialises and segments; kernels are built part by part when sizes are known."""
-    fusion = specialise(prepared, layouts)
-    segmented = segmented_fusion(fusion, sizes, report)
+    """Specialises and segments; kernels are built part by part when sizes are known.
+
+    `prepared` is the simplified definition.  Where moving its reads made the kernels do too much
+    work for these sizes, they stay where they were.
+    """
+    target = device(device_type)
+    program, work = _bounded_program(prepared, layouts, coarse, target, sizes, report)
+    if is_too_much(definition, work, sizes):
+        still = prepare(definition, moves_reads=False)
+        other, less = _bounded_program(still, layouts, coarse, target, sizes, report)
+        program = other if less < work else program
+    return program
+
+
+def _bounded_program(
+    prepared: Fusion,
+    layouts: Sequence[Layout],
+    coarse: SizeInfo,
+    target: Device,
+    sizes: Mapping[str, int],
+    report: Report,
+) -> tuple[Program, int]:
+    """A program, and how many statements its kernels run.
+
+    A part that would do too much work is cut behind the tensor that it would compute so often.
+    """
+    stored: set[int] = set()
+    while True:
+        fusion = specialise(prepared, layouts)
+        segmented = segmented_fusion(fusion, coarse, report, stored)
+        parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
+        found = [part.work(sizes, target) for part in parts]
+        names = {excess.tensor.name for _, excess in found if excess is not None}
+        if stored >= names:
+            break
+        stored |= names
     dump("segments", segmented)
-    parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
-    return Program(fusion, parts, device(device_type))
+    return Program(fusion, parts, target), sum(runs for runs, _ in found)
 
 
-def segmented_fusion(fusion: Fusion, sizes: SizeInfo, report: Report) -> SegmentedFusion:
+def segmented_fusion(
+    fusion: Fusion, sizes: SizeInfo, report: Report, stored: Collection[int] = ()
+) -> SegmentedFusion:
     """The segments; one evaluated segment where segmentation itself fails."""
     try:
-        return cut(fusion, sizes)
+        return cut(fusion, sizes, stored)
     except Exception as error:
         report(error, fusion)
         outputs = [t for t in fusion.outputs if t.expr is not None]
@@ -211,7 +281,7 @@ def segmented_fusion(fusion: Fusion, sizes: SizeInfo, report: Report) -> Segment
 def compile_scheduled_program(scheduled: ScheduledFusion, device_type: str) -> Program:
     """A program of one kernel, scheduled by its user.  Errors are the user's to see."""
     target = device(device_type)
-    built = build_kernel(kernel_code(scheduled, target), target)
+    built = build_kernel(kernel_code(lowered(scheduled, target), target), target)
     fusion = scheduled.fusion
     outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
     segment = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "user")  # type: ignore[arg-type]

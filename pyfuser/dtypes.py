@@ -130,6 +130,17 @@ def from_torch(dtype: torch.dtype) -> DataType:
     return _FROM_TORCH[dtype]
 
 
+def fits_64_bits(number: int) -> bool:
+    """True for an integer that torch and kernels can take."""
+    return -(2**63) <= number < 2**63
+
+
+def integer_text(number: int) -> str:
+    """An integer for a message: in digits, unless they would fill the screen."""
+    length = number.bit_length()
+    return str(number) if length <= 128 else f"(an integer of {length} bits)"
+
+
 def of_python_value(value: object) -> DataType:
     """The DataType of a Python scalar: Bool, Int, Double or ComplexDouble; TypeError otherwise."""
     for python_type, dtype in (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,11 @@ from .analysis.layouts import layout_of
 from .compiler import Program, compile_program, compile_scheduled_program, prepare
 from .devices.registry import BuiltKernel, device
 from .devices.switches import change_count, switched_off, watch
-from .dtypes import FLOATING
+from .devices.tensor_memory import require_memory, span_bytes
+from .dtypes import FLOATING, to_torch
 from .errors import UnsupportedError
 from .ir.fusion import Fusion
+from .ir.scalars import evaluate
 from .ir.schedule import ScheduledFusion
 from .ir.vals import TensorView, Val
 from .kernel_cache import KernelCache
@@ -200,6 +203,9 @@ class Executor:
             return moved.resolve_conj().resolve_neg()
 
         def run(given: Sequence[Any]) -> list[torch.Tensor]:
+            for x in filter(torch.is_tensor, given):  # the plan looks at the copies only
+                each = x.element_size()
+                require_memory(x, span_bytes(x.shape, x.stride(), each), each)
             copies = [plain(x) for x in given]
             outputs = self.execute(copies)
             own = {id(y): x for x, y in zip(given, copies, strict=True) if x is not y}
@@ -223,7 +229,7 @@ class Executor:
         report = fallback.reporter(self.fusion, inputs)
         return self.programs.get_or_create(
             (kind, layouts, coarse),
-            lambda: compile_program(prepared, layouts, coarse, kind, report),
+            lambda: compile_program(self.fusion, prepared, layouts, coarse, kind, sizes, report),
         )
 
 
@@ -312,6 +318,13 @@ def _add_strides(fusion: Fusion, inputs: Sequence[Input], sizes: dict[str, int])
                 sizes[f"T{value.name}_stride_{d}"] = stride
 
 
+def _span_bytes(value: TensorView, bytes_each: int, context: ShapeContext) -> int:
+    """The bytes that an input spans, from its first element to its last."""
+    shape = [evaluate(axis.size, context.sizes) for axis in value.axes]
+    stride = [context.sizes[f"T{value.name}_stride_{d}"] for d in range(len(shape))]
+    return span_bytes(shape, stride, bytes_each)
+
+
 class PlanFactory:
     """The generated source for one program and one set of kernels."""
 
@@ -321,6 +334,7 @@ class PlanFactory:
         local: dict[Val, Operand] = {v: Operand.of(f"x{i}") for i, v in enumerate(fusion.inputs)}
         if local:
             self.writer.line(f"{', '.join(x.tensor() for x in local.values())}, = inputs")
+        self.writer.memory_check(program.device, self._needs(fusion))
         ProgramWriter(self.writer, program, kernels, local).write()
         self._write_results(fusion, local)
         self.source, self.make = self.writer.build("plan(inputs)", "plan")
@@ -329,6 +343,17 @@ class PlanFactory:
         """The plan for these sizes."""
         made: Plan = self.make(*[value(context) for value in self.writer.shape_values.values()])
         return made
+
+    def _needs(self, fusion: Fusion) -> list[tuple[str, str, int]]:
+        """The inputs that are tensors, and the memory that each must have."""
+        needs = []
+        for position, value in enumerate(fusion.inputs):
+            if isinstance(value, TensorView):
+                bytes_each = to_torch(value.dtype).itemsize
+                span = partial(_span_bytes, value, bytes_each)
+                text = self.writer.shape_value(f"span{position}", span)
+                needs.append((f"x{position}", text, bytes_each))
+        return needs
 
     def _write_results(self, fusion: Fusion, local: dict[Val, Operand]) -> None:
         updated = set(fusion.aliases.values())

@@ -2,7 +2,8 @@
 
 The evaluator computes a segment expression by expression.  `PYFUSER_STRICT=1` makes a failure to
 compile an error instead.  What failed where it should not have leaves a script that reproduces it;
-warning and error say where that lies.
+warning and error say where that lies.  It also says what is wrong with the inputs that a kernel
+refuses.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pathlib import Path
 import torch
 
 from . import options, reproducer
-from .errors import PyfuserError, UnsupportedError
+from .errors import InternalError, PyfuserError, UnsupportedError, expected
 from .ir.fusion import Fusion
 from .ops.binding import Input
-from .ops.evaluator import evaluate
+from .ops.evaluator import evaluate, raise_refused
 
 # A reason has the sizes and names of its program in it: there may be as many as programs.
 MOST_REASONS = 1024
@@ -39,6 +40,20 @@ def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
 def run_views(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
     """The outputs of a fusion that computes nothing: views of its inputs where they can be."""
     return evaluate(fusion, inputs, views=True)
+
+
+def refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
+    """Raises what torch raises, after a kernel of this fusion has refused these inputs.
+
+    That torch takes them is a bug of ours.  What a kernel refuses by mistake it has nonetheless
+    computed, so the call goes on, with a warning.
+    """
+    raise_refused(fusion, inputs)
+    names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
+    error = InternalError(expected("kernel", "values that torch refuses", f"others, by {names}"))
+    if options.strict():
+        raise error
+    warnings.warn(f"pyfuser: {error}; the results are right", RuntimeWarning, stacklevel=2)
 
 
 def report(error: Exception, fusion: Fusion, script: Script | None = None) -> None:

@@ -3,7 +3,8 @@
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
 PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
                             llvm, asm, cuda, ptx) of everything that is compiled, to stderr
-PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser)
+PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser); used only
+                            if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
 PYFUSER_COMPILER_PROCESS=0  no second process that compiles kernels ahead
 PYFUSER_REPRODUCER_DIR=DIR  where scripts go that reproduce a failed compilation (default: a
@@ -55,11 +56,31 @@ def reproducer_directory() -> Path | None:
 
 
 def cache_directory() -> Path | None:
-    """The directory of the disk cache, or None when it is switched off."""
+    """The directory of the disk cache; None when it is switched off, or for a user without a home.
+
+    Warns once of the latter.
+    """
     if os.environ.get("PYFUSER_DISABLE_CACHE", "") not in ("", "0"):
         return None
     configured = os.environ.get("PYFUSER_CACHE_DIR")
     if configured:
         return Path(configured)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "pyfuser"
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "pyfuser"
+    try:
+        return Path.home() / ".cache" / "pyfuser"
+    except RuntimeError as error:  # neither HOME nor an entry in the table of users
+        _warn_of_no_home(str(error))
+        return None
+
+
+@functools.cache
+def _warn_of_no_home(reason: str) -> None:
+    """Once: a container often runs under a user id that nobody has given a name."""
+    warnings.warn(
+        f"pyfuser disk cache: expected a home directory to keep compiled kernels in, got none "
+        f"({reason}); set PYFUSER_CACHE_DIR to a directory, or PYFUSER_DISABLE_CACHE=1",
+        RuntimeWarning,
+        stacklevel=3,
+    )

@@ -9,13 +9,13 @@ shape will never change (`Writer.literals`), the numbers themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import fallback
 from .compiler import Part, Program
-from .devices.registry import Binding, BuiltKernel
+from .devices.registry import Binding, BuiltKernel, Device
 from .dtypes import FLOATING, DataType, to_torch
 from .errors import InternalError, expected
 from .ir.domains import IterDomain
@@ -78,6 +78,16 @@ class Writer:
         self.constants[name] = value
         return name
 
+    def memory_check(self, target: Device, needs: Sequence[tuple[str, str, int]]) -> None:
+        """Makes sure that tensors have their memory before an address of theirs is taken.
+
+        `needs`: the name of a tensor, the text of the bytes it spans, the bytes of an element.
+        """
+        if needs:
+            arguments = ", ".join(f"{name}, {span}, {each}" for name, span, each in needs)
+            self.constants["require_memory"] = target.require_memory
+            self.line(f"require_memory({arguments})")
+
     def build(self, function: str, title: str) -> tuple[str, Callable[..., Any]]:
         """(source, the factory): `function` is the head of the function, such as `plan(inputs)`."""
         names = ", ".join(self.shape_values)
@@ -101,16 +111,18 @@ def _is_literal(value: object) -> bool:
 class Operand:
     """How the source names a tensor, and its address.
 
-    Either may have to be made: a view that only kernels read is never a tensor.
+    Either may have to be made: a view that only kernels read is never a tensor.  `described` is an
+    expression that makes the tensor where it stands, and nothing elsewhere.
     """
 
     tensor: Callable[[], str]
     pointer: Callable[[], str]
+    described: Callable[[], str]
 
     @staticmethod
     def of(name: str) -> Operand:
         """A tensor that is there under this name."""
-        return Operand(lambda: name, lambda: f"{name}.data_ptr()")
+        return Operand(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
 
 
 class ProgramWriter:
@@ -231,9 +243,22 @@ class ProgramWriter:
             arguments.append(bound(f"n{i}_", _item("trailing", i)))
         for parameter in built.kernel.scalars:
             arguments.append(self._scalar_argument(number, parameter.scalar))
-        self.writer.line(f"{function}({', '.join(arguments)})")
+        self._write_call(number, part, built, f"{function}({', '.join(arguments)})")
         if size != "0":
             self.writer.line(f"del {buffer}")
+
+    def _write_call(self, number: int, part: Part, built: BuiltKernel, call: str) -> None:
+        """The launch; what torch raises, if the kernel refuses the values of its inputs.
+
+        Outputs that share memory with an input are never those of such a kernel or an earlier one.
+        """
+        if not built.kernel.may_refuse:
+            self.writer.line(call)
+            return
+        fusion = self._constant(f"fusion{number}", part.fusion)
+        self.writer.constants["refused"] = fallback.refused
+        inputs = ", ".join(self._described(value) for value in part.segment.inputs)
+        self.writer.line(f"if {call}: refused({fusion}, [{inputs}])")
 
     def _scalar_argument(self, number: int, scalar: Scalar) -> str:
         if scalar.name not in self.dynamic:
@@ -279,8 +304,14 @@ class ProgramWriter:
         for tensor, name in zip(part.segment.outputs, outputs, strict=True):
             self.local[tensor] = Operand.of(name)
 
+    def _described(self, value: Val) -> str:
+        """An expression of a value that the host reads only now and then."""
+        if value in self.local:
+            return self.local[value].described()
+        return self._known(value)
+
     def _known(self, value: Val) -> str:
-        """The name of a value that the host or torch reads."""
+        """An expression of a value that the host or torch reads."""
         if value in self.local:
             return self.local[value].tensor()
         assert isinstance(value, Scalar)

@@ -39,42 +39,49 @@ def tensor_maker(dtype: torch.dtype, seed: int = 0) -> Callable[..., torch.Tenso
     return make
 
 
-class OneNode:
-    """A graph of one call of an overload: its node, its inputs, and the nodes of its results."""
+Call = tuple[OpOverload, Any, Any]
 
-    def __init__(
-        self, overload: OpOverload, given: Any, keywords: Any, symbolic: bool = False
-    ) -> None:
-        mode = FakeTensorMode(
+
+class Calls:
+    """A graph of several calls: their nodes, their inputs, and the nodes of their results."""
+
+    def __init__(self, calls: Sequence[Call], symbolic: bool = False) -> None:
+        self._mode = FakeTensorMode(
             shape_env=ShapeEnv() if symbolic else None, static_shapes=not symbolic
         )
-        graph = Graph()
+        self._graph = Graph()
         self.tensors: list[torch.Tensor] = []
         self.inputs: list[Node] = []
+        self.nodes: list[Node] = []
+        self.outputs: list[Node] = []
+        self.calls = [self._call(*call) for call in calls]
 
+    def _call(self, overload: OpOverload, given: Any, keywords: Any) -> Node:
         def placeholder(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            node = graph.placeholder(f"x{len(self.inputs)}")
-            node.meta["val"] = mode.from_tensor(value)
+            node = self._graph.placeholder(f"x{len(self.inputs)}")
+            node.meta["val"] = self._mode.from_tensor(value)
             self.tensors.append(value)
             self.inputs.append(node)
             return node
 
         args, kwargs = tree_map(placeholder, (tuple(given), dict(keywords)))
-        self.node = graph.call_function(overload, args, kwargs)
-        with mode:
+        node = self._graph.call_function(overload, args, kwargs)
+        with self._mode:
             fakes = tree_map(lambda a: a.meta["val"] if isinstance(a, Node) else a, (args, kwargs))
-            self.node.meta["val"] = meta = overload(*fakes[0], **fakes[1])
-        self.nodes, self.outputs = [self.node], [self.node]
-        if isinstance(meta, (tuple, list)):
-            self.outputs = []
-            for index, part in enumerate(meta):
-                if part is not None:
-                    item = graph.call_function(operator.getitem, (self.node, index))
-                    item.meta["val"] = part
-                    self.outputs.append(item)
-            self.nodes = [self.node, *self.outputs]
+            node.meta["val"] = meta = overload(*fakes[0], **fakes[1])
+        self.nodes.append(node)
+        if not isinstance(meta, (tuple, list)):
+            self.outputs.append(node)
+            return node
+        for index, part in enumerate(meta):
+            if part is not None:
+                item = self._graph.call_function(operator.getitem, (node, index))
+                item.meta["val"] = part
+                self.nodes.append(item)
+                self.outputs.append(item)
+        return node
 
     def region(self) -> RegionFusion:
         """The graph as a region."""
@@ -84,6 +91,16 @@ class OneNode:
         """What the fusion is to be called with."""
         by_node = dict(zip(self.inputs, self.tensors, strict=True))
         return [by_node[node] for node in region.inputs] + [hint(v) for v in region.scalars]
+
+
+class OneNode(Calls):
+    """A graph of one call."""
+
+    def __init__(
+        self, overload: OpOverload, given: Any, keywords: Any, symbolic: bool = False
+    ) -> None:
+        super().__init__([(overload, given, keywords)], symbolic)
+        (self.node,) = self.calls
 
 
 def hint(value: Any) -> Any:

@@ -7,6 +7,7 @@ and not a lucky one.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -21,9 +22,9 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@pytest.fixture
-def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """While in use, the CPU device hands out poisoned memory only."""
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """While it lasts, the CPU device hands out poisoned memory only."""
     empty_strided, scratch = CpuDevice.empty_strided, CpuDevice.scratch
 
     def poisoned_empty(
@@ -34,7 +35,15 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def poisoned_scratch(self: CpuDevice, size_bytes: int) -> torch.Tensor:
         return poisoned(scratch(self, size_bytes))
 
-    monkeypatch.setattr(CpuDevice, "empty_strided", poisoned_empty)
-    monkeypatch.setattr(CpuDevice, "scratch", poisoned_scratch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuDevice, "empty_strided", poisoned_empty)
+        patch.setattr(CpuDevice, "scratch", poisoned_scratch)
+        yield
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Poisoned memory, and nothing falls back."""
     monkeypatch.setenv("PYFUSER_STRICT", "1")
-    yield
+    with poisoned_memory():
+        yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int64, torch.int32, torch.uint8)
 DTYPES = (torch.float32, torch.float32, *FLOATS, *INTEGERS, torch.bool)
 SIZES = (1, 1, 2, 3, 7, 16, 37, 67)
+# Sizes at which rows are split over cores, accumulators unrolled, persistent buffers long.
+LARGE_SIZES = (1, 9, 130, 600, 1500)
 UNARY = ("neg", "relu", "abs", "tanh", "sigmoid", "sin", "floor", "silu")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "gt", "eq")
 REDUCTIONS = ("sum", "max", "min")
@@ -77,11 +80,12 @@ def random_tensor(shape: Shape, dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 
 @st.composite
-def fusions(draw: Draw) -> RandomFusion:
-    """A fusion of up to three inputs and eight steps, each of a kind that fits."""
-    rank = draw(st.integers(0, 4))
-    sizes = (*SIZES, 0) if draw(st.integers(0, 9)) == 9 else SIZES
-    full = tuple(draw(st.sampled_from(sizes if rank < 4 else sizes[:5])) for _ in range(rank))
+def fusions(draw: Draw, large: bool = False) -> RandomFusion:
+    """A fusion of up to three inputs and eight steps, each of a kind that fits.
+
+    `large` is for the schedulers' decisions: one or two axes, some of them long.
+    """
+    full = _large_shape(draw) if large else _small_shape(draw)
     # A definition prints what interrupts it; here that is how hypothesis gives an example up.
     with contextlib.redirect_stdout(io.StringIO()), FusionDefinition() as fd:
         made = RandomFusion(fd)
@@ -97,6 +101,17 @@ def fusions(draw: Draw) -> RandomFusion:
         for output in made.outputs():
             fd.add_output(output)
     return made
+
+
+def _small_shape(draw: Draw) -> Shape:
+    rank = draw(st.integers(0, 4))
+    sizes = (*SIZES, 0) if draw(st.integers(0, 9)) == 9 else SIZES
+    return tuple(draw(st.sampled_from(sizes if rank < 4 else sizes[:5])) for _ in range(rank))
+
+
+def _large_shape(draw: Draw) -> Shape:
+    rank = draw(st.integers(1, 2))
+    return tuple(draw(st.sampled_from(LARGE_SIZES)) for _ in range(rank))
 
 
 def _add_input(draw: Draw, made: RandomFusion, full: Shape, number: int) -> None:
@@ -198,7 +213,7 @@ def _permute(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 def _new_dim(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     """A broadcast dimension, expanded or not."""
-    if len(shape) > 3:
+    if len(shape) > 3 or math.prod(shape) > 200_000:
         return
     place = draw(st.integers(0, len(shape)))
     flags = [dim == place for dim in range(len(shape) + 1)]
@@ -239,7 +254,20 @@ def _where(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     made.add(made.fd.ops.where(condition, tensor, draw(st.sampled_from(others))), shape)
 
 
+def _normalise(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """(x - mean) / deviation over some axes, or a softmax: what wants persistent buffers."""
+    if not shape or 0 in shape or tensor.dtype not in (DataType.Float, DataType.Double):
+        return
+    dims, ops = _subset(draw, len(shape)), made.fd.ops
+    if draw(st.booleans()):
+        variance, mean = ops.var_mean(tensor, dims, 0, True)
+        made.add(ops.mul(ops.sub(tensor, mean), ops.rsqrt(ops.add(variance, 0.25))), shape)
+        return
+    weights = ops.exp(ops.sub(tensor, ops.max(tensor, dims, True)))
+    made.add(ops.div(weights, ops.sum(weights, dims, True)), shape)
+
+
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
-    _new_dim, _squeeze, _reshape, _where,
+    _new_dim, _squeeze, _reshape, _where, _normalise,
 )  # fmt: skip

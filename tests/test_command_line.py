@@ -38,7 +38,7 @@ def script(folder: Path, text: str) -> str:
 
 def test_an_executed_definition_is_recorded_with_its_inputs(tmp_path: Path) -> None:
     text = DEFINE + "(y,) = fd.execute([torch.ones(4, 3)])\nassert y.sum() == 24\n"
-    (recorded,) = show.record(script(tmp_path, text))
+    (recorded,), _ = show.record(script(tmp_path, text))
     assert recorded.inputs is not None
     assert recorded.inputs[0].shape == (4, 3)
     assert not recorded.by_hand
@@ -46,13 +46,13 @@ def test_an_executed_definition_is_recorded_with_its_inputs(tmp_path: Path) -> N
 
 def test_a_loop_over_one_definition_is_recorded_once(tmp_path: Path) -> None:
     text = DEFINE + "for n in (4, 5, 6):\n    fd.execute([torch.ones(n, 3)])\n"
-    (recorded,) = show.record(script(tmp_path, text))
+    (recorded,), _ = show.record(script(tmp_path, text))
     assert recorded.inputs is not None
     assert recorded.inputs[0].shape == (4, 3)
 
 
 def test_definitions_that_are_not_executed_are_recorded(tmp_path: Path) -> None:
-    recorded = show.record(script(tmp_path, DEFINE + DEFINE))
+    recorded, _ = show.record(script(tmp_path, DEFINE + DEFINE))
     assert [each.inputs for each in recorded] == [None, None]
 
 
@@ -64,7 +64,7 @@ try:
 except ValueError:
     pass
 """
-    assert show.record(script(tmp_path, text)) == []
+    assert show.record(script(tmp_path, text)) == ([], None)
 
 
 def test_the_script_sees_its_arguments_and_prints_to_stderr(
@@ -78,8 +78,8 @@ def test_the_script_sees_its_arguments_and_prints_to_stderr(
 
 def test_recording_leaves_the_interface_as_it_was(tmp_path: Path) -> None:
     execute = show.FusionDefinition.execute
-    with pytest.raises(ZeroDivisionError):
-        show.record(script(tmp_path, "1 / 0"))
+    path = script(tmp_path, "1 / 0")
+    assert show.record(path) == ([], f"ZeroDivisionError: division by zero ({path}:5)")
     assert show.FusionDefinition.execute is execute
 
 
@@ -90,7 +90,7 @@ with FusionDefinition() as fd:
     s = fd.define_scalar(None)
     fd.add_output(fd.ops.mul(x, s))
 """
-    (recorded,) = show.record(script(tmp_path, text))
+    (recorded,), _ = show.record(script(tmp_path, text))
     tensor, number = (show.made_up(value) for value in recorded.definition.fusion.inputs())
     assert isinstance(tensor, torch.Tensor)
     assert tensor.shape == (100, 3, 1)
@@ -169,6 +169,78 @@ def test_show_refuses_an_architecture_that_there_is_not(
     assert capsys.readouterr().err.startswith("show: expected the device cpu or one of sm_")
 
 
+def test_show_knows_architectures_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nvrtc, "is_available", lambda: False)
+    assert main(["show", script(tmp_path, "1 / 0"), "--device", "sm_1"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("show: expected the device cpu or one of sm_75, sm_80")
+    assert error.endswith(", got sm_1")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["FILE", "--", "--n", "8"], ["--stage", "fusion", "FILE", "--", "--n", "8"]]
+    + [
+        ["FILE", "--stage", "fusion", "--", "--n", "8"],
+        ["FILE", "--stage=fusion", "--", "--n", "8"],
+    ],
+)
+def test_show_hands_on_what_is_behind_two_dashes(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = script(tmp_path, DEFINE + "print(sys.argv)\n")
+    assert main(["show", *(path if each == "FILE" else each for each in arguments)]) == 0
+    assert capsys.readouterr().err.strip() == str([path, "--n", "8"])
+
+
+def test_the_other_commands_take_nothing_behind_two_dashes() -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["ops", "--", "--markdown"])
+    assert end.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero (FILE:9)"),
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("fd.execute([])", "pyfuser.errors.InputError: execute: expected 1 inputs, got 0 (FILE:9)"),
+        ("raise ValueError('two\\nlines')", "lines (FILE:9)"),
+    ],
+)
+def test_show_shows_what_a_script_defined_before_it_failed(
+    ending: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = script(tmp_path, DEFINE + ending)
+    assert main(["show", path, "--stage", "fusion"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("# fusion 1 of 1, fusion, cpu\n")
+    assert printed.err.strip().endswith(message.replace("FILE", path))
+
+
+def test_a_script_may_end_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", script(tmp_path, DEFINE + "sys.exit()"), "--stage", "fusion"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_script_may_import_from_its_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "outer_package" / "inner"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent):
+        (package / "__init__.py").touch()
+    (folder.parent / "widths.py").write_text("WIDTH = 3\n")
+    path = script(folder, "from ..widths import WIDTH\nassert __name__ == '__main__'\n" + DEFINE)
+    assert main(["show", path, "--stage", "fusion"]) == 0
+    assert capsys.readouterr().out
+    (folder / "__init__.py").unlink()
+    assert main(["show", path, "--stage", "fusion"]) == 1
+    assert "ImportError: attempted relative import" in capsys.readouterr().err
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "pyfuser", "ops", "--markdown"],
@@ -235,7 +307,18 @@ def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     remedies = {finding.what: finding.remedy for finding in doctor.findings()}
     assert "C++17 compiler" in remedies["C++ compiler"]
     assert remedies["NVIDIA GPU"]
-    assert remedies["disk cache"] == "unset PYFUSER_DISABLE_CACHE"
+    assert remedies["disk cache"].startswith("unset PYFUSER_DISABLE_CACHE")
+
+
+def test_doctor_says_why_the_cache_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("PYFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("PYFUSER_DISABLE_CACHE", raising=False)
+    found = doctor._disk_cache()
+    assert f"{tmp_path}, to which others can write (mode 777" in found.found
+    assert found.remedy
 
 
 def test_the_module_runs_as_a_program() -> None:

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import llvmlite
@@ -165,6 +166,85 @@ def test_a_forked_child_waits_for_nobody() -> None:
     os.kill(started()._process.pid, signal.SIGCONT)
     assert os.waitpid(child, 0)[1] == 0
     assert jit.compile_module(TEXT.format(11, 11)).address("answer11")
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def has_status_to_take(pid: int) -> bool:
+    """True for a child that has ended and that nobody has waited for: a zombie."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["killed", "idle"])
+def test_a_process_that_has_ended_is_no_zombie(end: str) -> None:
+    answer = compiler_process.submit(request(TEXT.format(12, 12)))
+    assert answer is not None and compiler_process.result(answer)
+    process = started()._process
+    if end == "killed":
+        os.kill(process.pid, signal.SIGKILL)
+    else:
+        assert process.stdin is not None
+        process.stdin.close()
+    wait_until(lambda: process.returncode is not None)  # `poll` would be what is tested
+    assert not has_status_to_take(process.pid)
+
+
+def test_a_process_whose_answers_nobody_can_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int | None] = []
+    reap = compiler_process.CompilerProcess._reap
+
+    def recording(self: compiler_process.CompilerProcess) -> None:
+        reap(self)
+        ended.append(self._process.returncode)
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(compiler_process.CompilerProcess, "_reap", recording)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert compiler_process.submit(request(TEXT.format(13, 13))) is None
+    assert ended == [-signal.SIGKILL]
+
+
+def test_a_forked_child_does_not_keep_it_alive() -> None:
+    answer = compiler_process.submit(request(TEXT.format(14, 14)))
+    assert answer is not None and compiler_process.result(answer)
+    process = started()._process
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        assert process.stdin is not None
+        process.stdin.close()  # as the end of this process would
+        wait_until(lambda: process.returncode is not None)
+        assert process.returncode == 0
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_it_ends_with_whoever_started_it() -> None:
+    script = (
+        "from pyfuser.devices.cpu import compiler_process, jit\n"
+        f"jit.compile_ahead({TEXT.format(15, 15)!r})\n"
+        "print(compiler_process._process._process.pid)\n"
+    )
+    environment = {**os.environ, "PYFUSER_DISABLE_CACHE": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    assert result.stderr == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(result.stdout), 0)
 
 
 def test_a_graph_s_kernels_are_compiled_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,8 @@ def op_inputs(op: str, dtype: DataType, count: int) -> list[torch.Tensor]:
             values[: len(special)] = torch.tensor(special, dtype=torch.float64)
         elif dtype in (DataType.UInt8, DataType.Bool):
             values = values.abs() if dtype is DataType.UInt8 else values > 0
+        if row.check is not None and row.check.applies(dtype):  # not what it refuses
+            values = values.nan_to_num(0).clamp(0, 1) if is_floating(dtype) else values.abs() + 1
         made.append(values.to(to_torch(dtype)))
     return made
 
@@ -177,6 +179,12 @@ def every_op(dtype: DataType, count: int) -> tuple[Fusion, list[torch.Tensor], l
     fusion, inputs, names = Fusion(), [], []
     for op in OPS.values():
         if not op.in_kernels or op.name in ("cast", "where", "clamp", "threshold"):
+            continue
+        if op.name in (
+            "checked_class",
+            "checked_place",
+            "checked_target",
+        ):  # operands that are scalars
             continue
         known = len(fusion.inputs)
         tensors = [input_tensor(fusion, 1, dtype) for _ in range(op.arity)]

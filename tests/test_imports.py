@@ -28,7 +28,7 @@ LAYERS = (
     {"segment", "lower"},
     {"devices"},
     {"reproducer"},
-    {"kernel_cache", "fallback"},
+    {"kernel_cache", "disk_cache", "fallback"},
     {"compiler"},
     {"plan_writer"},
     {"executor"},

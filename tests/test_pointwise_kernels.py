@@ -14,6 +14,7 @@ from pyfuser import DataType, DefinitionError, FusionDefinition, UnsupportedErro
 from pyfuser.dtypes import KERNEL_DTYPES, is_floating, to_torch
 from pyfuser.ops.op import Op
 from pyfuser.ops.table import OPS
+from pyfuser.ops.value_checks import ZERO_DIVISION
 from tests.accuracy import assert_close_to_oracle
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -23,22 +24,31 @@ DTYPES = [d for d in KERNEL_DTYPES if d is not DataType.Index]
 TESTED = [op for op in OPS.values() if op.in_kernels and op.name != "cast"]
 
 # Operands that must be scalars.
-SCALARS = {"clamp": (1, 3), "threshold": (1, 2), "addcmul": (2,)}
+SCALARS = {
+    "clamp": (1, 3), "threshold": (1, 2), "addcmul": (2,), "checked_class": (9,),
+    "checked_place": (9, 0), "checked_target": (8, 8),
+}  # fmt: skip
 
 
 def samples(op: Op, dtype: DataType, seed: int) -> torch.Tensor:
-    """Random operands in the op's own range, with special values among them."""
+    """Random operands in the op's own range, with special values among them.
+
+    What the op refuses is for test_checks.py.
+    """
     generator = torch.Generator().manual_seed(seed)
     torch_dtype = to_torch(dtype)
     shape = (ROWS, COLUMNS)
     if dtype is DataType.Bool:
         return torch.randint(0, 2, shape, generator=generator).bool()
     if not torch_dtype.is_floating_point:
-        low = 0 if dtype is DataType.UInt8 else -5
-        return torch.randint(low, 9, shape, generator=generator).to(torch_dtype)
+        low = 0 if dtype is DataType.UInt8 or op.name.startswith("checked") else -5
+        values = torch.randint(low, 9, shape, generator=generator).to(torch_dtype)
+        return values.masked_fill(values == 0, 1) if op.check is ZERO_DIVISION else values
     low_end, high_end = op.samples
     values = torch.rand(shape, generator=generator, dtype=torch.float64)
     values = (values * (high_end - low_end) + low_end).to(torch_dtype)
+    if op.check is not None and op.check.floating:
+        return values
     special = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0])
     values.view(-1)[:: COLUMNS + 4][: len(special)] = special.to(torch_dtype)
     return values

@@ -102,7 +102,7 @@ def _move_windows(fusion: Fusion) -> TensorView:
 
 def _move_gathers(fusion: Fusion) -> TensorView:
     x, index = tensor(fusion, 1), tensor(fusion, 1, INT)
-    return builders.index_select(fusion, builders.neg(fusion, x), index, 0)
+    return builders.gather(fusion, builders.neg(fusion, x), index, 0)
 
 
 def _separate_constants(fusion: Fusion) -> TensorView:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from pyfuser import DataType, FusionDefinition
 from pyfuser.compiler import compiled_kernel_count
 from pyfuser.dtypes import from_torch
-from pyfuser.errors import DefinitionError, PyfuserError, UnsupportedError
+from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ir.exprs import GatherOp, WindowOp
 from pyfuser.ir.text import definition_key
 from pyfuser.ir.vals import TensorView
@@ -305,24 +305,10 @@ def test_empty_sources_and_indices(shape: tuple[int, ...]) -> None:
         check(lambda o, x, i: o.embedding_fwd(i, x), [y, index], y[index])
 
 
-def test_an_index_out_of_range_reads_the_nearest_element() -> None:
-    whole = torch.full((30, 16), float("nan"))
-    x = whole[10:20]
-    x.copy_(torch.arange(10.0)[:, None].expand(10, 16))
-    index = torch.tensor([-1, 10, 3, -(2**62), 2**62, 9])
-    want = x[index.clamp(0, 9)]
-    torch.testing.assert_close(
-        fused(lambda o, x, i: o.embedding_fwd(i, x), [x, index]).execute([x, index])[0], want
-    )
-    along = index[None].expand(16, 6).t()
-    got = fused(lambda o, x, i: o.gather(x, i, 0), [x, along]).execute([x, along])[0]
-    torch.testing.assert_close(got, x.gather(0, along.clamp(0, 9)))
-
-
 def test_a_source_without_elements_raises_as_torch_does() -> None:
     x, index = torch.empty(0, 4), torch.zeros(3, dtype=torch.int64)
     fd = fused(lambda o, x, i: o.embedding_fwd(i, x), [x, index])
-    with pytest.raises((IndexError, PyfuserError)):
+    with pytest.raises(RuntimeError, match="self indexing axis dim should be positive"):
         fd.execute([x, index])
 
 

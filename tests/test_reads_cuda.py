@@ -13,7 +13,7 @@ from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.registry import device
-from pyfuser.dtypes import DataType
+from pyfuser.dtypes import DataType, to_torch
 from pyfuser.errors import ScheduleError
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.schedule import ScheduledFusion
@@ -25,7 +25,7 @@ from pyfuser.schedule.acceptance import SizeInfo, examine
 from pyfuser.schedule.registry import find
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import input_tensor
-from tests.cuda.harness import requires_host_compiler
+from tests.cuda.harness import SimtError, requires_host_compiler
 
 
 def rotary(fusion: Fusion):
@@ -107,12 +107,42 @@ def test_reads_compute_what_torch_does(define, shape):
 
 
 @requires_host_compiler
-def test_an_index_out_of_range_stays_inside_of_its_source():
+@pytest.mark.parametrize("bad", [-1, 7, 2**31 - 1, -(2**31)])
+def test_an_index_out_of_range_fails_an_assertion(bad):
     fusion = Fusion()
-    inputs = [torch.randn(5, 7), torch.tensor([[-1, 7, 2**31 - 1, -(2**31)]] * 5).int()]
+    inputs = [torch.randn(5, 7), torch.tensor([[0, 1, bad, 6]] * 5).int()]
     gathered(fusion)
+    with pytest.raises(SimtError, match="assertion failed: index out of range"):
+        run_emulated(scheduled_for(fusion, inputs, "pointwise"), inputs, (0,))
+
+
+@requires_host_compiler
+def test_a_negative_index_counts_from_the_end_where_torch_has_it_so():
+    fusion = Fusion()
+    x, index = input_tensor(fusion, 2), input_tensor(fusion, 1, DataType.Int)
+    fusion.add_output(builders.neg(fusion, builders.index(fusion, x, index, 1)))
+    inputs = [torch.randn(5, 7), torch.tensor([-7, 0, -1, 6])]
     (got,) = run_emulated(scheduled_for(fusion, inputs, "pointwise"), inputs, (0,))
-    torch.testing.assert_close(got, -inputs[0].gather(1, inputs[1].long().clamp(0, 6)))
+    assert torch.equal(got, -inputs[0][:, inputs[1]])
+    inputs[1][2] = -8
+    with pytest.raises(SimtError, match="assertion failed: index out of range"):
+        run_emulated(scheduled_for(fusion, inputs, "pointwise"), inputs, (0,))
+
+
+@requires_host_compiler
+@pytest.mark.parametrize("op", ["div", "mod", "fmod", "remainder"])
+@pytest.mark.parametrize("dtype", [DataType.Int, DataType.Int32, DataType.UInt8], ids=str)
+def test_an_integer_divided_by_zero_fails_an_assertion(op, dtype):
+    fusion = Fusion()
+    x, y = (input_tensor(fusion, 1, dtype) for _ in range(2))
+    fusion.add_output(builders.pointwise(fusion, op, x, y))
+    numbers = torch.arange(1, 101).to(to_torch(dtype))
+    inputs = [numbers.flip(0), numbers]
+    (got,) = run_emulated(scheduled_for(fusion, inputs, "pointwise"), inputs, (0,))
+    assert torch.equal(got, evaluate(fusion, inputs)[0])
+    inputs[1][77] = 0
+    with pytest.raises(SimtError, match=f"assertion failed: {op}"):
+        run_emulated(scheduled_for(fusion, inputs, "pointwise"), inputs, (0,))
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't installed")

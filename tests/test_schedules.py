@@ -7,7 +7,6 @@ compared with the evaluator in float64.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +14,8 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, MemoryType, ParallelType, SchedulerType
-from pyfuser.errors import ScheduleError
-from pyfuser.interface import ManualKernel, compiled_kernel_count
-from pyfuser.ir.fusion import Fusion
-from pyfuser.ops.evaluator import evaluate
-from tests.cuda.random_schedules import DEFINITIONS, SHAPES, random_schedule
+from pyfuser.interface import compiled_kernel_count
+from tests.programs.fusions import run_random_schedule
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -460,27 +456,6 @@ def test_a_scheduler_says_why_it_refuses() -> None:
 
 # Once wrong: stores past the end, empty extents, initialisations cut off, indices along lanes.
 FORMER_BUGS = (19, 385, 410, 493, 2292, 5367, 5969, 6946)
-
-
-def run_random_schedule(seed: int) -> bool:
-    """Runs the schedule of a seed; False where it is illegal, as a ScheduleError says."""
-    source = random.Random(seed)
-    torch.manual_seed(seed)
-    fusion = Fusion()
-    inputs = source.choice(DEFINITIONS)(fusion)(*source.choice(SHAPES))
-    original, _ = fusion.clone()
-    scheduled = random_schedule(fusion, source)
-    if scheduled is None:
-        return False
-    try:
-        outputs = ManualKernel(scheduled, inputs).run(inputs)
-    except ScheduleError as error:
-        assert ": expected " in str(error)
-        return False
-    for got, want in zip(outputs, evaluate(original, inputs), strict=True):
-        tolerance = {"rtol": 1e-4, "atol": 1e-5} if got.dtype is torch.float32 else {}
-        torch.testing.assert_close(got, want, equal_nan=True, check_stride=False, **tolerance)
-    return True
 
 
 @pytest.mark.parametrize("seed", FORMER_BUGS)

@@ -23,6 +23,7 @@ from .. import __version__, options
 from ..devices.cpu import threads
 from ..devices.cpu.machine import copy_bandwidth, machine
 from ..devices.cuda import nvrtc
+from ..disk_cache import untrusted
 from ..errors import PyfuserError
 
 # Big enough to be out of every cache, small enough to take a fraction of a second.
@@ -83,7 +84,12 @@ def _processor() -> Iterator[Finding]:
 def _disk_cache() -> Finding:
     directory = options.cache_directory()
     if directory is None:
-        return Finding("disk cache", "switched off", "unset PYFUSER_DISABLE_CACHE")
+        remedy = "unset PYFUSER_DISABLE_CACHE, have a home directory or set PYFUSER_CACHE_DIR"
+        return Finding("disk cache", "none", remedy)
+    complaint = untrusted(directory)
+    if complaint is not None:
+        remedy = "a directory that nobody else can write to"
+        return Finding("disk cache", f"{directory} isn't used: {complaint}", remedy)
     entries = list(directory.glob("*.kernel")) if directory.is_dir() else []
     size = sum(path.stat().st_size for path in entries)
     return Finding("disk cache", f"{directory}: {len(entries)} kernels, {_bytes(size)}")

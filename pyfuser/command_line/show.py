@@ -3,15 +3,17 @@
 Runs the script with `FusionDefinition.execute` and `manual_execute` replaced: a call is recorded
 and answered by the eager evaluator, so a schedule for a GPU can be looked at where there is none.
 A definition that the script never runs is shown with inputs made up from its own shapes.  The
-script's own output goes to standard error.
+script's own output goes to standard error.  What a script defined before it failed is shown.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 import runpy
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +44,10 @@ STAGES = (
 _CPU_STAGES = ("llvm", "asm")
 _CUDA_STAGES = ("cuda", "ptx")
 _LANGUAGES = {"fusion": "python", "llvm": "llvm", "asm": "gas", "cuda": "cuda", "ptx": "ptx"}
+# What there is to choose from where no NVRTC is there to say it.
+_ARCHITECTURES = tuple(
+    f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+)
 # A size that the definition leaves open; small, and not a multiple of any vector's width.
 _MADE_UP_SIZE = 100
 
@@ -69,9 +75,10 @@ class _Recorder:
         if not valid:
             raise DefinitionError(message)
         recorded, flat = self.defined(definition), flattened(inputs)
-        if recorded.inputs is None:
+        outputs = evaluate(definition.fusion.definition, flat)
+        if recorded.inputs is None:  # those that don't fit aren't shown
             recorded.inputs, recorded.by_hand = flat, by_hand
-        return evaluate(definition.fusion.definition, flat)
+        return outputs
 
 
 def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()) -> int:
@@ -83,17 +90,18 @@ def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()
     if not Path(file).is_file():
         errors.print(expected("show", "a script", file))
         return 2
-    recorded = record(file, arguments)
+    recorded, failure = record(file, arguments)
     if not recorded:
-        errors.print(expected("show", f"a FusionDefinition in {file}", "none"))
-        return 1
+        errors.print(expected("show", f"a FusionDefinition in {file}", "none"), soft_wrap=True)
     try:
         for number, each in enumerate(recorded, 1):
             _print(each, f"fusion {number} of {len(recorded)}", device, stage)
     except PyfuserError as error:
-        errors.print(str(error), markup=False)
+        errors.print(str(error), markup=False, soft_wrap=True)
         return 1
-    return 0
+    if failure is not None:
+        errors.print(expected("show", "a script that ends", failure), markup=False, soft_wrap=True)
+    return 0 if recorded and failure is None else 1
 
 
 def _complaint(device: str, stage: str | None) -> str | None:
@@ -101,9 +109,9 @@ def _complaint(device: str, stage: str | None) -> str | None:
     if device != "cpu":
         if not re.fullmatch(r"sm_\d+[af]?", device):
             return expected("show", "the device cpu or sm_NN", device)
-        # Without NVRTC only PTX is out of reach, and nothing says which architectures there are.
-        known = nvrtc.supported_architectures() if nvrtc.is_available() else ()
-        if known and device.rstrip("af") not in known:
+        # Without NVRTC only PTX is out of reach.
+        known = nvrtc.supported_architectures() if nvrtc.is_available() else _ARCHITECTURES
+        if device.rstrip("af") not in known:
             return expected("show", f"the device cpu or one of {', '.join(known)}", device)
     missing, hint = (
         (_CUDA_STAGES, "add --device sm_90")
@@ -116,17 +124,61 @@ def _complaint(device: str, stage: str | None) -> str | None:
     return None
 
 
-def record(file: str, arguments: Sequence[str] = ()) -> list[Recorded]:
-    """Runs the script; returns its definitions, each with the inputs of its first run."""
-    recorder = _Recorder()
+def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], str | None]:
+    """Runs the script: its definitions, each with the inputs of its first run, and how it failed.
+
+    None for a script that came to its end.
+    """
+    recorder, failure = _Recorder(), None
     with (
         _intercepted(recorder),
         contextlib.redirect_stdout(sys.stderr),
         mock.patch.object(sys, "argv", [file, *arguments]),
         mock.patch.object(sys, "path", [str(Path(file).resolve().parent), *sys.path]),
     ):
-        runpy.run_path(file, run_name="__main__")
-    return list(recorder.found.values())
+        try:
+            _run_script(Path(file).resolve())
+        except SystemExit as end:
+            failure = None if end.code in (None, 0) else f"SystemExit: {end.code}"
+        except Exception as error:
+            failure = _text_of(error, file)
+    return list(recorder.found.values()), failure
+
+
+def _run_script(path: Path) -> None:
+    """As `python FILE` does; as `python -m` does where it imports from the package that it is in.
+
+    Only then: the package's own code would run first, and the folder wouldn't be searched.
+    """
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    if root == path.parent or not _has_relative_imports(path):
+        runpy.run_path(str(path), run_name="__main__")
+        return
+    sys.path.insert(0, str(root))
+    name = ".".join(path.relative_to(root).with_suffix("").parts)
+    runpy.run_module(name, run_name="__main__")
+
+
+def _has_relative_imports(path: Path) -> bool:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # running it says what is wrong
+        return False
+    return any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
+
+
+def _text_of(error: Exception, file: str) -> str:
+    """The last line of the traceback, and the last line of the script that it came from."""
+    path = Path(file).resolve()
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == path
+    ]
+    where = f" ({file}:{lines[-1]})" if lines else ""
+    return traceback.format_exception_only(error)[-1].strip() + where
 
 
 @contextlib.contextmanager

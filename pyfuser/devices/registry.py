@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,6 +89,10 @@ class Device(Protocol):
 
     def scratch(self, size_bytes: int) -> torch.Tensor:
         """Uninitialised memory for one call."""
+
+    @property
+    def require_memory(self) -> Callable[..., None]:
+        """Takes `tensor_memory.Needs`; InputError for a tensor with less memory than it needs."""
 
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """The device's own stages as text: generated code, machine code."""

@@ -164,7 +164,7 @@ class FusionDefinition:
                 self._repro_inputs = reproducer.descriptions(flattened(inputs))
         try:
             return run(inputs)
-        except (InputError, AttributeError, TypeError):
+        except (InputError, AttributeError, TypeError, ValueError):
             require_list(inputs)
             # Nested inputs are rare: whoever passes flat ones doesn't pay for looking.
             if not is_nested(inputs):
@@ -215,6 +215,7 @@ class FusionDefinition:
         **options: Any,
     ) -> list[torch.Tensor]:
         """Executes and compares with the references, or with the eager evaluator."""
+        require_list(inputs, "validate")
         kept = validation.kept(flattened(inputs))
         outputs = self.execute(inputs, device=device, **options)
         validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
@@ -224,6 +225,7 @@ class FusionDefinition:
         self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
     ) -> list[torch.Tensor]:
         """`validate` with the user's schedule."""
+        require_list(inputs, "manual_validate")
         kept = validation.kept(flattened(inputs))
         outputs = self.manual_execute(inputs)
         validation.validate(self.fusion.definition, kept, outputs, reference_outputs)

@@ -7,7 +7,7 @@ loads no device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,10 +39,22 @@ def flattened(inputs: Sequence[Any]) -> list[torch.Tensor | PythonNumber]:
 
 
 def require_list(inputs: object, operation: str = "execute") -> None:
-    """InputError where one tensor is given for the list of inputs."""
+    """InputError where something else is given for the list of inputs.
+
+    A list is looked at more than once, which an iterator doesn't survive.
+    """
+    if isinstance(inputs, (list, tuple)):
+        return
+    hint = f"write fd.{operation}([x, y])"
     if isinstance(inputs, torch.Tensor):
         hint = f"write fd.{operation}([x])"
-        raise InputError(expected(operation, "a list of inputs", "a tensor", hint))
+    elif isinstance(inputs, Collection) and not isinstance(inputs, (Mapping, Set, str, bytes)):
+        return
+    elif isinstance(inputs, Iterable):
+        hint = f"write fd.{operation}(list(...))"
+    kind = f"an object of type {type(inputs).__name__}"
+    got = "a tensor" if isinstance(inputs, torch.Tensor) else kind
+    raise InputError(expected(operation, "a list of inputs", got, hint))
 
 
 def is_nested(inputs: Sequence[Any]) -> bool:

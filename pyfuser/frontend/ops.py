@@ -128,6 +128,11 @@ def slice_scatter(
     return builders.slice_scatter(graph, arg, src, dim, start, end, step)
 
 
+def index(arg: Val, index: Val, dim: int) -> TensorView:
+    """The slices of a dimension that an index of any rank names; negative ones from the end."""
+    return builders.index(fusion_to_define("index").graph, arg, index, dim)
+
+
 def index_select(arg: Val, index: Val, dim: int) -> TensorView:
     """The slices of a dimension that an index names."""
     return builders.index_select(fusion_to_define("index_select").graph, arg, index, dim)
@@ -185,6 +190,9 @@ def welford(arg: Val, dims: Sequence[int]) -> tuple[TensorView, TensorView, Tens
 _ARGUMENTS = {1: ("x",), 2: ("lhs", "rhs")}
 _NAMED_ARGUMENTS = {
     "addcmul": ("a", "b", "c", "alpha"),
+    "checked_class": ("x", "classes"),
+    "checked_place": ("x", "size", "dim"),
+    "checked_target": ("x", "classes", "ignored"),
     "clamp": ("x", "min", "max"),
     "complex": ("real", "imag"),
     "lerp": ("start", "end", "weight"),
@@ -242,8 +250,8 @@ def _unsupported(name: str) -> Callable[..., Val]:
 
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
-    stride_order, slice, pad, cat, slice_scatter, index_select, select, gather, take_along_axis,
-    embedding_fwd, var, var_mean, welford,
+    stride_order, slice, pad, cat, slice_scatter, index, index_select, select, gather,
+    take_along_axis, embedding_fwd, var, var_mean, welford,
 )  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -270,11 +270,14 @@ class GatherOp(ReadOp):
     """The source read at the elements of an integer tensor; inputs are (source, index).
 
     `source_axes` has the output axis that runs along each source axis, None for the one axis that
-    is read where the index says; `index_axes` the output axis along each index axis.
+    is read where the index says; `index_axes` the output axis along each index axis.  `op` is the
+    builder that it comes from: it decides what an index out of range raises, and for `index` a
+    negative one counts from the end.
     """
 
     source_axes: tuple[int | None, ...]
     index_axes: tuple[int, ...]
+    op: str
 
     @property
     def name(self) -> str:
@@ -291,5 +294,10 @@ class GatherOp(ReadOp):
         ranks = all(axis in (None, d) for d, axis in enumerate(self.source_axes))
         return ranks and self.index_axes == tuple(range(len(self.source_axes)))
 
+    @property
+    def wraps(self) -> bool:
+        """True where a negative index counts from the end."""
+        return self.op == "index"
+
     def attributes(self) -> tuple[Any, ...]:
-        return (self.source_axes, self.index_axes)
+        return (self.source_axes, self.index_axes, self.op)

@@ -273,10 +273,13 @@ class Cloner:
         return copy
 
     def boundary(self, tensor: TensorView) -> TensorView:
-        """A contiguous input tensor that stands for a tensor another segment computes."""
+        """A contiguous input tensor that stands for a tensor another segment computes.
+
+        Along an expanded axis it has one element: that is what the other segment stores.
+        """
         axes = self.axis_list(tensor.axes)
         for axis in axes:
-            axis.definition = None
+            axis.definition = axis.expanded_extent = None
         allocation = tensor.domain.allocation
         copies = None if allocation is None else self.axis_list(allocation)
         contiguity: list[bool | None] = [

@@ -4,7 +4,7 @@
     phase     ::= grid extents, block extents, statement...     (a grid-wide sync between phases)
     statement ::= For index in [start, stop) { statement... }
                 | Allocate buffer
-                | Compute  access = op(operand, ...) [if predicate]
+                | Compute  access = op(operand, ...) [if predicate] [, checked]
                 | Initialise access... with the identity of a reduction
                 | Reduce   access... op= operand... [if predicate]
                 | Barrier
@@ -15,6 +15,10 @@
 
 Indices are element offsets as symbolic integers over sizes, strides and loop indices.  A loop of a
 grid or block type is a binding where the device has that hardware, and a loop where it hasn't.
+
+A kernel *refuses* a call in which a Gathered index is out of range, or a checked operation has
+operands that its row of the op table refuses, wherever the statement's predicate holds.  It runs to
+its end, computes something there and stays in its memory; the device says how it reports.
 """
 
 from __future__ import annotations
@@ -125,19 +129,23 @@ Predicate = tuple[Less, ...]
 
 @dataclass(slots=True, eq=False)
 class Gathered:
-    """buffer[index + stride * i] for the element i of `position`, which is put into [0, extent).
+    """buffer[index + stride * i] for the element i of `position`, which must be in [0, extent).
 
-    `position` is an integer operand; `extent` is at least 1 where the statement runs.
+    `position` is an integer operand; where it `wraps`, a negative one has `extent` added to it.
+    One that is out of range is refused and put into the range; nothing is read unless `inside`
+    holds, without which the source has no such element at all.
     """
 
     access: Access
     position: Operand
     stride: IntExpr
     extent: IntExpr
+    wraps: bool = False
+    inside: Predicate = ()
 
     def __str__(self) -> str:
-        access = self.access
-        return f"{access.buffer.name}[{access.index} + {self.stride}*clamp({self.position})]"
+        access, kind = self.access, "wrapped" if self.wraps else "checked"
+        return f"{access.buffer.name}[{access.index} + {self.stride}*{kind}({self.position})]"
 
 
 @dataclass(slots=True, eq=False)
@@ -180,6 +188,7 @@ class Compute:
 
     A result in a register may then hold anything; memory keeps what it had.  `compute` has the
     dtype each operand is computed in (never Half or BFloat16), `result` that of the result.
+    `is_checked` says that operands may be refused.
     """
 
     op: str
@@ -188,6 +197,7 @@ class Compute:
     predicate: Predicate = ()
     compute: tuple[DataType, ...] = ()
     result: DataType = DataType.Null
+    is_checked: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -241,12 +251,20 @@ class Phase:
         return total
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How often the statement runs that computes a tensor, given by name, in all tasks together."""
+
+    tensor: int
+    count: IntExpr
+
+
 @dataclass(slots=True, eq=False)
 class Kernel:
     """A complete kernel.  `scratch` is global memory that only lives during a call.
 
     `symbols` are the sizes and strides it needs, in parameter order; `joined` says which products
-    of sizes some of them stand for.
+    of sizes some of them stand for; `runs` says how often its statements run.
     """
 
     name: str
@@ -256,10 +274,16 @@ class Kernel:
     phases: list[Phase]
     symbols: list[Symbol] = field(default_factory=list)
     joined: dict[Symbol, IntExpr] = field(default_factory=dict)
+    runs: tuple[Runs, ...] = ()
 
     def numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes and strides of a call, by name, with those of the kernel's own among them."""
         return {**sizes, **{s.name: evaluate(e, sizes) for s, e in self.joined.items()}}
+
+    @property
+    def may_refuse(self) -> bool:
+        """True where a call may be refused for the values of its tensors."""
+        return any(_may_refuse(s) for phase in self.phases for s in walk(phase.body))
 
     def __str__(self) -> str:
         return "\n".join(_kernel_lines(self)) + "\n"
@@ -271,6 +295,16 @@ def walk(statements: list[Statement]) -> Iterator[Statement]:
         yield statement
         if isinstance(statement, For):
             yield from walk(statement.body)
+
+
+def _may_refuse(statement: Statement) -> bool:
+    match statement:
+        case Compute(inputs=inputs, is_checked=is_checked):
+            return is_checked or any(isinstance(o, Gathered) for o in operands(inputs))
+        case Reduce(inputs=inputs):
+            return any(isinstance(o, Gathered) for o in operands(inputs))
+        case _:
+            return False
 
 
 def operands(inputs: Iterable[Operand]) -> Iterator[Operand]:
@@ -290,8 +324,9 @@ def operand_sizes(inputs: Iterable[Operand]) -> Iterator[IntExpr]:
         match operand:
             case IndexValue(expr=expr):
                 yield expr
-            case Gathered(stride=stride, extent=extent):
+            case Gathered(stride=stride, extent=extent, inside=inside):
                 yield from (stride, extent)
+                yield from (side for less in inside for side in (less.a, less.b))
             case Guarded(inside=inside):
                 yield from (side for less in inside for side in (less.a, less.b))
 
@@ -354,7 +389,8 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
             case Compute():
                 arguments = ", ".join(map(str, statement.inputs))
                 condition = _condition(statement.predicate)
-                yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}"
+                checked = ", checked" if statement.is_checked else ""
+                yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}{checked}"
             case Initialise():
                 outputs = ", ".join(map(str, statement.outputs))
                 condition = _condition(statement.predicate)

@@ -406,8 +406,10 @@ _SIZE_OPS: dict[type[Binary], str] = {
 
 def _gather_call(expr: GatherOp, arguments: Sequence[str]) -> str:
     index, output = expr.tensor_inputs[1], expr.tensor_outputs[0]
-    name = "index_select" if index.axes else "select"
-    if expr.is_aligned:
+    name = expr.op
+    if name == "embedding_fwd":
+        return f"{name}({arguments[1]}, {arguments[0]})"
+    if name in ("gather", "take_along_axis"):
         pairs = zip(output.axes, index.axes, strict=True)
         name = "gather" if all(a.size is b.size for a, b in pairs) else "take_along_axis"
     return f"{name}({', '.join(arguments)}, dim={expr.dim})"

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import InternalError, expected
 from .domains import IterDomain, ParallelType, TensorDomain, history
+from .equal_sizes import EqualSizes
 from .exprs import (
     BroadcastOp,
     ExpandOp,
@@ -76,7 +77,26 @@ def verify_fusion(fusion: Fusion) -> None:
             if isinstance(value, TensorView):
                 _verify_domain(value)
         _verify_expr(expr)
+    _verify_sizes(fusion)
     _verify_outputs(fusion, defined)
+
+
+def _verify_sizes(fusion: Fusion) -> None:
+    """The operands of a pointwise operation have one size along each axis, or 1.
+
+    Sizes that the definition forces to be equal count as one; which ones, `equal_extents` says.
+    """
+    equal = EqualSizes(fusion.equal_extents)
+    for expr in fusion.exprs:
+        if not isinstance(expr, PointwiseOp) or not expr.tensor_outputs:
+            continue
+        axes = [expr.tensor_outputs[0].domain.root_or_logical]
+        axes += [tensor.axes for tensor in expr.tensor_inputs]
+        for column in zip(*axes, strict=True):
+            sizes = {axis.size for axis in column} - {ONE}
+            if len(sizes) > 1:
+                is_one = len({equal.find(size) for size in sizes}) == 1
+                _check(is_one, "fusion", "axes of one size", f"{column} in {expr}")
 
 
 def _verify_outputs(fusion: Fusion, defined: set[Val]) -> None:

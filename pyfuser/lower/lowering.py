@@ -37,6 +37,7 @@ from .peeling import peel
 from .phases import assign_phases
 from .siblings import schedule_siblings_alike
 from .traits import DeviceTraits
+from .work import count_runs
 
 
 def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel") -> Kernel:
@@ -52,13 +53,14 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
     indexer = Indexer(structure, traits.threads_are_hardware)
     memory = KernelMemory(indexer)
     builder = NestBuilder(indexer, memory)
-    phases = []
+    phases, runs = [], []
     for number in range(max(phase_of.values(), default=-1) + 1):
         tensors = [t for t in structure.tensors if phase_of[t] == number]
         body = reuse_buffers(builder.build(tensors))
         grid = _extents(structure, tensors, GRID)
         block = _extents(structure, tensors, BLOCK)
         check_threads(scheduled, block, {})
+        runs += count_runs(indexer, tensors, grid)
         if traits.threads_are_hardware:
             inputs = {p.buffer for t, p in memory.parameters.items() if not p.is_output}
             body = insert_barriers(body, inputs, written_by_some(body, block))
@@ -70,6 +72,7 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
         memory.scratch,
         phases,
         _symbols(list(memory.parameters.values()), phases),
+        runs=tuple(runs),
     )
 
 

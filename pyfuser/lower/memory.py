@@ -23,7 +23,7 @@ from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, product
 from ..ir.schedule import MemoryType
 from ..ir.vals import Scalar, TensorView, Val
 from .indexing import Indexer
-from .reads import check_source, gather_axes, inside, read_indices, window_axes
+from .reads import check_source, gather_axes, gather_inside, inside, read_indices, window_axes
 
 
 class KernelMemory:
@@ -119,7 +119,9 @@ class KernelMemory:
             axis = source.axes[expr.dim]
             offset = self._strided(source, gather_axes(expr, source, indices))
             stride = ZERO if axis.extent is ONE else self._strides[source][axis]
-            return Gathered(Access(self._buffers[source], offset), others[0], stride, axis.size)
+            access = Access(self._buffers[source], offset)
+            known = gather_inside(expr, self.indexer.scheduled.scheduler == "user")
+            return Gathered(access, others[0], stride, axis.size, expr.wraps, known)
         assert isinstance(expr, WindowOp)
         value = self.operand(expr, source, consumer)
         if isinstance(source, TensorView):

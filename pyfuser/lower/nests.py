@@ -30,6 +30,7 @@ from ..ir.kernel import (
 from ..ir.scalars import ONE, IntExpr, Symbol
 from ..ir.schedule import MemoryType
 from ..ir.vals import TensorView
+from ..ops.checking import may_refuse
 from ..ops.pointwise import COPIES, resolve_expr
 from .indexing import Indexer
 from .memory import KernelMemory
@@ -135,8 +136,7 @@ class NestBuilder:
         else:
             inputs = [self.memory.operand(expr, v, tensor) for v in expr.inputs]
         if isinstance(expr, GatherOp):
-            is_checked = self.scheduled.scheduler != "user"
-            predicate += gather_predicate(expr, tensor, is_checked)
+            predicate += gather_predicate(expr, tensor)
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
         dtypes: tuple[DataType, ...]
         match expr:
@@ -161,7 +161,8 @@ class NestBuilder:
                 op, dtypes = "set", (tensor.dtype,)
         compute = tuple(compute_dtype(d) for d in dtypes)
         result = tensor.dtype
-        return Compute(op, outputs[0], tuple(inputs), predicate, compute, result)
+        is_checked = op != "set" and may_refuse(expr)
+        return Compute(op, outputs[0], tuple(inputs), predicate, compute, result, is_checked)
 
 
 def wrap(

@@ -1,7 +1,7 @@
 """How the statement of a read reads its source: the operands of windows and gathers.
 
 A source is a parameter of the kernel, so that any of its elements can be addressed: a window's
-element is at `offset + step * i` of its axis, a gather's where the index says, clamped.  A window
+element is at `offset + step * i` of its axis, a gather's where the index says.  A window
 that is filled around, or spread, is read under a condition.  Stands beside `indexing`, which gives
 the index of each axis of the output; `memory` asks here for the operand.
 """
@@ -95,20 +95,25 @@ def gather_axes(expr: GatherOp, source: TensorView, positions: list[IntExpr]) ->
     return {axis: ZERO if place is None else positions[place] for axis, place in pairs}
 
 
-def gather_predicate(expr: GatherOp, output: TensorView, is_checked: bool) -> Predicate:
+def gather_predicate(expr: GatherOp, output: TensorView) -> Predicate:
     """What of sizes must hold for a gather to read inside of its source, beside the index.
 
-    An index may be shorter than the source along other axes, not longer.  `is_checked` says that
-    the source is known to have elements.
+    An index may be shorter than the source along other axes, not longer.
     """
     source = expr.source
     assert source is not None
     conditions = []
     roots = output.domain.root_or_logical
     for axis, place in zip(source.axes, expr.source_axes, strict=True):
-        if place is None:
-            if not is_checked and not isinstance(axis.size, Integer):
-                conditions.append(Less(ZERO, axis.size))
-        elif axis.extent is not ONE and not proves_at_most(roots[place].size, axis.extent):
+        if place is None or axis.extent is ONE:
+            continue
+        if not proves_at_most(roots[place].size, axis.extent):
             conditions.append(Less(roots[place].size, axis.extent + 1))
     return tuple(dict.fromkeys(conditions))
+
+
+def gather_inside(expr: GatherOp, by_user: bool) -> Predicate:
+    """When the axis that is indexed has elements: a scheduler takes no other, a user may."""
+    assert expr.source is not None
+    size = expr.source.axes[expr.dim].size
+    return (Less(ZERO, size),) if by_user and not isinstance(size, Integer) else ()

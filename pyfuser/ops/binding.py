@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..dtypes import COMPLEX, FLOATING, DataType, from_torch, of_python_value, to_torch
+from ..dtypes import (
+    COMPLEX,
+    FLOATING,
+    DataType,
+    fits_64_bits,
+    from_torch,
+    integer_text,
+    of_python_value,
+    to_torch,
+)
 from ..errors import InputError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import PointwiseOp
@@ -174,6 +183,8 @@ def _non_tensor_text(value: object) -> str:
 
 def _number_text(value: object) -> str:
     """A number as the interface's messages print it: complex ones as (real,imag)."""
+    if isinstance(value, int):
+        return integer_text(value)
     if isinstance(value, complex):
         return f"({value.real:g},{value.imag:g})"
     return str(value)
@@ -198,13 +209,16 @@ def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -
 
 def _converted(given: object, dtype: DataType) -> PythonNumber | None:
     """The number as a Python number of the dtype's kind; None where that loses something."""
-    if dtype in COMPLEX:
-        return complex(given) if isinstance(given, (bool, int, float, complex)) else None
-    if dtype in FLOATING:
-        return float(given) if isinstance(given, (bool, int, float)) else None
+    try:
+        if dtype in COMPLEX:
+            return complex(given) if isinstance(given, (bool, int, float, complex)) else None
+        if dtype in FLOATING:
+            return float(given) if isinstance(given, (bool, int, float)) else None
+    except OverflowError:
+        return None
     if dtype is DataType.Bool:
         return given if isinstance(given, bool) else None
-    return int(given) if isinstance(given, (bool, int)) else None
+    return int(given) if isinstance(given, (bool, int)) and fits_64_bits(given) else None
 
 
 def _bind_size_of(binding: Binding, scalar: Scalar, number: PythonNumber) -> None:
@@ -242,7 +256,7 @@ def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> Pyth
         kind = int if result is DataType.Int else float
         a, b = (kind(operand.real) for operand in operands)
         number = exact(a, b)
-        if result is DataType.Double or -(2**63) <= number < 2**63:
+        if isinstance(number, float) or fits_64_bits(number):
             return number
     if expr.op == "cast":
         return convert_number(operands[0], result)
@@ -256,19 +270,28 @@ def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> Pyth
 
 
 def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
-    """The number as a value of `dtype`: rounded, truncated or wrapped as a tensor would be."""
+    """The number as a value of `dtype`: rounded, truncated or wrapped as a tensor would be.
+
+    InputError for an integer that neither 64 bits nor a double can hold.
+    """
     if isinstance(value, complex) and dtype not in COMPLEX:
         value = value.real
-    # What needs no tensor to be right: plans convert the scalars of every call.
-    if not isinstance(value, complex):
-        if dtype is DataType.Double:
-            return float(value)
-        if dtype is DataType.Float:
-            return ctypes.c_float(value).value
-        if dtype is DataType.Int and isinstance(value, int) and -(2**63) <= value < 2**63:
-            return int(value)
-    widest = to_torch(of_python_value(value))
-    converted: PythonNumber = torch.tensor(value, dtype=widest).to(to_torch(dtype)).item()
+    try:
+        # What needs no tensor to be right: plans convert the scalars of every call.
+        if not isinstance(value, complex):
+            if dtype is DataType.Double:
+                return float(value)
+            if dtype is DataType.Float:
+                return ctypes.c_float(value).value
+            if dtype is DataType.Int and isinstance(value, int) and fits_64_bits(value):
+                return int(value)
+        if isinstance(value, int) and dtype in (*FLOATING, *COMPLEX) and not fits_64_bits(value):
+            value = float(value)
+        widest = to_torch(of_python_value(value))
+        converted: PythonNumber = torch.tensor(value, dtype=widest).to(to_torch(dtype)).item()
+    except (OverflowError, ValueError):  # the latter is torch's for an integer
+        what = f"a number that fits into {dtype.value}"
+        raise InputError(expected("execute", what, _number_text(value))) from None
     return converted
 
 

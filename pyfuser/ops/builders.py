@@ -19,9 +19,9 @@ from ..ir.vals import TensorView, Val
 from .gather_builders import (
     embedding_fwd,
     gather,
+    index,
     index_select,
     select,
-    take,
     take_along_axis,
 )
 from .pointwise import Operand, cast, pointwise
@@ -59,6 +59,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "expand": expand,
     "full": full,
     "gather": gather,
+    "index": index,
     "index_select": index_select,
     "iota": iota,
     "pad": pad,
@@ -71,7 +72,6 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "slice_scatter": slice_scatter,
     "squeeze": squeeze,
     "stride_order": stride_order,
-    "take": take,
     "take_along_axis": take_along_axis,
     "var": var,
     "var_mean": var_mean,
@@ -126,6 +126,7 @@ __all__ = [
     "expand",
     "full",
     "gather",
+    "index",
     "index_select",
     "iota",
     "pad",
@@ -140,7 +141,6 @@ __all__ = [
     "slice_scatter",
     "squeeze",
     "stride_order",
-    "take",
     "take_along_axis",
     "var",
     "var_mean",

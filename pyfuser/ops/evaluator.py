@@ -34,6 +34,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
+from .checking import check_index, check_op, may_refuse
 from .metadata import device_of, is_cpu_scalar
 from .pointwise import COPIES, resolve_expr
 from .table import OPS, REDUCTIONS
@@ -60,6 +61,23 @@ def evaluate(
         for expr in fusion.live_exprs():
             evaluator.run(expr)
         return evaluator.results(inputs, views)
+
+
+def raise_refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
+    """Raises what torch raises for these inputs, if it does.
+
+    Only what an expression that may refuse is computed from is computed.
+    """
+    exprs = fusion.live_exprs()
+    needed: set[Val] = set()
+    for expr in reversed(exprs):
+        if may_refuse(expr) or not needed.isdisjoint(expr.outputs):
+            needed.update((*expr.inputs, *expr.outputs))
+    evaluator = _Evaluator(fusion, inputs, bind(fusion, inputs), None, False)
+    with torch.no_grad():
+        for expr in exprs:
+            if not needed.isdisjoint(expr.outputs):
+                evaluator.run(expr)
 
 
 # These move no data: torch computes them as views where the strides allow it.
@@ -150,6 +168,7 @@ class _Evaluator:
             for value, dtype in zip(expr.inputs, resolution.compute, strict=True)
         ]
         if expr.op != "cast":
+            check_op(OPS[expr.op], operands, resolution)
             return OPS[expr.op].reference(*operands)
         source = operands[0].real if operands[0].is_complex() else operands[0]
         if self.keep_rounding and output.dtype in REDUCED_FLOATING:
@@ -191,11 +210,8 @@ class _Evaluator:
         """The source where the index says."""
         source, index = (self.values[value] for value in expr.inputs)
         sizes = self.sizes(expr.tensor_outputs[0])
-        has_values = index.numel() and not index.is_meta
-        if has_values and (int(index.min()) < 0 or int(index.max()) >= source.shape[expr.dim]):
-            raise IndexError(
-                expected("gather", f"indices below {source.shape[expr.dim]}", "others")
-            )
+        if not index.is_meta:
+            index = check_index(expr, index, self.sizes(expr.tensor_inputs[0])[expr.dim])
         places: list[torch.Tensor] = []
         for dim, axis in enumerate(expr.source_axes):
             shape = [1] * len(sizes)
@@ -267,10 +283,14 @@ class _Evaluator:
                 made[output] = source
                 continue
             assert isinstance(output, TensorView)
+            value = self.values[output]
+            if any(axis.expanded_extent is not None for axis in output.axes):
+                # What another segment stores has one element along an expanded axis.
+                value = value.expand(self.sizes(output))
             if views and output not in self.fusion.aliases and self._is_view(output):
-                made[output] = self.values[output]
+                made[output] = value
                 continue
-            made[output] = with_layout(output, self.values[output], owned)
+            made[output] = with_layout(output, value, owned)
             owned.add(_storage(made[output]))
         for output, target in self.fusion.aliases.items():
             updated = given[target]

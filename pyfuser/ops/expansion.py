@@ -119,3 +119,19 @@ def expand(
             raise UnsupportedError(expected(op.name, "operands that kernels compute", dtype))
     terms = tuple(Term(v, d) for v, d in zip(operands, resolution.compute, strict=True))
     return _expand(ops, op, terms, resolution, emit, constant).value
+
+
+def refused(
+    ops: Mapping[str, Op],
+    op: Op,
+    operands: Sequence[V],
+    resolution: Resolution,
+    emit: Emit[V],
+    constant: MakeConstant[V],
+) -> V:
+    """A Bool: true where the op's check refuses the operands, which are as for `expand`."""
+    if op.check is None:
+        raise InternalError(expected(op.name, "an op that has a check", "one without"))
+    terms = tuple(Term(v, d) for v, d in zip(operands, resolution.compute, strict=True))
+    made: Term[V] = op.check.refuses(Scope(ops, emit, constant, resolution.compute[-1]), *terms)
+    return made.value

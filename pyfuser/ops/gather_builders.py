@@ -1,8 +1,8 @@
 """Gather builders: what reads a tensor where an index tensor says.
 
-Each makes one `GatherOp` (`select` of a number is a window).  Indices are counted from the front:
-as in torch, a negative index is out of range for all of them.  torch raises for an index that is
-out of range; a kernel reads the nearest element instead, since it can't raise.
+Each makes one `GatherOp` (`select` of a number is a window).  An index that is out of range raises
+what torch raises when the fusion runs; as in torch, a negative one counts from the end for `index`
+and is out of range for all others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..ir.scalars import ONE, ZERO, Integer
 from ..ir.vals import Scalar, TensorView, Val
 from .pointwise import as_tensor, copy_axis, joined_axis, new_tensor, size_of_scalar
 from .read_builders import sliced
-from .shape_builders import broadcast, squeeze, wrapped_dim
+from .shape_builders import broadcast, new_axis, squeeze, wrapped_dim
 
 
 def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
@@ -26,7 +26,12 @@ def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
     return tensor
 
 
-def take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str = "take") -> TensorView:
+def index(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
+    """operand[:, index] for dim 1, with an index of any rank: negative ones count from the end."""
+    return _take(fusion, operand, index, dim, "index")
+
+
+def _take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str) -> TensorView:
     """[a, n, b] at index [...] along dimension 1 -> [a, ..., b]; an index of any rank."""
     tensor, positions = as_tensor(fusion, operand, op), _as_index(fusion, op, index)
     dim = wrapped_dim(op, dim, tensor.ndim)
@@ -36,7 +41,7 @@ def take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str = "take") -
     source_axes[dim] = None
     output = new_tensor(fusion, [copy_axis(fusion, axis) for axis in inner], tensor.dtype)
     index_axes = tuple(range(dim, dim + rank))
-    fusion.add_expr(GatherOp((tensor, positions), (output,), tuple(source_axes), index_axes))
+    fusion.add_expr(GatherOp((tensor, positions), (output,), tuple(source_axes), index_axes, op))
     return output
 
 
@@ -45,7 +50,7 @@ def index_select(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorVi
     positions = _as_index(fusion, "index_select", index)
     if positions.ndim == 0:
         positions = broadcast(fusion, positions, [True])
-    return take(fusion, operand, positions, dim, "index_select")
+    return _take(fusion, operand, positions, dim, "index_select")
 
 
 def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorView:
@@ -55,7 +60,7 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
     if isinstance(index, TensorView):
         if index.ndim:
             raise DefinitionError(expected("select", "an index of rank 0", index.ndim))
-        return take(fusion, tensor, index, dim, "select")
+        return _take(fusion, tensor, index, dim, "select")
     extent = tensor.axes[dim].size
     number = index.constant if isinstance(index, Scalar) else index
     match number, extent:
@@ -77,7 +82,8 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
 def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     """out[i][j] = operand[index[i][j]][j] for dim 0: of the index's shape.
 
-    Along the other dimensions the index may be shorter than the operand.
+    Along the other dimensions the index may be shorter than the operand.  Where it is expanded
+    there, the result isn't: each element comes from another place.
     """
     tensor, positions = as_tensor(fusion, operand, "gather"), _as_index(fusion, "gather", index)
     dim = _aligned_dim("gather", tensor, positions, dim)
@@ -86,8 +92,12 @@ def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
         if d != dim and all(isinstance(s, Integer) for s in sizes) and a.size.value < b.size.value:
             what = f"an index of at most {a.size} in dimension {d}"
             raise DefinitionError(expected("gather", what, b.size))
-    output = new_tensor(fusion, [copy_axis(fusion, a) for a in positions.axes], tensor.dtype)
-    _add(fusion, tensor, positions, output, dim)
+    axes = [
+        copy_axis(fusion, b) if d == dim or a.is_broadcast else new_axis(fusion, b.size)
+        for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True))
+    ]
+    output = new_tensor(fusion, axes, tensor.dtype)
+    _add(fusion, tensor, positions, output, dim, "gather")
     return output
 
 
@@ -101,7 +111,7 @@ def take_along_axis(fusion: Fusion, operand: Val, index: Val, dim: int) -> Tenso
         for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True))
     ]
     output = new_tensor(fusion, axes, tensor.dtype)
-    _add(fusion, tensor, positions, output, dim)
+    _add(fusion, tensor, positions, output, dim, op)
     return output
 
 
@@ -112,11 +122,11 @@ def _aligned_dim(op: str, tensor: TensorView, index: TensorView, dim: int) -> in
 
 
 def _add(
-    fusion: Fusion, tensor: TensorView, index: TensorView, output: TensorView, dim: int
+    fusion: Fusion, tensor: TensorView, index: TensorView, output: TensorView, dim: int, op: str
 ) -> None:
     source_axes = tuple(None if d == dim else d for d in range(tensor.ndim))
     index_axes = tuple(range(tensor.ndim))
-    fusion.add_expr(GatherOp((tensor, index), (output,), source_axes, index_axes))
+    fusion.add_expr(GatherOp((tensor, index), (output,), source_axes, index_axes, op))
 
 
 def embedding_fwd(
@@ -132,4 +142,4 @@ def embedding_fwd(
     """The rows of a weight that the operand, an index of any rank, names."""
     if max_norm is not None:
         raise UnsupportedError(expected("embedding_fwd", "no max_norm", max_norm))
-    return take(fusion, weight, operand, 0, "embedding_fwd")
+    return _take(fusion, weight, operand, 0, "embedding_fwd")

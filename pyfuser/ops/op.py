@@ -19,6 +19,7 @@ from pyfuser import dtypes
 from pyfuser.dtypes import DataType
 from pyfuser.errors import InternalError, expected
 from pyfuser.ops.dtype_rules import DtypeRule, Resolution, resolve_reduction
+from pyfuser.ops.value_checks import ValueCheck
 
 Number = bool | int | float
 
@@ -39,6 +40,7 @@ class Op:
                 Double; functions that C++ hasn't are those of the CUDA device's helpers
     cuda_integer  the same for integers and Bool, where it differs
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
+    check       the operands that torch refuses; `reference` gives some value for these
     samples     range of floating test inputs that holds the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
@@ -54,6 +56,7 @@ class Op:
     cuda: str | None = None
     cuda_integer: str | None = None
     definition: Callable[..., object] | None = None
+    check: ValueCheck | None = None
     samples: tuple[float, float] = (-10.0, 10.0)
     ulp32: int = 0
     ulp64: int = 0

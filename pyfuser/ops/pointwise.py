@@ -14,7 +14,15 @@ from contextlib import suppress
 
 import torch
 
-from ..dtypes import DataType, compute_dtype, from_torch, is_integer, of_python_value
+from ..dtypes import (
+    DataType,
+    compute_dtype,
+    fits_64_bits,
+    from_torch,
+    integer_text,
+    is_integer,
+    of_python_value,
+)
 from ..errors import DefinitionError, UnsupportedError, expected
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain, IterType
@@ -46,7 +54,7 @@ def as_val(fusion: Fusion, operand: Operand, op: str = "operand") -> Val:
     except TypeError:
         what = "a tensor, a scalar or a Python number"
         raise DefinitionError(expected(op, what, repr(operand))) from None
-    return constant(fusion, operand, dtype)
+    return constant(fusion, operand, dtype, op)
 
 
 def require_dtype(op: str, dtype: object) -> None:
@@ -68,8 +76,15 @@ def as_tensor(fusion: Fusion, operand: object, op: str) -> TensorView:
     return operand
 
 
-def constant(fusion: Fusion, value: PythonNumber, dtype: DataType) -> Scalar:
-    """A constant scalar; a non-negative integer can be a size."""
+def constant(
+    fusion: Fusion, value: PythonNumber, dtype: DataType, op: str = "define_scalar"
+) -> Scalar:
+    """A constant scalar; a non-negative integer can be a size.
+
+    DefinitionError for an integer of more than 64 bits, which torch doesn't take either.
+    """
+    if isinstance(value, int) and not fits_64_bits(value):
+        raise DefinitionError(expected(op, "an integer of 64 bits", integer_text(value)))
     is_size = is_integer(dtype) and isinstance(value, int) and value >= 0
     extent = Integer.of(int(value)) if is_size and isinstance(value, int) else None
     return fusion.new_scalar(dtype, constant=value, extent=extent)

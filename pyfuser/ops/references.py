@@ -1,9 +1,10 @@
 """Torch references of the ops that torch spells otherwise, or refuses for some dtypes.
 
 Each is a function of tensors of one compute dtype (a tensor or a 0-dim tensor for a scalar) and is
-what an op of the table means.  Where torch raises or traps, pyfuser gives a value: an integer
-divided by zero is 0, the smallest integer divided by -1 wraps, and arithmetic on Bool is integer
-arithmetic converted back to Bool.  Source: the ops of the nvfuser_direct
+what an op of the table means.  Where torch traps, pyfuser gives a value: the smallest integer
+divided by -1 wraps, and arithmetic on Bool is integer arithmetic converted back to Bool.  Where
+torch raises there is a value too, which nobody sees but who computes before it is known that the
+op's check refuses: an integer divided by zero is 0.  Source: the ops of the nvfuser_direct
 interface, and torch.
 """
 
@@ -35,6 +36,11 @@ def identity_on_integers(reference: Reference) -> Reference:
         return reference(x) if x.is_floating_point() else x.clone()
 
     return wrapped
+
+
+def first(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """`x` itself."""
+    return x.clone()
 
 
 def _minus_one(x: torch.Tensor) -> torch.Tensor:
@@ -113,7 +119,8 @@ def gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def erfcinv(x: torch.Tensor) -> torch.Tensor:
     """The inverse of erfc, through the normal quantile, in Double."""
     quantile: torch.Tensor = torch.special.ndtri(x.double() / 2)
-    return torch.div(quantile, -math.sqrt(2.0)).to(x.dtype)
+    # The inverse of 1 is 0, and not -0.
+    return torch.div(quantile, -math.sqrt(2.0)).add(0.0).to(x.dtype)
 
 
 def frac(x: torch.Tensor) -> torch.Tensor:
@@ -131,9 +138,26 @@ def threshold(x: torch.Tensor, threshold: torch.Tensor, value: torch.Tensor) -> 
     return torch.where(x <= threshold, value, x)
 
 
+def minimum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The lesser; a NaN wins; `a` where both are equal, also for zeros of different signs.
+
+    torch has `a` there or `b`, as its loop is vectorised or not; its clamp always keeps its input.
+    """
+    return torch.where((b < a) | _is_nan(b), b, a)
+
+
+def maximum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The greater; a NaN wins; `a` where both are equal."""
+    return torch.where((b > a) | _is_nan(b), b, a)
+
+
+def _is_nan(x: torch.Tensor) -> torch.Tensor:
+    return x != x
+
+
 def clamp(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     """`x` raised to `low`, then lowered to `high`; a NaN among the three gives NaN."""
-    return torch.minimum(torch.maximum(x, low), high)
+    return minimum(maximum(x, low), high)
 
 
 @through_integers

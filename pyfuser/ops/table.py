@@ -49,6 +49,17 @@ def expand(
     return expansion.expand(OPS, op, operands, resolution, emit, constant)
 
 
+def refused(
+    op: Op,
+    operands: Sequence[V],
+    resolution: Resolution,
+    emit: Callable[[Op, tuple[V, ...], DataType, DataType], V],
+    constant: Callable[[Number, DataType], V],
+) -> V:
+    """True where an op's check refuses the operands; see `pyfuser.ops.expansion.refused`."""
+    return expansion.refused(OPS, op, operands, resolution, emit, constant)
+
+
 def _spelling(op: Op) -> str:
     if not op.in_kernels:
         return "fallback"

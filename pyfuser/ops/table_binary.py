@@ -1,8 +1,8 @@
 """The binary and ternary rows of the op table.
 
-Integer arithmetic wraps; a division by zero is 0 and never traps.  In CUDA spellings the
-variable that is assigned to narrows what C++ widened to int, and the functions that C++ hasn't are
-the CUDA device's helpers.
+Integer arithmetic wraps; a division by zero is refused, and never traps: its value is 0.  In CUDA
+spellings the variable that is assigned to narrows what C++ widened to int, and the functions that
+C++ hasn't are the CUDA device's helpers.
 Source: the ops of the nvfuser_direct interface; special values are torch's.
 """
 
@@ -15,6 +15,7 @@ import torch
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
 from pyfuser.ops.op import Op
+from pyfuser.ops.value_checks import CLASS, PLACE, TARGET, ZERO_DIVISION
 
 
 def _compare(name: str, doc: str, reference: references.Reference, llvm: str, sign: str) -> Op:
@@ -52,21 +53,21 @@ _ARITHMETIC = (
     ),
     Op(
         "div", 2, DtypeRule.PROMOTE, references.div,
-        "a / b, truncated for integers; an integer divided by 0 is 0", "fdiv|@div|@div|and",
-        "{0} / {1}", "truncating_divide({0}, {1})",
+        "a / b, truncated for integers", "fdiv|@div|@div|and",
+        "{0} / {1}", "truncating_divide({0}, {1})", check=ZERO_DIVISION,
     ),
     Op(
         "mod", 2, DtypeRule.PROMOTE, references.fmod, "as fmod",
-        definition=lambda o, a, b: o.fmod(a, b),
+        definition=lambda o, a, b: o.fmod(a, b), check=ZERO_DIVISION,
     ),
     Op(
         "fmod", 2, DtypeRule.PROMOTE, references.fmod,
-        "remainder with the sign of a; of an integer by 0 it is 0", "@fmod", "fmod{f}({0}, {1})",
-        "truncating_modulo({0}, {1})",
+        "remainder with the sign of a", "@fmod", "fmod{f}({0}, {1})",
+        "truncating_modulo({0}, {1})", check=ZERO_DIVISION,
     ),
     Op(
         "remainder", 2, DtypeRule.PROMOTE, references.remainder,
-        "remainder with the sign of b; of an integer by 0 it is 0", definition=_remainder,
+        "remainder with the sign of b", definition=_remainder, check=ZERO_DIVISION,
     ),
     Op(
         "pow", 2, DtypeRule.PROMOTE, references.pow_,
@@ -74,11 +75,11 @@ _ARITHMETIC = (
         "pow{f}({0}, {1})", "integer_power({0}, {1})", samples=(0.0, 10.0), ulp32=2, ulp64=4,
     ),
     Op(
-        "minimum", 2, DtypeRule.PROMOTE, torch.minimum, "the lesser; NaN wins",
+        "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a of equals; NaN wins",
         "@minimum|@minimum|@minimum|and", "minimum({0}, {1})",
     ),
     Op(
-        "maximum", 2, DtypeRule.PROMOTE, torch.maximum, "the greater; NaN wins",
+        "maximum", 2, DtypeRule.PROMOTE, references.maximum, "the greater, a of equals; NaN wins",
         "@maximum|@maximum|@maximum|or", "maximum({0}, {1})",
     ),
     Op(
@@ -147,7 +148,14 @@ _BITS = (
     Op("complex", 2, DtypeRule.TO_COMPLEX, torch.complex, "a + b * i"),
 )  # fmt: skip
 
-BINARY = (*_ARITHMETIC, *_COMPARISONS, *_BITS)
+_CHECKED = (
+    Op(
+        "checked_class", 2, DtypeRule.KEEP_FIRST, references.first,
+        "a, which is a class of the scalar b many", definition=lambda o, x, classes: x, check=CLASS,
+    ),
+)  # fmt: skip
+
+BINARY = (*_ARITHMETIC, *_COMPARISONS, *_BITS, *_CHECKED)
 
 TERNARY = (
     Op(
@@ -167,6 +175,16 @@ TERNARY = (
         "threshold", 3, DtypeRule.KEEP_FIRST, references.threshold,
         "the scalar c where a is at most the scalar b, else a",
         definition=lambda o, x, bound, value: o.where(o.le(x, bound), value, x),
+    ),
+    Op(
+        "checked_place", 3, DtypeRule.KEEP_FIRST, references.first,
+        "a, which is an index into the dimension c, as large as the scalar b",
+        definition=lambda o, x, size, dim: x, check=PLACE,
+    ),
+    Op(
+        "checked_target", 3, DtypeRule.KEEP_FIRST, references.first,
+        "a, which is a class of the scalar b many, or the scalar c",
+        definition=lambda o, x, classes, ignored: x, check=TARGET,
     ),
     Op(
         "addcmul", 4, DtypeRule.PROMOTE, references.addcmul, "a + b * (c * alpha)",

@@ -17,6 +17,7 @@ from pyfuser.dtypes import DataType
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
 from pyfuser.ops.op import Op
+from pyfuser.ops.value_checks import PROBABILITY, TARGET_PROBABILITY
 
 
 def _math(
@@ -48,10 +49,9 @@ def _identity(o: Any, x: Any) -> Any:
 
 
 def _sigmoid(o: Any, x: Any) -> Any:
-    # exp of minus the magnitude can't overflow, and keeps the accuracy of the tiny results.
-    z = o.exp(o.neg(o.abs(x)))
+    # As torch has it: 0 where exp overflows, and what is right there is subnormal.
     one = o.constant(1)
-    return o.div(o.where(o.lt(x, o.constant(0)), z, one), o.add(z, one))
+    return o.div(one, o.add(one, o.exp(o.neg(x))))
 
 
 def _relu(o: Any, x: Any) -> Any:
@@ -210,7 +210,19 @@ _RANDOM = (
     ),
 )
 
-UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_RANDOM)
+_CHECKED = (
+    Op(
+        "checked_probability", 1, DtypeRule.KEEP, torch.clone, "x, which is a probability",
+        definition=_identity, check=PROBABILITY, samples=(0.0, 1.0),
+    ),
+    Op(
+        "checked_target_probability", 1, DtypeRule.KEEP, torch.clone,
+        "x, which is the probability of a target", definition=_identity, check=TARGET_PROBABILITY,
+        samples=(0.0, 1.0),
+    ),
+)  # fmt: skip
+
+UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED, *_RANDOM)
 
 # The conversion itself is that of the operands and the result, so the reference has nothing to do.
 CAST = Op(

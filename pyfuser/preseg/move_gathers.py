@@ -2,7 +2,8 @@
 
 It stands behind move_windows, and for the same reason: a gather has to read memory.  Where an
 operand broadcasts along the indexed axis nothing has to be gathered, so that of a log-softmax only
-its input is.  What is dear is computed behind the gather only where that isn't more of it.
+its input is.  Where the gather may have more elements than its source, only little is computed
+behind it, and nothing that is expensive.
 
 Before:
     T2_l_float[iS2{i0}] = neg(T0_g_float[iS0{i0}])
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.costs import is_expensive
+from ..analysis.costs import recomputation_cost
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
 from ..ir.exprs import (
@@ -33,9 +34,12 @@ from ..ir.exprs import (
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, product
 from ..ir.vals import TensorView
-from ..ops.pointwise import copy_axis, new_tensor
-from .read_moving import Moved, is_movable, recomputed, try_move
+from ..ops.pointwise import COPIES, copy_axis, new_tensor
+from .read_moving import Moved, is_movable, recomputed, try_move, unexpanded
 from .rewriting import Rewriter, rewrite
+
+# Behind a gather that may have more elements than its source, this much may be computed on each.
+_MOST_RECOMPUTED = 3
 
 # What becomes of an axis: an axis of the output, or the one that is indexed (None).
 Places = tuple[int | None, ...]
@@ -52,7 +56,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
         return
     source = expr.source
     mover = _Mover(rewriter.fusion, expr)
-    try_move(rewriter, expr, lambda: mover.move(source, expr.source_axes))
+    try_move(rewriter, expr, lambda: mover.moved(source))
 
 
 class _Mover:
@@ -61,8 +65,18 @@ class _Mover:
     def __init__(self, fusion: Fusion, expr: GatherOp) -> None:
         self.fusion, self.expr, self.output = fusion, expr, expr.tensor_outputs[0]
         self.index = expr.tensor_inputs[1]
-        self.is_less = _is_less(expr, self.index)
+        self.is_less, self.work = _is_less(expr, self.index), 0
         self.made: dict[tuple[TensorView, Places], Moved] = {}
+
+    def moved(self, source: TensorView) -> Moved:
+        """What the gather reads; None where the index would then be looked at by nobody.
+
+        It still has to be checked.
+        """
+        start = len(self.fusion.exprs)
+        made = self.move(source, self.expr.source_axes)
+        is_checked = any(isinstance(new, GatherOp) for new in self.fusion.exprs[start:])
+        return made if is_checked else None
 
     def move(self, tensor: TensorView, places: Places) -> Moved:
         """The tensor in the place of the gather's source; None where that can't be computed."""
@@ -79,7 +93,7 @@ class _Mover:
         match expr:
             case None:
                 return self._leaf(tensor, places)
-            case PointwiseOp() if is_movable(expr) and (self.is_less or not is_expensive(expr)):
+            case PointwiseOp() if is_movable(expr) and self._may_compute(expr):
                 sizes = [axis.size for axis in self.output.axes]
                 return recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))
             case ExpandOp(inputs=(TensorView() as source,)):
@@ -96,6 +110,16 @@ class _Mover:
             case _:
                 return None
 
+    def _may_compute(self, expr: PointwiseOp) -> bool:
+        """True where an operation on each element that was read isn't much more work."""
+        if self.is_less:
+            return True
+        cost = recomputation_cost(expr)
+        if cost is None or (self.work + cost > _MOST_RECOMPUTED and expr.op not in COPIES):
+            return False
+        self.work += 0 if expr.op in COPIES else cost
+        return True
+
     def _leaf(self, tensor: TensorView, places: Places) -> TensorView:
         """The gather itself, of an input."""
         along = dict(zip(self.expr.index_axes, self.index.axes, strict=True))
@@ -108,14 +132,14 @@ class _Mover:
                 self.fusion.ids.broadcast() if is_broadcast else self.fusion.ids.new(wanted.size)
             )
         output = new_tensor(self.fusion, axes, tensor.dtype)
-        attributes = (places, self.expr.index_axes)
+        attributes = (places, self.expr.index_axes, self.expr.op)
         self.fusion.add_expr(GatherOp((tensor, self.index), (output,), *attributes))
         return output
 
     def _spread(self, tensor: TensorView, places: Places) -> TensorView:
         """A tensor that broadcasts along the indexed axis, with the axes of the output."""
-        is_plain = all(axis.expanded_extent is None for axis in tensor.axes)
-        if is_plain and self.expr.is_aligned and places == self.expr.source_axes:
+        tensor = unexpanded(self.fusion, tensor, [axis.is_broadcast for axis in tensor.axes])
+        if self.expr.is_aligned and places == self.expr.source_axes:
             return tensor
         if None in places:
             flags = tuple(place is None for place in places)

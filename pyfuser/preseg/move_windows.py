@@ -39,10 +39,11 @@ from ..ir.exprs import (
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr
 from ..ir.vals import Scalar, TensorView, Val
+from ..ops.checking import may_refuse
 from ..ops.pointwise import cast_tensor, copy_axis, new_tensor, pointwise
 from ..ops.read_builders import Windows, window
 from ..ops.shape_builders import new_axis
-from .read_moving import Moved, is_movable, recomputed, try_move
+from .read_moving import Moved, is_movable, recomputed, try_move, unexpanded
 from .rewriting import Rewriter, rewrite
 
 # A window with the size of the axis it makes; None for an axis that stays as it is.
@@ -148,13 +149,15 @@ class _Mover:
 
     def move(self, tensor: TensorView, places: Places) -> Moved:
         """The tensor in the windows, anything around them; None where that can't be computed."""
-        pairs = zip(tensor.axes, places, strict=True)
-        places = tuple(None if axis.is_broadcast else p for axis, p in pairs)
-        if not any(places):
-            return tensor
         key = (tensor, places)
         if key not in self.made:
-            self.made[key] = self._moved(tensor, places)
+            pairs = list(zip(tensor.axes, places, strict=True))
+            inner = tuple(None if axis.is_broadcast else p for axis, p in pairs)
+            moved = self._moved(tensor, inner) if any(inner) else tensor
+            if moved is not None:
+                flags = [axis.is_broadcast and p is not None for axis, p in pairs]
+                moved = unexpanded(self.fusion, moved, flags)
+            self.made[key] = moved
         return self.made[key]
 
     def _moved(self, tensor: TensorView, places: Places) -> Moved:
@@ -182,7 +185,12 @@ class _Mover:
                 return None
 
     def _through_pointwise(self, expr: PointwiseOp, tensor: TensorView, places: Places) -> Moved:
-        """The operation on windows; None where too much would be computed a second time."""
+        """The operation on windows; None where too much would be computed a second time.
+
+        Around a window that is filled it would be computed of the fill, which it may refuse.
+        """
+        if self.is_pad and may_refuse(expr):
+            return None
         was_shared = self.is_shared
         self.is_shared = was_shared or self.readers.get(tensor, 1) > 1
         if self.is_shared:

@@ -45,20 +45,28 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
+# The passes by which reads may come to do work again: each that a tensor has does its own.
+MOVES: tuple[Pass, ...] = (move_windows, move_gathers)
+
+
 def run(
     fusion: Fusion,
     *,
     stop_after: int | None = None,
     trace: Trace | None = None,
     verify: bool = True,
+    moves_reads: bool = True,
 ) -> Fusion:
     """The simplified copy of a fusion; the one given stays as it is.
 
     With `stop_after` only the first n passes run; `trace(name, fusion, seconds)` is called after
-    each.  `verify` checks the fusion after each pass, which takes longer than the passes.
+    each.  `verify` checks the fusion after each pass, which takes longer than the passes.  Without
+    `moves_reads` what is read at computed places is computed before, once.
     """
     current, _ = fusion.clone()
     for simplify in PIPELINE[:stop_after]:
+        if simplify in MOVES and not moves_reads:
+            continue
         start = time.perf_counter()
         current = simplify(current)
         seconds = time.perf_counter() - start

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..ir.domains import IterDomain, IterType
-from ..ir.exprs import ExpandOp, Expr, PointwiseOp
+from ..ir.exprs import BroadcastOp, ExpandOp, Expr, PointwiseOp, SqueezeOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, IntExpr
 from ..ir.vals import TensorView, Val
@@ -56,6 +56,33 @@ def recomputed(
     output = new_tensor(fusion, joined_axes(fusion, tensors, sizes), expr.output.dtype)
     fusion.add_expr(expr.rebuild(operands, (output,)))
     return output
+
+
+def unexpanded(fusion: Fusion, tensor: TensorView, flags: Sequence[bool]) -> TensorView:
+    """The tensor with one element along the flagged axes, all of which broadcast.
+
+    An expanded axis has the size that its readers saw; a read of it elsewhere has another one.
+    """
+    if not _is_expanded(tensor, flags):
+        return tensor
+    while isinstance(tensor.expr, ExpandOp):
+        tensor = tensor.expr.tensor_inputs[0]
+    if not _is_expanded(tensor, flags):
+        return tensor
+    marked = list(zip(tensor.axes, flags, strict=True))
+    flags = tuple(flags)
+    kept = [copy_axis(fusion, axis) for axis, flag in marked if not flag]
+    squeezed = new_tensor(fusion, kept, tensor.dtype)
+    fusion.add_expr(SqueezeOp((tensor,), (squeezed,), flags))
+    axes = [fusion.ids.broadcast() if flag else copy_axis(fusion, axis) for axis, flag in marked]
+    output = new_tensor(fusion, axes, tensor.dtype)
+    fusion.add_expr(BroadcastOp((squeezed,), (output,), flags))
+    return output
+
+
+def _is_expanded(tensor: TensorView, flags: Sequence[bool]) -> bool:
+    pairs = zip(tensor.axes, flags, strict=True)
+    return any(flag and axis.expanded_extent is not None for axis, flag in pairs)
 
 
 def shaped(fusion: Fusion, made: TensorView, wanted: TensorView) -> TensorView:

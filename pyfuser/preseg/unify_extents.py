@@ -15,6 +15,7 @@ After:
 
 from __future__ import annotations
 
+from ..ir.equal_sizes import SizeClasses
 from ..ir.fusion import Cloner, Fusion
 from ..ir.scalars import IntExpr, Symbol, substitute
 
@@ -37,41 +38,10 @@ def unify_extents(fusion: Fusion) -> Fusion:
     return target
 
 
-def _rank(extent: IntExpr) -> tuple[bool, bool, int, str]:
-    """Constants first, then i0, i1, ..., i10, then what is computed."""
-    is_computed = not isinstance(extent, Symbol)
-    return (not extent.is_constant, is_computed, len(str(extent)), str(extent))
-
-
-class _Classes:
-    """Sizes that are equal; the first by rank stands for each class."""
-
-    def __init__(self) -> None:
-        self.parent: dict[IntExpr, IntExpr] = {}
-
-    def find(self, extent: IntExpr) -> IntExpr:
-        """What stands for a size."""
-        root = extent
-        while (up := self.parent.get(root, root)) is not root:
-            root = up
-        while extent is not root:
-            self.parent[extent], extent = root, self.parent[extent]
-        return root
-
-    def join(self, a: IntExpr, b: IntExpr) -> None:
-        """Makes two sizes equal.
-
-        Two different constants can't be: the pair stays and fails when it is bound.
-        """
-        first, second = sorted((self.find(a), self.find(b)), key=_rank)
-        if first is not second and not second.is_constant:
-            self.parent[second] = first
-
-
 def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
     """What stands for each size that is replaced."""
     shown = _shown(fusion)
-    classes = _Classes()
+    classes = SizeClasses()
     for pair in fusion.equal_extents:
         if all(extent.is_constant or extent in shown for extent in pair):
             classes.join(*pair)
@@ -81,10 +51,11 @@ def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
 def _composites(fusion: Fusion, values: dict[Symbol, IntExpr]) -> dict[IntExpr, IntExpr]:
     """What stands for each computed size that is equal to another size."""
     shown = _shown(fusion)
-    classes = _Classes()
+    classes = SizeClasses()
     for a, b in fusion.equal_extents:
         pair = (substitute(a, values), substitute(b, values))
-        if all(extent in shown or not isinstance(extent, Symbol) for extent in pair):
+        is_computed = any(not isinstance(extent, Symbol) for extent in pair)
+        if is_computed or all(extent in shown for extent in pair):
             classes.join(*pair)
     return {e: classes.find(e) for e in classes.parent if not isinstance(e, Symbol)}
 

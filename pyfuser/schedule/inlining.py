@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
-from ..analysis.matching import axes_match
+from ..analysis.matching import Pairs, axes_match
 from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import ReductionOp, WelfordOp
+from ..ir.exprs import Expr, ReductionOp, WelfordOp
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -139,18 +139,26 @@ class LoopSharing:
                 return position, f"axis {axis} is a reduction axis"
             if axis.parallel_type is ParallelType.vectorize:
                 return position, f"axis {axis} is vectorized"
+            pairs: Pairs = {}
             for expr, consumer in readers:
                 other = self.scheduled[consumer].loop
                 mapping = producer_to_consumer(expr, tensor, consumer)
-                if position >= len(other) or not axes_match(axis, other[position], mapping, {}):
+                if position >= len(other) or not axes_match(axis, other[position], mapping, pairs):
                     return position, f"axis {axis} has no match in T{consumer.name}"
-            extents = {self.extent(self.find(c, position)) for _, c in readers}
-            shapes = {self.shape(self.find(c, position)) for _, c in readers}
-            if len(extents) > 1 or len(shapes) > 1:
+            if pairs and self._disagree(readers, position):
                 return position, f"axis {axis} is broadcast to one consumer and not to another"
             if self.makes_cycle(tensor, position):
                 return position, f"a reduction over axis {axis} must finish first"
         return len(loop), "it shares all its loops"
+
+    def _disagree(self, readers: list[tuple[Expr, TensorView]], position: int) -> bool:
+        """True when the consumers' loops at a position walk through unlike axes.
+
+        Asked only where the producer broadcasts: its real axes are matched one by one.
+        """
+        roots = [self.find(consumer, position) for _, consumer in readers]
+        extents = {self.extent(root) for root in roots}
+        return len(extents) > 1 or len({self.shape(root) for root in roots}) > 1
 
     def inline(self, tensor: TensorView, position: int) -> None:
         """Sets the compute position of a tensor (never lower than it was)."""

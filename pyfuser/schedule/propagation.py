@@ -314,6 +314,8 @@ def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: b
     if number is not None and number == numbers.number(b):
         return True
     made, other = a.definition, b.definition
+    if made is None and number is not None and number in numbers.made_by:
+        made, a = numbers.made_by[number]
     if made is None or other is None or type(made) is not type(other):
         return False
     if made.outputs.index(a) != other.outputs.index(b):

@@ -79,7 +79,8 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
         expr = wanted.expr
         if wanted in there or expr in chain.exprs:
             continue
-        price = None if expr is None else recomputation_cost(expr)
+        is_kept = wanted in cut.graph.stored
+        price = None if expr is None or is_kept else recomputation_cost(expr)
         if price is not None and not axes(wanted) >= axes(tensor):
             price = 0  # a value a row or column, not an element
         if expr is not None and price is not None and cost + price <= _MOST_COST:

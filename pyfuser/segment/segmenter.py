@@ -11,6 +11,8 @@ in none.  Source of the first order of merges: nvFuser's public source.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ..dtypes import size_in_bytes
 from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
@@ -34,17 +36,20 @@ _SIBLING_KINDS = 8
 _LAUNCH_BYTES = 1 << 16
 
 
-def segment(fusion: Fusion, sizes: SizeInfo | None = None) -> SegmentedFusion:
+def segment(
+    fusion: Fusion, sizes: SizeInfo | None = None, stored: Collection[int] = ()
+) -> SegmentedFusion:
     """Cuts a fusion into segments, each with the scheduler that takes it and why it ends there.
 
     `sizes` is what of the run-time sizes the decision may use; without it only structure decides.
+    A tensor whose name is in `stored` is read from memory by all that need it.
     """
     sizes = sizes or SizeInfo()
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
-    if chosen is not None and not has_repeated_work(facts, sizes):
+    if chosen is not None and not stored and not has_repeated_work(facts, sizes):
         return _whole(fusion, chosen.name)
-    graph = unit_graph(fusion)
+    graph = unit_graph(fusion, stored)
     best = _cut(graph, sizes)
     if len({unit.signature for unit in graph.units} - {None}) > 1:
         best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)

@@ -9,7 +9,7 @@ privatizing ops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
@@ -62,8 +62,8 @@ class Unit:
 class UnitGraph:
     """The units of a fusion in topological order, and who reads which tensor.
 
-    `free` are the expressions that aren't units; `places` orders all expressions; `cuts` are the
-    barriers that a segment_set makes.
+    `free` are the expressions that aren't units; `places` orders all expressions; `stored` are the
+    tensors that no kernel may compute again; `cuts` are the barriers that a segment_set makes.
     """
 
     fusion: Fusion
@@ -73,6 +73,7 @@ class UnitGraph:
     outputs: set[TensorView]
     free: set[Expr]
     places: dict[Expr, int]
+    stored: set[TensorView]
     cuts: set[int] = field(default_factory=set)
 
 
@@ -121,12 +122,13 @@ def free_exprs(exprs: Iterable[Expr], free: set[Expr]) -> set[Expr]:
     return needed
 
 
-def unit_graph(fusion: Fusion) -> UnitGraph:
-    """The units of a fusion."""
+def unit_graph(fusion: Fusion, stored: Collection[int] = ()) -> UnitGraph:
+    """The units of a fusion; the tensors with these names are read from memory."""
     live = tensor_exprs(fusion.live_exprs())
     outputs = {v for v in fusion.outputs if isinstance(v, TensorView)}
     sources = {expr.source for expr in live if expr.source is not None}
-    free = {expr for expr in live if is_free(expr, outputs | sources)}
+    kept = {t for expr in live for t in expr.tensor_outputs if t.name in stored}
+    free = {expr for expr in live if is_free(expr, outputs | sources | kept)}
     space = IterationSpace(live)
     units: list[Unit] = []
     readers: dict[TensorView, list[Unit]] = {}
@@ -143,7 +145,7 @@ def unit_graph(fusion: Fusion) -> UnitGraph:
         for producer in unit.producers:
             producer.consumers.append(unit)
     places = {expr: place for place, expr in enumerate(live)}
-    graph = UnitGraph(fusion, space, units, readers, outputs, free, places)
+    graph = UnitGraph(fusion, space, units, readers, outputs, free, places, kept)
     _set_barriers(graph, free)
     return graph
 
@@ -186,7 +188,8 @@ def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
                 graph.cuts.add(count)
             # What is read at computed places has to be in memory before the kernel runs.
             is_source = unit.expr.source in producer.outputs
-            if forced or clashing or is_source:
+            is_stored = not graph.stored.isdisjoint(producer.outputs)
+            if forced or clashing or is_source or is_stored:
                 producer.barriers.add(count)
                 unit.barriers.add(count)
                 count += 1

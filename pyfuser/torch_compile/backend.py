@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import fallback
 from ..errors import InputError, UnsupportedError, expected
-from .aten import decompositions
+from .aten import check_classes, decompositions
 from .compiled_graph import Call, compile_behind, compile_graph
 from .rematerialisation import partition_joint_graph
 
@@ -126,11 +126,17 @@ def compile_with(
         made: Call = _untraced(_untraced(compile_one)(traced, inputs))
         return made
 
+    opaque = _without_storage(example_inputs)
+    if opaque is not None:
+        what = "tensors with memory that kernels can read"
+        fallback.warn(UnsupportedError(expected("torch.compile", what, opaque)), "a graph")
+        return graph_module.forward
     # What torch._dynamo.backends.common.aot_autograd does, without importing Inductor for its logs.
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         again = partial(compile_with, options=options, compiler=compiler)
         flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
         return flattened
+    check_classes(graph_module)
     aot: Any = aot_module_simplified
     with no_collection():
         compiled = aot(
@@ -145,6 +151,14 @@ def compile_with(
         )
     made: Callable[..., Any] = _untraced(compiled)
     return made
+
+
+def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:
+    """The layout of a tensor that AOTAutograd can't trace since it has no memory of its own."""
+    for example in example_inputs:
+        if isinstance(example, torch.Tensor) and example.is_mkldnn:
+            return example.layout
+    return None
 
 
 def _reset() -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from ..analysis.layouts import Layout, layout_of
+from ..dtypes import fits_64_bits
 from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
 from ..ir.fusion import Fusion
@@ -23,7 +24,7 @@ from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
 from .aten import build_region
 from .partition import Region
-from .sizes import GraphSizes, Size, size_of, sizes_of
+from .sizes import GraphSizes, Size, hint, size_of, sizes_of
 from .views import tensor_of
 
 
@@ -93,7 +94,10 @@ class FusionNode:
     def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""
         tensors = tuple(m.at(values) for m in self.metadata)
-        return tensors + tuple(numbers(self.scalars, values))
+        scalars = tuple(numbers(self.scalars, values))
+        if not all(fits_64_bits(number) for number in scalars if isinstance(number, int)):
+            raise OverflowError("int too big to convert")  # torch's words for it
+        return tensors + scalars
 
 
 def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) -> list[Any]:
@@ -142,8 +146,8 @@ def _set_memory_order(fusion: Fusion, position: int, node: Node) -> None:
 
 def memory_order(value: torch.Tensor) -> list[int] | None:
     """Dimensions, outermost in memory first; None where that is their own order."""
-    hints = [_hint(stride) for stride in value.stride()]
-    shape = [_hint(size) for size in value.shape]
+    hints = [hint(stride) for stride in value.stride()]
+    shape = [hint(size) for size in value.shape]
     moving = [d for d in range(len(shape)) if shape[d] != 1]
     ordered = sorted(moving, key=lambda d: -hints[d])
     if ordered == moving:
@@ -159,7 +163,7 @@ def dense_strides(value: torch.Tensor) -> tuple[int, ...]:
     running = 1
     for dim in reversed(order):
         strides[dim] = running
-        running *= max(_hint(value.shape[dim]), 1)
+        running *= max(hint(value.shape[dim]), 1)
     return tuple(strides)
 
 
@@ -167,14 +171,6 @@ def is_dense(value: torch.Tensor) -> bool:
     """True where a kernel can write an output exactly as the metadata lays it out."""
     wanted = dense_strides(value)
     return all(
-        _hint(size) == 1 or _hint(stride) == dense
+        hint(size) == 1 or hint(stride) == dense
         for size, stride, dense in zip(value.shape, value.stride(), wanted, strict=True)
     )
-
-
-def _hint(size: Any) -> int:
-    known = size_of(size)
-    if isinstance(known, int):
-        return known
-    hint = size.node.hint
-    return int(hint) if hint is not None else 2

@@ -2,13 +2,16 @@
 
 Functional graphs end with `copy_(input, value)`.  Where a kernel computes the value element by
 element from the old one, it can write it there and the copy goes away.  That is safe when nobody
-reads the old value later, and the kernel itself reads each element only where it writes it.
+reads the old value later, and the kernel itself reads each element only where it writes it.  A call
+that raises for the values of its tensors leaves its inputs alone: neither the kernel nor what comes
+behind it may refuse any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch.fx import Node
 
 from ..analysis.mapping import upstream
@@ -16,9 +19,12 @@ from ..compiler import Part
 from ..executor import Resolved
 from ..ir.exprs import PointwiseOp
 from ..ir.vals import TensorView
+from ..ops.checking import may_refuse
 from .fusion_nodes import FusionNode, is_dense
 from .steps import Step
 from .views import Views, tensor_of
+
+aten = torch.ops.aten
 
 
 def updates_in_place(
@@ -29,6 +35,7 @@ def updates_in_place(
     fusions = [number for number, step in enumerate(steps) if step.fusion is not None]
     resolved_at = dict(zip(fusions, resolved, strict=True))
     maker = {node: number for number in fusions for node in steps[number].makes}
+    refusing = _last_refusing(steps, resolved_at)
     found: dict[Node, Node] = {}
     for update in (step for step in steps if step.is_update):
         target, value = update.node.args[0], update.node.args[1]
@@ -44,9 +51,43 @@ def updates_in_place(
             continue
         fusion = steps[number].fusion
         assert fusion is not None
+        if (number, _writing_part(fusion, resolved_at[number], value)) <= refusing:
+            continue
         if _is_elementwise(fusion, resolved_at[number], value, target, views):
             found[value] = target
     return found
+
+
+# Library calls that raise for the values of their operands.
+_REFUSING = frozenset(
+    getattr(aten, name)
+    for name in (
+        *("index", "index_put", "index_select", "index_add", "index_copy", "index_fill", "gather"),
+        *("scatter", "scatter_add", "scatter_reduce", "embedding", "take", "put", "_assert_async"),
+    )
+)
+
+
+def _last_refusing(steps: Sequence[Step], resolved_at: Mapping[int, Resolved]) -> tuple[int, int]:
+    """The last step, and the part of its program, that may raise for values; (-1, -1) for none."""
+    for number in reversed(range(len(steps))):
+        step = steps[number]
+        if step.fusion is None:
+            if getattr(step.node.target, "overloadpacket", None) in _REFUSING:
+                return number, 0
+            continue
+        parts = resolved_at[number].program.parts
+        for position in reversed(range(len(parts))):
+            if any(may_refuse(expr) for expr in parts[position].fusion.exprs):
+                return number, position
+    return -1, -1
+
+
+def _writing_part(fusion: FusionNode, resolved: Resolved, value: Node) -> int:
+    """The part of a program that writes a value."""
+    output = resolved.program.fusion.outputs[fusion.outputs.index(value)]
+    parts = resolved.program.parts
+    return next((i for i, p in enumerate(parts) if output in p.segment.outputs), -1)
 
 
 def _same_memory(target: Node, value: Node) -> bool:
@@ -71,8 +112,8 @@ def _is_elementwise(
         if views.base(node) is target
     ]
     parts = resolved.program.parts
-    writing = next((i for i, p in enumerate(parts) if output in p.segment.outputs), None)
-    if writing is None or definition.outputs.count(output) > 1 or output in readers:
+    writing = _writing_part(fusion, resolved, value)
+    if writing < 0 or definition.outputs.count(output) > 1 or output in readers:
         return False
     if any(reader in part.segment.inputs for part in parts[writing + 1 :] for reader in readers):
         return False

@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
 from .aten import cost, refusal
-from .sizes import size_of
+from .sizes import hint
 from .views import is_getitem, is_view, is_view_list, viewed
 
 aten = torch.ops.aten
@@ -227,13 +226,5 @@ def _bytes(node: Node) -> int:
     total = 0
     for entry in entries:
         if isinstance(entry, torch.Tensor):
-            total += prod(_hint(size) for size in entry.shape) * entry.element_size()
+            total += prod(hint(size, 1) for size in entry.shape) * entry.element_size()
     return total
-
-
-def _hint(size: Any) -> int:
-    known = size_of(size)
-    if isinstance(known, int):
-        return known
-    hint = size.node.hint
-    return int(hint) if hint is not None else 1

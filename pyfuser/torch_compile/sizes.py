@@ -37,6 +37,15 @@ def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
     return tuple(size_of(value) for value in values)
 
 
+def hint(value: Any, unknown: int = 2) -> int:
+    """A size as a number: that of the inputs a graph was traced with, where it may change."""
+    known = size_of(value)
+    if isinstance(known, int):
+        return known
+    found = value.node.hint
+    return unknown if found is None else int(found)
+
+
 def symbols_of(size: Size) -> frozenset[sympy.Symbol]:
     """The symbols that a size depends on."""
     if isinstance(size, (int, float)):

@@ -13,12 +13,14 @@ import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ..devices.switches import switched_off
+from ..devices.tensor_memory import span_bytes
 from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.vals import Val
@@ -28,7 +30,7 @@ from .graph import TracedGraph
 from .in_place import updates_in_place
 from .sizes import Size, size_of
 from .steps import Step, last_reads
-from .views import is_getitem, tensor_of
+from .views import View, is_getitem, tensor_of
 
 aten = torch.ops.aten
 
@@ -68,8 +70,8 @@ _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.baddbmm.default: ("baddbmm", torch.baddbmm),
 }
 _RESERVED = frozenset(
-    (*keyword.kwlist, "args", "by_torch", "call", "empty", "make", "scratch", "slot")
-) | {"switched_off"}
+    """args by_torch call empty make require_memory scratch slot switched_off""".split()  # noqa: SIM905
+) | frozenset(keyword.kwlist)
 # (the names of `Writer` constants that have no prefix)
 
 
@@ -139,6 +141,22 @@ class GraphWriter:
         self.writer.line("args.clear()")
         for node in arguments:
             self._own(node)
+        self._write_memory_check()
+
+    def _write_memory_check(self) -> None:
+        """Of the arguments that kernels read or write: library calls are torch's to check."""
+        views = self.traced.views
+        fusions = [step.fusion for step in self.traced.steps if step.fusion is not None]
+        used = {views.base(node) for fusion in fusions for node in fusion.inputs}
+        used |= {views.base(target) for target in self.in_place.values()}
+        needs = []
+        for node in self.traced.placeholders:
+            value = tensor_of(node)
+            if node in used and value is not None and not _gets_memory(node):
+                bytes_each, name = value.element_size(), self.names[node]
+                span = partial(_span_bytes, views[node], bytes_each)
+                needs.append((name, self._value(f"span_{name}", span), bytes_each))
+        self.writer.memory_check(self.traced.device, needs)
 
     def _write_results(self) -> None:
         texts = [self._argument(result) for result in self.traced.outputs]
@@ -163,15 +181,20 @@ class GraphWriter:
         if node in self.tensors:
             return self.names[node]
         view = self.traced.views[node]
-        base = self.traced.views[view.base]
-        if view.is_whole(base):
+        if view.is_whole(self.traced.views[view.base]):
             return self._tensor(view.base)
-        sizes = ", ".join((self._sizes(view.shape), self._sizes(view.stride)))
-        made = f"view_of({self._tensor(view.base)}, {sizes}, {self._size(view.offset)})"
-        self.writer.line(f"{self.names[node]} = {made}")
+        self.writer.line(f"{self.names[node]} = {self._described(node)}")
         self.tensors.add(node)
         self.owned.setdefault(view.base, []).append(self.names[node])
         return self.names[node]
+
+    def _described(self, node: Node) -> str:
+        """An expression of a node as a tensor; its base is there."""
+        view = self.traced.views[node]
+        if node in self.tensors or view.is_whole(self.traced.views[view.base]):
+            return self._tensor(node)
+        sizes = ", ".join((self._sizes(view.shape), self._sizes(view.stride)))
+        return f"view_of({self._tensor(view.base)}, {sizes}, {self._size(view.offset)})"
 
     def _pointer(self, node: Node) -> str:
         """The address of a node's first element, without a tensor for it."""
@@ -247,7 +270,9 @@ class GraphWriter:
         self._take_outputs(step, definition, local)
 
     def _operand(self, node: Node) -> Operand:
-        return Operand(lambda: self._tensor(node), lambda: self._pointer(node))
+        return Operand(
+            lambda: self._tensor(node), lambda: self._pointer(node), lambda: self._described(node)
+        )
 
     def _take_outputs(self, step: Step, definition: Fusion, local: Mapping[Val, Operand]) -> None:
         """Makes the outputs what the graph's metadata promises, under the graph's names."""
@@ -357,6 +382,17 @@ class GraphWriter:
         if is_plain or (isinstance(argument, float) and math.isfinite(argument)):
             return repr(argument)
         return self.writer.constant(self._fresh("constant"), argument)
+
+
+def _gets_memory(node: Node) -> bool:
+    """True for an argument whose storage the graph itself makes big enough, as FSDP does."""
+    return any("resize_storage_bytes_" in str(user.target) for user in node.users)
+
+
+def _span_bytes(view: View, bytes_each: int, number: Callable[[Size], Any]) -> int:
+    """The bytes that an argument spans, from its first element to its last."""
+    shape, stride = [number(size) for size in view.shape], [number(step) for step in view.stride]
+    return span_bytes(shape, stride, bytes_each)
 
 
 def _name(node: Node) -> str:

@@ -125,6 +125,10 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
+// What an assertion that fails calls: the launch ends with its text.
+extern "C" void __assertfail(
+    const char* what, const char* file, unsigned line, const char* function, unsigned long width);
+
 // ---------------------------------------------------------------- barriers, warps, fences
 
 #define __syncthreads() ((void)simt::block_barrier(__LINE__, false))

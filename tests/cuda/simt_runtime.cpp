@@ -477,6 +477,11 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
+void __assertfail(const char* what, const char*, unsigned, const char*, unsigned long) {
+  simt::report("assertion failed: %s", what);
+  simt::abandon();
+}
+
 // Every handler of the undefined-behaviour checks gets data that opens with the source location.
 struct SourceLocation {
   const char* file;

@@ -5,6 +5,10 @@ every few milliseconds: measured on a training step of Llama with 28 kernels, a 
 nothing, and this process all of LLVM's time.  It runs emission.py, which knows no pyfuser; it
 starts with the first request (0.1 s, beside the work here), ends with this process or when idle,
 and whatever goes wrong with it only means that the object is made here after all.
+
+Whoever started it waits for its end as soon as its answers end, so that no zombie is left; a forked
+child lets go of it.  Nobody else takes part: requests and answers go through pipes that only the
+two have, and `-I -S` keeps the environment and whatever lies about from changing what it imports.
 """
 
 from __future__ import annotations
@@ -50,7 +54,11 @@ class CompilerProcess:
         self._number = 0
         self.is_alive = True
         name = "pyfuser compiler answers"
-        threading.Thread(target=self._read_answers, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._read_answers, name=name, daemon=True).start()
+        except RuntimeError:
+            self.close()
+            raise
 
     def submit(self, request: Request) -> Answer:
         """The object file to come; None in its place if the other process can't make it."""
@@ -76,6 +84,23 @@ class CompilerProcess:
             self.is_alive = False
             assert self._process.stdin is not None
             self._process.stdin.close()
+        self._reap()
+
+    def abandon(self) -> None:
+        """In a forked child: the other end is the parent's alone.
+
+        Else the process wouldn't see the end of its requests as long as the child lives, and what a
+        thread of the parent was about to write would be written twice.
+        """
+        with contextlib.suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None and not pipe.closed:
+                    os.dup2(nowhere, pipe.fileno(), inheritable=False)
+            os.close(nowhere)
+
+    def _reap(self) -> None:
+        """Ends the process if it hasn't ended, and takes its status: else it stays as a zombie."""
         self._process.kill()
         self._process.wait()
 
@@ -85,10 +110,12 @@ class CompilerProcess:
             while True:
                 number, object_code = pickle.load(self._process.stdout)
                 with self._lock:
-                    answer = self._waiting.pop(number)
-                answer.set_result(object_code)
+                    answer = self._waiting.pop(number, None)
+                if answer is not None:  # else it was given up, when a request couldn't be sent
+                    answer.set_result(object_code)
         with self._lock:
             self._give_up()
+        self._reap()
 
     def _give_up(self) -> None:
         """Nothing will be answered any more."""
@@ -139,6 +166,7 @@ def _after_fork_in_child() -> None:
     global _lock, _process
     _lock = threading.Lock()
     if _process is not None:
+        _process.abandon()
         _abandoned.append(_process)
         _process = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from .joint_sizes import join_sizes
 from .kernel_code import CpuKernelCode
 from .machine import Machine, machine
 from .memory_pool import empty_strided, scratch
+from .storage_check import require_memory
 from .threads import launcher
 from .vector_math import VECTOR_MATH
 
@@ -149,6 +150,11 @@ class CpuDevice:
     def scratch(self, size_bytes: int) -> torch.Tensor:
         """From the pool."""
         return scratch(size_bytes)
+
+    @property
+    def require_memory(self) -> Callable[..., None]:
+        """Native code."""
+        return require_memory()
 
     def texts(self, kernel: Kernel) -> dict[str, str]:
         """llvm and asm."""

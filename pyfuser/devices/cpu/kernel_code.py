@@ -1,7 +1,8 @@
 """What the CPU code generator hands to the device: text, and how to call what it becomes.
 
     slots ::= pointers of tensor parameters, then of scratch buffers, the workspace, then numbers:
-              workspace bytes a thread, streaming flag, sizes and strides (kernel.symbols), scalars
+              workspace bytes a thread, streaming flag, sizes and strides (kernel.symbols), scalars;
+              and behind them the status, which a kernel that refuses the call sets
 
 The range function of a phase takes the address of these 8-byte slots; see `threads.launcher`.
 """
@@ -30,7 +31,7 @@ class CpuKernelCode:
 
 
 def slot_names(kernel: Kernel) -> list[str]:
-    """The slots in order, by name."""
+    """The slots in order, by name, without the status."""
     names = [t.buffer.name for t in kernel.tensors] + [b.name for b in kernel.scratch]
     names += ["workspace", "workspace_bytes", "streaming"]
     names += [symbol.name for symbol in kernel.symbols]

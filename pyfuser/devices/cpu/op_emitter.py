@@ -24,12 +24,13 @@ from pyfuser.dtypes import DataType
 from pyfuser.errors import InternalError, UnsupportedError, expected
 from pyfuser.ops.dtype_rules import Resolution
 from pyfuser.ops.op import Number, Op
-from pyfuser.ops.table import OPS, expand
+from pyfuser.ops.table import OPS, expand, refused
 
 __all__ = [
     "compute_type",
     "emit_cast",
     "emit_op",
+    "emit_refused",
     "load_convert",
     "storage_type",
     "store_convert",
@@ -80,6 +81,21 @@ def emit_op(
     return value
 
 
+def emit_refused(w: FunctionWriter, op: str, args: Sequence[Value], compute: DataType) -> Value:
+    """i1: where the check of an op refuses its operands, which are as for `emit_op`."""
+    row, lanes = OPS[op], args[0].type.lanes
+
+    def emit(inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType) -> Value:
+        return _primitive(w, inner, operands, dtype)
+
+    def constant(number: Number, dtype: DataType) -> Value:
+        return w.constant(number, compute_type(dtype, lanes))
+
+    computed = dtypes.compute_dtype(compute)
+    resolution = Resolution((computed,) * len(args), DataType.Bool)
+    return refused(row, args, resolution, emit, constant)
+
+
 def _primitive(w: FunctionWriter, row: Op, args: Sequence[Value], compute: DataType) -> Value:
     if row.llvm is None:
         raise UnsupportedError(expected(row.name, "an op that kernels compute", "one they don't"))
@@ -124,12 +140,14 @@ def _routine(w: FunctionWriter, name: str, args: Sequence[Value], compute: DataT
 
 
 def _minimum(w: FunctionWriter, a: Value, b: Value) -> Value:
-    # The machine's min gives b where either is NaN: only a NaN in a is left to put right.
-    return w.select(w.is_nan(a), a, w.fmin_number(a, b))
+    # The machine's min gives its second operand where they are equal or either is NaN: with a there
+    # only a NaN in b is left to put right.  A bound that is a constant needs the one instruction,
+    # and in a reduction, whose a is what was found so far, the comparison isn't waited for.
+    return w.select(w.is_nan(b), b, w.fmin_number(b, a))
 
 
 def _maximum(w: FunctionWriter, a: Value, b: Value) -> Value:
-    return w.select(w.is_nan(a), a, w.fmax_number(a, b))
+    return w.select(w.is_nan(b), b, w.fmax_number(b, a))
 
 
 def _signbit(w: FunctionWriter, a: Value) -> Value:

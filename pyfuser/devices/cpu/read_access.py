@@ -2,8 +2,8 @@
 
 A padded read is a masked load, in which the lanes outside of the window touch no memory.  A gather
 whose index is the same in all lanes (a row of an embedding) is one scalar index and then vector
-loads; where lanes have indices of their own each lane has its own address.  An index is clamped, so
-that whatever it is the read is inside of its source.
+loads; where lanes have indices of their own each lane has its own address.  An index that is out of
+range is noted, and clamped, so that whatever it is the read is inside of its source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...ir.kernel import (
 from ...ir.scalars import ONE, ZERO, Integer
 from .conversions import emit_cast, load_convert, storage_type
 from .lanes import first_lane, stride_along
-from .llvm_writer import I64, Value
+from .llvm_writer import Value
 from .memory_access import MemoryAccess
 
 
@@ -112,9 +112,20 @@ class ReadAccess(MemoryAccess):
         if self.lanes is None or self.is_uniform(operand.position):
             shift = self._uniform_shift(operand, active)
         else:
-            position = self._position(operand, active)
-            shift = self._scaled(operand, position, self.lanes.count)
-        return self._load_shifted(operand.access, shift, active)
+            shift, wrong = self._shift(operand, self._position(operand, active))
+            self.phase.refusals.note(wrong, active)
+        return self._load_shifted(operand.access, shift, self._readable(operand, active))
+
+    def _readable(self, operand: Gathered, active: Value | None) -> Value | None:
+        """Where there are elements to read; the call is refused where there are none."""
+        inside = self.condition(operand.inside)
+        if inside is None:
+            return active
+        w = self.writer
+        if self.lanes is not None:
+            inside = w.splat(inside, self.lanes.count)
+        self.phase.refusals.note_mask(w.not_(inside), active)
+        return inside if active is None else w.and_(active, inside)
 
     def is_uniform(self, operand: Operand) -> bool:
         """True when all lanes are known to have the same value."""
@@ -144,38 +155,56 @@ class ReadAccess(MemoryAccess):
         return value
 
     def _uniform_shift(self, operand: Gathered, active: Value | None) -> Value:
-        """How far the index moves the read, in elements; computed as far out as it is known."""
+        """How far the index moves the read, in elements; computed as far out as it is known.
+
+        Refused is it only here: the loops between may have nothing to do.
+        """
         position = operand.position
         if active is None and isinstance(position, Access) and self._is_read_only(position):
             resolved = self.scopes.resolve(position.index)
             level = self.scopes.level_of_expr(resolved)
             key = ("shift", position.buffer, resolved, operand.stride, operand.extent)
-            for scope in self.scopes.open:
-                if key in scope.others:
-                    return scope.others[key]
-            with self.scopes.at(level) as scope:
-                dtype = position.buffer.dtype
-                pointer = self._address(position, resolved)
-                raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
-                value = load_convert(self.writer, raw, dtype)
-                index = emit_cast(self.writer, value, dtype, DataType.Int)
-                scope.others[key] = self._scaled(operand, index, 1)
-                return scope.others[key]
+            found = next((s for s in self.scopes.open if key in s.others), None)
+            if found is None:
+                with self.scopes.at(level) as found:
+                    dtype = position.buffer.dtype
+                    pointer = self._address(position, resolved)
+                    raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
+                    value = load_convert(self.writer, raw, dtype)
+                    index = emit_cast(self.writer, value, dtype, DataType.Int)
+                    found.others[key], found.others["wrong", key] = self._shift(operand, index)
+            self._note_once(found.others["wrong", key])
+            return found.others[key]
         index = self._position(operand, active)
         if index.type.lanes > 1:
             index = self.writer.extractelement(index, 0)
-        return self._scaled(operand, index, 1)
+        shift, wrong = self._shift(operand, index)
+        self.phase.refusals.note(wrong, active)
+        return shift
 
-    def _scaled(self, operand: Gathered, index: Value, lanes: int) -> Value:
-        """stride * index, the index put into [0, extent)."""
-        w = self.writer
+    def _note_once(self, wrong: Value) -> None:
+        """Notes a value that may be known from further out, unless that is done on the way here."""
+        key = ("noted", wrong.name)
+        if not any(key in scope.others for scope in self.scopes.open):
+            self.phase.refusals.note(wrong, None)
+            self.scopes.open[-1].others[key] = wrong
+
+    def _shift(self, operand: Gathered, index: Value) -> tuple[Value, Value]:
+        """(stride * index, what isn't 0 where the index isn't in [0, extent)).
+
+        Such an index becomes the last.
+        """
+        w, lanes = self.writer, index.type.lanes
+        if operand.wraps:
+            extent = w.splat(self.scopes.integer(operand.extent), lanes)
+            is_negative = w.icmp("slt", index, w.constant(0, index.type))
+            index = w.select(is_negative, w.add(index, extent), index)
         last = w.splat(self.scopes.integer(operand.extent - 1), lanes)
-        index = w.intrinsic("smin", index.type, index, last)
-        zero = w.splat(w.constant(0, I64), lanes)
-        index = w.intrinsic("smax", index.type, index, zero)
+        clamped = w.intrinsic("umin", index.type, index, last)  # negative: beyond all others
+        wrong = w.xor(index, clamped)
         if operand.stride is ONE:
-            return index
-        return w.mul(index, w.splat(self.scopes.integer(operand.stride), lanes))
+            return clamped, wrong
+        return w.mul(clamped, w.splat(self.scopes.integer(operand.stride), lanes)), wrong
 
     def _load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
         """Elements `shift` behind an access."""

@@ -24,7 +24,7 @@ from ...ops.table import REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
 from .lanes import vector_integer
 from .llvm_writer import I64, Value
-from .op_emitter import emit_op
+from .op_emitter import emit_op, emit_refused
 from .read_access import ReadAccess
 from .welford import (
     combine_welford,
@@ -121,6 +121,9 @@ class StatementEmitter(ReadAccess):
             operands = [
                 self.operand(o, d, active) for o, d in zip(statement.inputs, types, strict=True)
             ]
+            if statement.is_checked:
+                bad = emit_refused(self.writer, statement.op, operands, types[-1])
+                self.phase.refusals.note_mask(bad, active)
             value = emit_op(self.writer, statement.op, operands, types[-1], statement.result)
         self.store(statement.output, value, active)
         if statement.output.buffer in self.phase.registers:
@@ -219,7 +222,8 @@ class StatementEmitter(ReadAccess):
                 vector = self._combined(op, low, high, dtype)
             return vector
         while vector.type.lanes > 1:
-            vector = picks(*halves(w, vector))
+            low, high = halves(w, vector)
+            vector = picks(high, low)
         missing = w.constant(float("nan"), vector.type)
         return w.select(w.any(w.is_nan(whole)), missing, vector)
 

@@ -10,6 +10,8 @@ and scalars (a Python float arrives as the bits of a double, an int as an i64). 
 names)` gives a callable `launch(most_threads, *slots)` that fills the slots and runs the phases
 one after the other (the end of a phase is a barrier), without the GIL, on min(most_threads,
 torch.get_num_threads()) threads; OpenMP may give fewer, for instance inside a parallel region.
+Behind the given slots there is one more, the status of this call: `launch` gives True if a range
+function has set it, because the kernel refuses the call, and else None.
 
 `launch` is a C function that the JIT compiles once per process, from the text below; it follows
 CPython's vector call convention and uses only its stable interface.  Measured on a Zen 4, a launch
@@ -43,7 +45,7 @@ from ...errors import InternalError, expected
 from .jit import CompiledModule, add_symbol, compile_module
 from .native_function import native_function
 
-Launch = Callable[..., None]
+Launch = Callable[..., bool | None]
 
 _RANGE_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -106,7 +108,7 @@ def _address_of(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _symbol(name: str) -> int | None:
+def loaded_symbol(name: str) -> int | None:
     """Address of a function that is loaded already, or None."""
     for library in _libraries():
         try:
@@ -130,7 +132,7 @@ def _find_runtime() -> tuple[str, dict[str, int]]:
             *("omp_get_thread_num", "omp_get_num_threads"),
         ),
     }.items():
-        addresses = {symbol: address for symbol in symbols if (address := _symbol(symbol))}
+        addresses = {symbol: address for symbol in symbols if (address := loaded_symbol(symbol))}
         if len(addresses) == len(symbols):
             return name, addresses
     return "python", {"pyfuser_python_parallel": _address_of(_PYTHON_PARALLEL)}
@@ -228,6 +230,7 @@ define internal void @fork_join(ptr %range, ptr %args, i32 %threads) nounwind {
 _ENTRY = """
 @serial_only = global i32 0  ; not 0 in a forked child
 @_Py_NoneStruct = external global i8
+@_Py_TrueStruct = external global i8
 declare i32 @pyfuser_thread_limit()
 declare ptr @PyLong_AsVoidPtr(ptr)
 declare i64 @PyLong_AsUnsignedLongLongMask(ptr)
@@ -263,7 +266,10 @@ wrong_count:
   ret ptr null
 begin:
   %table = call ptr @PyLong_AsVoidPtr(ptr %self)
-  %slots = alloca i64, i64 %count, align 64
+  %with_status = add i64 %count, 1
+  %slots = alloca i64, i64 %with_status, align 64
+  %status = getelementptr i64, ptr %slots, i64 %count
+  store i64 0, ptr %status
   br label %convert
 
 convert:  ; slots[i] = the bits of argument i
@@ -322,8 +328,11 @@ run_phase:
   br label %phase
 done:
   call void @PyEval_RestoreThread(ptr %saved)
-  call void @Py_IncRef(ptr @_Py_NoneStruct)
-  ret ptr @_Py_NoneStruct
+  %set = load i64, ptr %status
+  %refused = icmp ne i64 %set, 0
+  %result = select i1 %refused, ptr @_Py_TrueStruct, ptr @_Py_NoneStruct
+  call void @Py_IncRef(ptr %result)
+  ret ptr %result
 }
 """
 
@@ -338,7 +347,7 @@ def _runtime_module() -> CompiledModule:
     """The compiled text; its functions stay for the life of the process."""
     runtime, symbols = _find_runtime()
     # at::get_num_threads(): it alone knows a set_num_threads() that another thread has called.
-    limit = _symbol("_ZN2at15get_num_threadsEv") or _address_of(_THREAD_LIMIT)
+    limit = loaded_symbol("_ZN2at15get_num_threadsEv") or _address_of(_THREAD_LIMIT)
     for name, address in {**symbols, "pyfuser_thread_limit": limit}.items():
         add_symbol(name, address)
     # Without optimisation: it takes 1 ms and not 5, and a launch is slower by 1 ns.

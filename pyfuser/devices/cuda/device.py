@@ -6,6 +6,7 @@ Kernel -> CUDA C++ -> (NVRTC) -> cubin or PTX, none of which needs a GPU.  Nothi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ...errors import UnsupportedError, expected
 from ...ir.kernel import Kernel
 from ...lower.traits import DeviceTraits
 from ..registry import BuiltKernel
+from ..tensor_memory import require_memory
 from .codegen import generate
 from .device_helpers import with_device_helpers
 from .machine import COMMON, CudaMachine
@@ -60,6 +62,11 @@ class CudaDevice:
     def scratch(self, size_bytes: int) -> torch.Tensor:
         """From torch's caching allocator, on the current CUDA device."""
         return torch.empty(size_bytes, dtype=torch.uint8, device="cuda")
+
+    @property
+    def require_memory(self) -> Callable[..., None]:
+        """In Python: nothing is launched yet."""
+        return require_memory
 
     def texts(self, kernel: Kernel, architecture: str = _OLDEST) -> dict[str, str]:
         """cuda, and ptx for `architecture`; instead of PTX the reason why there is none."""

@@ -220,10 +220,10 @@ static __device__ __forceinline__ int64_t ceil_divide(int64_t a, int64_t b) {
 // ---- arithmetic where torch and C++ differ; integers wrap, and dividing by zero gives zero
 
 template <class T> static __device__ __forceinline__ T minimum(T a, T b) {
-  return a != a || a < b ? a : b;  // NaN if either is
+  return b != b || b < a ? b : a;  // NaN if either is; a where they are equal, as zeros are
 }
 template <class T> static __device__ __forceinline__ T maximum(T a, T b) {
-  return a != a || a > b ? a : b;
+  return b != b || b > a ? b : a;
 }
 
 template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
@@ -231,6 +231,18 @@ template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
 }
 template <class T> static __device__ __forceinline__ T wrapping_multiply(T a, T b) {
   return T(uint64_t(a) * uint64_t(b));
+}
+
+// What torch refuses fails the launch, as an assertion in a kernel of torch's does.
+static __device__ __forceinline__ void require(bool holds, const char* what) {
+  if (!holds) __assertfail(what, "pyfuser", 0, "kernel", 1);
+}
+static __device__ __forceinline__ int64_t checked_index(int64_t i, int64_t size) {
+  require(uint64_t(i) < uint64_t(size), "index out of range");
+  return i;
+}
+static __device__ __forceinline__ int64_t wrapped_index(int64_t i, int64_t size) {
+  return checked_index(i < 0 ? i + size : i, size);
 }
 
 // Rounds toward zero.  The lowest value divided by -1 is itself, where C++ leaves it undefined.

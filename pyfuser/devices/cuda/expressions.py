@@ -30,8 +30,8 @@ from ...ir.kernel import (
 from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
 from ...ops.dtype_rules import OperandType, Resolution, resolve
-from ...ops.op import Number, Op
-from ...ops.table import OPS, REDUCTIONS, expand
+from ...ops.op import Op
+from ...ops.table import OPS, REDUCTIONS, expand, refused
 from .spelling import index_text, literal, type_name
 
 _NAME = re.compile(r"[\w.]+|\([-\w.]+\)")
@@ -122,10 +122,10 @@ def operand_text(operand: Operand, dtype: DataType) -> str:
 
 
 def gathered_text(operand: Gathered) -> str:
-    """The element that an index points at; the nearest one for an index that is out of range."""
+    """The element that an index points at; one that is out of range fails an assertion."""
     position = operand_text(operand.position, DataType.Int)
-    last = index_text(operand.extent - 1)
-    position = f"maximum<int64_t>(minimum<int64_t>({position}, {last}), 0)"
+    kind = "wrapped" if operand.wraps else "checked"
+    position = f"{kind}_index({position}, {index_text(operand.extent)})"
     offset = f"{position}*({index_text(operand.stride)})"
     if operand.access.index is not ZERO:
         offset = f"{index_text(operand.access.index)} + {offset}"
@@ -158,9 +158,12 @@ class ExpressionWriter:
         resolution = _resolution(statement)
         lines: list[str] = []
         operands = [
-            self._operand(operand, dtype, row, lines)
+            self._operand(operand, dtype, row, lines, statement.is_checked)
             for operand, dtype in zip(statement.inputs, resolution.compute, strict=True)
         ]
+        if statement.is_checked:
+            bad = self._refused(row, operands, resolution, lines)
+            lines.append(f'require(!{bad}, "{row.name}");')
         result = compute_dtype(resolution.result)
         value = self._expand(row, operands, resolution, lines)
         last = f"const {type_name(result)} {value} = "
@@ -180,10 +183,13 @@ class ExpressionWriter:
         lines.append(f"const {type_name(dtype)} {name} = {text};")
         return name
 
-    def _operand(self, operand: Operand, dtype: DataType, row: Op, lines: list[str]) -> str:
+    def _operand(
+        self, operand: Operand, dtype: DataType, row: Op, lines: list[str], is_checked: bool
+    ) -> str:
         """The operand as it is where the op uses it once, else the name of a constant."""
         text = operand_text(operand, dtype)
-        once = row.definition is None and (row.cuda_for(dtype, "?", *"....").count("?") <= 1)
+        is_plain = row.definition is None and not is_checked
+        once = is_plain and (row.cuda_for(dtype, "?", *"....").count("?") <= 1)
         if _NAME.fullmatch(text) or isinstance(operand, Literal) or once:
             return text
         return self._named(text, dtype, lines)
@@ -194,10 +200,17 @@ class ExpressionWriter:
         def emit(op: Op, values: tuple[str, ...], dtype: DataType, result: DataType) -> str:
             return self._named(op.cuda_for(dtype, *values), result, lines)
 
-        def constant(number: Number, dtype: DataType) -> str:
-            return literal(number, dtype)
+        return expand(row, operands, resolution, emit, literal)
 
-        return expand(row, operands, resolution, emit, constant)
+    def _refused(
+        self, row: Op, operands: list[str], resolution: Resolution, lines: list[str]
+    ) -> str:
+        """The name of a condition: the row's check refuses the operands."""
+
+        def emit(op: Op, values: tuple[str, ...], dtype: DataType, result: DataType) -> str:
+            return self._named(op.cuda_for(dtype, *values), result, lines)
+
+        return refused(row, operands, resolution, emit, literal)
 
     def initialise(self, statement: Initialise) -> list[str]:
         """Each accumulator set to the identity."""

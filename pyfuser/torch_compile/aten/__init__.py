@@ -4,6 +4,7 @@ Stands between AOTAutograd's functional graphs and pyfuser's IR; knows nothing o
 """
 
 from .build import RegionFusion, build_region
+from .checked import check_classes
 from .decompositions import decompositions
 from .region import NotTranslated
 from .tables import TRANSLATIONS, cost, is_view, refusal
@@ -13,6 +14,7 @@ __all__ = [
     "NotTranslated",
     "RegionFusion",
     "build_region",
+    "check_classes",
     "cost",
     "decompositions",
     "is_view",

@@ -56,7 +56,7 @@ def _silu_backward(call: Call, grad: Any, x: Any) -> Term:
 
 def _sigmoid_backward(call: Call, grad: Any, y: Any) -> Term:
     slope, term = call.held(grad, call.dtype), call.held(y, call.dtype)
-    return slope * ((1 - term) * term)
+    return slope * (1 - term) * term
 
 
 def _tanh_backward(call: Call, grad: Any, y: Any) -> Term:
@@ -135,7 +135,7 @@ def _elu_backward(
     if is_result:
         lower = slope * input_scale * (term + alpha * scale)
     else:
-        lower = slope * (input_scale * alpha * scale) * (term * input_scale).op("exp")
+        lower = slope * input_scale * (alpha * scale) * (term * input_scale).op("exp")
     return (call.exact(y, call.dtype) <= 0).choose(lower, slope * scale)
 
 
@@ -160,7 +160,8 @@ def _softplus(call: Call, x: Any, beta: float, threshold: float) -> Term:
 
 def _softplus_backward(call: Call, grad: Any, x: Any, beta: float, threshold: float) -> Term:
     slope, scaled = call.held(grad, call.dtype), call.held(x, call.dtype) * beta
-    return (scaled > threshold).choose(slope, slope * scaled.op("sigmoid"))
+    exponential = scaled.op("exp")
+    return (scaled > threshold).choose(slope, slope * exponential / (exponential + 1))
 
 
 def _mish(call: Call, x: Any) -> Term:

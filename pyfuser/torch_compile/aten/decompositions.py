@@ -18,20 +18,17 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import group_norm, losses
+from . import checked, group_norm, losses, true_metadata
 
 aten = torch.ops.aten
 
 # Torch's own decompositions of these, all overloads that aren't in place or into an `out`.
 _BY_TORCH = (
-    "binary_cross_entropy",
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
     "glu_backward",
     "nll_loss2d_backward",
-    "nll_loss2d_forward",
     "nll_loss_backward",
-    "nll_loss_forward",
     "norm",
     "select_backward",
     "slice_backward",
@@ -126,11 +123,13 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     shifted = wide - wide.amax(dim, keepdim=True)
     result = shifted - shifted.exp().sum(dim, keepdim=True).log()
-    return result.to(x.dtype)
+    return result.to(x.dtype).contiguous()
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    **checked.DECOMPOSITIONS,
     **losses.DECOMPOSITIONS,
+    **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,
     aten.native_dropout.default: _native_dropout,
     aten._log_softmax.default: _log_softmax,

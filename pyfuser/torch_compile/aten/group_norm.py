@@ -2,7 +2,8 @@
 
 The change of shape is a view outside of the kernel, so everything between is one kernel, the
 weight and the bias as [group, C // group, 1] included.  Statistics of halves are in float32.  What
-isn't contiguous stays whole: it would have to be copied first.
+isn't contiguous stays whole: it would have to be copied first.  A half beside parameters of float32
+is widened for that, since torch traces its statistics as halves.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+
+from .true_metadata import is_mixed
 
 aten = torch.ops.aten
 
@@ -39,7 +42,11 @@ def native_group_norm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | Any:
     """(result, mean, 1 / standard deviation), the two of shape [N, group]."""
     if not x.is_contiguous() or x.numel() == 0:
-        return NotImplemented
+        if not is_mixed(x, weight):
+            return NotImplemented
+        whole = aten.native_group_norm.default
+        wide, mean, rstd = whole(x.float(), weight, bias, n, c, hxw, group, eps)
+        return wide.to(x.dtype), mean, rstd
     width = c // group
     grouped = _wide(x.view(n, group, width, hxw))
     variance, mean = torch.var_mean(grouped, _INNER, correction=0, keepdim=True)
@@ -69,7 +76,12 @@ def native_group_norm_backward(
 ) -> tuple[torch.Tensor | None, ...] | Any:
     """The gradients of the input, the weight and the bias, those that `mask` asks for."""
     if not x.is_contiguous() or not grad.is_contiguous() or x.numel() == 0:
-        return NotImplemented
+        if not is_mixed(x, weight):
+            return NotImplemented
+        rest = (mean, rstd, weight, n, c, hxw, group, mask)
+        whole = aten.native_group_norm_backward.default
+        wide, *of_parameters = whole(grad.float(), x.float(), *rest)
+        return None if wide is None else wide.to(x.dtype), *of_parameters
     shape, width = (n, group, c // group, hxw), c // group
     slope, grouped = _wide(grad.view(shape)), _wide(x.view(shape))
     scale = _wide(rstd).unsqueeze(-1).unsqueeze(-1)

@@ -145,7 +145,9 @@ def _div(call: Call, a: Any, b: Any, mode: str | None = None) -> Term:
         return call.operand(a, call.dtype) / call.operand(b, call.dtype)
     logical = call.compared_dtype(a, b)
     left = call.exact_operand(a, call.dtype, logical)
-    right = call.exact_operand(b, call.dtype, logical)
+    # Eager divides halves by a number as it is, not as a half would have it.
+    is_tensor = isinstance(meta_of(b), torch.Tensor)
+    right = call.exact(b, call.dtype) if is_tensor else call.number(b, call.dtype)
     if mode == "floor":
         return _floor_quotient(call, left, right)
     quotient = left / right
@@ -160,15 +162,16 @@ def _floor_divide(call: Call, a: Any, b: Any) -> Term:
     return _div(call, a, b, "floor")
 
 
-def _extremum(row: str) -> Build:
-    """fmax, fmin: the other operand where one is NaN."""
+def _extremum(row: str, comparison: str) -> Build:
+    """fmax, fmin: the other operand where one is NaN, the first one of equals, as C has it."""
 
     def build(call: Call, a: Any, b: Any) -> Term:
         left, right = call.operand(a, call.dtype), call.operand(b, call.dtype)
-        both = left.op(row, right)
         if not is_floating(call.dtype):
-            return both
-        return left.op("isnan").choose(right, right.op("isnan").choose(left, both))
+            return left.op(row, right)
+        # The comparison with a NaN is false, so only one in the first operand is left to see.
+        number = right.op(comparison, left).choose(right, left)
+        return left.op("isnan").choose(right, number)
 
     return build
 
@@ -344,8 +347,8 @@ TRANSLATIONS: Table = {
     **all_overloads("div", ("Tensor", "Scalar"), Translation(_div, check=_fits)),
     **all_overloads("div", ("Tensor_mode", "Scalar_mode"), Translation(_div, "heavy", _fits)),
     **all_overloads("floor_divide", _BOTH, Translation(_floor_divide, "heavy", _fits)),
-    **all_overloads("fmax", _BOTH, Translation(_extremum("maximum"))),
-    **all_overloads("fmin", _BOTH, Translation(_extremum("minimum"))),
+    **all_overloads("fmax", _BOTH, Translation(_extremum("maximum", "gt"))),
+    **all_overloads("fmin", _BOTH, Translation(_extremum("minimum", "lt"))),
     **all_overloads("lerp", ("Tensor", "Scalar"), Translation(_lerp)),
     aten.bitwise_not.default: Translation(_unary("bitwise_not")),
     aten.sgn.default: Translation(_jumping("sign")),

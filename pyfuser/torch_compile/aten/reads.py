@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
 from ...ir.vals import TensorView
-from ...ops.gather_builders import gather, index_select, select, take
+from ...ops.gather_builders import embedding_fwd, gather, index, index_select, select
 from ...ops.pointwise import require_equal
 from ...ops.read_builders import cat, pad, slice, slice_scatter
 from ...ops.shape_builders import broadcast, size
@@ -195,18 +195,13 @@ def _index_select(call: Call, x: Any, dim: int, index: Any) -> TensorView:
 
 
 def _embedding(call: Call, weight: Any, index: Any, *rest: Any) -> TensorView:
-    return take(call.fusion, call.tensor(weight), call.tensor(index), 0)
+    return embedding_fwd(call.fusion, call.tensor(index), call.tensor(weight))
 
 
 def _index(call: Call, x: Any, indices: Any) -> TensorView:
     """x[:, index]: a negative index counts from the end."""
-    dim = next(d for d, index in enumerate(indices) if index is not None)
-    positions = call.held(indices[dim])
-    extent = size(call.fusion, call.tensor(x), dim)
-    wrapped = (positions < 0).choose(
-        positions.cast(DataType.Int) + extent, positions.cast(DataType.Int)
-    )
-    return take(call.fusion, call.tensor(x), wrapped.tensor, dim)
+    dim, positions = next((d, i) for d, i in enumerate(indices) if i is not None)
+    return index(call.fusion, call.tensor(x), call.tensor(positions), dim)
 
 
 # -- what is refused

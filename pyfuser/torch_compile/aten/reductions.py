@@ -81,17 +81,20 @@ def _var(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> Term:
     return _moments(call, x, dims, correction, keepdim)[0]
 
 
+def _deviation(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> tuple[Term, Term]:
+    """(standard deviation, mean), from moments in Double: a variance that Float can't hold, too
+    large or too small, may have a root that it can.  Eager computes in Double as well."""
+    wide = call.held(x).cast(DataType.Double)
+    variance, mean = wide.moments(dims_of(dims), _correction(correction), keepdim)
+    return variance.op("sqrt").cast(call.dtype), mean.cast(call.dtype)
+
+
 def _std(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> Term:
-    return _var(call, x, dims, correction, keepdim).op("sqrt")
+    return _deviation(call, x, dims, correction, keepdim)[0]
 
 
 def _var_mean(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> tuple[Term, Term]:
     return _moments(call, x, dims, correction, keepdim)
-
-
-def _std_mean(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> tuple[Term, Term]:
-    variance, mean = _moments(call, x, dims, correction, keepdim)
-    return variance.op("sqrt"), mean
 
 
 def _logsumexp(call: Call, x: Any, dims: Any, keepdim: bool = False) -> Term:
@@ -200,7 +203,7 @@ TRANSLATIONS: Table = {
     aten.var.correction: _row(_var, check=_float_input),
     aten.std.correction: _row(_std, check=_float_input),
     aten.var_mean.correction: _row(_var_mean, check=_float_input),
-    aten.std_mean.correction: _row(_std_mean, check=_float_input),
+    aten.std_mean.correction: _row(_deviation, check=_float_input),
     aten.logsumexp.default: _row(_logsumexp, check=_some_elements),
     aten.linalg_vector_norm.default: _row(_vector_norm, check=_known_order),
     aten.count_nonzero.default: _row(_count_nonzero),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ...dtypes import DataType, from_torch, is_floating, is_integer
+from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
 from ...ops.shape_builders import broadcast, expand, iota, permute, squeeze
 from .region import Call, meta_of
@@ -105,15 +105,15 @@ def _same(call: Call, x: Any, *rest: Any) -> TensorView:
 
 
 def _converted(call: Call, x: Any, *rest: Any) -> TensorView:
-    """To a half and to whole numbers it rounds; to a wider float nothing is lost before."""
+    """What a conversion gives is of the dtype that it converts from, rounded as in eager.
+
+    A program that converts a half to measure its rounding, or to compare, means that.
+    """
     source, target = from_torch(meta_of(x).dtype), from_torch(call.meta.dtype)
     if source is target:
         return call.tensor(x)
-    if is_floating(source) and is_floating(target):
-        return call.region.cast(call.tensor(x), target)
     if target is DataType.Bool:
-        term = call.exact(x)
-        return term.differs(0).tensor
+        return call.exact(x).differs(0).tensor
     return call.region.cast(call.exact(x).tensor, target)
 
 
@@ -213,7 +213,10 @@ def _triangle(is_lower: bool) -> Build:
 
 def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term:
     """One index in each row: the value where the position is the index."""
-    place = index_along(call, call.meta.shape, dim).equals(call.held(index, DataType.Int))
+    at = dim % len(call.meta.shape)
+    size = call.region.sizes.entry(call.meta.shape[at])
+    checked = call.held(index, DataType.Int).op("checked_place", size, at)
+    place = index_along(call, call.meta.shape, at).equals(checked)
     return place.choose(call.number(value, call.dtype), call.held(x))
 
 

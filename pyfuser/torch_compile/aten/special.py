@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ...dtypes import is_floating
+from ...dtypes import from_torch, is_floating
+from ...ops.binding import convert_number
 from .pointwise import all_overloads
 from .region import Call
 from .term import Term
@@ -70,19 +71,31 @@ def _heaviside(call: Call, x: Any, values: Any) -> Term:
     return step
 
 
-def _logit(call: Call, x: Any, eps: Any = None) -> Term:
+def _logit_bounds(call: Call, eps: float | None) -> tuple[float, float] | None:
+    """What logit clamps to, rounded as its dtype has it; None for none, which a negative is too."""
+    if eps is None or eps < 0:
+        return None
+    dtype = from_torch(call.meta.dtype)
+    low = convert_number(eps, dtype).real
+    return low, convert_number(1 - low, dtype).real
+
+
+def _logit(call: Call, x: Any, eps: float | None = None) -> Term:
     term = call.held(x, call.dtype)
-    if eps is not None:
-        term = term.op("maximum", eps).op("minimum", 1 - eps)
+    bounds = _logit_bounds(call, eps)
+    if bounds is not None:
+        low, high = (call.constant(bound) for bound in bounds)
+        term = (term < low).choose(low, (term > high).choose(high, term))
     return (term / (1 - term)).op("log")
 
 
-def _logit_backward(call: Call, grad: Any, x: Any, eps: Any = None) -> Term:
+def _logit_backward(call: Call, grad: Any, x: Any, eps: float | None = None) -> Term:
     slope, term = call.held(grad, call.dtype), call.held(x, call.dtype)
-    inner = slope / (term * (1 - term))
-    low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
+    bounds = _logit_bounds(call, eps)
+    low, high = bounds or (0.0, 1.0)
     outside = (term < low) | (term > high)
-    return outside.choose(call.constant(math.nan if eps is None else 0.0), inner)
+    blocked = call.constant(math.nan if bounds is None else 0.0)
+    return outside.choose(blocked, slope / (term * (1 - term)))
 
 
 def _entr(call: Call, x: Any) -> Term:

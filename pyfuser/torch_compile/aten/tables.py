@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from ...devices.switches import can_fuse_on
 from ...dtypes import KERNEL_DTYPES, from_torch
-from . import activations, norms, pointwise, reads, reductions, shapes, special
+from . import activations, checked, norms, pointwise, reads, reductions, shapes, special
 from .translation import Cost, Table, Translation, arguments
 
 TRANSLATIONS: Table = {
@@ -26,6 +26,7 @@ TRANSLATIONS: Table = {
     **norms.TRANSLATIONS,
     **shapes.TRANSLATIONS,
     **reads.TRANSLATIONS,
+    **checked.TRANSLATIONS,
 }
 
 

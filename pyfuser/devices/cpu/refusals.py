@@ -1,0 +1,71 @@
+"""What a phase refuses: collected beside the computation, and reported once.
+
+Wherever an operand may be refused, something that is 0 where all is well is or-ed into a variable
+of the thread; `sroa` makes registers of these, so that it costs an instruction or two and no
+branch.  A thread that has done its share sets the status slot of the call unless they are all 0.
+"""
+
+from __future__ import annotations
+
+from .llvm_writer import I64, PTR, FunctionWriter, Value
+
+
+class Refusals:
+    """The refusals of one phase, for its writer; `entry` are the lines of its entry block."""
+
+    def __init__(self, writer: FunctionWriter, entry: list[str]) -> None:
+        self.writer, self.entry = writer, entry
+        self.found: dict[int, Value] = {}  # by lanes
+
+    def note(self, wrong: Value, active: Value | None) -> None:
+        """Refuses the call where an i64 isn't 0, in the lanes that are active."""
+        w = self.writer
+        if active is not None:
+            if active.type.lanes != wrong.type.lanes:
+                active = w.any(active)
+            wrong = w.select(active, wrong, w.constant(0, wrong.type))
+        place = self._place(wrong.type.lanes)
+        known = w.load(wrong.type, place, _alignment(wrong))
+        w.store(w.or_(known, wrong), place, _alignment(wrong))
+
+    def note_mask(self, bad: Value, active: Value | None) -> None:
+        """Refuses the call where a condition holds, in the lanes that are active."""
+        w = self.writer
+        if active is not None:
+            if active.type.lanes != bad.type.lanes:
+                active = w.any(active)
+            bad = w.and_(bad, active)
+        self.note(w.zext(w.any(bad), I64), None)
+
+    def report(self, slot: int) -> None:
+        """Sets the status, which is one of the slots of the arguments, if something was refused."""
+        if not self.found:
+            return
+        w = self.writer
+        parts = [
+            w.reduce("or", w.load(I64.with_lanes(lanes), place, 8 * lanes))
+            for lanes, place in self.found.items()
+        ]
+        everything = parts[0]
+        for part in parts[1:]:
+            everything = w.or_(everything, part)
+        refused, done = w.fresh("refused"), w.fresh("accepted")
+        w.branch_if(w.icmp("ne", everything, w.constant(0, I64)), refused, done)
+        w.label(refused)
+        status = w.element_pointer(Value("%args", PTR), "i64", w.constant(slot, I64))
+        w.store(w.constant(1, I64), status, 8)  # all threads that do store the same
+        w.branch(done)
+        w.label(done)
+
+    def _place(self, lanes: int) -> Value:
+        if lanes not in self.found:
+            w, type_ = self.writer, I64.with_lanes(lanes)
+            saved, w.lines = w.lines, self.entry
+            self.found[lanes] = place = w.alloca(type_, 1, 64)
+            w.store(w.constant(0, type_), place, 8 * lanes)
+            w.lines = saved
+        return self.found[lanes]
+
+
+def _alignment(value: Value) -> int:
+    return 8 * value.type.lanes

@@ -1,0 +1,256 @@
+"""Bytes by key in a directory that many processes share: machine code from one run to the next.
+
+An entry appears whole or not at all (written aside, then renamed), carries a digest that is checked
+on reading, and a cache that can't be read or written is an empty one, never an error.  It knows no
+device: what a key must contain so that its value is valid (processor, versions) is its user's duty.
+
+What is loaded is executed.  Invariant: no byte of it was written by anyone but this user or root.
+The directory and all its parents must belong to one of the two and be writable by nobody else (a
+parent such as /tmp may be, where its sticky bit keeps others from replacing what is ours), and so
+must an entry, which has to be a regular file: links are not followed, nothing is waited for.  A
+directory that doesn't meet this isn't used, and one warning says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import secrets
+import stat
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import options
+
+DEFAULT_MOST_BYTES = 512 << 20
+_MAGIC = b"pyfuser cache 1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_STORES_BETWEEN_TRIMS = 256
+# A temporary file that is older belongs to a process that was killed.
+_STALE_SECONDS = 3600.0
+# The group's bits hold for access control lists too: they are the most that any entry grants.
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+class DiskCache:
+    """Bytes by key in a directory.
+
+    An entry is a file named after the key's digest: a magic line, the digest of key and payload,
+    the payload.  Anything else under that name is removed and counts as missing.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> None:
+        self.directory = Path(directory).absolute()
+        self.most_bytes = most_bytes
+        self._stores = 0
+        self._is_refused = False
+        self._trusted: tuple[int, ...] | None = None
+        self._warned = False
+
+    def __contains__(self, key: str) -> bool:
+        """True where there is an entry; only `load` reads it, and finds out whether it is whole."""
+        with contextlib.suppress(OSError), self._opened() as directory:
+            found = os.stat(_name(key), dir_fd=directory, follow_symlinks=False)
+            return stat.S_ISREG(found.st_mode)
+        return False
+
+    def load(self, key: str) -> bytes | None:
+        """The payload stored under `key`, or None if there is none that is whole."""
+        with contextlib.suppress(OSError), self._opened() as directory:
+            content = _read_entry(_name(key), directory)
+            start = len(_MAGIC) + _DIGEST_BYTES
+            payload = content[start:]
+            if content[:start] == _MAGIC + _digest(key, payload):
+                return payload
+            os.unlink(_name(key), dir_fd=directory)
+        return None
+
+    def store(self, key: str, payload: bytes) -> None:
+        """Keep `payload` under `key`; if that isn't possible, one warning and no error."""
+        if self._is_refused:
+            return
+        try:
+            self._make_directory()
+            with self._opened() as directory:
+                self._write_entry(key, payload, directory)
+        except OSError as error:
+            self._warn("a writable directory", str(error))
+            return
+        if self._stores % _STORES_BETWEEN_TRIMS == 0:
+            self.trim()
+        self._stores += 1
+
+    def trim(self) -> None:
+        """Remove stale temporary files, and what was used longest ago if there are too many bytes.
+
+        Trims to three quarters of the limit, so that the next trim isn't due at once.
+        """
+        with contextlib.suppress(OSError), self._opened() as directory:
+            entries = _entries_to_trim(directory)
+            total = sum(size for _, size, _ in entries)
+            if total <= self.most_bytes:
+                return
+            for _, size, name in sorted(entries):
+                if total <= self.most_bytes * 3 // 4:
+                    break
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+                total -= size
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """A descriptor of the directory, for a moment.  OSError where there is none to be trusted.
+
+        Everything is done through it: a directory of the same name that comes later is looked at
+        anew, and so is one whose owner or mode has changed.
+        """
+        if self._is_refused:
+            raise PermissionError("the directory was refused")
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            found = os.fstat(directory)
+            identity = (found.st_dev, found.st_ino, found.st_uid, found.st_mode)
+            if identity != self._trusted:
+                self._require_trust()
+                resolved = os.lstat(os.path.realpath(self.directory))
+                if (resolved.st_dev, resolved.st_ino) != identity[:2]:
+                    raise FileNotFoundError("the directory has just been replaced")
+                self._trusted = identity
+            yield directory
+        finally:
+            os.close(directory)
+
+    def _require_trust(self) -> None:
+        """PermissionError, and a warning, where others can write to the directory."""
+        complaint = untrusted(self.directory)
+        if complaint is not None:
+            self._is_refused = True
+            self._warn("a directory that nobody else can write to", complaint)
+            raise PermissionError(complaint)
+
+    def _make_directory(self) -> None:
+        """Makes the directory and its parents, as far as they are missing, for this user alone."""
+        if self.directory.is_dir():
+            return
+        self._require_trust()
+        for each in (*reversed(self.directory.parents), self.directory):
+            if not each.is_dir():
+                each.mkdir(mode=0o700, exist_ok=True)
+
+    def _write_entry(self, key: str, payload: bytes, directory: int) -> None:
+        temporary = f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        opened = os.open(temporary, flags, 0o600, dir_fd=directory)
+        try:
+            with os.fdopen(opened, "wb") as file:
+                file.write(_MAGIC + _digest(key, payload))
+                file.write(payload)
+            os.replace(temporary, _name(key), src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+
+    def _warn(self, what: str, got: str) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"pyfuser disk cache: expected {what}, got {got}; compiled kernels won't be kept "
+                "(PYFUSER_CACHE_DIR names another one, PYFUSER_DISABLE_CACHE=1 switches it off)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+def disk_cache() -> DiskCache | None:
+    """The disk cache that the environment asks for, or None where it asks for none."""
+    directory = options.cache_directory()
+    return None if directory is None else _disk_cache_of(directory)
+
+
+def untrusted(directory: Path) -> str | None:
+    """Why what is in a directory may be somebody else's; None where nobody else can have put it.
+
+    From the root down: once a directory is safe, nobody else can exchange what is in it while we
+    look.  What doesn't exist yet can't be unsafe.
+    """
+    resolved = Path(os.path.realpath(directory))
+    for each in (*reversed(resolved.parents), resolved):
+        try:
+            found = os.lstat(each)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return str(error)
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{each}, which isn't a directory"
+        if not _is_ours(found):
+            return f"{each}, which belongs to another user (uid {found.st_uid})"
+        is_sticky_parent = each != resolved and found.st_mode & stat.S_ISVTX
+        if found.st_mode & _WRITABLE_BY_OTHERS and not is_sticky_parent:
+            mode = stat.S_IMODE(found.st_mode)
+            return f"{each}, to which others can write (mode {mode:o}; chmod go-w forbids it)"
+    return None
+
+
+@functools.cache
+def _disk_cache_of(directory: Path) -> DiskCache:
+    return DiskCache(directory)
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """True for what belongs to the user whose rights this process has, or to root."""
+    return found.st_uid in (0, os.geteuid())
+
+
+def _read_entry(name: str, directory: int) -> bytes:
+    """What an entry's file holds; nothing where it isn't a regular file that only we can write.
+
+    OSError where there is none.
+    """
+    # Opening a FIFO would wait for its other end, and a device might do anything.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    opened = os.open(name, flags, dir_fd=directory)
+    try:
+        found = os.fstat(opened)
+        is_safe = _is_ours(found) and not found.st_mode & _WRITABLE_BY_OTHERS
+        if not stat.S_ISREG(found.st_mode) or not is_safe:
+            return b""
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            content = file.read()
+        # The time of last use, which trimming goes by; written rarely, since it is a write.
+        if time.time() - found.st_mtime > _STALE_SECONDS:
+            with contextlib.suppress(OSError):
+                os.utime(opened)
+        return content
+    finally:
+        os.close(opened)
+
+
+def _entries_to_trim(directory: int) -> list[tuple[float, int, str]]:
+    """Time of last use, bytes and name of every entry; stale temporary files are removed."""
+    entries = []
+    with os.scandir(directory) as listing:
+        for item in listing:
+            with contextlib.suppress(OSError):  # another process may be trimming, too
+                status = item.stat(follow_symlinks=False)
+                if item.name.startswith(".tmp-"):
+                    if time.time() - status.st_mtime > _STALE_SECONDS:
+                        os.unlink(item.name, dir_fd=directory)
+                elif item.name.endswith(".kernel"):
+                    entries.append((status.st_mtime, status.st_size, item.name))
+    return entries
+
+
+def _name(key: str) -> str:
+    """The name of an entry's file."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()}.kernel"
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    """Digest of an entry; with the key in it, an entry under another one's name isn't valid."""
+    return hashlib.sha256(hashlib.sha256(key.encode()).digest() + payload).digest()

@@ -1,0 +1,66 @@
+"""Which expressions may refuse values, and the error for the first that they do refuse.
+
+Stands behind the table: lowering and the passes ask `may_refuse`, the evaluator calls `check_op`
+and `check_index` on the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..dtypes import DataType, to_torch
+from ..ir.exprs import Expr, GatherOp, PointwiseOp
+from ..ir.vals import Scalar, TensorView
+from .dtype_rules import Resolution
+from .op import Number, Op
+from .pointwise import resolve_expr
+from .table import OPS, refused
+from .value_checks import ZERO_DIVISION, index_error
+
+
+def may_refuse(expr: Expr) -> bool:
+    """True where the values of an expression's operands may make it raise."""
+    if isinstance(expr, GatherOp):
+        return True
+    if not isinstance(expr, PointwiseOp) or not isinstance(expr.output, TensorView):
+        return False
+    check = OPS[expr.op].check
+    if check is None or not check.applies(resolve_expr(expr).compute[-1]):
+        return False
+    divisor = expr.inputs[-1]
+    is_known = check is ZERO_DIVISION and isinstance(divisor, Scalar) and bool(divisor.constant)
+    return not is_known
+
+
+def check_op(op: Op, operands: Sequence[torch.Tensor], resolution: Resolution) -> None:
+    """Raises what torch raises for the first elements that a row's check refuses."""
+    check = op.check
+    if check is None or not check.applies(resolution.compute[-1]):
+        return
+
+    def emit(
+        row: Op, values: tuple[torch.Tensor, ...], compute: DataType, result: DataType
+    ) -> torch.Tensor:
+        return row.reference(*values)
+
+    def constant(number: Number, dtype: DataType) -> torch.Tensor:
+        return torch.tensor(number, dtype=to_torch(dtype), device=operands[0].device)
+
+    bad = refused(op, operands, resolution, emit, constant)
+    if not bool(bad.any()):
+        return
+    shape = sum(operands[1:], operands[0]).shape
+    place = int(bad.expand(shape).flatten().to(torch.uint8).argmax())
+    raise check.error(op.name, tuple(x.expand(shape).flatten()[place].item() for x in operands))
+
+
+def check_index(expr: GatherOp, index: torch.Tensor, size: int) -> torch.Tensor:
+    """The index from the front; raises what torch raises for the first that is out of range."""
+    lowest = -size if expr.wraps else 0
+    bad = (index < lowest) | (index >= size)
+    if bool(bad.any()):
+        place = int(bad.flatten().to(torch.uint8).argmax())
+        raise index_error(expr.op, int(index.flatten()[place]), expr.dim, size)
+    return torch.where(index < 0, index + size, index) if expr.wraps else index

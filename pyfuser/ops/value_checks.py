@@ -1,0 +1,130 @@
+"""What torch refuses because of the values of a tensor, and the errors it raises then.
+
+    ValueCheck ::= refuses (a definition: Bool, true where there is no value), error, floating
+
+A row of the op table has a check where torch has one; a gather always has its own, which its `op`
+names.  Kernels only notice that something is refused (`devices`); the evaluator, which has the
+tensors, finds the first such element and raises.  An error has torch's type and begins with
+torch's text; what pyfuser adds in brackets names the operation, the value and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyfuser.dtypes import DataType, is_floating, is_integer
+from pyfuser.errors import expected
+
+Number = bool | int | float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueCheck:
+    """What a pointwise op refuses.
+
+    refuses   (scope, *operands) -> Bool, as the definitions of the op table are written
+    error     (op, the operands' first refused elements) -> the exception that torch raises
+    floating  True where floating operands are checked, False where integers are
+    """
+
+    refuses: Callable[..., Any]
+    error: Callable[[str, tuple[Number, ...]], Exception]
+    floating: bool = False
+
+    def applies(self, dtype: DataType) -> bool:
+        """True where operands that are computed in `dtype` are looked at."""
+        return is_floating(dtype) if self.floating else is_integer(dtype)
+
+
+def _with_details(text: str, op: str, what: str, got: object) -> str:
+    return f"{text} ({expected(op, what, got)})"
+
+
+# -- divisors
+
+
+def _zero_division(op: str, operands: tuple[Number, ...]) -> Exception:
+    dividend = operands[0]
+    text = _with_details("ZeroDivisionError", op, "a divisor other than 0", f"{dividend} / 0")
+    return RuntimeError(text)
+
+
+ZERO_DIVISION = ValueCheck(lambda o, a, b: o.eq(b, o.constant(0)), _zero_division)
+
+
+# -- classes and probabilities
+
+
+def _outside(o: Any, x: Any, size: Any) -> Any:
+    return o.bitwise_or(o.lt(x, o.constant(0)), o.ge(x, size))
+
+
+def _target_error(op: str, operands: tuple[Number, ...]) -> Exception:
+    target, classes = operands[:2]
+    what = f"a class in [0, {classes})"
+    return IndexError(_with_details(f"Target {target} is out of bounds.", "nll_loss", what, target))
+
+
+def _scatter_error(op: str, operands: tuple[Number, ...]) -> Exception:
+    index, size, dim = operands
+    text = f"index {index} is out of bounds for dimension {dim} with size {size}"
+    return RuntimeError(_with_details(text, "scatter", f"an index in [0, {size})", index))
+
+
+def _class_error(op: str, operands: tuple[Number, ...]) -> Exception:
+    value, classes = operands
+    text = "Class values must be smaller than num_classes."
+    if value < 0:
+        text = "Class values must be non-negative."
+    return RuntimeError(_with_details(text, "one_hot", f"a class in [0, {classes})", value))
+
+
+def _probability_error(name: str) -> Callable[[str, tuple[Number, ...]], Exception]:
+    def error(op: str, operands: tuple[Number, ...]) -> Exception:
+        text = f"all elements of {name} should be between 0 and 1"
+        what = f"{name} in [0, 1]"
+        return RuntimeError(_with_details(text, "binary_cross_entropy", what, operands[0]))
+
+    return error
+
+
+def _no_probability(o: Any, x: Any) -> Any:
+    inside = o.bitwise_and(o.ge(x, o.constant(0)), o.le(x, o.constant(1)))
+    return o.logical_not(inside)  # NaN is none
+
+
+TARGET = ValueCheck(
+    lambda o, x, classes, ignored: o.bitwise_and(_outside(o, x, classes), o.ne(x, ignored)),
+    _target_error,
+)
+CLASS = ValueCheck(_outside, _class_error)
+PLACE = ValueCheck(lambda o, x, size, dim: _outside(o, x, size), _scatter_error)
+PROBABILITY = ValueCheck(_no_probability, _probability_error("input"), floating=True)
+TARGET_PROBABILITY = ValueCheck(_no_probability, _probability_error("target"), floating=True)
+
+
+# -- indices
+
+# What users call the builders whose names they don't know.
+_NAMES = {"embedding_fwd": "embedding"}
+
+
+def index_error(op: str, index: int, dim: int, size: int) -> Exception:
+    """What torch raises for an index out of range of a dimension, by the builder's name."""
+    kind: type[Exception] = IndexError
+    counted = 0 if op == "index" else dim  # torch counts the dimensions that are indexed
+    text = f"index {index} is out of bounds for dimension {counted} with size {size}"
+    match op:
+        case "gather" | "take_along_axis":
+            kind = RuntimeError
+        case "embedding_fwd" | "index_select" if size == 0:
+            kind, text = RuntimeError, "index_select(): self indexing axis dim should be positive"
+        case "index_select" if dim == 1:
+            kind = RuntimeError
+            text = f"INDICES element is out of DATA bounds, id={index} axis_dim={size}"
+        case "embedding_fwd" | "index_select":
+            text = "index out of range in self"
+    first = -size if op == "index" else 0
+    return kind(_with_details(text, _NAMES.get(op, op), f"an index in [{first}, {size})", index))

@@ -1,0 +1,154 @@
+"""Decompositions for operations that torch traces with metadata that eager's result doesn't have.
+
+Strides: some are traced by a composition whose operands stand in another order, or that preserves a
+layout which eager's kernel doesn't: `copysign` of two permuted tensors, `log_sigmoid` of one.  All
+that follows in a graph, its outputs included, would lie in memory as eager's doesn't.  Dtypes: the
+norms of a half beside parameters of float32 keep their statistics in float32, and tracing says that
+they are halves.  The operands are converted first, so that metadata and result agree; where they
+do anyway, the operation stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..sizes import hint
+
+aten = torch.ops.aten
+
+_BINARY = (
+    aten.copysign.Tensor,
+    aten.div.Tensor_mode,
+    aten.floor_divide.default,
+    aten.heaviside.default,
+    aten.logaddexp.default,
+    aten.logaddexp2.default,
+    aten.logical_and.default,
+    aten.logical_or.default,
+    aten.logical_xor.default,
+    aten.special_xlog1py.default,
+    aten.xlogy.Tensor,
+)
+
+_BATCH_NORMS = (
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
+)
+
+
+def in_order(x: Tensor, order: list[int]) -> Tensor:
+    """A copy whose dimensions lie in memory in this order, outermost first."""
+    back = [order.index(dim) for dim in range(len(order))]
+    return x.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+def memory_order(strides: tuple[int, ...]) -> list[int]:
+    """The dimensions of a dense tensor, outermost in memory first."""
+    return sorted(range(len(strides)), key=lambda dim: -strides[dim])
+
+
+def _like(x: Tensor) -> Tensor:
+    """An example of the sizes and strides that a traced tensor has."""
+    sizes, strides = ([hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
+    return torch.empty_strided(sizes, strides, dtype=x.dtype, device="meta")
+
+
+def _of_examples(op: Callable[..., Tensor], *operands: Tensor, **keywords: Any) -> tuple[int, ...]:
+    """The strides that tracing gives the result of an operation."""
+    with _disable_current_modes(), FakeTensorMode() as mode:
+        made = op(*(mode.from_tensor(_like(x)) for x in operands), **keywords)
+        return made.stride()
+
+
+def _together(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both expanded to the shape that they broadcast to."""
+    shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
+    return x.expand(shape), y.expand(shape)
+
+
+def _binary(op: OpOverload) -> Callable[..., Any]:
+    def laid_out(x: Any, y: Any, **keywords: Any) -> Tensor | Any:
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or max(x.dim(), y.dim()) < 2:
+            return NotImplemented
+        if x.dim() == y.dim() and x.shape == y.shape and x.is_contiguous() and y.is_contiguous():
+            return NotImplemented
+        wanted = _of_examples(aten.add.Tensor, x, y)
+        if _of_examples(op, x, y, **keywords) == wanted:
+            return NotImplemented
+        order = memory_order(wanted)
+        operands = (in_order(each, order) for each in _together(x, y))
+        return op(*operands, **keywords)
+
+    return laid_out
+
+
+def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Callable[..., Any]:
+    """For an operation whose result is contiguous in eager, or channels-last where its input is."""
+
+    def laid_out(x: Tensor, *rest: Any, **keywords: Any) -> Any:
+        if x.is_contiguous() or (keeps_channels_last and _is_channels_last(x)):
+            return NotImplemented
+        return op(x.contiguous(), *rest, **keywords)
+
+    return laid_out
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
+
+
+def is_mixed(x: Tensor, weight: Tensor | None) -> bool:
+    """True for a half beside parameters of float32."""
+    is_half = x.dtype in (torch.float16, torch.bfloat16)
+    return is_half and weight is not None and weight.dtype is torch.float32
+
+
+def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..., Any]:
+    """A norm that gives (result, statistics...); some of them lay their result out."""
+    laid_out = _contiguous_first(op, keeps_channels_last=True)
+
+    def widened(x: Tensor, *rest: Any) -> Any:
+        if is_mixed(x, rest[weight_at - 1]):
+            result, *statistics = op(x.float(), *rest)
+            return result.to(x.dtype), *statistics
+        return laid_out(x, *rest) if lays_out else NotImplemented
+
+    return widened
+
+
+def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
+    """Eager's result has the memory order of index tensors that are permuted."""
+    given = [index for index in indices if index is not None]
+    first = given[0] if given else x
+    is_alike = all(i.shape == first.shape and i.stride() == first.stride() for i in given)
+    if not is_alike or first.dim() < 2 or first.is_contiguous() or first.dtype is torch.bool:
+        return NotImplemented
+    order = memory_order(tuple(hint(stride) for stride in first.stride()))
+    inner = [None if index is None else index.permute(order) for index in indices]
+    if not first.permute(order).is_contiguous():
+        return NotImplemented
+    made = aten.index.Tensor(x, inner)
+    places = [dim for dim, index in enumerate(indices) if index is not None]
+    is_block = places == list(range(places[0], places[-1] + 1))
+    start = places[0] if is_block else 0
+    back = list(range(made.dim()))
+    for position, dim in enumerate(order):
+        back[start + dim] = start + position
+    return made.permute(back)
+
+
+DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
+    **{op: _binary(op) for op in _BINARY},
+    aten.index.Tensor: _index,
+    aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
+    aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),
+    **{op: _norm(op, 1, lays_out=True) for op in _BATCH_NORMS},
+}

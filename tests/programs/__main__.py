@@ -1,0 +1,171 @@
+"""Random programs by the thousand: python -m tests.programs --seconds 600 --seeds 0:10000.
+
+Prints what failed, grouped by cause and shrunk to scripts, and the share of programs of which a
+part fell back to torch, with the reasons.  The exit status says whether anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.programs.generate import generate
+from tests.programs.outcome import Outcome
+from tests.programs.program import Program
+from tests.programs.shrink import pattern, shrunk
+from tests.programs.workers import FusionSeed, ProgramSeed, Worker
+
+
+@dataclass
+class Failure:
+    """A failing program, as it was and shrunk."""
+
+    seed: int
+    outcome: Outcome
+    program: Program | None
+
+
+@dataclass
+class Results:
+    """What a run has found so far."""
+
+    kinds: collections.Counter[str] = field(default_factory=collections.Counter)
+    fallbacks: dict[str, list[int]] = field(default_factory=dict)
+    excused: dict[str, list[int]] = field(default_factory=dict)
+    schedulers: collections.Counter[str] = field(default_factory=collections.Counter)
+    count: int = 0
+    fell_back: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    seconds: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def main() -> int:
+    """Runs the command; 1 where something failed."""
+    options = arguments()
+    results, begin = Results(), time.monotonic()
+    seeds = iter(options.seeds)
+    threads = [
+        threading.Thread(target=work, args=(options, seeds, begin, results), daemon=True)
+        for _ in range(options.workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    report(results, time.monotonic() - begin)
+    return 1 if results.failures else 0
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600, help="time limit (600)")
+    parser.add_argument("--seeds", type=seed_range, default=range(10000), help="A:B, or a list")
+    parser.add_argument("--workers", type=int, default=1, help="processes (1)")
+    parser.add_argument("--strict", action="store_true", help="a fallback is a failure")
+    parser.add_argument("--fusions", action="store_true", help="FusionDefinitions, not programs")
+    parser.add_argument("--shrink", type=float, default=60, help="seconds for each failure (60)")
+    parser.add_argument("--report", type=Path, help="append each failure to this file when found")
+    parser.add_argument("--most", type=int, default=25, help="statements of a program (25)")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds for a program (120)")
+    return parser.parse_args()
+
+
+def seed_range(text: str) -> list[int] | range:
+    """0:100, or 3,17,25."""
+    if ":" in text:
+        first, last = text.split(":")
+        return range(int(first), int(last))
+    return [int(seed) for seed in text.split(",")]
+
+
+def work(options: argparse.Namespace, seeds, begin: float, results: Results) -> None:
+    """One worker's share of the seeds."""
+    worker = Worker(options.strict, options.timeout)
+    while time.monotonic() - begin < options.seconds:
+        with results.lock:
+            seed = next(seeds, None)
+        if seed is None:
+            break
+        wanted = FusionSeed(seed) if options.fusions else ProgramSeed(seed, options.most)
+        program, outcome = worker.judge(wanted)
+        with results.lock:
+            note(results, seed, outcome)
+        if outcome.failed:
+            failure = Failure(seed, outcome, None)
+            if not options.fusions:
+                program = program or generate(seed, options.most)
+                failure = shrink(worker, seed, program, outcome, options.shrink)
+            with results.lock:
+                results.failures.append(failure)
+                text = describe(failure)
+                print(text, flush=True)
+                if options.report:
+                    with options.report.open("a") as file:
+                        file.write(text + "\n")
+    worker.stop()
+
+
+def note(results: Results, seed: int, outcome: Outcome) -> None:
+    """Counts one program."""
+    results.kinds[outcome.kind] += 1
+    results.seconds += outcome.seconds
+    results.fell_back += bool(outcome.fallbacks)
+    for reason in outcome.fallbacks:
+        results.fallbacks.setdefault(pattern(reason), []).append(seed)
+    if outcome.kind in ("torch", "invalid"):
+        results.excused.setdefault(pattern(outcome.signature), []).append(seed)
+    results.schedulers.update(outcome.schedulers)
+    results.count += outcome.count
+    total = sum(results.kinds.values())
+    if total % 100 == 0:
+        print(f"{total} programs: {dict(results.kinds)}", file=sys.stderr, flush=True)
+
+
+def shrink(
+    worker: Worker, seed: int, program: Program, outcome: Outcome, seconds: float
+) -> Failure:
+    """The failure with the smallest program found."""
+    small = shrunk(program, outcome, lambda p: worker.judge(p)[1], seconds) if seconds else program
+    if small != program:
+        outcome = worker.judge(small)[1]
+    return Failure(seed, outcome, small)
+
+
+def describe(failure: Failure) -> str:
+    """A failure as it is printed."""
+    outcome = failure.outcome
+    if failure.program is None:
+        return f"## seed {failure.seed}: {outcome.signature}\n{outcome.detail[-6000:]}\n"
+    detail = outcome.detail.strip().splitlines()[-1:] if outcome.kind == "wrong" else []
+    head = f"## seed {failure.seed}: {outcome.signature}"
+    return "\n".join([head, *detail, "```python", failure.program.script(), "```", ""])
+
+
+def report(results: Results, seconds: float) -> None:
+    """What a run has found, in all."""
+    total = sum(results.kinds.values())
+    print(f"{total} programs in {seconds:.0f} s, {results.seconds / max(total, 1):.2f} s each")
+    print("  " + ", ".join(f"{kind} {count}" for kind, count in results.kinds.most_common()))
+    if results.schedulers:
+        print(f"{results.count} fusions, kernels by scheduler: {dict(results.schedulers)}")
+    share = 100 * results.fell_back / max(total, 1)
+    print(f"{results.fell_back} programs ({share:.2f} %) of which a part fell back to torch")
+    for kind, found in (("fell back", results.fallbacks), ("torch's own", results.excused)):
+        for reason, seeds in sorted(found.items(), key=lambda item: -len(item[1])):
+            print(f"  {kind} {len(seeds)} times, e.g. seeds {seeds[:5]}: {reason}")
+    groups = collections.defaultdict(list)
+    for failure in results.failures:
+        groups[pattern(failure.outcome.signature)].append(failure.seed)
+    for signature, seeds in sorted(groups.items(), key=lambda item: -len(item[1])):
+        print(f"  failed {len(seeds)} times: {signature}: seeds {seeds}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""What became of a program, as a worker reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Outcome:
+    """How a program fared.  `kind`: ok, wrong, raised, invalid, torch, crash, hang."""
+
+    kind: str
+    message: str = ""
+    detail: str = ""
+    fallbacks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    count: int = 1
+    schedulers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """True for what must not happen."""
+        return self.kind in ("wrong", "raised", "crash", "hang")
+
+    @property
+    def signature(self) -> str:
+        """What two outcomes of one cause have in common."""
+        return f"{self.kind}: {self.message}"

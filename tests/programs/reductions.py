@@ -1,0 +1,167 @@
+"""Statements of the random programs: reductions, norms, softmax, scans and matrix products."""
+
+from __future__ import annotations
+
+from tests.programs.maker import Made, Maker, Several, Skip
+
+FLOAT_REDUCTIONS = (
+    "{x}.sum({d}{k})", "{x}.mean({d}{k})", "{x}.amax({d}{k})", "{x}.amin({d}{k})",
+    "{x}.sum({d}{k})", "{x}.var({d}{k})", "{x}.var({d}, correction=0{k})",
+    "{x}.std({d}, correction=0{k})", "{x}.logsumexp({d}{k})",
+    "torch.linalg.vector_norm({x}, 2, {d}{k})", "torch.linalg.vector_norm({x}, 1, {d}{k})",
+    "({x} * {x}).sum({d}{k})", "torch.linalg.vector_norm({x}, float('inf'), {d}{k})",
+    "{x}.norm(2, {d}{k})",
+)  # fmt: skip
+WHOLE = (
+    "{x}.sum()",
+    "{x}.mean()",
+    "{x}.max()",
+    "{x}.min()",
+    "{x}.norm()",
+    "{x}.var()",
+    "{x}.prod()",
+)
+INTEGER_REDUCTIONS = (
+    "{x}.sum({d}{k})", "{x}.amax({d}{k})", "{x}.any({o}{k})", "{x}.all({o}{k})",
+    "{x}.count_nonzero({o})", "{x}.argmax({o}{k})", "{x}.cumsum({o})", "{x}.sum()", "{x}.any()",
+    "{x}.all()", "{x}.prod({o}{k})", "{x}.sum({d}{k}, dtype=torch.float32)",
+)  # fmt: skip
+SCANS = (
+    "{x}.cumsum({o})", "{x}.cumsum({o})", "{x}.cummax({o})[0]", "{x}.cumprod({o})",
+    "{x}.logcumsumexp({o})", "{x}.diff(dim={o})", "{x}.sort({o})[0]", "{x}.argmax({o}{k})",
+    "{x}.max({o}{k})[0]", "{x}.min({o}{k})[1]",
+)  # fmt: skip
+ALONG = (
+    "{x}.softmax({o})", "{x}.log_softmax({o})", "torch.nn.functional.normalize({x}, dim={o})",
+    "torch.nn.functional.softmin({x}, {o})", "{x} - {x}.amax({o}, keepdim=True)",
+    "{x} - {x}.mean({o}, keepdim=True)", "{x} / ({x}.abs().sum({o}, keepdim=True) + 1)",
+    "{x} * torch.rsqrt({x}.square().mean({o}, keepdim=True) + 0.1)",
+)  # fmt: skip
+
+
+def reduction(m: Maker) -> Made:
+    """One or more axes of a float reduced."""
+    x = m.floating(1)
+    keep = m.choice(("", ", keepdim=True"))
+    return m.choice(FLOAT_REDUCTIONS).format(x=x, d=m.dims(x), k=keep)
+
+
+def whole(m: Maker) -> Made:
+    """Everything reduced to a number."""
+    return m.choice(WHOLE).format(x=m.floating())
+
+
+def integer_reduction(m: Maker) -> Made:
+    """A reduction of integers or masks."""
+    x = m.pick(lambda t: not t.is_floating_point() and t.dim() > 0)
+    keep = m.choice(("", ", keepdim=True"))
+    return m.choice(INTEGER_REDUCTIONS).format(x=x, d=m.dims(x), o=m.dim(x), k=keep)
+
+
+def scan(m: Maker) -> Made:
+    """Running sums and their like."""
+    x = m.floating(1)
+    return m.choice(SCANS).format(x=x, o=m.dim(x), k=m.choice(("", ", keepdim=True")))
+
+
+def along(m: Maker) -> Made:
+    """Softmax and normalisations along one axis."""
+    x = m.floating(1)
+    return m.choice(ALONG).format(x=x, o=m.dim(x))
+
+
+def moments(m: Maker) -> Made:
+    """Variance and mean at once."""
+    x = m.floating(1)
+    keep = m.choice(("", ", keepdim=True"))
+    return Several(2, f"torch.var_mean({x}, {m.dims(x)}, correction=0{keep})")
+
+
+def masked_softmax(m: Maker) -> Made:
+    """Attention's softmax over what a mask leaves."""
+    x = m.floating(2)
+    mask = m.choice((
+        f"torch.ones({m.size(x, -2)}, {m.size(x, -1)}, dtype=torch.bool).tril()",
+        f"({x} > -0.5)", f"torch.arange({m.size(x, -1)}) < 2",
+    ))  # fmt: skip
+    fill = m.choice(("-1000.0", "float('-inf')"))
+    return f"{x}.masked_fill(~({mask}), {fill}).softmax(-1).nan_to_num()"
+
+
+def norm(m: Maker) -> Made:
+    """Layer, RMS, group and batch norms, with weights where some fit."""
+    x = m.floating(1)
+    value = m.values[x]
+    size = m.size(x, -1)
+    m.extent(x, -1)
+    weights = [
+        n for n, t in m.values.items() if t.shape == value.shape[-1:] and t.dtype == value.dtype
+    ]
+    weight = f", {m.choice(weights)}" if weights and m.chance(0.5) else ""
+    texts = [
+        f"torch.nn.functional.layer_norm({x}, ({size},){weight})",
+        f"torch.nn.functional.rms_norm({x}, ({size},){weight}, eps=0.1)",
+    ]
+    if value.dim() >= 3:
+        texts.append(f"torch.nn.functional.group_norm({x}, 1)")
+        texts.append(f"torch.nn.functional.instance_norm({x}, eps=0.1)")
+        texts.append(f"torch.nn.functional.layer_norm({x}, ({m.size(x, -2)}, {size}))")
+    if value.dim() >= 2:
+        texts.append(f"torch.nn.functional.batch_norm({x}, None, None, training=True, eps=0.1)")
+    return m.choice(texts)
+
+
+def product(m: Maker) -> Made:
+    """A matrix product of two values, or of one with itself."""
+    x = m.floating(1)
+    value = m.values[x]
+    if value.numel() > 4000:
+        raise Skip
+    suited = [
+        n for n, t in m.values.items()
+        if t.dtype == value.dtype and t.dim() == 2 and t.shape[0] == value.shape[-1]
+    ]  # fmt: skip
+    if suited and m.chance(0.6):
+        return f"{x} @ {m.choice(suited)}"
+    turned = [
+        n for n, t in m.values.items()
+        if t.dtype == value.dtype and t.dim() == 2 and t.shape[-1] == value.shape[-1]
+    ]  # fmt: skip
+    if turned and m.chance(0.6):
+        return m.choice(
+            (f"{x} @ {(y := m.choice(turned))}.t()", f"torch.nn.functional.linear({x}, {y})")
+        )
+    if value.dim() < 2:
+        raise Skip
+    if value.dim() == 2:
+        return m.choice(
+            (f"{x} @ {x}.t()", f"{x}.t() @ {x}", f"torch.addmm({x}[:, :1], {x}, {x}.t())")
+        )
+    return m.choice((
+        f"{x} @ {x}.transpose(-1, -2)", f"torch.einsum('...ij,...kj->...ik', {x}, {x})",
+        f"({x}.transpose(-1, -2) @ {x}).softmax(-1)",
+    ))  # fmt: skip
+
+
+def loss(m: Maker) -> Made:
+    """A loss of two values."""
+    x = m.floating()
+    shape, dtype = m.values[x].shape, m.values[x].dtype
+    y = m.pick(lambda t: t.shape == shape and t.dtype == dtype)
+    kind = m.choice(("", ", reduction='none'", ", reduction='sum'"))
+    texts = [
+        f"torch.nn.functional.{f}({x}, {y}{kind})"
+        for f in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+    ]
+    texts.append(f"torch.nn.functional.binary_cross_entropy_with_logits({x}, {y}.sigmoid(){kind})")
+    if len(shape) == 2 and shape[1]:
+        classes = f"torch.arange({m.size(x, 0)}) % {m.size(x, 1)}"
+        texts.append(f"torch.nn.functional.cross_entropy({x}, {classes}{kind})")
+        texts.append(f"torch.nn.functional.cosine_similarity({x}, {y}, dim={m.dim(x)})")
+    return m.choice(texts)
+
+
+TEMPLATES = {
+    reduction: 7, whole: 2, integer_reduction: 2, scan: 3, along: 4, moments: 1, masked_softmax: 2,
+    norm: 3, product: 3, loss: 2,
+}  # fmt: skip

@@ -1,0 +1,116 @@
+"""Processes that judge programs, one at a time, so that a crash or a hang costs one program."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+import warnings
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tests.programs.outcome import Outcome
+from tests.programs.program import Program
+
+# A process is replaced after so many programs: what torch and the kernels keep is bounded by that.
+PROGRAMS_PER_PROCESS = 250
+
+
+@dataclass(frozen=True)
+class ProgramSeed:
+    """The number of a random program, and how many statements it may have."""
+
+    number: int
+    most: int = 25
+
+
+@dataclass(frozen=True)
+class FusionSeed:
+    """The number of some random FusionDefinitions."""
+
+    number: int
+
+
+Wanted = ProgramSeed | FusionSeed | Program
+
+
+def serve(connection: Connection, strict: bool, threads: int) -> None:
+    """Judges what comes until the other side is gone."""
+    os.environ["PYFUSER_STRICT"] = "1" if strict else "0"
+    os.environ.setdefault("PYFUSER_DISABLE_CACHE", "1")
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    import torch
+
+    from tests.programs.check import check
+    from tests.programs.fusions import check_fusions
+    from tests.programs.generate import generate
+
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            wanted = connection.recv()
+        except EOFError:
+            return
+        begin = time.monotonic()
+        program = None
+        if isinstance(wanted, FusionSeed):
+            outcome = check_fusions(wanted.number)
+        else:
+            program = wanted
+            if isinstance(wanted, ProgramSeed):
+                program = generate(wanted.number, wanted.most)
+            outcome = check(program)
+        outcome.seconds = time.monotonic() - begin
+        connection.send((program, outcome))
+
+
+class Worker:
+    """One process, started when it is needed and again when it died."""
+
+    def __init__(self, strict: bool = False, timeout: float = 120.0, threads: int = 1) -> None:
+        self.strict, self.timeout, self.threads = strict, timeout, threads
+        self.process: Any = None
+        self.connection: Any = None
+        self.served = 0
+
+    def judge(self, wanted: Wanted) -> tuple[Program | None, Outcome]:
+        """The outcome of a seed's program, or of a program."""
+        if self.process is None or self.served >= PROGRAMS_PER_PROCESS:
+            self.stop()
+            self._start()
+        self.served += 1
+        given = wanted if isinstance(wanted, Program) else None
+        self.connection.send(wanted)
+        if not self.connection.poll(self.timeout):
+            self.stop()
+            return given, Outcome("hang", f"no answer within {self.timeout:.0f} s")
+        try:
+            result: tuple[Program | None, Outcome] = self.connection.recv()
+            return result
+        except EOFError:
+            self.process.join()
+            code = self.process.exitcode
+            self.stop()
+            return given, Outcome("crash", f"the process ended with {code}")
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(
+            target=serve, args=(theirs, self.strict, self.threads), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.served = 0
+
+    def stop(self) -> None:
+        """Ends the process."""
+        if self.process is not None:
+            self.connection.close()
+            self.process.join(2)
+            self.process.kill()
+            self.process.join()
+        self.process = None

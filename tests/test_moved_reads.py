@@ -1,0 +1,130 @@
+"""Reads of what broadcasts: slice assignments of expanded values, gathers with expanded indices.
+
+A read that moves past an expansion meets other sizes there: what is expanded to a slice's length is
+not as long as the tensor that the slice is put into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyfuser import DataType, FusionDefinition
+from tests.compiled import BACKEND, fresh  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+Program = Callable[..., object]
+
+
+def _rows(x: Tensor) -> Tensor:
+    x[1:] = 1
+    return x * 1
+
+
+def _columns(x: Tensor) -> Tensor:
+    x[:, 1:] = 1
+    return x + 1
+
+
+def _every_other(x: Tensor) -> Tensor:
+    x[::2] = 7
+    return x
+
+
+def _half(x: Tensor) -> Tensor:
+    v = x + 0
+    first, _ = v.tensor_split(2, 0)
+    first.copy_(x[0])
+    return v
+
+
+def _box(x: Tensor) -> Tensor:
+    z = torch.zeros(8, 10)
+    z[1:7, 1:9] = 3
+    return z + x.sum()
+
+
+def _kept_sum(x: Tensor) -> Tensor:
+    z = torch.zeros_like(x)
+    z[:3] = x[:3].sum(0, keepdim=True)
+    return z
+
+
+def _expanded_row(x: Tensor) -> Tensor:
+    c = x.clone()
+    c[1:4] = (x[0] + 1)[None].expand(3, x.shape[1])
+    return c
+
+
+def _square(x: Tensor) -> Tensor:
+    """The sizes of the slice are those of the other dimension."""
+    x[1:5] = x[0, :4, None].expand(4, x.shape[1]) * 2
+    return x
+
+
+SLICES = [_rows, _columns, _every_other, _half, _box, _kept_sum, _expanded_row, _square]
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (6, 8), (5, 5), (17, 33)])
+@pytest.mark.parametrize("program", SLICES)
+def test_slice_assignment_of_an_expanded_value(program: Program, shape: tuple[int, int]) -> None:
+    x = torch.randn(shape)
+    ours, eagers = x.clone(), x.clone()
+    got = torch.compile(program, backend=BACKEND)(ours)
+    torch.testing.assert_close(got, program(eagers))
+    assert torch.equal(ours, eagers)
+
+
+def _computed_index(a: Tensor, i: Tensor) -> Tensor:
+    return torch.gather(a, 1, (i % a.shape[1]).expand(a.shape[0], 3)) * 2
+
+
+def _along_dim(a: Tensor, i: Tensor) -> Tensor:
+    return torch.take_along_dim(a.exp(), i % a.shape[1], 1)
+
+
+def _columns_of_rows(a: Tensor, i: Tensor) -> Tensor:
+    rows = torch.arange(4)[:, None] % a.shape[0]
+    return torch.gather(a, 0, rows.expand(4, a.shape[1]))
+
+
+def _of_an_expanded_source(a: Tensor, i: Tensor) -> Tensor:
+    """Shorter than the source along the other axis, which is expanded."""
+    source = a[0].exp()[None].expand(9, a.shape[1])
+    return torch.gather(source, 1, (i % a.shape[1]).expand(4, 3)) + a[:4, :1]
+
+
+GATHERS = [_computed_index, _along_dim, _columns_of_rows, _of_an_expanded_source]
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (5, 5), (17, 33)])
+@pytest.mark.parametrize("program", GATHERS)
+def test_gather_with_an_expanded_index(program: Program, shape: tuple[int, int]) -> None:
+    a, i = torch.randn(shape), torch.tensor([[3, 9, 1]])
+    got = torch.compile(program, backend=BACKEND)(a, i)
+    torch.testing.assert_close(got, program(a, i))
+
+
+def test_gather_with_an_expanded_index_in_a_definition() -> None:
+    with FusionDefinition() as fd:
+        source, index = fd.define_tensor([-1, -1]), fd.define_tensor([1, -1], dtype=DataType.Int)
+        rows = fd.ops.size(source, 0)
+        wide = fd.ops.expand(fd.ops.neg(index), [rows, fd.ops.size(index, 1)])
+        fd.add_output(fd.ops.gather(source, fd.ops.neg(wide), 1))
+    x, i = torch.randn(6, 5), torch.tensor([[4, 0, 2]])
+    (got,) = fd.execute([x, i])
+    assert torch.equal(got, torch.gather(x, 1, i.expand(6, 3)))
+
+
+def test_result_that_keeps_an_expanded_axis_across_segments() -> None:
+    """What one segment stores for another has one element along it, the output all of them."""
+
+    def program(x: Tensor) -> Tensor:
+        return torch.var_mean(torch.ones_like(x)[None].expand(3, -1, -1), 1, keepdim=True)[0]
+
+    x = torch.randn(2, 1)
+    assert torch.equal(torch.compile(program, backend=BACKEND)(x), program(x))
