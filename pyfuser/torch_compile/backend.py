@@ -73,9 +73,6 @@ def backend(
             expected('torch.compile(backend="pyfuser")', f"a mode among {', '.join(MODES)}", mode)
         )
     chosen = BackendOptions.of(options)
-    if _are_opaque(example_inputs):
-        by_torch: Callable[..., Any] = graph_module.forward
-        return by_torch
     return compile_with(graph_module, example_inputs, chosen, compile_graph)
 
 
@@ -117,6 +114,11 @@ def compile_with(
         made: Call = _untraced(_untraced(compile_one)(traced, inputs))
         return made
 
+    opaque = _without_storage(example_inputs)
+    if opaque is not None:
+        what = "tensors with memory that kernels can read"
+        fallback.warn(UnsupportedError(expected("torch.compile", what, opaque)), "a graph")
+        return graph_module.forward
     # What torch._dynamo.backends.common.aot_autograd does, without importing Inductor for its logs.
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         again = partial(compile_with, options=options, compiler=compiler)
@@ -139,18 +141,12 @@ def compile_with(
     return made
 
 
-def _are_opaque(example_inputs: Sequence[Any]) -> bool:
-    """True, with a warning, for tensors without memory of their own: AOTAutograd can't trace them.
-
-    Raises under PYFUSER_STRICT.
-    """
+def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:
+    """The layout of a tensor that AOTAutograd can't trace since it has no memory of its own."""
     for example in example_inputs:
         if isinstance(example, torch.Tensor) and example.is_mkldnn:
-            what = "tensors with memory that kernels can read"
-            error = UnsupportedError(expected("torch.compile", what, example.layout))
-            fallback.warn(error, "a graph")
-            return True
-    return False
+            return example.layout
+    return None
 
 
 def _reset() -> None:
