@@ -4,9 +4,10 @@ The second pass finds its elements in the cache when a row is persistent, needs 
 element, and is the more accurate of the two.  The deviations' own sum, 0 but for the rounding of
 the mean, corrects both: a row of one large number else differs from its mean by half a unit, which
 a normalisation would divide by a deviation of next to nothing.  Source: Chan, Golub and LeVeque,
-"Algorithms for computing the sample variance" (1983), the corrected two-pass algorithm.  It stands right behind dead_code, so that nothing is
-made for a count that nobody reads, and before segmentation, which then sees a normalisation as any
-other.  Welfords over partial results (a user's rfactor) stay.
+"Algorithms for computing the sample variance" (1983), the corrected two-pass algorithm.  It stands
+right behind dead_code, so that nothing is made for a count that nobody reads, and before
+segmentation, which then sees a normalisation as any other.  Welfords over partial results (a user's
+rfactor) stay.
 
 Before:
     T1_l_float[rS1{i0}], T2_g_float[rS2{i0}], T3_l_int64_t[rS3{i0}] = welford(T0_g_float[iS0{i0}])
