@@ -5,12 +5,14 @@ element there.  A tensor that were both would lie in memory as its reader doesn'
 stands behind common_subexpressions, which would make one of the two again.
 
 Before:
-    T1_g_float[iS1{i0}, bS2{1 ex i1}] = expand(T0_g_float[iS0{i0}, bS3{1}])
-    T2_g_float[iS4{i0}, bS5{1 ex i1}] = exp(T1_g_float[iS1{i0}, bS2{1 ex i1}])
+    T2_l_float[iS2{i0}, bS3{1}] = broadcast(T0_g_float[iS0{i0}], (False, True))
+    T3_g_float[iS4{i0}, bS5{1 ex i1}] = expand(T2_l_float[iS2{i0}, bS3{1}])
+    T4_g_float[iS6{i0}, bS7{1 ex i1}] = exp(T3_g_float[iS4{i0}, bS5{1 ex i1}])
 After:
-    T3_l_float[iS6{i0}, bS7{1 ex i1}] = expand(T0_g_float[iS0{i0}, bS3{1}])
-    T1_g_float[iS1{i0}, bS2{1 ex i1}] = set(T3_l_float[iS6{i0}, bS7{1 ex i1}])
-    T2_g_float[iS4{i0}, bS5{1 ex i1}] = exp(T3_l_float[iS6{i0}, bS7{1 ex i1}])
+    T2_l_float[iS2{i0}, bS3{1}] = broadcast(T0_g_float[iS0{i0}], (False, True))
+    T5_l_float[iS8{i0}, bS9{1 ex i1}] = expand(T2_l_float[iS2{i0}, bS3{1}])
+    T3_g_float[iS4{i0}, bS5{1 ex i1}] = set(T5_l_float[iS8{i0}, bS9{1 ex i1}])
+    T4_g_float[iS6{i0}, bS7{1 ex i1}] = exp(T5_l_float[iS8{i0}, bS9{1 ex i1}])
 """
 
 from __future__ import annotations
