@@ -141,3 +141,35 @@ def test_several_outputs_that_are_expanded() -> None:
     ours, eagers = x.clone(), x.clone()
     got = torch.compile(program, backend=BACKEND)(ours)
     torch.testing.assert_close(got, program(eagers))
+
+
+def test_expanded_output_that_is_read_as_well() -> None:
+    """It is stored in full, and another kernel reads it."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        v = x[(torch.arange(33) % 33 - 33)[:, None].expand(-1, 3)]
+        return v, torch.hypot(v, y)
+
+    operands = torch.randn(33), torch.randn(())
+    got = torch.compile(program, backend=BACKEND)(*operands)
+    torch.testing.assert_close(got, program(*operands))
+
+
+def test_gather_of_an_expanded_conversion() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.to(torch.bfloat16).expand(3)[..., torch.arange(3) % 3 - 3]
+
+    x = torch.randn(())
+    assert torch.equal(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_softmax_of_padded_rows_under_a_view() -> None:
+    """Rows are counted by a quotient and a remainder by a sum."""
+
+    def program(x: Tensor) -> Tensor:
+        v = functional.pad(torch.fmod(x, 2), (0, -1, 2, 0), value=-1)
+        return v.unflatten(0, (1, -1)).softmax(-1)
+
+    for shape in ((2, 3), (2, 2, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))

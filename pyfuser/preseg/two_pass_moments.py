@@ -1,10 +1,7 @@
 """Two-pass moments: welford becomes a mean and a sum of squared deviations from it.
 
 The second pass finds its elements in the cache when a row is persistent, needs no division an
-element, and is the more accurate of the two.  The deviations' own sum, 0 but for the rounding of
-the mean, corrects both: a row of one large number else differs from its mean by half a unit, which
-a normalisation would divide by a deviation of next to nothing.  Source: Chan, Golub and LeVeque,
-"Algorithms for computing the sample variance" (1983), the corrected two-pass algorithm.  It stands right behind dead_code, so that nothing is
+element, and is the more accurate of the two.  It stands right behind dead_code, so that nothing is
 made for a count that nobody reads, and before segmentation, which then sees a normalisation as any
 other.  Welfords over partial results (a user's rfactor) stay.
 
@@ -17,12 +14,7 @@ After:
     T7_l_float[iS6{i0}] = sub(T0_g_float[iS0{i0}], T6_l_float[bS5{1}])
     T8_l_float[iS7{i0}] = mul(T7_l_float[iS6{i0}], T7_l_float[iS6{i0}])
     T9_l_float[rS8{i0}] = sum(T8_l_float[iS7{i0}])
-    T10_l_float[rS9{i0}] = sum(T7_l_float[iS6{i0}])
-    T11_l_float[] = div(T10_l_float[rS9{i0}], i0)
-    T12_l_float[] = add(T5_l_float[], T11_l_float[])
-    T13_l_float[] = mul(T10_l_float[rS9{i0}], T11_l_float[])
-    T14_l_float[] = sub(T9_l_float[rS8{i0}], T13_l_float[])
-    T2_g_float[] = set(T14_l_float[])
+    T2_g_float[] = set(T9_l_float[rS8{i0}])
 """
 
 from __future__ import annotations
@@ -55,12 +47,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
     average = builders.div(fusion, builders.sum(fusion, x, dims), number)
     centred = builders.sub(fusion, x, restored(fusion, average, dims, x.ndim))
     total = builders.sum(fusion, builders.mul(fusion, centred, centred), dims)
-    rest = builders.sum(fusion, centred, dims)
-    missing = builders.div(fusion, rest, number)
-    made = {
-        mean: builders.add(fusion, average, missing),
-        squares: builders.sub(fusion, total, builders.mul(fusion, rest, missing)),
-    }
+    made = {mean: average, squares: total}
     if count.uses_list or rewriter.is_output(count):
         sizes = [builders.size(fusion, average, d) for d in range(average.ndim)]
         made[count] = builders.full(fusion, sizes, number, DataType.Int)
