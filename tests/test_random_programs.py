@@ -12,6 +12,7 @@ import pytest
 
 from tests.compiled import fresh as fresh
 from tests.programs.check import Wrong, check, compare
+from tests.programs.fusions import check_fusions
 from tests.programs.generate import generate
 from tests.programs.outcome import Outcome
 from tests.programs.program import Input, Program, Statement
@@ -126,3 +127,10 @@ def test_a_process_that_dies_or_hangs_is_an_outcome() -> None:
         )
     finally:
         worker.stop()
+
+
+@pytest.mark.parametrize("seed", [2, 3, 10, 17, 18])
+def test_random_fusions_by_seed(seed: int) -> None:
+    outcome = check_fusions(seed)
+    assert outcome.kind == "ok", outcome.detail
+    assert outcome.schedulers
