@@ -292,15 +292,17 @@ def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
     return None
 
 
-def unlike_outputs(outputs: Sequence[TensorView]) -> str | None:
-    """Why no kernel may have an output with an expanded axis among others.
+def unlike_outputs(facts: Facts) -> str | None:
+    """Why no kernel may have an output with an expanded axis beside other outputs or reductions.
 
     It is written element by element, along loops that no axis of another tensor corresponds to.
     """
-    for tensor in outputs:
-        is_written = tensor in tensor.fusion.outputs and len(outputs) > 1
-        if is_written and any(axis.expanded_extent is not None for axis in tensor.axes):
-            return f"T{tensor.name} is expanded, and not the only output"
+    if len(facts.outputs) == 1 and not facts.summary.signatures:
+        return None
+    for tensor in facts.outputs:
+        is_expanded = any(axis.expanded_extent is not None for axis in tensor.axes)
+        if is_expanded and tensor in tensor.fusion.outputs:
+            return f"T{tensor.name} is expanded, and not all that the kernel computes"
     return None
 
 

@@ -249,11 +249,32 @@ class MemoryAccess:
                 return scope.others[key]
         dtype = access.buffer.dtype
         with self.scopes.at(level) as scope:
-            pointer = self._address(access, resolved)
+            pointer = self._with_memory(access, self._address(access, resolved))
             raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
             value = load_convert(self.writer, raw, dtype)
             scope.others[key] = value
         return value
+
+    def _with_memory(self, access: Access, pointer: Value) -> Value:
+        """The address, or one of nothing in particular where the input may have no elements.
+
+        The loops that run then have none either, but the read has moved out of them.  An axis of
+        stride 0 is in no index, so that nothing else says that it isn't empty.
+        """
+        w = self.writer
+        parameter = next(t for t in self.phase.kernel.tensors if t.buffer is access.buffer)
+        pairs = zip(parameter.sizes, parameter.strides, strict=True)
+        sizes = [n for n, stride in pairs if stride is ZERO and not n.is_constant]
+        if not sizes:
+            return pointer
+        has_elements = self.condition(tuple(Less(ZERO, size) for size in sizes))
+        assert has_elements is not None
+        key = ("nothing",)
+        nothing = self.scopes.open[0].others.get(key)
+        if nothing is None:
+            with self.scopes.at(0) as scope:
+                nothing = scope.others[key] = w.alloca(I64, 2, 16)
+        return w.select(has_elements, pointer, nothing)
 
     def _is_read_only(self, access: Access) -> bool:
         return any(t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors)
