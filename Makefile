@@ -9,7 +9,7 @@ WORKERS ?= 2
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden fuzz bench bench-models bench-gpu gpu opdb show clean
+.PHONY: help demo test lint format golden fuzz bench bench-models zoo bench-gpu gpu opdb show clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torc
 
 bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a part
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS)
+
+zoo: $(STAMP) ## training steps of 86 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
+	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
 bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
