@@ -64,7 +64,7 @@ clean: ## remove what `make` made, the environment included
 
 # torch comes first and by its exact version, so that nothing else decides which one is installed.
 # editable_mode=compat puts this folder on the path: scripts anywhere then import pyfuser from it, and not an
-# empty package after a folder of that name beside them.
+# empty package after a folder of that name beside them.  timm comes without torchvision: see benchmarks/zoo/timm_alone.py.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pyfuser: expected Python 3.11 or newer, got `$(PYTHON) --version`; make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -72,4 +72,5 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev,cuda,bench]' -c constraints.txt \
 		--config-settings editable_mode=compat
+	$(BIN)/python -m pip install --quiet --no-deps timm -c constraints.txt
 	@touch $@

@@ -16,10 +16,6 @@ import transformers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from benchmarks import torchvision_operators
-
-torchvision_operators.declare()
-
 BATCH, LENGTH, WORDS = 4, 128, 4096
 WIDTH, LAYERS, HEADS = 256, 4, 4
 
@@ -182,13 +178,16 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def selected(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Those known whose names, without case and hyphens, are among `names`; all for none."""
-    plain = {name.lower().replace("-", ""): name for name in known}
-    wanted = [each.lower().replace("-", "") for each in names]
-    for each in wanted:
-        if each not in plain:
-            raise ValueError(f"names: expected some of {', '.join(plain)}, got {each}")
-    return [plain[each] for each in wanted] if wanted else list(plain.values())
+    """Those known whose letters and digits, without case, are among `names`; all for none."""
+
+    def plain(name: str) -> str:
+        return "".join(filter(str.isalnum, name.lower()))
+
+    by_letters = {plain(name): name for name in known}
+    for each in names:
+        if plain(each) not in by_letters:
+            raise ValueError(f"names: expected some of {', '.join(by_letters)}, got {each}")
+    return [by_letters[plain(each)] for each in names] if names else list(by_letters.values())
 
 
 def loss_of(model: Callable[..., Any], inputs: dict[str, Tensor]) -> Tensor:

@@ -120,6 +120,9 @@ LANGUAGE = (
     # Mixtures of experts.
     _causal("Mixtral", "Mixtral", _GROUPED, num_local_experts=4),
     _causal(
+        "Mixtral loops", "Mixtral", _GROUPED, num_local_experts=4, experts_implementation="eager"
+    ),
+    _causal(
         "Qwen2-MoE",
         "Qwen2Moe",
         _GROUPED,

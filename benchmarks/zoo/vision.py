@@ -17,6 +17,8 @@ from torch.nn import functional
 
 from benchmarks.models.zoo import Entry, images
 
+from . import timm_alone
+
 CLASSES = 100
 
 
@@ -42,8 +44,8 @@ class Classifier(nn.Module):
 
 def _timm(model: str, **settings: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
-        import timm
-
+        with timm_alone.importable():
+            timm = import_module("timm")
         file, _, of_class = model.partition(".")
         make = partial(timm.create_model, model)
         if of_class:
