@@ -9,7 +9,7 @@ WORKERS ?= 2
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden fuzz bench bench-models bench-gpu gpu opdb show clean
+.PHONY: help demo test lint format golden fuzz bench bench-models zoo bench-gpu gpu opdb show clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torc
 bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a part
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS)
 
+zoo: $(STAMP) ## training steps of 87 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
+	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
+
 bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
@@ -61,7 +64,7 @@ clean: ## remove what `make` made, the environment included
 
 # torch comes first and by its exact version, so that nothing else decides which one is installed.
 # editable_mode=compat puts this folder on the path: scripts anywhere then import pyfuser from it, and not an
-# empty package after a folder of that name beside them.
+# empty package after a folder of that name beside them.  timm comes without torchvision: see benchmarks/zoo/timm_alone.py.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pyfuser: expected Python 3.11 or newer, got `$(PYTHON) --version`; make PYTHON=python3.12 ..." >&2; exit 1; }
@@ -69,4 +72,5 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev,cuda,bench]' -c constraints.txt \
 		--config-settings editable_mode=compat
+	$(BIN)/python -m pip install --quiet --no-deps timm -c constraints.txt
 	@touch $@

@@ -12,12 +12,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import peak_memory
+from benchmarks import child, peak_memory
 from benchmarks.cases import CASES, DTYPES, Case, definition
 from benchmarks.harness import error_of, geometric_mean, interleaved, traffic_bytes
 from benchmarks.kernels import selected
 from benchmarks.models.results import ModelResults, ModelRow
 from benchmarks.report import Results, Row, write_readme
+from benchmarks.zoo.results import ZooResults, ZooRow
 from demo import gpt, kernels, training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,7 +156,15 @@ def test_sections_of_the_readme_are_replaced(tmp_path: Path) -> None:
 
 def test_the_readme_has_every_section() -> None:
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    for name in ("models", "fresh summary", "warm summary", "overhead", "fresh rows", "warm rows"):
+    for name in (
+        "models",
+        "zoo",
+        "fresh summary",
+        "warm summary",
+        "overhead",
+        "fresh rows",
+        "warm rows",
+    ):
         assert f"<!-- {name} -->\n" in text
 
 
@@ -197,6 +206,67 @@ def test_the_tables_of_models_say_what_was_measured_and_what_failed() -> None:
     )
     assert "steady: it broke" in text
     assert "| eager | 1.00 µs |" in text
+
+
+def zoo_results() -> ZooResults:
+    rows = [
+        ZooRow(
+            "Swin",
+            parameters=1_300_000,
+            errors={
+                "gradients": {"eager": 1e-6, "pyfuser": 1.5},
+                "state": {"eager": 1e-6, "pyfuser": 0.5},
+            },
+            seconds={"eager": 0.2, "pyfuser": 0.1},
+            first_step=3.0,
+            graphs=1,
+            kernels=12,
+        ),
+        ZooRow(
+            "RWKV",
+            errors={"gradients": {"eager": 1e-6, "pyfuser": math.inf}},
+            seconds={"eager": 0.1, "pyfuser": 0.2},
+            graph_breaks={"a loop": 2},
+            fallbacks=["a fusion of a | b isn't supported"],
+        ),
+        ZooRow("Mamba", failure="it broke"),
+    ]
+    machine = {"cpu": "one", "threads": 2, "torch": "2", "python": "3"}
+    return ZooResults({**machine, "transformers": "5", "timm": "1"}, rows)
+
+
+def test_results_of_the_zoo_survive_json() -> None:
+    assert ZooResults.from_json(zoo_results().to_json()) == zoo_results()
+
+
+def test_the_tables_of_the_zoo_say_what_falls_short() -> None:
+    swin, rwkv, mamba = zoo_results().rows
+    assert swin.problems() == []
+    assert rwkv.problems() == [
+        "infx of eager's error",
+        "slower than eager",
+        "fallback: a fusion of a | b isn't supported",
+    ]
+    assert mamba.problems() == ["it broke"]
+    text = zoo_results().sections()["zoo"]
+    assert "| 3 | 1.00x | 0.50x (RWKV) | 1 | infx (RWKV) | 1 | 1 | 1 |" in text
+    line = (
+        "| Swin | 1.3M | 100.0 ms | 200.0 ms |  | 2.00x |  | 1.50x |  | 3.0 s | 1 | 0 | 0 | 12 |  |"
+    )
+    assert line in text
+    assert "fallback: a fusion of a / b isn't supported |" in text
+
+
+def test_results_of_the_zoo_take_the_place_of_earlier_ones() -> None:
+    again = ZooResults({"cpu": "two"}, [ZooRow("RWKV"), ZooRow("Hiera")])
+    merged = again.merged(zoo_results())
+    assert [row.name for row in merged.rows] == ["Swin", "RWKV", "Mamba", "Hiera"]
+    assert merged.rows[1] == ZooRow("RWKV") and merged.machine == {"cpu": "two"}
+
+
+def test_a_child_that_fails_says_why() -> None:
+    with pytest.raises(RuntimeError, match="AttributeError: .*no attribute 'nothing'"):
+        child.run("benchmarks.models", "nothing")
 
 
 def test_a_call_s_memory_is_what_it_needs_at_its_peak() -> None:

@@ -8,29 +8,21 @@ the tables of benchmarks/README.md; a run of a part prints them and writes nothi
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
-import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import transformers
 from rich.console import Console
 
-from benchmarks import report
+from benchmarks import child, report
 from benchmarks.harness import machine_facts
 from benchmarks.kernels import inductor_works
 
 from . import measure, zoo
 from .results import TRACING, ModelResults, ModelRow
 
-RESULT = "result: "
-# A step compiles for minutes at most; what takes longer hangs.
-_TIMEOUT_SECONDS = 900
-_NO_CACHES = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "PYFUSER_DISABLE_CACHE": "1"}
+_PACKAGE = "benchmarks.models"
 _FIRST_STEPS = 2  # new processes of which the faster one counts
 
 
@@ -38,8 +30,8 @@ def main() -> int:
     """Runs what the command line asks for; 1 where something failed."""
     arguments = _arguments()
     if arguments.child:
-        return _child(arguments.child)
-    names = zoo.selected([each for each in arguments.models.split(",") if each])
+        return child.answer(measure, arguments.child)
+    names = zoo.selected([each for each in arguments.models.split(",") if each], zoo.MODELS)
     wanted = arguments.backends.split(",")
     backends = [each for each in wanted if each != "inductor" or inductor_works("cpu")]
     results = ModelResults({**machine_facts(), "transformers": transformers.__version__})
@@ -87,8 +79,8 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
 
     def attempt(what: str, *given: Any, **environment: str) -> Any:
         try:
-            return _run(what, *given, **environment)
-        except (RuntimeError, subprocess.TimeoutExpired) as problem:
+            return child.run(_PACKAGE, what, *given, **environment)
+        except child.FAILURES as problem:
             row.failures.append(f"{what}: {problem}")
             return None
 
@@ -108,7 +100,7 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
             row.first_step[label] = min(seconds)
 
     for backend in [] if arguments.no_cold else [*backends, TRACING]:
-        first_step(backend, backend, **_NO_CACHES)
+        first_step(backend, backend, **child.NO_CACHES)
     if "pyfuser" in row.first_step:
         with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as cache:
             attempt("first_step", name, "pyfuser", PYFUSER_CACHE_DIR=cache)  # fills it
@@ -120,39 +112,11 @@ def _measure_calls(results: ModelResults, backends: list[str]) -> list[str]:
     """Fills in what calls cost and what changing shapes compile; what failed, in lines."""
     failures = []
     try:
-        results.call = _run("one_element_call", backends)
-        results.changing = _run("changing_shapes", "pyfuser")
-    except (RuntimeError, subprocess.TimeoutExpired) as problem:
+        results.call = child.run(_PACKAGE, "one_element_call", backends)
+        results.changing = child.run(_PACKAGE, "changing_shapes", "pyfuser")
+    except child.FAILURES as problem:
         failures.append(str(problem))
     return failures
-
-
-def _run(what: str, *given: Any, **environment: str) -> Any:
-    """What a function of `measure` gives in a process of its own; RuntimeError where it fails."""
-    command = [sys.executable, "-m", "benchmarks.models", "--child", what]
-    command += [json.dumps(each) for each in given]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYFUSER_STRICT": "1", **environment},
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_SECONDS,
-        check=False,
-    )
-    for line in done.stdout.splitlines():
-        if line.startswith(RESULT):
-            return json.loads(line.removeprefix(RESULT))
-    lines = [f"exit code {done.returncode}", *done.stderr.splitlines()]
-    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Failed)\w*: ", line)]
-    raise RuntimeError((errors or lines)[-1][:200].replace("|", "/"))
-
-
-def _child(command: list[str]) -> int:
-    what, *given = command
-    result = getattr(measure, what)(*(json.loads(each) for each in given))
-    print(f"{RESULT}{json.dumps(result)}")
-    return 0
 
 
 if __name__ == "__main__":

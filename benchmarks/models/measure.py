@@ -57,8 +57,8 @@ def steady(name: str, backends: list[str], seconds: float) -> dict[str, Any]:
     calls = {backend: compiled(model, backend) for backend in ["eager", *backends]}
     found: dict[str, Any] = {"parameters": sum(each.numel() for each in model.parameters())}
     found["errors"] = {
-        "gradients": _errors(_gradients(model, calls, inputs)),
-        "output": _errors(_outputs(model, calls, inputs)),
+        "gradients": errors(_gradients(model, calls, inputs)),
+        "output": errors(_outputs(model, calls, inputs)),
     }
     found["seconds"], found["recompiles"] = {}, 0
     for phase in ("training", "forward"):
@@ -66,9 +66,9 @@ def steady(name: str, backends: list[str], seconds: float) -> dict[str, Any]:
         for contestant in contestants.values():
             for _ in range(WARM_UP_CALLS):
                 contestant()
-        graphs = _graphs()
+        graphs = graphs_compiled()
         found["seconds"][phase] = interleaved(contestants, seconds, fewest_rounds=5)
-        found["recompiles"] += _graphs() - graphs
+        found["recompiles"] += graphs_compiled() - graphs
     found["kernels"] = compiled_kernel_count()
     return found
 
@@ -83,12 +83,13 @@ def _contestants(
     return {name: lambda call=call: infer(call, inputs) for name, call in calls.items()}
 
 
-def _graphs() -> int:
+def graphs_compiled() -> int:
     """Graphs that Dynamo has compiled so far."""
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def _in_float64(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
+def in_float64(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
+    """A copy of the model and its inputs with every floating-point number in float64."""
     doubles = {
         key: each.double() if each.is_floating_point() else each for key, each in inputs.items()
     }
@@ -100,7 +101,7 @@ def _gradients(
 ) -> dict[str, list[Tensor]]:
     """Gradients of all parameters by backend, and as "exact" those of float64."""
     found = {}
-    exact, doubles = _in_float64(model, inputs)
+    exact, doubles = in_float64(model, inputs)
     with InFloat64():
         train(exact, exact, doubles)
     found["exact"] = [each.grad for each in exact.parameters() if each.grad is not None]
@@ -115,13 +116,13 @@ def _outputs(
 ) -> dict[str, list[Tensor]]:
     """Scores in evaluation mode by backend, and as "exact" those of float64."""
     model.eval()
-    exact, doubles = _in_float64(model, inputs)
+    exact, doubles = in_float64(model, inputs)
     with InFloat64():
         found = {"exact": [infer(exact, doubles)]}
     return found | {name: [infer(call, inputs)] for name, call in calls.items()}
 
 
-def _errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:
+def errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:
     """By backend: its worst error over eager's, tensor by tensor; eager's itself is absolute.
 
     Errors are greatest differences from float64; eager's counts as one rounding at least.
@@ -207,10 +208,10 @@ def changing_shapes(backend: str) -> dict[str, Any]:
         error = (output - expected).abs().max() / expected.abs().max()
         worst = max(worst, error.nan_to_num(float("inf")).item())
         if number == 1:
-            graphs, kernels = _graphs(), compiled_kernel_count()
+            graphs, kernels = graphs_compiled(), compiled_kernel_count()
     return {
         "calls": CHANGING_CALLS,
-        "recompiles": _graphs() - graphs,
+        "recompiles": graphs_compiled() - graphs,
         "new kernels": compiled_kernel_count() - kernels,
         "difference from eager": worst,
     }

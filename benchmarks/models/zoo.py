@@ -7,7 +7,7 @@ values are off, as in training.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,26 +28,35 @@ class Entry:
     build: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Tensor]]
 
+    def made(self) -> tuple[nn.Module, dict[str, Tensor]]:
+        """The model in training mode and its inputs, the same in every process."""
+        torch.manual_seed(0)
+        return self.build().train(), self.inputs()
 
-def _tokens(batch: int = BATCH, length: int = LENGTH) -> dict[str, Tensor]:
-    tokens = torch.randint(0, WORDS, (batch, length))
-    return {"input_ids": tokens, "labels": tokens}
+
+def tokens(batch: int = BATCH, length: int = LENGTH) -> dict[str, Tensor]:
+    """Words, and the same as labels."""
+    words = torch.randint(0, WORDS, (batch, length))
+    return {"input_ids": words, "labels": words}
 
 
-def _masked_tokens() -> dict[str, Tensor]:
-    made = _tokens()
+def masked_tokens() -> dict[str, Tensor]:
+    """Words, rows of which end early, as the attention mask says."""
+    made = tokens()
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1))
     mask = (torch.arange(LENGTH) < lengths).long()
     return {**made, "attention_mask": mask, "labels": made["labels"].masked_fill(mask == 0, -100)}
 
 
-def _pairs() -> dict[str, Tensor]:
+def pairs() -> dict[str, Tensor]:
+    """Words for an encoder, and others for a decoder, with the one after each as its label."""
     words = torch.randint(0, WORDS, (BATCH, LENGTH // 2 + 1))
     shifted, labels = words[:, :-1].contiguous(), words[:, 1:].contiguous()
-    return {**_tokens(), "decoder_input_ids": shifted, "labels": labels}
+    return {**tokens(), "decoder_input_ids": shifted, "labels": labels}
 
 
-def _images(batch: int, side: int) -> dict[str, Tensor]:
+def images(batch: int, side: int) -> dict[str, Tensor]:
+    """Square images and their classes."""
     labels = torch.randint(0, 100, (batch,))
     return {"pixel_values": torch.randn(batch, 3, side, side), "labels": labels}
 
@@ -152,33 +161,33 @@ def _resnet() -> nn.Module:
 MODELS = {
     entry.name: entry
     for entry in (
-        Entry("GPT-2", _gpt2, _tokens),
-        Entry("Llama", _llama, _tokens),
-        Entry("BERT", _bert, _masked_tokens),
-        Entry("ViT", _vit, lambda: _images(BATCH, 96)),
-        Entry("T5", _t5, _pairs),
-        Entry("Mamba", _mamba, lambda: _tokens(2, 32)),
-        Entry("ResNet", _resnet, lambda: _images(8, 96)),
+        Entry("GPT-2", _gpt2, tokens),
+        Entry("Llama", _llama, tokens),
+        Entry("BERT", _bert, masked_tokens),
+        Entry("ViT", _vit, lambda: images(BATCH, 96)),
+        Entry("T5", _t5, pairs),
+        Entry("Mamba", _mamba, lambda: tokens(2, 32)),
+        Entry("ResNet", _resnet, lambda: images(8, 96)),
     )
 }
 
 
 def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     """The model in training mode and its inputs, the same in every process."""
-    torch.manual_seed(0)
-    entry = MODELS[name]
-    return entry.build().train(), entry.inputs()
+    return MODELS[name].made()
 
 
-def selected(names: list[str]) -> list[str]:
-    """The models whose names, without case and hyphens, are among `names`; all for none."""
-    plain = {name.lower().replace("-", ""): name for name in MODELS}
-    wanted = [each.lower().replace("-", "") for each in names]
-    for each in wanted:
-        if each not in plain:
-            known = ", ".join(plain)
-            raise ValueError(f"bench-models: expected some of {known}, got {each}")
-    return [plain[each] for each in wanted] if wanted else list(MODELS)
+def selected(names: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Those known whose letters and digits, without case, are among `names`; all for none."""
+
+    def plain(name: str) -> str:
+        return "".join(filter(str.isalnum, name.lower()))
+
+    by_letters = {plain(name): name for name in known}
+    for each in names:
+        if plain(each) not in by_letters:
+            raise ValueError(f"names: expected some of {', '.join(by_letters)}, got {each}")
+    return [by_letters[plain(each)] for each in names] if names else list(by_letters.values())
 
 
 def loss_of(model: Callable[..., Any], inputs: dict[str, Tensor]) -> Tensor:

@@ -1,0 +1,1 @@
+"""Training steps of many architectures: right, without fallbacks, and no slower than eager."""
