@@ -35,7 +35,12 @@ MOVING = {
     aten.zeros.default, torch.ops.prims.iota.default,
 }  # fmt: skip
 POINTWISE = sorted(
-    (o for o, row in TRANSLATIONS.items() if row.cost in ("cheap", "heavy") and o not in MOVING),
+    (
+        o
+        for o, row in TRANSLATIONS.items()
+        # tests/test_checks.py has pyfuser's own, which refuse what is out of range.
+        if row.cost in ("cheap", "heavy") and o not in MOVING and o.namespace != "pyfuser"
+    ),
     key=str,
 )
 NUMBERS = {torch.float32: (0.0, -0.0, 0.1, inf, -inf, nan), torch.bfloat16: (0.0, 0.1)}
