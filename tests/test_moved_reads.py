@@ -173,3 +173,18 @@ def test_softmax_of_padded_rows_under_a_view() -> None:
     for shape in ((2, 3), (2, 2, 3)):
         x = torch.randn(shape)
         torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_one_element_for_all_of_an_axis_that_is_empty() -> None:
+    """The read moves out of a loop that has no iterations: nothing is there to be read."""
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        index = torch.arange(1).reshape(-1, 1).expand(-1, x.shape[1])
+        return torch.where(y >= 0, x.scatter(-2, index, -1), y)
+
+    x = torch.randn(1, 0, requires_grad=True)
+    y = torch.tensor(0.5, requires_grad=True)
+    made = torch.compile(program, backend=BACKEND)(x, y)
+    gradients = torch.autograd.grad(made, [x, y], torch.zeros_like(made))
+    assert gradients[0].shape == x.shape
+    assert gradients[1] == 0

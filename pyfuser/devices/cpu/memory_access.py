@@ -261,10 +261,12 @@ class MemoryAccess:
         The loops that run then have none either, but the read has moved out of them.  An axis of
         stride 0 is in no index, so that nothing else says that it isn't empty.
         """
-        w = self.writer
-        parameter = next(t for t in self.phase.kernel.tensors if t.buffer is access.buffer)
+        w, kernel = self.writer, self.phase.kernel
+        parameter = next(t for t in kernel.tensors if t.buffer is access.buffer)
         pairs = zip(parameter.sizes, parameter.strides, strict=True)
-        sizes = [n for n, stride in pairs if stride is ZERO and not n.is_constant]
+        still = set[Symbol]().union(*(n.symbols for n, stride in pairs if stride is ZERO))
+        # A size that is passed as a part of a product: where that is 0, no loop over it runs.
+        sizes = [n for n in kernel.symbols if not still.isdisjoint(kernel.joined.get(n, n).symbols)]
         if not sizes:
             return pointer
         has_elements = self.condition(tuple(Less(ZERO, size) for size in sizes))
