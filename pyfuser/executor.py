@@ -203,9 +203,10 @@ class Executor:
             return moved.resolve_conj().resolve_neg()
 
         def run(given: Sequence[Any]) -> list[torch.Tensor]:
-            for x in filter(torch.is_tensor, given):  # the plan looks at the copies only
-                each = x.element_size()
-                require_memory(x, span_bytes(x.shape, x.stride(), each), each)
+            for x in given:  # the plan looks at the copies only
+                if isinstance(x, torch.Tensor) and _needs_a_copy(x, target):
+                    each = x.element_size()
+                    require_memory(x, span_bytes(x.shape, x.stride(), each), each)
             copies = [plain(x) for x in given]
             outputs = self.execute(copies)
             own = {id(y): x for x, y in zip(given, copies, strict=True) if x is not y}

@@ -307,13 +307,25 @@ class ProgramWriter:
     def _described(self, value: Val) -> str:
         """An expression of a value that the host reads only now and then."""
         if value in self.local:
-            return self.local[value].described()
+            return self.local[value].described() + self._expansion(value)
         return self._known(value)
+
+    def _expansion(self, value: Val) -> str:
+        """What makes of memory with one element along an expanded axis what the fusion defines."""
+        is_whole = value in self.program.fusion.inputs or value in self.program.fusion.outputs
+        if is_whole or not isinstance(value, TensorView):
+            return ""
+        if all(axis.size is axis.extent for axis in value.axes):
+            return ""
+        sizes = self._shape_value(
+            f"sizes{value.name}", lambda c: tuple(evaluate(a.size, c.sizes) for a in value.axes)
+        )
+        return f".expand({sizes})"
 
     def _known(self, value: Val) -> str:
         """An expression of a value that the host or torch reads."""
         if value in self.local:
-            return self.local[value].tensor()
+            return self.local[value].tensor() + self._expansion(value)
         assert isinstance(value, Scalar)
         return self._shape_value(f"scalar_{value.name}", lambda c: c.scalar(value))
 

@@ -7,7 +7,7 @@ was given; `launches` has the arguments of each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +37,11 @@ class OtherDevice(CpuDevice):
 
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []
+
+    @property
+    def require_memory(self) -> Callable[..., None]:
+        """Nothing is required: there is no memory."""
+        return lambda *needs: None
 
     def compile_ahead(self, code: Any) -> None:
         """Nothing."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from pyfuser import FusionDefinition, fallback
 from pyfuser.dtypes import DataType, from_torch
@@ -581,6 +582,24 @@ def test_a_kernel_that_refuses_by_mistake_is_heard_of(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYFUSER_STRICT", "1")
     with pytest.raises(InternalError, match="others, by div"):
         fallback.refused(graph, [numbers(4), numbers(4)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_classes_are_checked_inside_of_other_transforms(noticed: list[Fusion]) -> None:
+    y = index(5, 4, 3)
+
+    def mapped(y: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda row: functional.one_hot(row, 5) * 2, in_dims=1)(y)
+
+    def recomputed(y: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: functional.one_hot(y, 5) * 2, y, use_reentrant=False)
+
+    for call in (mapped, recomputed):
+        made = compiled(call)
+        assert torch.equal(made(y), call(y))
+        bad = y.index_fill(1, torch.tensor(1), 5)
+        require_refusal(made, [bad], RuntimeError("Class values must be smaller"))
+    assert len(noticed) == 2
 
 
 # -- calls and their inputs

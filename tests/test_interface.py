@@ -22,7 +22,15 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition, compiler, fallback, interface, reproducer
+from pyfuser import (
+    DataType,
+    FusionDefinition,
+    compiler,
+    explain,
+    fallback,
+    interface,
+    reproducer,
+)
 from pyfuser.errors import CompilationError, InputError, InternalError, UnsupportedError
 from pyfuser.interface import (
     CompiledFusion,
@@ -122,6 +130,13 @@ def test_a_graph_on_a_device_without_kernels() -> None:
     with pytest.warns(RuntimeWarning, match="a graph isn't supported .*a device with kernels, got"):
         y = program(torch.empty(3, 4, device="meta"), torch.tensor(2.0))
     assert (y.shape, y.device.type) == ((3, 4), "meta")
+
+
+def test_explain_says_why_torch_runs_a_graph() -> None:
+    report = explain(lambda x: torch.tanh(x) * 2, torch.empty(3, 4, device="meta"))
+    (graph,) = report.graphs
+    assert graph.regions == () and graph.library_calls["aten::tanh"] == 1
+    assert "expected a device with kernels, got meta" in str(list(graph.outside))
 
 
 # -- switches

@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,19 @@ def test_machine_facts_are_plausible() -> None:
     assert 8 << 10 <= host.l1_bytes <= host.l2_bytes
     assert host.cache_line_bytes in (32, 64, 128, 256)
     assert not host.has("no-such-feature")
+
+
+def test_a_linker_goes_with_its_last_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps something of every module that it ever had."""
+    monkeypatch.setattr(jit, "_linkers", jit._Linkers(4))
+    text = "define i64 @same(i64 %x) { ret i64 %x }"
+    code = jit.compile_module(text).object_code
+    modules = [jit.load_object(code) for _ in range(11)]
+    linkers = [weakref.ref(module._linker) for module in modules]
+    assert len(set(map(id, (linker() for linker in linkers)))) == 3
+    addresses = [module.address("same") for module in modules]
+    del modules[:7]
+    gc.collect()
+    assert [linker() is None for linker in linkers] == [True] * 7 + [False] * 4
+    assert call(modules[0], "same", 5) == call(modules[-1], "same", 5) == 5
+    assert addresses[7] == modules[0].address("same")

@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition, interface
+from pyfuser import DataType, FusionDefinition, fallback, interface
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
@@ -65,6 +66,7 @@ needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't i
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PYFUSER_STRICT", "1")
+    monkeypatch.setattr(fallback, "_warned", OrderedDict())
     torch._dynamo.reset()
     yield
     override_can_fuse_on_cpu(None)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
 from tests.compiled import BACKEND, fresh  # noqa: F401
@@ -128,3 +129,62 @@ def test_result_that_keeps_an_expanded_axis_across_segments() -> None:
 
     x = torch.randn(2, 1)
     assert torch.equal(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_several_outputs_that_are_expanded() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        x[:, :] = 0
+        wide = x[0, 0, 0].expand(1, 5, 1, 9)
+        return functional.hardtanh(x), wide + 1, wide.exp(), x * 2
+
+    x = torch.randn(1, 1, 2)
+    ours, eagers = x.clone(), x.clone()
+    got = torch.compile(program, backend=BACKEND)(ours)
+    torch.testing.assert_close(got, program(eagers))
+
+
+def test_expanded_output_that_is_read_as_well() -> None:
+    """It is stored in full, and another kernel reads it."""
+
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        v = x[(torch.arange(33) % 33 - 33)[:, None].expand(-1, 3)]
+        return v, torch.hypot(v, y)
+
+    operands = torch.randn(33), torch.randn(())
+    got = torch.compile(program, backend=BACKEND)(*operands)
+    torch.testing.assert_close(got, program(*operands))
+
+
+def test_gather_of_an_expanded_conversion() -> None:
+    def program(x: Tensor) -> Tensor:
+        return x.to(torch.bfloat16).expand(3)[..., torch.arange(3) % 3 - 3]
+
+    x = torch.randn(())
+    assert torch.equal(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_softmax_of_padded_rows_under_a_view() -> None:
+    """Rows are counted by a quotient and a remainder by a sum."""
+
+    def program(x: Tensor) -> Tensor:
+        v = functional.pad(torch.fmod(x, 2), (0, -1, 2, 0), value=-1)
+        return v.unflatten(0, (1, -1)).softmax(-1)
+
+    for shape in ((2, 3), (2, 2, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_one_element_for_all_of_an_axis_that_is_empty() -> None:
+    """The read moves out of a loop that has no iterations: nothing is there to be read."""
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        index = torch.arange(1).reshape(-1, 1).expand(-1, x.shape[1])
+        return torch.where(y >= 0, x.scatter(-2, index, -1), y)
+
+    x = torch.randn(1, 0, requires_grad=True)
+    y = torch.tensor(0.5, requires_grad=True)
+    made = torch.compile(program, backend=BACKEND)(x, y)
+    gradients = torch.autograd.grad(made, [x, y], torch.zeros_like(made))
+    assert gradients[0].shape == x.shape
+    assert gradients[1] == 0

@@ -112,6 +112,14 @@ def _separate_constants(fusion: Fusion) -> TensorView:
     return builders.sub(fusion, row, builders.broadcast(fusion, line, [False, True]))
 
 
+def _separate_expanded_outputs(fusion: Fusion) -> TensorView:
+    x, size = tensor(fusion, 1), builders.size(fusion, tensor(fusion, 1), 0)
+    column = builders.broadcast(fusion, x, [False, True])
+    wide = builders.expand(fusion, column, [builders.size(fusion, x, 0), size])
+    fusion.add_output(wide)
+    return builders.exp(fusion, wide)
+
+
 EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "dead_code": _dead_code,
     "two_pass_moments": _two_pass_moments,
@@ -125,6 +133,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "move_gathers": _move_gathers,
     "common_subexpressions": _common_subexpressions,
     "separate_constants": _separate_constants,
+    "separate_expanded_outputs": _separate_expanded_outputs,
 }
 
 

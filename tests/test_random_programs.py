@@ -12,6 +12,7 @@ import pytest
 
 from tests.compiled import fresh as fresh
 from tests.programs.check import Wrong, check, compare
+from tests.programs.fusions import check_fusions
 from tests.programs.generate import generate
 from tests.programs.outcome import Outcome
 from tests.programs.program import Input, Program, Statement
@@ -27,9 +28,9 @@ MOST = 12
 def test_random_programs(seed: int) -> None:
     program = generate(seed, MOST)
     outcome = check(program)
-    assert outcome.kind in ("ok", "torch"), (
-        f"{outcome.signature}\n{outcome.detail}\n{program.script()}"
-    )
+    if not outcome.passed:
+        text = f"{outcome.signature}\n{outcome.detail}\n{program.script()}"
+        pytest.fail(text, pytrace=False)
 
 
 def test_the_same_seed_makes_the_same_program() -> None:
@@ -37,12 +38,12 @@ def test_the_same_seed_makes_the_same_program() -> None:
 
 
 def test_the_programs_have_everything_in_them() -> None:
-    programs = [generate(seed) for seed in range(120)]
+    programs = [generate(seed) for seed in range(80)]
     text = "\n".join(map(str, programs))
     for wanted in ("gather", "scatter", "softmax", "cumsum", "[", "cat", " @ ", "unfold", "copy_"):
         assert wanted in text
-    assert 30 < sum(program.grad for program in programs) < 55
-    assert 15 < sum(program.dynamic for program in programs) < 35
+    assert 15 < sum(program.grad for program in programs) < 40
+    assert 8 < sum(program.dynamic for program in programs) < 28
     dtypes = {given.dtype for program in programs for given in program.inputs}
     assert dtypes == {
         "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"
@@ -126,3 +127,10 @@ def test_a_process_that_dies_or_hangs_is_an_outcome() -> None:
         )
     finally:
         worker.stop()
+
+
+@pytest.mark.parametrize("seed", [2, 3, 10, 17, 18])
+def test_random_fusions_by_seed(seed: int) -> None:
+    outcome = check_fusions(seed)
+    assert outcome.kind == "ok", outcome.detail
+    assert outcome.schedulers

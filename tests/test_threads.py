@@ -293,3 +293,28 @@ def test_forked_child_runs_on_one_thread() -> None:
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert call(4) == [4] * 4
+
+
+def test_a_launch_says_what_its_range_functions_say() -> None:
+    """The slot behind the given ones is the status of this call, 0 at first."""
+    refuse = """
+    define void @refuse(ptr %args, i64 %thread, i64 %threads) {
+      %wanted = load i64, ptr %args
+      %status = getelementptr i64, ptr %args, i64 2
+      %before = load i64, ptr %status
+      %mine = icmp eq i64 %thread, %wanted
+      br i1 %mine, label %set, label %done
+    set:
+      %value = add i64 %before, 1
+      store i64 %value, ptr %status
+      br label %done
+    done:
+      ret void
+    }
+    """
+    launch = threads.launcher(jit.compile_module(refuse), ["refuse"])
+    for _ in range(3):
+        assert launch(4, 3, 1.5) is True
+        assert launch(1, 0, 1.5) is True
+        assert launch(4, 4, 1.5) is None
+        assert launch(1, 1, -1) is None

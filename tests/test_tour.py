@@ -59,13 +59,13 @@ def first_loop(llvm: str) -> str:
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    (softmax,) = show.record(str(ROOT / "docs" / "examples" / "softmax.py"))
+    (softmax,), _ = show.record(str(ROOT / "docs" / "examples" / "softmax.py"))
     assert softmax.inputs is not None
     fusion = softmax.definition.fusion.definition
     layouts = [layout_of(each.shape, each.stride()) for each in softmax.inputs]
     sizes = bind(fusion, softmax.inputs).sizes
     found = compiler.stages(fusion, sizes, layouts, WideCpu())
-    (by_hand,) = show.record(str(ROOT / "docs" / "examples" / "schedule.py"))
+    (by_hand,), _ = show.record(str(ROOT / "docs" / "examples" / "schedule.py"))
     kernel_of_hand = show.stages_of(by_hand, "sm_90")
     return {**found, "cuda": kernel_of_hand["cuda"]}
 

@@ -116,3 +116,11 @@ def test_strides_of_what_permuted_indices_read(name: str) -> None:
     got, eagers = (f(x, indices) for f in (torch.compile(program, backend=BACKEND), program))
     assert torch.equal(got, eagers)
     assert got.stride() == eagers.stride()
+
+
+def test_strides_of_a_batch_norm_of_a_transposed_matrix() -> None:
+    def program(x: Tensor) -> Tensor:
+        return functional.batch_norm(x, None, None, training=True)
+
+    x = torch.randn(2, 6).t()
+    assert torch.compile(program, backend=BACKEND)(x).stride() == program(x).stride()

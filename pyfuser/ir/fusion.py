@@ -273,13 +273,10 @@ class Cloner:
         return copy
 
     def boundary(self, tensor: TensorView) -> TensorView:
-        """A contiguous input tensor that stands for a tensor another segment computes.
-
-        Along an expanded axis it has one element: that is what the other segment stores.
-        """
+        """A contiguous input tensor that stands for a tensor another segment computes."""
         axes = self.axis_list(tensor.axes)
         for axis in axes:
-            axis.definition = axis.expanded_extent = None
+            axis.definition = None
         allocation = tensor.domain.allocation
         copies = None if allocation is None else self.axis_list(allocation)
         contiguity: list[bool | None] = [

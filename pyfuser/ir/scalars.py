@@ -261,20 +261,18 @@ def _join_quotients(terms: dict[Monomial, int]) -> None:
         for position, atom in enumerate(monomial):
             if not isinstance(atom, Mod) or monomial not in terms:
                 continue
-            divisor = terms_of(atom.b)
-            if len(divisor) != 1:
-                continue
             rest = monomial[:position] + monomial[position + 1 :]
-            quotient = floor_div(atom.a, atom.b)
-            quotient_terms = terms_of(quotient)
-            if len(quotient_terms) != 1:
-                continue
-            (q_monomial, q_coefficient), (d_monomial, d_coefficient) = quotient_terms[0], divisor[0]
-            partner = _product(_product(q_monomial, d_monomial), rest)
             coefficient = terms[monomial]
-            if terms.get(partner) != coefficient * q_coefficient * d_coefficient:
+            partners: dict[Monomial, int] = {}
+            for q_monomial, q_coefficient in terms_of(floor_div(atom.a, atom.b)):
+                for d_monomial, d_coefficient in terms_of(atom.b):
+                    partner = _product(_product(q_monomial, d_monomial), rest)
+                    value = coefficient * q_coefficient * d_coefficient
+                    partners[partner] = partners.get(partner, 0) + value
+            if any(terms.get(partner) != value for partner, value in partners.items()):
                 continue
-            del terms[partner], terms[monomial]
+            for partner in (*partners, monomial):
+                del terms[partner]
             for m, c in terms_of(atom.a):
                 key = _product(m, rest)
                 terms[key] = terms.get(key, 0) + c * coefficient

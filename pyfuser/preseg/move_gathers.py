@@ -121,20 +121,31 @@ class _Mover:
         return True
 
     def _leaf(self, tensor: TensorView, places: Places) -> TensorView:
-        """The gather itself, of an input."""
+        """The gather itself, of an input; an axis that neither operand has is added behind it."""
         along = dict(zip(self.expr.index_axes, self.index.axes, strict=True))
         beside = {p: a for a, p in zip(tensor.axes, places, strict=True) if p is not None}
         axes: list[IterDomain] = []
+        kept: dict[int, int] = {}
         for position, wanted in enumerate(self.output.axes):
             own = [a for a in (along.get(position), beside.get(position)) if a is not None]
+            if not own:
+                continue
+            kept[position] = len(kept)
             is_broadcast = wanted.size is ONE or all(axis.is_broadcast for axis in own)
             axes.append(
                 self.fusion.ids.broadcast() if is_broadcast else self.fusion.ids.new(wanted.size)
             )
         output = new_tensor(self.fusion, axes, tensor.dtype)
-        attributes = (places, self.expr.index_axes, self.expr.op)
+        source_axes = tuple(None if place is None else kept[place] for place in places)
+        index_axes = tuple(kept[position] for position in self.expr.index_axes)
+        attributes = (source_axes, index_axes, self.expr.op)
         self.fusion.add_expr(GatherOp((tensor, self.index), (output,), *attributes))
-        return output
+        if len(kept) == self.output.ndim:
+            return output
+        flags = tuple(position not in kept for position in range(self.output.ndim))
+        rest = iter(axes)
+        all_axes = [self.fusion.ids.broadcast() if new else next(rest) for new in flags]
+        return self._shape(BroadcastOp, output, flags, all_axes)
 
     def _spread(self, tensor: TensorView, places: Places) -> TensorView:
         """A tensor that broadcasts along the indexed axis, with the axes of the output."""

@@ -22,6 +22,7 @@ from .identities import identities
 from .move_gathers import move_gathers
 from .move_windows import move_windows
 from .separate_constants import separate_constants
+from .separate_expanded_outputs import separate_expanded_outputs
 from .two_pass_moments import two_pass_moments
 from .unify_extents import unify_extents
 
@@ -41,6 +42,7 @@ PIPELINE: tuple[Pass, ...] = (
     move_gathers,
     common_subexpressions,
     separate_constants,
+    separate_expanded_outputs,
     dead_code,
 )
 

@@ -292,6 +292,20 @@ def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
     return None
 
 
+def unlike_outputs(facts: Facts) -> str | None:
+    """Why no kernel may have an output with an expanded axis beside other outputs or reductions.
+
+    It is written element by element, along loops that no axis of another tensor corresponds to.
+    """
+    if len(facts.outputs) == 1 and not facts.summary.signatures:
+        return None
+    for tensor in facts.outputs:
+        is_expanded = any(axis.expanded_extent is not None for axis in tensor.axes)
+        if is_expanded and tensor in tensor.fusion.outputs:
+            return f"T{tensor.name} is expanded, and not all that the kernel computes"
+    return None
+
+
 def is_connected(exprs: Sequence[Expr]) -> bool:
     """True when tensors lead from each expression to each other one."""
     if not exprs:

@@ -30,6 +30,7 @@ from .acceptance import (
     reads_nothing,
     reduction_refusal,
     reference_tensor,
+    unlike_outputs,
     unsupported,
     view_source,
 )
@@ -74,7 +75,7 @@ class Scheduler(Protocol):
 
 def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
     """What keeps every kernel scheduler from a fusion."""
-    return facts.problem or reads_nothing(facts.exprs, sizes)
+    return facts.problem or reads_nothing(facts.exprs, sizes) or unlike_outputs(facts)
 
 
 def refuse_expr_eval(facts: Facts, sizes: SizeInfo) -> str | None:

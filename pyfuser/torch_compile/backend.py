@@ -73,19 +73,7 @@ def backend(
             expected('torch.compile(backend="pyfuser")', f"a mode among {', '.join(MODES)}", mode)
         )
     chosen = BackendOptions.of(options)
-    if any(map(_is_opaque, example_inputs)):
-        what = "tensors whose memory can be read"
-        fallback.warn(
-            UnsupportedError(expected("torch.compile", what, "one of mkldnn's")), "a graph"
-        )
-        by_torch: Callable[..., Any] = graph_module.forward
-        return by_torch
     return compile_with(graph_module, example_inputs, chosen, compile_graph)
-
-
-def _is_opaque(value: Any) -> bool:
-    """True for a tensor that says it is strided and has no memory to show: oneDNN's own layouts."""
-    return isinstance(value, torch.Tensor) and value.is_mkldnn
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from torch.fx import GraphModule, Node
 
+from ..errors import UnsupportedError
 from .backend import BackendOptions, compile_with
-from .compiled_graph import Call, CompiledGraph, boxed
+from .compiled_graph import Call, CompiledGraph, boxed, interpreted
 from .views import tensor_of
 
 
@@ -119,8 +120,13 @@ def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explana
     seen: set[int] = set()
 
     def compiler(graph_module: GraphModule) -> Call:
-        compiled = CompiledGraph(graph_module)
-        found.graphs.append(_graph_report(f"graph {len(found.graphs)}", compiled, seen))
+        name, by_torch = f"graph {len(found.graphs)}", interpreted(graph_module)
+        try:
+            compiled = CompiledGraph(graph_module, by_torch)
+        except UnsupportedError as error:
+            found.graphs.append(_report_of_torch(name, graph_module, str(error)))
+            return by_torch
+        found.graphs.append(_graph_report(name, compiled, seen))
         return boxed(compiled.call)
 
     def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -192,6 +198,12 @@ def _graph_report(name: str, compiled: CompiledGraph, seen: set[int]) -> GraphRe
         (_op(node), reason) for node, reason in traced.outside.items() if node not in inside
     )
     return GraphReport(name, tuple(regions), dict(calls), dict(outside), compiled.source)
+
+
+def _report_of_torch(name: str, graph_module: GraphModule, reason: str) -> GraphReport:
+    """The report of a graph that torch runs as a whole."""
+    calls = Counter(_op(node) for node in graph_module.graph.nodes if node.op == "call_function")
+    return GraphReport(name, (), dict(calls), {(op, reason): n for op, n in calls.items()}, "")
 
 
 def _op(node: Node) -> str:

@@ -11,6 +11,8 @@ import collections
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,14 +52,12 @@ def main() -> int:
     options = arguments()
     results, begin = Results(), time.monotonic()
     seeds = iter(options.seeds)
-    threads = [
-        threading.Thread(target=work, args=(options, seeds, begin, results), daemon=True)
-        for _ in range(options.workers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(options.workers) as pool:
+        started = [
+            pool.submit(work, options, seeds, begin, results) for _ in range(options.workers)
+        ]
+    for each in started:
+        each.result()
     report(results, time.monotonic() - begin)
     return 1 if results.failures else 0
 
@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="time limit (600)")
-    parser.add_argument("--seeds", type=seed_range, default=range(10000), help="A:B, or a list")
+    parser.add_argument("--seeds", type=seed_list, default=range(10000), help="17,40:50 (0:10000)")
     parser.add_argument("--workers", type=int, default=1, help="processes (1)")
     parser.add_argument("--strict", action="store_true", help="a fallback is a failure")
     parser.add_argument("--fusions", action="store_true", help="FusionDefinitions, not programs")
@@ -77,15 +77,16 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def seed_range(text: str) -> list[int] | range:
-    """0:100, or 3,17,25."""
-    if ":" in text:
-        first, last = text.split(":")
-        return range(int(first), int(last))
-    return [int(seed) for seed in text.split(",")]
+def seed_list(text: str) -> list[int]:
+    """17,40:50 as numbers."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition(":")
+        found += range(int(first), int(last)) if last else [int(first)]
+    return found
 
 
-def work(options: argparse.Namespace, seeds, begin: float, results: Results) -> None:
+def work(options: argparse.Namespace, seeds: Iterator[int], begin: float, results: Results) -> None:
     """One worker's share of the seeds."""
     worker = Worker(options.strict, options.timeout)
     while time.monotonic() - begin < options.seconds:
@@ -97,19 +98,24 @@ def work(options: argparse.Namespace, seeds, begin: float, results: Results) -> 
         program, outcome = worker.judge(wanted)
         with results.lock:
             note(results, seed, outcome)
-        if outcome.failed:
-            failure = Failure(seed, outcome, None)
-            if not options.fusions:
-                program = program or generate(seed, options.most)
-                failure = shrink(worker, seed, program, outcome, options.shrink)
-            with results.lock:
-                results.failures.append(failure)
-                text = describe(failure)
-                print(text, flush=True)
-                if options.report:
-                    with options.report.open("a") as file:
-                        file.write(text + "\n")
+        if not outcome.failed:
+            continue
+        failure = Failure(seed, outcome, None)
+        if not options.fusions:
+            program = program or generate(seed, options.most)
+            failure = shrink(worker, seed, program, outcome, options.shrink)
+        with results.lock:
+            results.failures.append(failure)
+            publish(describe(failure), options.report)
     worker.stop()
+
+
+def publish(text: str, report: Path | None) -> None:
+    """Prints a failure, and appends it to a file if there is one."""
+    print(text, flush=True)
+    if report is not None:
+        with report.open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
 
 
 def note(results: Results, seed: int, outcome: Outcome) -> None:

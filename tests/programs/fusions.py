@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,6 @@ import torch
 from hypothesis import HealthCheck, Phase
 
 from pyfuser.compiler import Part
-from pyfuser.devices.registry import Device
 from pyfuser.errors import ScheduleError
 from pyfuser.interface import ManualKernel
 from pyfuser.ir.fusion import Fusion
@@ -103,9 +102,9 @@ def counted_schedulers() -> Iterator[None]:
     """Counts in `schedulers` what builds kernels."""
     original = Part.build
 
-    def build(self: Part, sizes: Mapping[str, int], target: Device) -> Any:
+    def build(self: Part, *arguments: Any, **keywords: Any) -> Any:
         schedulers[self.segment.scheduler] += 1
-        return original(self, sizes, target)
+        return original(self, *arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Part, "build", build)

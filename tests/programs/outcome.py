@@ -23,6 +23,11 @@ class Outcome:
         return self.kind in ("wrong", "raised", "crash", "hang")
 
     @property
+    def passed(self) -> bool:
+        """True where eager and pyfuser agree, or torch itself is to blame that they don't."""
+        return self.kind in ("ok", "torch")
+
+    @property
     def signature(self) -> str:
         """What two outcomes of one cause have in common."""
         return f"{self.kind}: {self.message}"

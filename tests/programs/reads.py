@@ -109,7 +109,7 @@ def gather(m: Maker) -> Made:
     texts = [
         f"torch.gather({x}, {dim}, {wide})", f"torch.gather({x}, {dim}, {wide}.clone())",
         f"torch.take_along_dim({x}, {line}, {dim})", f"torch.take_along_dim({x}, {wide}, {dim})",
-        f"{x}.gather({dim}, {x}.argsort({dim}, stable=True))",
+        f"{x}.gather({dim}, {x}.argsort(dim={dim}, stable=True))",
         f"{x}.gather({dim}, {x}.argmax({dim}, keepdim=True))",
     ]  # fmt: skip
     shape = m.values[x].shape

@@ -33,7 +33,6 @@ from .kernel_code import CpuKernelCode, slot_names
 from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
 from .machine import machine
-from .refusals import Refusals
 from .scopes import Scopes, flatten
 from .statements import StatementEmitter
 
@@ -74,7 +73,6 @@ class PhaseGenerator:
         self.vector_bytes = host.vector_bits // 8
         self.scopes = Scopes(self.writer)
         self.entry: list[str] = []
-        self.refusals = Refusals(self.writer, self.entry)
         self.workspace: IntExpr = ZERO
         self.statements = StatementEmitter(self.writer, self.scopes, self)
         self.pointers: dict[Buffer, Value] = {}
@@ -92,7 +90,7 @@ class PhaseGenerator:
         self._load_slots()
         self.writer.lines = body
         self._tasks()
-        self.refusals.report(len(slot_names(self.kernel)))
+        self.statements.refusals.report(len(slot_names(self.kernel)))
         self.writer.ret()
         lines = [*self.entry, *flatten(body)]  # type: ignore[arg-type]
         signature = f"define void @{self.name}(ptr noalias %args, i64 %thread, i64 %threads)"

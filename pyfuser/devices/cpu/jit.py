@@ -84,6 +84,7 @@ class CompiledModule:
 
     object_code: bytes = field(repr=False)
     name: str
+    _linker: llvm.LLJIT = field(repr=False)
     _library: llvm.orcjit.ResourceTracker = field(repr=False)
     _trackers: dict[str, llvm.orcjit.ResourceTracker] = field(default_factory=dict, repr=False)
 
@@ -92,7 +93,7 @@ class CompiledModule:
         with _lock:
             if symbol not in self._trackers:
                 try:
-                    self._trackers[symbol] = _jit().lookup(self.name, symbol)
+                    self._trackers[symbol] = self._linker.lookup(self.name, symbol)
                 except RuntimeError as error:
                     message = expected(
                         "link", f"a module that defines @{symbol}", str(error).strip()
@@ -159,14 +160,15 @@ def load_object(object_code: bytes) -> CompiledModule:
         builder = llvm.JITLibraryBuilder().add_object_img(object_code).add_current_process()
         for symbol, address in _external_symbols.items():
             builder.import_symbol(symbol, address)
+        linker = _linkers.next()
         try:
-            library = builder.link(_jit(), name)
+            library = builder.link(linker, name)
         except RuntimeError as error:
             message = expected(
                 "load_object", "an object file of this processor", str(error).strip()
             )
             raise CompilationError(message) from None
-        return CompiledModule(object_code, name, library)
+        return CompiledModule(object_code, name, linker, library)
 
 
 def assembly(
@@ -250,11 +252,29 @@ def _target_machine(codegen_level: int) -> llvm.TargetMachine:
     return emission.target_machine(_processor(), codegen_level)
 
 
-@functools.cache
-def _jit() -> llvm.LLJIT:
-    """The process's one linker; it owns the memory of every module."""
-    return llvm.create_lljit_compiler(
-        emission.new_target_machine(_processor(), DEFAULT_CODEGEN_LEVEL),
-        use_jit_link=True,
-        suppress_errors=True,  # every error is raised as well: nothing goes to stderr
-    )
+class _Linkers:
+    """Linkers, each for some modules: it owns their memory, and goes with the last of them.
+
+    A linker keeps some 10 KB of every module for good, freed or not, so one for a whole process
+    would grow with each kernel that it ever had.  Making one takes 0.5 ms.
+    """
+
+    def __init__(self, most_modules: int) -> None:
+        self.most_modules = most_modules
+        self.count = 0
+        self.current: llvm.LLJIT | None = None
+
+    def next(self) -> llvm.LLJIT:
+        """The linker for the next module; the caller holds the lock."""
+        if self.current is None or self.count >= self.most_modules:
+            self.count = 0
+            self.current = llvm.create_lljit_compiler(
+                emission.new_target_machine(_processor(), DEFAULT_CODEGEN_LEVEL),
+                use_jit_link=True,
+                suppress_errors=True,  # every error is raised as well: nothing goes to stderr
+            )
+        self.count += 1
+        return self.current
+
+
+_linkers = _Linkers(64)

@@ -22,6 +22,7 @@ from ...ir.schedule import MemoryType
 from .conversions import load_convert, storage_type, store_convert
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, transposed, vector_integer
 from .llvm_writer import I1, I64, FunctionWriter, Value
+from .refusals import Refusals
 from .scopes import Scopes, split_constant
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class MemoryAccess:
     def __init__(self, writer: FunctionWriter, scopes: Scopes, phase: PhaseGenerator) -> None:
         self.writer, self.scopes, self.phase = writer, scopes, phase
         self.lanes: Lanes | None = None
+        self.refusals = Refusals(writer, phase.entry)
         self.scalars: dict[str, Value] = {}
         self.streaming_flag: Value | None = None
         self.streaming: dict[tuple[IntExpr, int], None] = {}
@@ -247,11 +249,34 @@ class MemoryAccess:
                 return scope.others[key]
         dtype = access.buffer.dtype
         with self.scopes.at(level) as scope:
-            pointer = self._address(access, resolved)
+            pointer = self._with_memory(access, self._address(access, resolved))
             raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
             value = load_convert(self.writer, raw, dtype)
             scope.others[key] = value
         return value
+
+    def _with_memory(self, access: Access, pointer: Value) -> Value:
+        """The address, or one of nothing in particular where the input may have no elements.
+
+        The loops that run then have none either, but the read has moved out of them.  An axis of
+        stride 0 is in no index, so that nothing else says that it isn't empty.
+        """
+        w, kernel = self.writer, self.phase.kernel
+        parameter = next(t for t in kernel.tensors if t.buffer is access.buffer)
+        pairs = zip(parameter.sizes, parameter.strides, strict=True)
+        still = set[Symbol]().union(*(n.symbols for n, stride in pairs if stride is ZERO))
+        # A size that is passed as a part of a product: where that is 0, no loop over it runs.
+        sizes = [n for n in kernel.symbols if not still.isdisjoint(kernel.joined.get(n, n).symbols)]
+        if not sizes:
+            return pointer
+        has_elements = self.condition(tuple(Less(ZERO, size) for size in sizes))
+        assert has_elements is not None
+        key = ("nothing",)
+        nothing = self.scopes.open[0].others.get(key)
+        if nothing is None:
+            with self.scopes.at(0) as scope:
+                nothing = scope.others[key] = w.alloca(I64, 2, 16)
+        return w.select(has_elements, pointer, nothing)
 
     def _is_read_only(self, access: Access) -> bool:
         return any(t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors)

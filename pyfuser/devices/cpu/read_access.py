@@ -113,7 +113,7 @@ class ReadAccess(MemoryAccess):
             shift = self._uniform_shift(operand, active)
         else:
             shift, wrong = self._shift(operand, self._position(operand, active))
-            self.phase.refusals.note(wrong, active)
+            self.refusals.note(wrong, active)
         return self._load_shifted(operand.access, shift, self._readable(operand, active))
 
     def _readable(self, operand: Gathered, active: Value | None) -> Value | None:
@@ -124,7 +124,7 @@ class ReadAccess(MemoryAccess):
         w = self.writer
         if self.lanes is not None:
             inside = w.splat(inside, self.lanes.count)
-        self.phase.refusals.note_mask(w.not_(inside), active)
+        self.refusals.note_mask(w.not_(inside), active)
         return inside if active is None else w.and_(active, inside)
 
     def is_uniform(self, operand: Operand) -> bool:
@@ -179,14 +179,14 @@ class ReadAccess(MemoryAccess):
         if index.type.lanes > 1:
             index = self.writer.extractelement(index, 0)
         shift, wrong = self._shift(operand, index)
-        self.phase.refusals.note(wrong, active)
+        self.refusals.note(wrong, active)
         return shift
 
     def _note_once(self, wrong: Value) -> None:
         """Notes a value that may be known from further out, unless that is done on the way here."""
         key = ("noted", wrong.name)
         if not any(key in scope.others for scope in self.scopes.open):
-            self.phase.refusals.note(wrong, None)
+            self.refusals.note(wrong, None)
             self.scopes.open[-1].others[key] = wrong
 
     def _shift(self, operand: Gathered, index: Value) -> tuple[Value, Value]:

@@ -123,7 +123,7 @@ class StatementEmitter(ReadAccess):
             ]
             if statement.is_checked:
                 bad = emit_refused(self.writer, statement.op, operands, types[-1])
-                self.phase.refusals.note_mask(bad, active)
+                self.refusals.note_mask(bad, active)
             value = emit_op(self.writer, statement.op, operands, types[-1], statement.result)
         self.store(statement.output, value, active)
         if statement.output.buffer in self.phase.registers:

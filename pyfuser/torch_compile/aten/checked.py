@@ -52,12 +52,18 @@ def _metadata(x: torch.Tensor, *numbers: Any) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+def _batched(name: str, info: Any, dims: Any, *given: Any) -> tuple[Any, Any]:
+    """Element by element, so along whatever dimension."""
+    return getattr(ops, name)(*given), dims[0]
+
+
+ops = torch.ops.pyfuser
+
 for _name, _schema in _SCHEMAS.items():
     _library.define(_name + _schema)
     _library.impl(_name, partial(_eager, _name), "CompositeExplicitAutograd")
     _library.impl(_name, _metadata, "Meta")
-
-ops = torch.ops.pyfuser
+    torch.library.register_vmap(f"pyfuser::{_name}", partial(_batched, _name), lib=_library)
 
 
 # -- translations

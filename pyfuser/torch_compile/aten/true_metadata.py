@@ -38,6 +38,8 @@ _BINARY = (
 )
 
 _BATCH_NORMS = (
+    aten._native_batch_norm_legit.no_stats,
+    aten._batch_norm_with_update_functional.default,
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit_no_training.default,
 )
