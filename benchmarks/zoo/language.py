@@ -333,8 +333,7 @@ LANGUAGE = (
         num_heads=HEADS,
         use_cache=False,
         local_radius=15,
-        encoder_attention_type="transient-global",
-        global_block_size=8,
+        encoder_attention_type="local",
         decoder_start_token_id=0,
     ),
 )
