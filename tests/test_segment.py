@@ -491,6 +491,21 @@ def test_axes_of_one_loop_have_one_number() -> None:
     assert signature.reduced == {space.number(x.axes[0])}
 
 
+def test_an_input_beside_one_that_is_read_along_two_axes_is_not_private() -> None:
+    """A scheduler's copy of `x + b + b.T` has the axes of the original, through x."""
+    fusion = Fusion()
+    size = fusion.new_extent()
+    x, b = tensor_of(fusion, [size, size]), tensor_of(fusion, [size])
+    column = builders.broadcast(fusion, b, [False, True])
+    made = []
+    for _ in range(2):
+        beside = builders.add(fusion, x, builders.broadcast(fusion, b, [True, False]))
+        made.append(builders.add(fusion, beside, column))
+    space = IterationSpace(fusion.exprs)
+    assert space.private == {b} and not space.conflicts
+    assert space.axes(made[0]) == space.axes(made[1]) == space.axes(x)
+
+
 # -- random graphs
 
 
