@@ -188,3 +188,15 @@ def test_one_element_for_all_of_an_axis_that_is_empty() -> None:
     gradients = torch.autograd.grad(made, [x, y], torch.zeros_like(made))
     assert gradients[0].shape == x.shape
     assert gradients[1] == 0
+
+
+def test_copying_a_number() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.select(0, 0).copy_(1)
+        return 1 / (x**2 + 1)
+
+    for shape in ((1,), (3, 2)):
+        ours, eagers = (torch.full(shape, 3.0) for _ in range(2))
+        got = torch.compile(program, backend=BACKEND)(ours)
+        torch.testing.assert_close(got, program(eagers))
+        assert torch.equal(ours, eagers)

@@ -126,8 +126,10 @@ def _same_device(node: Node, x: Any, *rest: Any) -> str | None:
     return None
 
 
-def _copied(call: Call, x: Any, source: Any, *rest: Any) -> TensorView:
-    """The source in the shape and the dtype of x."""
+def _copied(call: Call, x: Any, source: Any, *rest: Any) -> TensorView | Term:
+    """The source, a tensor or a number, in the shape and the dtype of x."""
+    if not isinstance(meta_of(source), torch.Tensor):
+        return call.filled(call.meta.shape, source, call.meta.dtype)
     made = _converted(call, source)
     return _expanded(call, made, call.sizes_of(source), call.meta.shape)
 
