@@ -41,7 +41,7 @@ bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torc
 bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a part
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS)
 
-zoo: $(STAMP) ## training steps of 87 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
+zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
 bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing

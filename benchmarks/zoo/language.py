@@ -259,15 +259,6 @@ LANGUAGE = (
     ),
     _masked("MPNet", "MPNet"),
     _masked("ConvBERT", "ConvBert"),
-    architecture(
-        "Nystroemformer",
-        "Nystromformer",
-        "ForMaskedLM",
-        tokens,
-        _USUAL,
-        segment_means_seq_len=LENGTH,
-        num_landmarks=16,
-    ),
     architecture("FNet", "FNet", "ForMaskedLM", tokens, _USUAL),
     _masked("ModernBERT", "ModernBert", local_attention=LENGTH // 4),
     architecture(
