@@ -471,6 +471,15 @@ def test_sizes_of_one_magnitude_are_equal() -> None:
     assert SizeInfo.of({"i0": 0}) != SizeInfo.of({"i0": 1}) != SizeInfo.of({"i0": 2})
 
 
+def test_a_difference_of_sizes_of_one_magnitude_may_have_elements() -> None:
+    fusion = Fusion()
+    rows, end, start = (fusion.new_extent() for _ in range(3))
+    between = tensor_of(fusion, [rows, end - start])
+    assert not SizeInfo.of({"i0": 4, "i1": 48, "i2": 40}).is_empty(between)
+    assert SizeInfo.of({"i0": 0, "i1": 48, "i2": 40}).is_empty(between)
+    assert SizeInfo.of({"i0": 4, "i1": 1, "i2": 1}).is_empty(between)
+
+
 def test_reference_is_behind_the_reshape() -> None:
     fusion = Fusion()
     x = tensor(fusion, 2)
