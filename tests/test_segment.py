@@ -471,6 +471,15 @@ def test_sizes_of_one_magnitude_are_equal() -> None:
     assert SizeInfo.of({"i0": 0}) != SizeInfo.of({"i0": 1}) != SizeInfo.of({"i0": 2})
 
 
+def test_a_difference_of_sizes_of_one_magnitude_may_have_elements() -> None:
+    fusion = Fusion()
+    rows, end, start = (fusion.new_extent() for _ in range(3))
+    between = tensor_of(fusion, [rows, end - start])
+    assert not SizeInfo.of({"i0": 4, "i1": 48, "i2": 40}).is_empty(between)
+    assert SizeInfo.of({"i0": 0, "i1": 48, "i2": 40}).is_empty(between)
+    assert SizeInfo.of({"i0": 4, "i1": 1, "i2": 1}).is_empty(between)
+
+
 def test_reference_is_behind_the_reshape() -> None:
     fusion = Fusion()
     x = tensor(fusion, 2)
@@ -489,6 +498,21 @@ def test_axes_of_one_loop_have_one_number() -> None:
     signature = space.signature(total)
     assert signature is not None
     assert signature.reduced == {space.number(x.axes[0])}
+
+
+def test_an_input_beside_one_that_is_read_along_two_axes_is_not_private() -> None:
+    """A scheduler's copy of `x + b + b.T` has the axes of the original, through x."""
+    fusion = Fusion()
+    size = fusion.new_extent()
+    x, b = tensor_of(fusion, [size, size]), tensor_of(fusion, [size])
+    column = builders.broadcast(fusion, b, [False, True])
+    made = []
+    for _ in range(2):
+        beside = builders.add(fusion, x, builders.broadcast(fusion, b, [True, False]))
+        made.append(builders.add(fusion, beside, column))
+    space = IterationSpace(fusion.exprs)
+    assert space.private == {b} and not space.conflicts
+    assert space.axes(made[0]) == space.axes(made[1]) == space.axes(x)
 
 
 # -- random graphs

@@ -56,8 +56,25 @@ class IterationSpace:
             readers = Counter(tensor for expr in listed for tensor in set(expr.aligned_inputs))
             computed = {tensor for expr in listed for tensor in expr.tensor_outputs}
             shared = {tensor for tensor in self._entangled if readers[tensor] > 1}
-            self.private = shared - computed
-            self._build(listed)
+            self._make_private(listed, shared - computed)
+
+    def _make_private(self, exprs: list[Expr], candidates: set[TensorView]) -> None:
+        """Makes those inputs private without which the others have fewer conflicts.
+
+        One that only stands beside them stays: it may be all that says that two chains which read
+        it, as a scheduler's copy of another, have the same loops.
+        """
+        self.private = candidates
+        self._build(exprs)
+        if len(candidates) < 2:
+            return
+        fewest = len(self.conflicts)
+        for tensor in sorted(candidates, key=lambda each: (-len(each.axes), each.name)):
+            self.private = self.private - {tensor}
+            self._build(exprs)
+            if len(self.conflicts) > fewest:
+                self.private = self.private | {tensor}
+        self._build(exprs)
 
     def _build(self, exprs: list[Expr]) -> None:
         self._parent: dict[IterDomain, IterDomain] = {}

@@ -24,7 +24,7 @@ from ..ir.exprs import (
     WindowOp,
 )
 from ..ir.fusion import Fusion
-from ..ir.scalars import IntExpr, evaluate, product
+from ..ir.scalars import Integer, IntExpr, evaluate, product, substitute
 from ..ir.vals import TensorView, Val
 from ..ops.table import OPS
 
@@ -60,8 +60,19 @@ class SizeInfo:
             return 0
 
     def is_empty(self, tensor: TensorView) -> bool:
-        """True when the tensor is known to have no elements."""
-        return self.elements(axis.size for axis in tensor.axes) == 0
+        """True when the tensor has no elements, whatever the sizes of these magnitudes are.
+
+        A difference of two sizes of one magnitude is 0 for `elements`, but not for sure.
+        """
+        if self.elements(axis.size for axis in tensor.axes) != 0:
+            return False
+        exact = {name: Integer.of(bits) for name, bits in self.magnitudes if bits <= 1}
+        total = product(axis.size for axis in tensor.axes)
+        known = {each: exact[each.name] for each in total.symbols if each.name in exact}
+        try:
+            return substitute(total, known) is Integer.of(0)
+        except ZeroDivisionError:
+            return True
 
 
 @dataclass(slots=True)
