@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tests.compiled import BACKEND, assert_as_close_as_eager
 from tests.compiled import fresh as fresh
+from tests.programs.check import sharing, strides
 
 
 @dataclass(frozen=True)
@@ -37,25 +38,6 @@ def tensors(*shapes: tuple[int, ...]) -> Callable[[], list[Tensor]]:
 
 def flat(outputs: Any) -> list[Any]:
     return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
-
-
-def storage(value: Tensor) -> int:
-    return value.untyped_storage().data_ptr()
-
-
-def strides(value: Tensor) -> list[int]:
-    """Strides of the axes where they mean something."""
-    sizes = zip(value.shape, value.stride(), strict=True)
-    return [stride for size, stride in sizes if size > 1 and value.numel()]
-
-
-def sharing(values: Sequence[Any]) -> list[list[int]]:
-    """For each tensor, which of the tensors share its memory."""
-    found = [each for each in values if isinstance(each, Tensor) and each.numel()]
-    return [
-        [place for place, other in enumerate(found) if storage(other) == storage(each)]
-        for each in found
-    ]
 
 
 def assert_same(got: Any, expected: Any) -> None:
