@@ -17,7 +17,7 @@ from typing import Any
 
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
-from .devices.registry import BuiltKernel, Code, Device, device
+from .devices.runtime import LoadedKernel, Runtime
 from .disk_cache import disk_cache
 from .fallback import Report
 from .ir.fusion import Fusion
@@ -31,9 +31,10 @@ from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import scheduler
 from .segment.segmenter import segment as cut
+from .target.target import Code, Target
 
-_binaries: KernelCache[tuple[Device, str], Any] = KernelCache()
-_connected: set[Device] = set()
+_binaries: KernelCache[tuple[Runtime, str], Any] = KernelCache()
+_connected: set[Runtime] = set()
 
 MOST_KERNELS = 256  # of one segment: heuristics round, so that there are a few
 
@@ -64,12 +65,12 @@ class Part:
 
     segment: Segment
     fusion: Fusion
-    kernels: dict[object, BuiltKernel | None] = field(default_factory=dict)
+    kernels: dict[object, LoadedKernel | None] = field(default_factory=dict)
     lowered: dict[object, Kernel] = field(default_factory=dict)
     codes: dict[object, Code] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def work(self, sizes: Mapping[str, int], target: Device) -> tuple[int, Excess | None]:
+    def work(self, sizes: Mapping[str, int], target: Target) -> tuple[int, Excess | None]:
         """How many statements the kernel for these sizes runs, and by what they are too many.
 
         What it lowers for that is kept for `start` and `build`.
@@ -78,13 +79,13 @@ class Part:
         if name in EVALUATED:
             return 0, None
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
-            parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+            parameters = scheduler(name).heuristics(self.fusion, sizes, target)
             kernel = self._lower(name, parameters, target)
             return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
         return 0, None
 
-    def start(self, sizes: Mapping[str, int], target: Device) -> None:
-        """Makes the text of the kernel for these sizes and lets the device begin to compile it.
+    def start(self, sizes: Mapping[str, int], runtime: Runtime) -> None:
+        """Makes the text of the kernel for these sizes and lets the runtime begin to compile it.
 
         `build` takes it from there; the time between the two is the compiler's.
         """
@@ -92,17 +93,17 @@ class Part:
         if name in EVALUATED:
             return
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
-            parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+            parameters = scheduler(name).heuristics(self.fusion, sizes, runtime.target)
             if parameters not in self.kernels and parameters not in self.codes:
                 _make_room(self.codes)
-                self.codes[parameters] = code = self._generate(name, parameters, target)
-                _share_objects(target)
-                if (target, code.text) not in _binaries:
-                    target.compile_ahead(code)
+                self.codes[parameters] = code = self._generate(name, parameters, runtime.target)
+                _share_objects(runtime)
+                if (runtime, code.text) not in _binaries:
+                    runtime.compile_ahead(code)
 
     def build(
-        self, sizes: Mapping[str, int], target: Device, report: Report = fallback.report
-    ) -> BuiltKernel | None:
+        self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
+    ) -> LoadedKernel | None:
         """The kernel for these sizes; compiled when the parameters are new.
 
         `report` is told of a failure, and may raise it.
@@ -112,9 +113,9 @@ class Part:
             return None
         with self.lock:
             try:
-                parameters = scheduler(name).heuristics(self.fusion, sizes, target.machine)
+                parameters = scheduler(name).heuristics(self.fusion, sizes, runtime.target)
                 if parameters not in self.kernels:
-                    made = self._compile(name, parameters, target, report)
+                    made = self._compile(name, parameters, runtime, report)
                     _make_room(self.kernels)
                     self.kernels[parameters] = made
                 return self.kernels[parameters]
@@ -122,28 +123,19 @@ class Part:
                 report(error, self.fusion)
                 return None
 
-    def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
-        """The kernel for these sizes if it is there; compiles nothing."""
-        if self.segment.scheduler in EVALUATED:
-            return None
-        parameters = scheduler(self.segment.scheduler).heuristics(
-            self.fusion, sizes, target.machine
-        )
-        return self.kernels.get(parameters)
-
     def _compile(
-        self, name: str, parameters: Any, target: Device, report: Report
-    ) -> BuiltKernel | None:
+        self, name: str, parameters: Any, runtime: Runtime, report: Report
+    ) -> LoadedKernel | None:
         try:
             code = self.codes.pop(parameters, None)
             if code is None:
-                code = self._generate(name, parameters, target)
-            return build_kernel(code, target)
+                code = self._generate(name, parameters, runtime.target)
+            return build_kernel(code, runtime)
         except Exception as error:
             report(error, self.fusion)
             return None
 
-    def _lower(self, name: str, parameters: Any, target: Device) -> Kernel:
+    def _lower(self, name: str, parameters: Any, target: Target) -> Kernel:
         found = self.lowered.get(parameters)
         if found is None:
             scheduled = scheduler(name).schedule(self.fusion, parameters)
@@ -151,7 +143,7 @@ class Part:
             found = self.lowered[parameters] = lowered(scheduled, target)
         return found
 
-    def _generate(self, name: str, parameters: Any, target: Device) -> Code:
+    def _generate(self, name: str, parameters: Any, target: Target) -> Code:
         kernel = self._lower(name, parameters, target)
         del self.lowered[parameters]
         return kernel_code(kernel, target)
@@ -163,27 +155,28 @@ def _make_room(kernels: dict[object, Any]) -> None:
         del kernels[next(iter(kernels))]
 
 
-def lowered(scheduled: ScheduledFusion, target: Device) -> Kernel:
+def lowered(scheduled: ScheduledFusion, target: Target) -> Kernel:
     """The kernel of a schedule."""
     dump("scheduled", scheduled)
-    kernel = lower(scheduled, target.traits)
+    kernel = lower(scheduled, target)
     dump("kernel", kernel)
     return kernel
 
 
-def kernel_code(kernel: Kernel, target: Device) -> Code:
+def kernel_code(kernel: Kernel, target: Target) -> Code:
     """The text of a kernel."""
-    for stage, text in _wanted_texts(kernel, target):
-        dump(stage, text)
-    code: Code = target.generate(kernel)
+    code = target.generate(kernel)
+    if options.dump_stages() & {"llvm", "asm", "cuda", "ptx"}:
+        for stage, text in target.texts(code).items():
+            dump(stage, text)
     return code
 
 
-def build_kernel(code: Code, target: Device) -> BuiltKernel:
-    """A callable kernel; equal texts share their machine code."""
-    _share_objects(target)
-    binary = _binaries.get_or_create((target, code.text), lambda: target.compile(code))
-    return target.load(code, binary)
+def build_kernel(code: Code, runtime: Runtime) -> LoadedKernel:
+    """A kernel that can be launched; equal texts share their machine code."""
+    _share_objects(runtime)
+    binary = _binaries.get_or_create((runtime, code.text), lambda: runtime.compile(code))
+    return runtime.load(code, binary)
 
 
 def compiled_kernel_count() -> int:
@@ -194,17 +187,11 @@ def compiled_kernel_count() -> int:
     return _binaries.created
 
 
-def _share_objects(target: Device) -> None:
-    """Connects a device with the disk cache, once."""
-    if target not in _connected:
-        target.keep_objects_in(disk_cache())
-        _connected.add(target)  # only now: what failed is tried again
-
-
-def _wanted_texts(kernel: Kernel, target: Device) -> list[tuple[str, str]]:
-    if not options.dump_stages() & {"llvm", "asm", "cuda", "ptx"}:
-        return []
-    return list(target.texts(kernel).items())
+def _share_objects(runtime: Runtime) -> None:
+    """Connects a runtime with the disk cache, once."""
+    if runtime not in _connected:
+        runtime.keep_objects_in(disk_cache())
+        _connected.add(runtime)  # only now: what failed is tried again
 
 
 @dataclass(eq=False)
@@ -213,15 +200,15 @@ class Program:
 
     fusion: Fusion
     parts: list[Part]
-    device: Device
+    runtime: Runtime
 
 
 def compile_program(
     definition: Fusion,
     prepared: Fusion,
     layouts: Sequence[Layout],
-    coarse: SizeInfo,
-    device_type: str,
+    rough: SizeInfo,
+    runtime: Runtime,
     sizes: Mapping[str, int],
     report: Report = fallback.report,
 ) -> Program:
@@ -230,11 +217,10 @@ def compile_program(
     `prepared` is the simplified definition.  Where moving its reads made the kernels do too much
     work for these sizes, they stay where they were.
     """
-    target = device(device_type)
-    program, work = _bounded_program(prepared, layouts, coarse, target, sizes, report)
+    program, work = _bounded_program(prepared, layouts, rough, runtime, sizes, report)
     if is_too_much(definition, work, sizes):
         still = prepare(definition, moves_reads=False)
-        other, less = _bounded_program(still, layouts, coarse, target, sizes, report)
+        other, less = _bounded_program(still, layouts, rough, runtime, sizes, report)
         program = other if less < work else program
     return program
 
@@ -242,8 +228,8 @@ def compile_program(
 def _bounded_program(
     prepared: Fusion,
     layouts: Sequence[Layout],
-    coarse: SizeInfo,
-    target: Device,
+    rough: SizeInfo,
+    runtime: Runtime,
     sizes: Mapping[str, int],
     report: Report,
 ) -> tuple[Program, int]:
@@ -254,15 +240,15 @@ def _bounded_program(
     stored: set[int] = set()
     while True:
         fusion = specialise(prepared, layouts)
-        segmented = segmented_fusion(fusion, coarse, report, stored)
+        segmented = segmented_fusion(fusion, rough, report, stored)
         parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
-        found = [part.work(sizes, target) for part in parts]
+        found = [part.work(sizes, runtime.target) for part in parts]
         names = {excess.tensor.name for _, excess in found if excess is not None}
         if stored >= names:
             break
         stored |= names
     dump("segments", segmented)
-    return Program(fusion, parts, target), sum(runs for runs, _ in found)
+    return Program(fusion, parts, runtime), sum(runs for runs, _ in found)
 
 
 def segmented_fusion(
@@ -278,56 +264,54 @@ def segmented_fusion(
         return SegmentedFusion(fusion, [whole])
 
 
-def compile_scheduled_program(scheduled: ScheduledFusion, device_type: str) -> Program:
+def compile_scheduled_program(scheduled: ScheduledFusion, runtime: Runtime) -> Program:
     """A program of one kernel, scheduled by its user.  Errors are the user's to see."""
-    target = device(device_type)
-    built = build_kernel(kernel_code(lowered(scheduled, target), target), target)
+    target = runtime.target
+    built = build_kernel(kernel_code(lowered(scheduled, target), target), runtime)
     fusion = scheduled.fusion
     outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
     segment = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "user")  # type: ignore[arg-type]
     part = _BuiltPart(segment, fusion)
     part.built = built
-    return Program(fusion, [part], target)
+    return Program(fusion, [part], runtime)
 
 
 @dataclass(eq=False)
 class _BuiltPart(Part):
     """A part whose one kernel is there already."""
 
-    built: BuiltKernel | None = None
+    built: LoadedKernel | None = None
 
     def build(
-        self, sizes: Mapping[str, int], target: Device, report: Report = fallback.report
-    ) -> BuiltKernel | None:
-        return self.built
-
-    def compiled(self, sizes: Mapping[str, int], target: Device) -> BuiltKernel | None:
+        self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
+    ) -> LoadedKernel | None:
         return self.built
 
 
 def stages(
-    fusion: Fusion, sizes: Mapping[str, int], layouts: Sequence[Layout], target: Device
+    fusion: Fusion, sizes: Mapping[str, int], layouts: Sequence[Layout], target: Target
 ) -> dict[str, str]:
     """Every stage of a fusion as text, by the names that PYFUSER_DUMP and `show` use."""
     texts = {"fusion": str(fusion)}
     prepared = simplify(fusion)
     texts["preseg"] = str(prepared)
     specialised = specialise(prepared, layouts)
-    segmented = cut(specialised, SizeInfo.of(dict(sizes)))
+    segmented = cut(specialised, SizeInfo.of(dict(sizes), target))
     texts["segments"] = str(segmented)
     for segment in segmented.segments:
         if segment.scheduler in EVALUATED:
             continue
         own, _ = segment_fusion(specialised, segment)
         chosen = scheduler(segment.scheduler)
-        scheduled = chosen.schedule(own, chosen.heuristics(own, sizes, target.machine))
+        scheduled = chosen.schedule(own, chosen.heuristics(own, sizes, target))
         append_stages(texts, scheduled, target)
     return texts
 
 
-def append_stages(texts: dict[str, str], scheduled: ScheduledFusion, target: Device) -> None:
+def append_stages(texts: dict[str, str], scheduled: ScheduledFusion, target: Target) -> None:
     """Adds the stages from a schedule on."""
-    kernel = lower(scheduled, target.traits)
-    found = {"scheduled": str(scheduled), "kernel": str(kernel), **target.texts(kernel)}
+    kernel = lower(scheduled, target)
+    found = {"scheduled": str(scheduled), "kernel": str(kernel)}
+    found |= target.texts(target.generate(kernel))
     for stage, text in found.items():
         texts[stage] = texts.get(stage, "") + text

@@ -1,51 +1,49 @@
 """The executor: from the inputs of a call to its outputs, by a plan.
 
-A plan is straight-line Python for one combination of dtypes, sizes and strides: allocate, launch,
-free, return.  Its source is generated once for a program (and set of kernels) as a factory; a new
-shape only calls the factory with new numbers.  A call with seen metadata makes a key, finds its
-plan and runs it.
+A plan is straight-line Python (plans.py) for all calls of one structure: dtypes, layout classes,
+and sizes for which the target's heuristics decide alike.  A call tries the plans that there are,
+the one that ran last first; each looks for itself whether the call is for it.  Where none does, one
+is made: the inputs are bound and checked, what is missing is compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from . import fallback
-from .analysis.layouts import layout_of
+from .analysis.extents import representatives
+from .analysis.layouts import Layout, dense_layout, layout_of
+from .analysis.size_conditions import SizeConditions
 from .compiler import Program, compile_program, compile_scheduled_program, prepare
-from .devices.registry import BuiltKernel, device
+from .devices.registry import runtime_of
+from .devices.runtime import LoadedKernel, Runtime
 from .devices.switches import change_count, switched_off, watch
 from .devices.tensor_memory import require_memory, span_bytes
-from .dtypes import FLOATING, to_torch
-from .errors import UnsupportedError
+from .errors import InternalError, UnsupportedError, expected
 from .ir.fusion import Fusion
-from .ir.scalars import evaluate
+from .ir.scalars import Symbol
 from .ir.schedule import ScheduledFusion
-from .ir.vals import TensorView, Val
+from .ir.vals import TensorView
 from .kernel_cache import KernelCache
 from .lower.checks import check_threads
-from .ops.binding import Binding, Input, bind
+from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
-from .plan_writer import Operand, ProgramWriter, ShapeContext, Writer
+from .plans import Plan, stride_name, write_plan
 from .schedule.acceptance import SizeInfo
 
-Plan = Callable[[Sequence[Any]], list[torch.Tensor]]
-
-MAXIMUM_PLANS = 4096  # a plan is some 2 KB; beyond this the oldest go
+MOST_PLANS = 256  # of a fusion; a plan is some 10 KB, beyond this the oldest go
 
 
 @dataclass(eq=False, slots=True)
 class Resolved:
-    """A program, its kernels for some sizes, and these sizes."""
+    """A program, and its kernels for the sizes of a call."""
 
     program: Program
-    kernels: tuple[BuiltKernel | None, ...]
-    context: ShapeContext
+    kernels: tuple[LoadedKernel | None, ...]
 
 
 class Executor:
@@ -56,12 +54,8 @@ class Executor:
         self._prepared: Fusion | None = None
         self._failure: Exception | None = None
         self._manual: ScheduledFusion | None = None
-        self.plans: dict[object, Plan] = {}
+        self.plans: tuple[Plan, ...] = ()
         self.programs: KernelCache[object, Program] = KernelCache(64)
-        self.factories: KernelCache[object, PlanFactory] = KernelCache(256)
-        self.resolved: KernelCache[object, Resolved] = KernelCache(MAXIMUM_PLANS)
-        """What `resolve` gave, by the metadata of inputs; for those who keep no plans here."""
-        self.key, self.execute = _dispatch(fusion, self.plans, self._miss)
         watch(self)
 
     @staticmethod
@@ -71,29 +65,39 @@ class Executor:
         made._manual = scheduled
         return made
 
-    def _miss(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """A call whose plan isn't there yet, or whose inputs don't fit the definition."""
-        return self.make_plan(inputs)(inputs)
+    def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Runs the fusion.  InputError where the inputs don't fit the definition."""
+        plans = self.plans
+        for plan in plans:
+            outputs = plan.run(inputs)
+            if outputs is not None:
+                if plan is not plans[0]:
+                    self.plans = (plan, *(other for other in plans if other is not plan))
+                return outputs
+        outputs = self.make_plan(inputs).run(inputs)
+        if outputs is None:  # what was bound isn't what is there now: torch will know
+            error = InternalError(
+                expected("execute", "a plan for the call it was made for", "none")
+            )
+            fallback.report(error, self.fusion)
+            outputs = fallback.run(self.fusion, inputs)
+        return outputs
 
     def make_plan(self, inputs: Sequence[Input]) -> Plan:
-        """Compiles what is missing and binds it to the sizes of these inputs.
+        """Compiles what is missing for calls like this one.
 
         InputError where the inputs don't fit the definition.
         """
         changes = change_count()
         plan = self._new_plan(inputs)
-        key = self.key(*inputs)
-        if len(self.plans) >= MAXIMUM_PLANS:
-            for old in list(self.plans)[: MAXIMUM_PLANS // 4]:
-                self.plans.pop(old, None)
-        self.plans[key] = plan
-        if change_count() != changes:  # it may be for a device that is switched off by now
-            self.plans.pop(key, None)
+        # It may be for a device that is switched off by now.
+        if change_count() == changes:
+            self.plans = (plan, *self.plans[: MOST_PLANS - 1])
         return plan
 
     def forget_plans(self) -> None:
         """Has the next calls ask again where they may run."""
-        self.plans.clear()
+        self.plans = ()
 
     def prepare(self) -> Fusion:
         """Upfront compilation, done once: the simplified definition.
@@ -123,77 +127,76 @@ class Executor:
         return True
 
     def _new_plan(self, inputs: Sequence[Input]) -> Plan:
-        target = device_of(inputs)
-        if self._manual is None and not self._has_kernels(target.type, inputs):
+        device = device_of(inputs)
+        if self._manual is None and not self._has_kernels(device, inputs):
             bind(self.fusion, inputs)
-            return self._by_torch
-        resolved = self.resolve(inputs)
-        if any(isinstance(x, torch.Tensor) and _needs_a_copy(x, target) for x in inputs):
-            return self._copying(target)
-        factory = self.factories.get_or_create(
-            (resolved.program, resolved.kernels),
-            lambda: PlanFactory(resolved.program, resolved.kernels),
-        )
-        return factory.plan(resolved.context)
+            return self._by_torch(device)
+        if any(isinstance(x, torch.Tensor) and _needs_a_copy(x, device) for x in inputs):
+            bind(self.fusion, inputs)
+            return self._copying(device)
+        conditions = SizeConditions()
+        resolved = self.resolve(inputs, conditions)
+        program, kernels = resolved.program, resolved.kernels
+        return write_plan(self.fusion, program, kernels, inputs, conditions)
 
-    def _has_kernels(self, device_type: str, inputs: Sequence[Input]) -> bool:
+    def _has_kernels(self, device: torch.device, inputs: Sequence[Input]) -> bool:
         """False where torch is to run the fusion: that was asked for, or there is no other way."""
-        if switched_off(device_type):
+        if switched_off(device.type):
             return False
         try:
-            device(device_type)
+            runtime_of(device)
         except UnsupportedError as error:
             fallback.report(error, self.fusion)
             return False
         return self.can_be_prepared(inputs)
 
-    def _by_torch(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """The plan without kernels."""
-        run = fallback.run if self.fusion.aliases else fallback.run_views
-        return run(self.fusion, inputs)
+    def _by_torch(self, device: torch.device) -> Plan:
+        """The plan without kernels, for tensors of one device."""
+        by_torch = fallback.run if self.fusion.aliases else fallback.run_views
 
-    def resolve(self, inputs: Sequence[Input], like: Resolved | None = None) -> Resolved:
-        """The program for these inputs (tensors or their metadata), its kernels, and their sizes.
+        def run(given: Sequence[Any]) -> list[torch.Tensor] | None:
+            return by_torch(self.fusion, given) if _is_on(given, device) else None
 
-        Compiles what is missing; or, given what was resolved for inputs of the same layouts, takes
-        its kernels where those that the heuristics would choose aren't there: all kernels are right
-        for all sizes.  InputError where the inputs don't fit the definition.
+        return Plan(run, fits=lambda given: _is_on(given, device))
+
+    def resolve(
+        self,
+        inputs: Sequence[Input],
+        conditions: SizeConditions | None = None,
+        layout_sizes: Mapping[str, int] | None = None,
+    ) -> Resolved:
+        """The program for these inputs (tensors or their metadata), and its kernels.
+
+        Compiles what is missing.  InputError where the inputs don't fit the definition.  What is
+        decided from sizes is noted in `conditions`; given `layout_sizes`, sizes and strides by the
+        names of their symbols, only what the layout classes were decided from, by these.
         """
-        binding, sizes, program = self._bound(inputs, None if like is None else like.program)
-        target = program.device
-        if like is None:
-            report = fallback.reporter(self.fusion, inputs)
-            kernels = tuple(part.build(sizes, target, report) for part in program.parts)
-        else:
-            pairs = zip(program.parts, like.kernels, strict=True)
-            kernels = tuple(part.compiled(sizes, target) or known for part, known in pairs)
+        sizes = bind(self.fusion, inputs).sizes
+        noted: Mapping[str, int] = sizes
+        if conditions is not None:
+            equal = representatives(self.fusion.equal_extents)
+            symbols = {name: Symbol.of(name) for name in sizes}
+            noted = {
+                name: conditions.number(equal.get(symbol, symbol), sizes[name])
+                for name, symbol in symbols.items()
+            }
+        layouts = self._layouts(inputs, layout_sizes or noted, conditions)
+        program = self._program(inputs, layouts, sizes, noted)
+        report = fallback.reporter(self.fusion, inputs)
+        kernels = tuple(part.build(noted, program.runtime, report) for part in program.parts)
         if self._manual is not None:
-            _check_launch(self._manual, kernels, sizes)
-        bindings = [None if built is None else built.bind(sizes) for built in kernels]
-        scalars = {s.name: v for s, v in binding.scalars.items()}
-        return Resolved(program, kernels, ShapeContext(sizes, scalars, bindings))
+            _check_launch(self._manual, kernels, noted)
+        return Resolved(program, kernels)
 
     def start(self, inputs: Sequence[Input]) -> None:
         """Begins with the kernels that `resolve` will want for these inputs."""
-        _, sizes, program = self._bound(inputs)
+        sizes = bind(self.fusion, inputs).sizes
+        program = self._program(inputs, self._layouts(inputs, sizes, None), sizes, sizes)
         for part in program.parts:
-            part.start(sizes, program.device)
-
-    def _bound(
-        self, inputs: Sequence[Input], program: Program | None = None
-    ) -> tuple[Binding, dict[str, int], Program]:
-        """The inputs bound, the sizes and strides that kernels read, and the program (or its own).
-
-        InputError where the inputs don't fit the definition.
-        """
-        binding = bind(self.fusion, inputs)
-        sizes = dict(binding.sizes)
-        program = program or self._program(inputs, sizes)
-        _add_strides(program.fusion, inputs, sizes)
-        return binding, sizes, program
+            part.start(sizes, program.runtime)
 
     def _copying(self, target: torch.device) -> Plan:
-        """For inputs that a kernel can't read where they are (`_needs_a_copy`)."""
+        """For calls with inputs that a kernel can't read where they are (`_needs_a_copy`)."""
         updated = set(self.fusion.aliases.values())
 
         def plain(given: Any) -> Any:
@@ -202,7 +205,13 @@ class Executor:
             moved = given.to(target) if is_cpu_scalar(given) else given
             return moved.resolve_conj().resolve_neg()
 
-        def run(given: Sequence[Any]) -> list[torch.Tensor]:
+        def fits(given: Sequence[Any]) -> bool:
+            tensors = [x for x in given if isinstance(x, torch.Tensor)]
+            return any(_needs_a_copy(x, target) for x in tensors) and _is_on(given, target)
+
+        def run(given: Sequence[Any]) -> list[torch.Tensor] | None:
+            if not fits(given):
+                return None
             for x in given:  # the plan looks at the copies only
                 if isinstance(x, torch.Tensor) and _needs_a_copy(x, target):
                     each = x.element_size()
@@ -215,42 +224,84 @@ class Executor:
                     own[id(y)].copy_(y)
             return [own.get(id(output), output) for output in outputs]
 
-        return run
+        return Plan(run, fits=fits)
 
-    def _program(self, inputs: Sequence[Input], sizes: dict[str, int]) -> Program:
-        kind = device_of(inputs).type
+    def _program(
+        self,
+        inputs: Sequence[Input],
+        layouts: tuple[Layout, ...],
+        sizes: Mapping[str, int],
+        noted: Mapping[str, int],
+    ) -> Program:
+        """The program for the layouts and the rough sizes of the inputs.
+
+        What it depends on is asked of the `noted` sizes.
+        """
+        runtime = runtime_of(device_of(inputs))
         if self._manual is not None:
             manual = self._manual
             return self.programs.get_or_create(
-                kind, lambda: compile_scheduled_program(manual, kind)
+                runtime, lambda: compile_scheduled_program(manual, runtime)
             )
-        layouts = tuple(layout_of(x.shape, x.stride()) for x in inputs if isinstance(x, TensorLike))
         prepared = self.prepare()
-        coarse = _coarse_sizes(sizes, device(kind).machine)
+        rough = _rough_sizes(noted, runtime)
         report = fallback.reporter(self.fusion, inputs)
         return self.programs.get_or_create(
-            (kind, layouts, coarse),
-            lambda: compile_program(self.fusion, prepared, layouts, coarse, kind, sizes, report),
+            (runtime, layouts, rough),
+            lambda: compile_program(self.fusion, prepared, layouts, rough, runtime, sizes, report),
         )
 
+    def _layouts(
+        self,
+        inputs: Sequence[Input],
+        noted: Mapping[str, int],
+        conditions: SizeConditions | None,
+    ) -> tuple[Layout, ...]:
+        """The layout classes of the tensors."""
+        found = []
+        for value, given in zip(self.fusion.inputs, inputs, strict=True):
+            if not isinstance(given, TensorLike):
+                continue
+            assert isinstance(value, TensorView)
+            if given.is_contiguous() and stride_name(value, 0) not in noted:
+                found.append(dense_layout(given.dim()))
+                continue
+            shape = [
+                noted[axis.size.name] if isinstance(axis.size, Symbol) else size
+                for axis, size in zip(value.axes, given.shape, strict=True)
+            ]
+            names = [stride_name(value, dim) for dim in range(given.dim())]
+            stride = [
+                noted.get(name, step) for name, step in zip(names, given.stride(), strict=True)
+            ]
+            if conditions is not None:
+                pairs = zip(names, stride, strict=True)
+                stride = [conditions.number(Symbol.of(name), step) for name, step in pairs]
+            found.append(layout_of(shape, stride))
+        return tuple(found)
 
-def _coarse_sizes(sizes: Mapping[str, int], machine: Any) -> SizeInfo:
+
+def _rough_sizes(sizes: Mapping[str, int], runtime: Runtime) -> SizeInfo:
     """Sizes as far as segmentation looks at them: below cores, short, usual, and huge ones."""
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
 
-    def coarse(size: int) -> int:
-        if size < machine.cores:
+    def rough(size: int) -> int:
+        if size < runtime.target.workers:
             return size
         if size < huge:
             return short if size <= short else usual
         return 1 << size.bit_length() - 1
 
-    known = {name: coarse(size) for name, size in sizes.items()}
-    return SizeInfo.of(known, machine.cores, machine.l2_bytes)
+    return SizeInfo.of({name: rough(size) for name, size in sizes.items()}, runtime.target)
+
+
+def _is_on(inputs: Sequence[Any], device: torch.device) -> bool:
+    """True for inputs that run on a device."""
+    return device_of(inputs) == device
 
 
 def _check_launch(
-    scheduled: ScheduledFusion, kernels: Sequence[BuiltKernel | None], sizes: Mapping[str, int]
+    scheduled: ScheduledFusion, kernels: Sequence[LoadedKernel | None], sizes: Mapping[str, int]
 ) -> None:
     """A user's schedule must keep to the limits of all devices (D3), at these sizes too."""
     if scheduled.scheduler != "user":
@@ -262,113 +313,5 @@ def _check_launch(
 
 def _needs_a_copy(tensor: torch.Tensor, target: torch.device) -> bool:
     """True where a negation or conjugation is pending, or a number isn't on the kernel's device."""
-    is_elsewhere = is_cpu_scalar(tensor) and target.type != tensor.device.type
+    is_elsewhere = is_cpu_scalar(tensor) and target != tensor.device
     return is_elsewhere or tensor.is_neg() or tensor.is_conj()
-
-
-_DISPATCH = """
-def make(plans, miss):
-    def key({names}):
-        return ({key})
-    def execute(inputs):
-        try:
-            {unpack}
-            plan = plans.get(({key}))
-        except {errors}:
-            plan = None
-        return miss(inputs) if plan is None else plan(inputs)
-    return key, execute
-"""
-
-
-def _dispatch(
-    fusion: Fusion, plans: dict[object, Plan], miss: Plan
-) -> tuple[Callable[..., object], Plan]:
-    """(key of the inputs, execute): generated, since they run in every call.
-
-    The key has what a plan depends on.  Strides of a contiguous tensor follow from its shape.
-    """
-    names = [f"x{i}" for i in range(len(fusion.inputs))]
-    parts = []
-    for name, value in zip(names, fusion.inputs, strict=True):
-        if isinstance(value, TensorView):
-            strides = f"{name}.is_contiguous() or {name}.stride()"
-            parts += [f"{name}.shape", strides, f"{name}.dtype", f"{name}.device"]
-            parts.append(f"{name}.is_neg()")
-        elif value.dtype in FLOATING:
-            parts.append(f"type({name})")
-        else:
-            parts += [f"type({name})", name]
-    source = _DISPATCH.format(
-        names=", ".join(names),
-        key="".join(part + ", " for part in parts),
-        unpack="".join(name + ", " for name in names) + "= inputs" if names else "() = inputs",
-        errors="(TypeError, ValueError, AttributeError, RuntimeError)",
-    )
-    namespace: dict[str, Any] = {}
-    exec(compile(source, "<pyfuser dispatch>", "exec"), namespace)  # names and numbers only
-    made: tuple[Callable[..., object], Plan] = namespace["make"](plans, miss)
-    return made
-
-
-def _add_strides(fusion: Fusion, inputs: Sequence[Input], sizes: dict[str, int]) -> None:
-    """The strides of the inputs, by the names kernels have for them."""
-    for value, given in zip(fusion.inputs, inputs, strict=True):
-        if isinstance(given, TensorLike):
-            for d, stride in enumerate(given.stride()):
-                sizes[f"T{value.name}_stride_{d}"] = stride
-
-
-def _span_bytes(value: TensorView, bytes_each: int, context: ShapeContext) -> int:
-    """The bytes that an input spans, from its first element to its last."""
-    shape = [evaluate(axis.size, context.sizes) for axis in value.axes]
-    stride = [context.sizes[f"T{value.name}_stride_{d}"] for d in range(len(shape))]
-    return span_bytes(shape, stride, bytes_each)
-
-
-class PlanFactory:
-    """The generated source for one program and one set of kernels."""
-
-    def __init__(self, program: Program, kernels: tuple[BuiltKernel | None, ...]) -> None:
-        self.writer = Writer()
-        fusion = program.fusion
-        local: dict[Val, Operand] = {v: Operand.of(f"x{i}") for i, v in enumerate(fusion.inputs)}
-        if local:
-            self.writer.line(f"{', '.join(x.tensor() for x in local.values())}, = inputs")
-        self.writer.memory_check(program.device, self._needs(fusion))
-        ProgramWriter(self.writer, program, kernels, local).write()
-        self._write_results(fusion, local)
-        self.source, self.make = self.writer.build("plan(inputs)", "plan")
-
-    def plan(self, context: ShapeContext) -> Plan:
-        """The plan for these sizes."""
-        made: Plan = self.make(*[value(context) for value in self.writer.shape_values.values()])
-        return made
-
-    def _needs(self, fusion: Fusion) -> list[tuple[str, str, int]]:
-        """The inputs that are tensors, and the memory that each must have."""
-        needs = []
-        for position, value in enumerate(fusion.inputs):
-            if isinstance(value, TensorView):
-                bytes_each = to_torch(value.dtype).itemsize
-                span = partial(_span_bytes, value, bytes_each)
-                text = self.writer.shape_value(f"span{position}", span)
-                needs.append((f"x{position}", text, bytes_each))
-        return needs
-
-    def _write_results(self, fusion: Fusion, local: dict[Val, Operand]) -> None:
-        updated = set(fusion.aliases.values())
-        names = {value: operand.tensor() for value, operand in local.items()}
-        sources = dict(names)
-        for output in fusion.aliases:
-            if output in updated:  # two inputs that swap: what is copied must be as it was
-                sources[output] = f"{names[output]}_before"
-                self.writer.line(f"{sources[output]} = {names[output]}.clone()")
-        for output, target in fusion.aliases.items():
-            self.writer.line(f"{names[target]}.copy_({sources[output]})")
-        results = [
-            names[fusion.aliases.get(output, output)]
-            for output in fusion.outputs
-            if output not in fusion.hidden_outputs
-        ]
-        self.writer.line(f"return [{', '.join(results)}]")

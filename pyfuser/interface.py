@@ -192,9 +192,7 @@ def debug_kernel_code(key: int, inputs: Sequence[Any]) -> str:
     texts: list[str] = []
     if can_fuse_on(device_of(inputs).type):
         resolved = compiled.executor.resolve(inputs)
-        built = [kernel for kernel in resolved.kernels if kernel is not None]
-        stages = [resolved.program.device.texts(each.kernel) for each in built]
-        texts = [text[stage] for text in stages for stage in ("llvm", "cuda") if stage in text]
+        texts = [kernel.code.text for kernel in resolved.kernels if kernel is not None]
     if not texts:
         raise UnsupportedError(f"debug_kernel_code: torch computes fusion {key} for these inputs")
     return "\n".join(texts)

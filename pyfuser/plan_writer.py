@@ -1,110 +1,224 @@
 """Plans as source text: what a call of a program does, one statement after the other.
 
-`Writer` collects lines, constants, and the values that depend on a shape; `ProgramWriter` writes
-the statements of one program (allocate, launch, free) into it.  The executor makes a function of
-one program from them, the torch.compile backend one of a whole graph.  Values of a shape are names
-that the factory `make(...)` is called with, so that a new shape needs no new source; or, where the
-shape will never change (`Writer.literals`), the numbers themselves.
+`Writer` collects lines, constants, and the arithmetic on sizes; `ProgramWriter` writes the
+statements of one program (allocate, launch, free) into it.  The executor makes a function of one
+program from them, the torch.compile backend one of a whole graph.  A plan is written once for a
+structure: what follows from the sizes of a call is straight-line arithmetic in it, and where sizes
+never change the numbers themselves stand in the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 from . import fallback
+from .analysis.size_conditions import SizeConditions
 from .compiler import Part, Program
-from .devices.registry import Binding, BuiltKernel, Device
-from .dtypes import FLOATING, DataType, to_torch
+from .devices.runtime import LoadedKernel, Runtime
+from .dtypes import FLOATING, DataType, fits_64_bits, to_torch
 from .errors import InternalError, expected
 from .ir.domains import IterDomain
-from .ir.exprs import Expr
 from .ir.fusion import Fusion
-from .ir.scalars import ONE, IntExpr, evaluate
+from .ir.kernel import ScalarParameter, TensorParameter
+from .ir.scalars import (
+    ONE,
+    Binary,
+    CeilDiv,
+    FloorDiv,
+    Integer,
+    IntExpr,
+    Max,
+    Min,
+    Mod,
+    Monomial,
+    Sum,
+    Symbol,
+    Xor,
+)
 from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import convert_number, evaluate_scalar
 
 
-@dataclass(eq=False, slots=True)
-class ShapeContext:
-    """What the values of one shape are computed from: sizes, scalars by name, bound kernels."""
-
-    sizes: Mapping[str, int]
-    scalars: Mapping[int, Any]
-    bindings: list[Binding | None]
-
-    def scalar(self, scalar: Scalar) -> Any:
-        """A scalar that is known when the shapes are."""
-        if scalar.name in self.scalars:
-            return self.scalars[scalar.name]
-        if scalar.constant is not None:
-            return scalar.constant
-        if scalar.extent is not None:
-            return evaluate(scalar.extent, self.sizes)
-        raise InternalError(expected("plan", "a scalar that is known", scalar))
-
-
 @dataclass(eq=False)
 class Writer:
-    """The source of a factory `make(shape values) -> function` and the constants it reads.
+    """The source of a function, the constants it reads, and its names for numbers."""
 
-    `shape` is what the values of a shape are computed from; when it is given, those that are
-    numbers stand in the text themselves.
-    """
-
-    shape: Any = None
     body: list[str] = field(default_factory=list)
-    shape_values: dict[str, Callable[[Any], object]] = field(default_factory=dict)
     constants: dict[str, object] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
 
     def line(self, text: str) -> None:
         """Adds a statement."""
         self.body.append(text)
 
-    def shape_value(self, name: str, value: Callable[[Any], object]) -> str:
-        """The name of a value that comes anew with every shape, or its text."""
-        if self.shape is None:
-            self.shape_values[name] = value
-            return name
-        known = value(self.shape)
-        if _is_literal(known):
-            return repr(known)
-        self.constants[name] = known
-        return name
-
     def constant(self, name: str, value: object) -> str:
-        """The name of a value that never changes."""
-        self.constants[name] = value
-        return name
+        """The name of a value that never changes; another one where the name is taken."""
+        chosen, count = name, 0
+        while not _is_same(self.constants.setdefault(chosen, value), value):
+            count += 1
+            chosen = f"f_{name}_{count}"  # no node of a graph has a name that begins so
+        return chosen
 
-    def memory_check(self, target: Device, needs: Sequence[tuple[str, str, int]]) -> None:
+    def number(self, text: str) -> str:
+        """The name of a number that is computed once, where it is first asked for."""
+        found = self.numbers.get(text)
+        if found is None:
+            found = self.numbers[text] = f"n{len(self.numbers)}"
+            self.line(f"{found} = {text}")
+        return found
+
+    def require(self, conditions: Iterable[str], indent: str = "") -> None:
+        """Has the function return None where not all conditions hold."""
+        texts = list(dict.fromkeys(conditions))
+        if texts:
+            self.line(f"{indent}if not ({' and '.join(texts)}): return None")
+
+    def memory_check(self, runtime: Runtime, needs: Sequence[tuple[str, str, int]]) -> None:
         """Makes sure that tensors have their memory before an address of theirs is taken.
 
         `needs`: the name of a tensor, the text of the bytes it spans, the bytes of an element.
         """
         if needs:
             arguments = ", ".join(f"{name}, {span}, {each}" for name, span, each in needs)
-            self.constants["require_memory"] = target.require_memory
+            self.constants["require_memory"] = runtime.require_memory
             self.line(f"require_memory({arguments})")
 
     def build(self, function: str, title: str) -> tuple[str, Callable[..., Any]]:
-        """(source, the factory): `function` is the head of the function, such as `plan(inputs)`."""
-        names = ", ".join(self.shape_values)
-        lines = "\n".join(f"        {line}" for line in self.body) or "        pass"
-        name = function.partition("(")[0]
-        source = f"def make({names}):\n    def {function}:\n{lines}\n    return {name}\n"
+        """(source, the function): `function` is its head, such as `plan(inputs)`."""
+        lines = "\n".join(f"    {line}" for line in self.body) or "    pass"
+        source = f"def {function}:\n{lines}\n"
         namespace = dict(self.constants)
         exec(compile(source, f"<pyfuser {title}>", "exec"), namespace)  # names and numbers only
-        factory: Callable[..., Any] = namespace["make"]  # type: ignore[assignment]
-        return source, factory
+        made: Callable[..., Any] = namespace[function.partition("(")[0]]  # type: ignore[assignment]
+        return source, made
 
 
-def _is_literal(value: object) -> bool:
-    """True for what reads back from its text as itself."""
-    if isinstance(value, tuple):
-        return all(_is_literal(entry) for entry in value)
-    return value is None or type(value) in (bool, int)
+def _is_same(a: object, b: object) -> bool:
+    """True for one object, or one method of one object."""
+    return a is b or (isinstance(a, MethodType) and isinstance(b, MethodType) and a == b)
+
+
+class Sizes:
+    """The texts of sizes and strides in a plan: `symbols` has the text of each symbol by name.
+
+    A text is a name or a number; what is computed from numbers alone is a number.
+    """
+
+    def __init__(self, writer: Writer, symbols: dict[str, str]) -> None:
+        self.writer, self.symbols = writer, symbols
+        self._texts: dict[IntExpr, str] = {}
+
+    def text(self, expr: IntExpr) -> str:
+        """The text of an expression."""
+        found = self._texts.get(expr)
+        if found is None:
+            found = self._texts[expr] = self._made(expr)
+        return found
+
+    def _made(self, expr: IntExpr) -> str:
+        match expr:
+            case Integer():
+                return str(expr.value)
+            case Symbol():
+                return self.symbols[expr.name]
+            case Sum():
+                return self._computed([self._monomial(m, c) for m, c in expr.terms], " + ")
+            case Binary():
+                return self._binary(expr, self.text(expr.a), self.text(expr.b))
+        raise InternalError(expected("plan", "an expression over sizes", expr))
+
+    def _monomial(self, monomial: Monomial, coefficient: int) -> str:
+        factors = self._computed([self.text(atom) for atom in monomial], " * ")
+        return self._computed([factors, str(coefficient)], " * ")
+
+    def _computed(self, texts: list[str], operator: str) -> str:
+        """The name of a sum or a product; the number where all of its parts are known."""
+        known = [int(text) for text in texts if is_number(text)]
+        names = [text for text in texts if not is_number(text)]
+        total = sum(known) if operator == " + " else _product(known)
+        if not names or (total == 0 and operator == " * "):
+            return str(total)
+        if total != (operator == " * "):
+            names.append(str(total))
+        if len(names) == 1:
+            return names[0]
+        return self.writer.number(operator.join(names))
+
+    def _binary(self, expr: Binary, a: str, b: str) -> str:
+        known = is_number(a) and is_number(b)
+        if known:
+            return str(eval(_OPERATIONS[type(expr)].format(a=a, b=b)))  # of two numbers
+        return self.writer.number(_OPERATIONS[type(expr)].format(a=a, b=b))
+
+
+_OPERATIONS: dict[type[Binary], str] = {
+    FloorDiv: "{a} // {b}",
+    CeilDiv: "-(-({a}) // {b})",
+    Mod: "{a} % {b}",
+    Min: "({a} if {a} < {b} else {b})",
+    Max: "({a} if {a} > {b} else {b})",
+    Xor: "{a} ^ {b}",
+}
+
+
+def is_number(text: str) -> bool:
+    """True for the text of a number."""
+    return text.isdigit() or (text[:1] == "-" and text[1:].isdigit())
+
+
+def _product(numbers: Sequence[int]) -> int:
+    total = 1
+    for number in numbers:
+        total *= number
+    return total
+
+
+def tuple_text(texts: Sequence[str]) -> str:
+    """The text of a tuple."""
+    return f"({''.join(f'{text}, ' for text in texts)})" if len(texts) < 2 else _joined(texts)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return f"({', '.join(texts)})"
+
+
+def condition_texts(conditions: SizeConditions, text: Callable[[IntExpr], str]) -> list[str]:
+    """The texts of conditions on sizes; `text` has that of an expression."""
+    found = []
+    for expr, interval in conditions.needed().items():
+        name, low, high = text(expr), interval.low, interval.high
+        if low is not None and low == high:
+            found.append(f"{name} == {low}")
+        elif low is not None and high is not None:
+            found.append(f"{low} <= {name} <= {high}")
+        elif low is not None:
+            found.append(f"{name} >= {low}")
+        elif high is not None:
+            found.append(f"{name} <= {high}")
+        found += [f"{name} != {value}" for value in sorted(interval.excluded)]
+    return found
+
+
+def span_text(shape: Sequence[str], stride: Sequence[str], bytes_each: int) -> str:
+    """The text of the bytes that a tensor spans, from its first element to its last."""
+    if all(map(is_number, (*shape, *stride))):
+        sizes, steps = [int(text) for text in shape], [int(text) for text in stride]
+        last = sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+        return str(0 if 0 in sizes else (last + 1) * bytes_each)
+    known = [text for text in shape if not is_number(text)]
+    if "0" in shape:
+        return "0"
+    last_text = " + ".join(
+        f"({size} - 1) * {step}"
+        for size, step in zip(shape, stride, strict=True)
+        if size != "1" and step != "0"
+    )
+    span = f"({last_text} + 1) * {bytes_each}" if last_text else str(bytes_each)
+    return f"({span} if {' and '.join(known)} else 0)" if known else span
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,42 +242,43 @@ class Operand:
 class ProgramWriter:
     """Writes the statements of one program.
 
-    `prefix` begins every name it makes; `context` finds the program's ShapeContext in the shape;
-    `local` has the operands of the program's inputs and, when it is done, of its outputs;
-    `given` has the operands of outputs that are written where they are, instead of into new memory,
-    `names` are for outputs that are to have a certain one.  Without `gives_views` an output never
-    shares memory with an input.
+    `symbols` are the texts of the sizes and strides that it reads, by name; `prefix` begins every
+    name it makes; `local` has the operands of the program's inputs and, when it is done, of its
+    outputs; `given` has the operands of outputs that are written where they are, instead of into
+    new memory, `names` are for outputs that are to have a certain one.  Without `gives_views` an
+    output never shares memory with an input.
     """
 
     def __init__(
         self,
         writer: Writer,
         program: Program,
-        kernels: tuple[BuiltKernel | None, ...],
+        kernels: tuple[LoadedKernel | None, ...],
         local: dict[Val, Operand],
+        symbols: Mapping[str, str],
         prefix: str = "",
-        context: Callable[[Any], ShapeContext] = lambda shape: shape,
         given: Mapping[Val, Operand] | None = None,
         names: Mapping[Val, str] | None = None,
         gives_views: bool = True,
     ) -> None:
         self.writer, self.program, self.kernels = writer, program, kernels
-        self.local, self.prefix, self.context = local, prefix, context
+        self.local, self.prefix = local, prefix
+        self.sizes = Sizes(writer, dict(symbols))
         self.given, self.names = given or {}, names or {}
         self.gives_views = gives_views
-        self.dynamic = _dynamic_scalars(program.fusion)
+        self.tensors: dict[int, TensorView] = {}
+        self.scalars: dict[int, str] = {}
 
     def write(self) -> None:
-        """Everything up to where the outputs are there."""
+        """Everything up to where the outputs are there; `write_scalars` comes first."""
         self.writer.constants |= {
-            "empty": self.program.device.empty_strided,
-            "scratch": self.program.device.scratch,
+            "empty": self.program.runtime.empty_strided,
+            "scratch": self.program.runtime.scratch,
         }
-        self._write_scalars()
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if built is None:
-                self._write_fallback(number, part)
+                self._write_fallback(part)
             else:
                 self._write_launch(number, part, built)
             dead = [
@@ -177,14 +292,6 @@ class ProgramWriter:
     def _name(self, tensor: TensorView) -> str:
         return self.names.get(tensor) or f"{self.prefix}t{tensor.name}"
 
-    def _shape_value(self, name: str, value: Callable[[ShapeContext], object]) -> str:
-        return self.writer.shape_value(
-            f"{self.prefix}{name}", lambda shape: value(self.context(shape))
-        )
-
-    def _constant(self, name: str, value: object) -> str:
-        return self.writer.constant(f"{self.prefix}{name}", value)
-
     def _last_uses(self) -> dict[Val, int]:
         """The number of the last part that reads each tensor between parts."""
         outputs = set(self.program.fusion.outputs)
@@ -196,79 +303,58 @@ class ProgramWriter:
                     last[tensor] = number
         return last
 
-    def _write_scalars(self) -> None:
-        for expr in self.program.fusion.exprs:
-            output = expr.output
-            if not isinstance(output, Scalar) or output.name not in self.dynamic:
-                continue
-            name = f"{self.prefix}c{output.name}"
-            made = self._constant(f"expr{output.name}", expr)
-            self.writer.constants["evaluate_scalar"] = evaluate_scalar
-            operands = ", ".join(self._known(v) for v in expr.inputs)
-            self.writer.line(f"{name} = evaluate_scalar({made}, [{operands}])")
-            self.local[output] = Operand.of(name)
+    # -- scalars
 
-    def _write_launch(self, number: int, part: Part, built: BuiltKernel) -> None:
-        by_name = {v.name: v for v in (*self.program.fusion.tensors, *part.segment.outputs)}
+    def write_scalars(self, definition: Fusion) -> None:
+        """What sizes are called by: scalars of the definition, given and computed."""
+        for value in self.program.fusion.inputs:
+            if isinstance(value, Scalar):
+                self.scalars[value.name] = self.local[value].tensor()
+                self._note_size(value)
+        for expr in definition.exprs:
+            if isinstance(expr.output, Scalar):
+                self._note_size(expr.output)
+
+    def _note_size(self, scalar: Scalar) -> None:
+        """A scalar may be what a size is called by."""
+        if isinstance(scalar.extent, Symbol) and scalar.extent.name not in self.sizes.symbols:
+            self.sizes.symbols[scalar.extent.name] = self.scalar(scalar)
+
+    def scalar(self, scalar: Scalar) -> str:
+        """The text of a scalar; what is computed is computed where it is first asked for."""
+        found = self.scalars.get(scalar.name)
+        if found is None:
+            found = self.scalars[scalar.name] = self._scalar(scalar)
+        return found
+
+    def _scalar(self, scalar: Scalar) -> str:
+        if scalar.constant is not None:
+            constant = scalar.constant
+            is_plain = type(constant) in (bool, int)
+            name = f"{self.prefix}scalar{scalar.name}"
+            return repr(constant) if is_plain else self.writer.constant(name, constant)
+        extent = scalar.extent
+        if extent is not None and all(s.name in self.sizes.symbols for s in extent.symbols):
+            return self.sizes.text(extent)
+        if scalar.expr is None:
+            raise InternalError(expected("plan", "a scalar that is known", scalar))
+        name = f"{self.prefix}c{scalar.name}"
+        made = self.writer.constant(f"{self.prefix}expr{scalar.name}", scalar.expr)
+        function = self.writer.constant("evaluate_scalar", evaluate_scalar)
+        inputs = (v for v in scalar.expr.inputs if isinstance(v, Scalar))
+        operands = ", ".join(self.scalar(value) for value in inputs)
+        self.writer.line(f"{name} = {function}({made}, [{operands}])")
+        return name
+
+    # -- launches
+
+    def _write_launch(self, number: int, part: Part, built: LoadedKernel) -> None:
+        self.tensors = {t.name: t for t in (*self.program.fusion.tensors, *part.segment.outputs)}
         for output in part.segment.outputs:
             self._write_allocation(output)
-
-        def bound(name: str, value: Callable[[Binding], object]) -> str:
-            def of(context: ShapeContext) -> object:
-                binding = context.bindings[number]
-                assert binding is not None
-                return value(binding)
-
-            return self._shape_value(f"{name}{number}", of)
-
-        function = bound("launch", lambda b: b.function)
-        arguments = [bound("threads", lambda b: b.leading[0])]
-        arguments += [
-            self.local[by_name[t.buffer.tensor.name]].pointer()
-            for t in built.kernel.tensors
-            if t.buffer.tensor is not None
-        ]
-        size = bound("bytes", lambda b: b.scratch_bytes)
-        buffer, address = f"{self.prefix}s{number}", f"{self.prefix}p{number}"
-        if size == "0":
-            address = "0"
-        else:
-            needed = not size.isdigit()  # else it is known here that some memory is needed
-            self.writer.line(f"{buffer} = scratch({size})" + f" if {size} else None" * needed)
-            self.writer.line(f"{address} = {buffer}.data_ptr()" + f" if {size} else 0" * needed)
-        for i in range(len(built.kernel.scratch) + 1):
-            offset = bound(f"offset{i}_", _item("scratch_offsets", i))
-            arguments.append(address if "0" in (address, offset) else f"{address} + {offset}")
-        for i in range(2 + len(built.kernel.symbols)):
-            arguments.append(bound(f"n{i}_", _item("trailing", i)))
-        for parameter in built.kernel.scalars:
-            arguments.append(self._scalar_argument(number, parameter.scalar))
-        self._write_call(number, part, built, f"{function}({', '.join(arguments)})")
-        if size != "0":
-            self.writer.line(f"del {buffer}")
-
-    def _write_call(self, number: int, part: Part, built: BuiltKernel, call: str) -> None:
-        """The launch; what torch raises, if the kernel refuses the values of its inputs.
-
-        Outputs that share memory with an input are never those of such a kernel or an earlier one.
-        """
-        if not built.kernel.may_refuse:
-            self.writer.line(call)
-            return
-        fusion = self._constant(f"fusion{number}", part.fusion)
-        self.writer.constants["refused"] = fallback.refused
-        inputs = ", ".join(self._described(value) for value in part.segment.inputs)
-        self.writer.line(f"if {call}: refused({fusion}, [{inputs}])")
-
-    def _scalar_argument(self, number: int, scalar: Scalar) -> str:
-        if scalar.name not in self.dynamic:
-            return self._shape_value(
-                f"scalar{number}_{scalar.name}", lambda c: _slot_of(c.scalar(scalar), scalar.dtype)
-            )
-        own = next(v for v in self.local if isinstance(v, Scalar) and v.name == scalar.name)
-        self.writer.constants["slot"] = _slot_of
-        dtype = self._constant(f"dtype{scalar.name}", scalar.dtype)
-        return f"slot({self.local[own].tensor()}, {dtype})"
+        launch = _Launch(self, number, part, built)
+        built.write_launch(launch)
+        launch.finish()
 
     def _write_allocation(self, tensor: TensorView) -> None:
         if tensor in self.given:
@@ -280,18 +366,41 @@ class ProgramWriter:
         # What only other parts read has one element along an expanded axis.
         is_output = tensor in self.program.fusion.outputs
         stored = {a: a.size if is_output else a.extent for a in tensor.axes}
-        shape = self._shape_value(
-            f"shape{tensor.name}",
-            lambda c: tuple(evaluate(stored[a], c.sizes) for a in tensor.axes),
-        )
-        stride = self._shape_value(
-            f"stride{tensor.name}", lambda c: _dense_strides(tensor, stored, c.sizes)
-        )
+        shape = tuple_text([self.sizes.text(stored[a]) for a in tensor.axes])
+        stride = tuple_text(self._dense_strides(tensor, stored))
         self.writer.line(f"{name} = empty({shape}, {stride}, {dtype})")
         self.local[tensor] = Operand.of(name)
 
-    def _write_fallback(self, number: int, part: Part) -> None:
-        fusion = self._constant(f"fusion{number}", part.fusion)
+    def _dense_strides(
+        self, tensor: TensorView, extents: Mapping[IterDomain, IntExpr]
+    ) -> list[str]:
+        """The strides of an output: dense in the order of its allocation domain.
+
+        As torch has them: a size of 0 counts as 1.
+        """
+        strides: dict[IterDomain, str] = {}
+        running = "1"
+        innermost_first = list(reversed(tensor.domain.allocated))
+        for position, axis in enumerate(innermost_first):
+            strides[axis] = running
+            if position == len(innermost_first) - 1:
+                break
+            size = "1" if extents[axis] is ONE else self.sizes.text(extents[axis])
+            if size in ("0", "1"):
+                continue
+            at_least_one = size if is_number(size) else self.writer.number(f"{size} or 1")
+            if running == "1":
+                running = at_least_one
+            elif is_number(running) and is_number(at_least_one):
+                running = str(int(running) * int(at_least_one))
+            else:
+                running = self.writer.number(f"{running} * {at_least_one}")
+        return [strides[axis] for axis in tensor.axes]
+
+    # -- what torch runs
+
+    def _write_fallback(self, part: Part) -> None:
+        fusion = self.writer.constant(f"{self.prefix}fusion", part.fusion)
         inputs = [self._known(value) for value in part.segment.inputs]
         outputs = [self._name(t) for t in part.segment.outputs]
         joined = "".join(f"{name}, " for name in outputs)
@@ -299,12 +408,12 @@ class ProgramWriter:
         updated = set(self.program.fusion.aliases.values())
         is_free = part.segment.scheduler == "no_op" and updated.isdisjoint(part.segment.inputs)
         runs_views = is_free and self.gives_views
-        run = self._constant(f"run{number}", fallback.run_views if runs_views else fallback.run)
+        run = self.writer.constant("run", fallback.run_views if runs_views else fallback.run)
         self.writer.line(f"{joined}= {run}({fusion}, [{', '.join(inputs)}])")
         for tensor, name in zip(part.segment.outputs, outputs, strict=True):
             self.local[tensor] = Operand.of(name)
 
-    def _described(self, value: Val) -> str:
+    def described(self, value: Val) -> str:
         """An expression of a value that the host reads only now and then."""
         if value in self.local:
             return self.local[value].described() + self._expansion(value)
@@ -317,53 +426,108 @@ class ProgramWriter:
             return ""
         if all(axis.size is axis.extent for axis in value.axes):
             return ""
-        sizes = self._shape_value(
-            f"sizes{value.name}", lambda c: tuple(evaluate(a.size, c.sizes) for a in value.axes)
-        )
-        return f".expand({sizes})"
+        return f".expand({tuple_text([self.sizes.text(axis.size) for axis in value.axes])})"
 
     def _known(self, value: Val) -> str:
         """An expression of a value that the host or torch reads."""
-        if value in self.local:
-            return self.local[value].tensor() + self._expansion(value)
-        assert isinstance(value, Scalar)
-        return self._shape_value(f"scalar_{value.name}", lambda c: c.scalar(value))
+        if isinstance(value, Scalar):
+            return self.scalar(value)
+        return self.local[value].tensor() + self._expansion(value)
 
 
-def _item(field_name: str, position: int) -> Callable[[Binding], object]:
-    """One entry of a field of a binding."""
-    return lambda binding: getattr(binding, field_name)[position]
+class _Launch:
+    """Where one kernel writes its launch; see `devices.runtime.LaunchWriter`."""
+
+    def __init__(
+        self, program: ProgramWriter, number: int, part: Part, built: LoadedKernel
+    ) -> None:
+        self.program, self.number, self.part, self.built = program, number, part, built
+        self.scratch_names: list[str] = []
+
+    def line(self, text: str) -> None:
+        """Adds a statement."""
+        self.program.writer.line(text)
+
+    def name(self, name: str) -> str:
+        """A name that no other launch has."""
+        return f"{self.program.prefix}{name}{self.number}"
+
+    def constant(self, name: str, value: object) -> str:
+        """The name of a value that never changes."""
+        return self.program.writer.constant(self.name(name), value)
+
+    def size(self, expr: IntExpr) -> str:
+        """The text of a size, a stride, or what follows from them."""
+        return self.program.sizes.text(expr)
+
+    def address(self, tensor: TensorParameter) -> str:
+        """The text of the address of a tensor's first element."""
+        view = tensor.buffer.tensor
+        assert view is not None, tensor.buffer.name
+        return self.program.local[self.program.tensors[view.name]].pointer()
+
+    def scalar(self, parameter: ScalarParameter) -> str:
+        """The text of a scalar as a Python int or float of the parameter's dtype."""
+        text = self.program.scalar(parameter.scalar)
+        dtype = parameter.scalar.dtype
+        writer = self.program.writer
+        known = writer.constants.get(text, _literal(text))
+        if isinstance(known, (bool, int, float)):
+            return self.constant(f"scalar{parameter.scalar.name}_", slot_of(known, dtype))
+        if dtype is DataType.Int and text in self.program.sizes.symbols.values():
+            return text
+        slot, kind = writer.constant("slot", slot_of), writer.constant(f"dtype_{dtype.name}", dtype)
+        return f"{slot}({text}, {kind})"
+
+    def scratch(self, size: str) -> str:
+        """The address of memory that lives until the launch is done; 0 where `size` is."""
+        if size == "0":
+            return "0"
+        buffer, address = self.name("s"), self.name("p")
+        if size.isdigit():
+            self.line(f"{buffer} = scratch({size})")
+            self.line(f"{address} = {buffer}.data_ptr()")
+        else:
+            bytes_name = self.name("bytes")
+            self.line(f"{bytes_name} = {size}")
+            self.line(f"{buffer} = scratch({bytes_name}) if {bytes_name} else None")
+            self.line(f"{address} = {buffer}.data_ptr() if {bytes_name} else 0")
+        self.scratch_names.append(buffer)
+        return address
+
+    def call(self, text: str) -> None:
+        """Adds the launch; what torch raises, if the kernel refuses the values of its inputs.
+
+        Outputs that share memory with an input are never those of such a kernel or an earlier one.
+        """
+        if not self.built.kernel.may_refuse:
+            self.line(text)
+            return
+        fusion = self.constant("fusion", self.part.fusion)
+        refused = self.program.writer.constant("refused", fallback.refused)
+        inputs = ", ".join(self.program.described(value) for value in self.part.segment.inputs)
+        self.line(f"if {text}: {refused}({fusion}, [{inputs}])")
+
+    def finish(self) -> None:
+        """Gives scratch memory back."""
+        if self.scratch_names:
+            self.line(f"del {', '.join(self.scratch_names)}")
 
 
-def _dense_strides(
-    tensor: TensorView, extents: Mapping[IterDomain, IntExpr], sizes: Mapping[str, int]
-) -> tuple[int, ...]:
-    """The strides of an output: dense in the order of its allocation domain."""
-    strides = {}
-    running = 1
-    for axis in reversed(tensor.domain.allocated):
-        strides[axis] = running
-        size = evaluate(extents[axis], sizes) if extents[axis] is not ONE else 1
-        running *= max(size, 1)
-    return tuple(strides[axis] for axis in tensor.axes)
+def _literal(text: str) -> bool | int | float | None:
+    """The number that a text is, or None."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return value if isinstance(value, (bool, int, float)) else None
 
 
-def _dynamic_scalars(fusion: Fusion) -> set[int]:
-    """The names of scalars that change from call to call: floating inputs and what follows."""
-    dynamic = {v.name for v in fusion.inputs if isinstance(v, Scalar) and v.dtype in FLOATING}
-    for expr in fusion.exprs:
-        if isinstance(expr.output, Scalar) and _reads(expr, dynamic):
-            dynamic.add(expr.output.name)
-    return dynamic
-
-
-def _reads(expr: Expr, names: set[int]) -> bool:
-    return any(isinstance(v, Scalar) and v.name in names for v in expr.inputs)
-
-
-def _slot_of(value: Any, dtype: DataType) -> int | float:
+def slot_of(value: Any, dtype: DataType) -> int | float:
     """A number as a kernel takes it: floats as doubles, everything else as integers."""
+    if dtype is DataType.Int and type(value) is int and fits_64_bits(value):
+        return value
     number = convert_number(value, dtype)
-    if dtype.name in ("Double", "Float", "Half", "BFloat16"):
+    if dtype in FLOATING:
         return float(number)  # type: ignore[arg-type]
     return int(number)  # type: ignore[arg-type]

@@ -6,37 +6,41 @@ was given; `launches` has the arguments of each.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from pyfuser.devices import registry
-from pyfuser.devices.cpu.device import CpuDevice
-from pyfuser.devices.registry import Binding
+from pyfuser.devices.cpu.runtime import CpuRuntime, FusedKernelCPU
+from pyfuser.devices.runtime import LaunchWriter, LoadedKernel
+from pyfuser.devices.switches import register_runtime
 
 
-class NotedKernel:
+class NotedKernel(LoadedKernel):
     """A kernel of the CPU whose launches are noted."""
 
-    def __init__(self, built: Any, launches: list[tuple[Any, ...]]) -> None:
-        self.built, self.kernel, self.launches = built, built.kernel, launches
+    def __init__(self, loaded: FusedKernelCPU, launches: list[tuple[Any, ...]]) -> None:
+        self.code, self.launches = loaded.code, launches
 
-    def bind(self, sizes: Mapping[str, int]) -> Binding:
-        """The CPU's binding, for a function that notes its arguments."""
-        bound = self.built.bind(sizes)
-        note = lambda *arguments: self.launches.append(arguments)  # noqa: E731
-        return Binding(note, bound.leading, 0, bound.scratch_offsets, bound.trailing)
+    def write_launch(self, writer: LaunchWriter) -> None:
+        """A call that notes the addresses of its tensors."""
+        note = writer.constant("note", lambda *arguments: self.launches.append(arguments))
+        addresses = ", ".join(writer.address(tensor) for tensor in self.kernel.tensors)
+        writer.call(f"{note}({addresses})")
 
 
-class OtherDevice(CpuDevice):
+class OtherDevice(CpuRuntime):
     """See the text of the module."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.launches: list[tuple[Any, ...]] = []
+
+    @property
+    def device(self) -> torch.device:
+        """The device without memory."""
+        return torch.device("meta")
 
     @property
     def require_memory(self) -> Callable[..., None]:
@@ -58,13 +62,9 @@ class OtherDevice(CpuDevice):
 
 
 @pytest.fixture
-def other_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherDevice]:
+def other_device() -> Iterator[OtherDevice]:
     """While in use, there are kernels for meta tensors."""
     found = OtherDevice()
-    module = ModuleType("device")
-    module.DEVICE = found  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pyfuser.devices.meta", ModuleType("meta"))
-    monkeypatch.setitem(sys.modules, "pyfuser.devices.meta.device", module)
-    registry.device.cache_clear()
+    register_runtime("meta", lambda _: found)
     yield found
-    registry.device.cache_clear()
+    register_runtime("meta", None)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from pyfuser.devices.cpu.device import CpuDevice
+from pyfuser.devices.cpu.runtime import CpuRuntime
 
 
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
@@ -24,20 +24,20 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """While it lasts, the CPU device hands out poisoned memory only."""
-    empty_strided, scratch = CpuDevice.empty_strided, CpuDevice.scratch
+    """While it lasts, the CPU hands out poisoned memory only."""
+    empty_strided, scratch = CpuRuntime.empty_strided, CpuRuntime.scratch
 
     def poisoned_empty(
-        self: CpuDevice, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+        self: CpuRuntime, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         return poisoned(empty_strided(self, shape, stride, dtype))
 
-    def poisoned_scratch(self: CpuDevice, size_bytes: int) -> torch.Tensor:
+    def poisoned_scratch(self: CpuRuntime, size_bytes: int) -> torch.Tensor:
         return poisoned(scratch(self, size_bytes))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuDevice, "empty_strided", poisoned_empty)
-        patch.setattr(CpuDevice, "scratch", poisoned_scratch)
+        patch.setattr(CpuRuntime, "empty_strided", poisoned_empty)
+        patch.setattr(CpuRuntime, "scratch", poisoned_scratch)
         yield
 
 

@@ -558,9 +558,9 @@ def test_kernels_without_checks_have_no_test_behind_them() -> None:
             fd.add_output(define(fd.ops, *(fd.from_pytorch(x) for x in inputs)))
         fd.execute(inputs)
         engine = fd.fec.engine.executor
-        (factory,), (program,) = engine.factories.values(), engine.programs.values()
+        (plan,), (program,) = engine.plans, engine.programs.values()
         (kernel,) = program.parts[0].kernels.values()
-        return factory.source, kernel.kernel
+        return plan.source, kernel.kernel
 
     for define, inputs, may_refuse in (
         (lambda o, a, b: o.add(a, b), [torch.ones(4), torch.ones(4)], False),

@@ -18,15 +18,15 @@ import torch
 
 from pyfuser import compiler
 from pyfuser.devices.cpu import compiler_process, emission, jit
-from pyfuser.devices.cpu.machine import machine
-from pyfuser.devices.registry import device
+from pyfuser.devices.cpu.host import host
+from pyfuser.devices.registry import runtime_of
 from pyfuser.errors import CompilationError
 
 TEXT = "define i64 @answer{}() {{\n  ret i64 {}\n}}\n"
 
 
 def request(text: str) -> emission.Request:
-    processor = emission.Processor(machine().cpu_name, machine().features)
+    processor = emission.LlvmProcessor(host().cpu_name, host().features)
     return emission.Request(text, jit.DEFAULT_PASSES, jit.DEFAULT_CODEGEN_LEVEL, processor)
 
 
@@ -34,7 +34,7 @@ def request(text: str) -> emission.Request:
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process for each test, and no disk cache that would make it idle."""
     monkeypatch.delenv("PYFUSER_COMPILER_PROCESS", raising=False)
-    compiler._share_objects(device("cpu"))
+    compiler._share_objects(runtime_of(torch.device("cpu")))
     monkeypatch.setattr(jit, "_object_cache", None)
     compiler_process.close()
     yield

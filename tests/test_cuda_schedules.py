@@ -13,7 +13,7 @@ import torch
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
-from pyfuser.devices.registry import device
+from pyfuser.devices.registry import runtime_of
 from pyfuser.errors import ScheduleError, UnsupportedError
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.schedule import ScheduledFusion
@@ -37,6 +37,7 @@ from tests.cuda.random_schedules import (
     total,
     transposed_add,
 )
+from tests.targets import SM_90
 
 
 def alike(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
@@ -74,10 +75,10 @@ AUTOMATIC = {
 def scheduled_for(fusion: Fusion, inputs: list[torch.Tensor], expected: str) -> ScheduledFusion:
     """The fusion as its automatic scheduler schedules it for a GPU."""
     sizes = bind(fusion, inputs).sizes
-    scheduler, _ = find(examine(fusion), SizeInfo.of(sizes))
+    scheduler, _ = find(examine(fusion), SizeInfo.of(sizes, SM_90))
     assert scheduler is not None
     assert scheduler.name == expected
-    parameters = scheduler.heuristics(fusion, sizes, device("cuda").machine)
+    parameters = scheduler.heuristics(fusion, sizes, SM_90)
     return scheduler.schedule(fusion, parameters)
 
 
@@ -137,14 +138,12 @@ def test_most_random_schedules_are_not_vacuous():
     assert legal >= 20
 
 
-def test_the_device_prints_kernels_and_leaves_launching_to_the_fallback():
-    cuda = device("cuda")
-    kernel = cuda_kernel(add_chain())
-    texts = cuda.texts(kernel)
+def test_the_target_prints_kernels_and_there_is_no_runtime_yet():
+    texts = SM_90.texts(SM_90.generate(cuda_kernel(add_chain())))
     assert "__global__" in texts["cuda"]
     assert texts["ptx"]
-    with pytest.raises(UnsupportedError, match="kernel: expected a device that launches kernels"):
-        cuda.generate(kernel)
+    with pytest.raises(UnsupportedError, match="expected a device that launches kernels"):
+        runtime_of(torch.device("cuda", 0))
 
 
 @requires_host_compiler

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from pyfuser import compiler, options
-from pyfuser.devices.registry import device
+from pyfuser.devices.registry import runtime_of
 from pyfuser.disk_cache import _DIGEST_BYTES, _MAGIC, DiskCache, disk_cache, untrusted
 
 ROOT = Path(__file__).parent.parent
@@ -412,7 +413,7 @@ def test_a_user_without_a_home_has_no_cache_and_one_warning(
 
 
 def test_a_failed_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = device("cpu")
+    runtime = runtime_of(torch.device("cpu"))
     given: list[object] = []
 
     def keep(cache: object) -> None:
@@ -421,9 +422,9 @@ def test_a_failed_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
             raise OSError("no cache yet")
 
     monkeypatch.setattr(compiler, "_connected", set())
-    monkeypatch.setattr(type(target), "keep_objects_in", lambda _, cache: keep(cache))
+    monkeypatch.setattr(type(runtime), "keep_objects_in", lambda _, cache: keep(cache))
     with pytest.raises(OSError, match="no cache yet"):
-        compiler._share_objects(target)
-    compiler._share_objects(target)
-    compiler._share_objects(target)
+        compiler._share_objects(runtime)
+    compiler._share_objects(runtime)
+    compiler._share_objects(runtime)
     assert len(given) == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyfuser.devices.cpu import jit
-from pyfuser.devices.cpu.machine import machine
+from pyfuser.devices.cpu.host import host
 from pyfuser.errors import CompilationError, InternalError
 
 ROOT = Path(__file__).parent.parent
@@ -52,17 +52,17 @@ def test_two_modules_may_define_the_same_name() -> None:
 
 def test_functions_use_the_full_vector_width() -> None:
     text = jit.assembly(doubling_loop(jit.function_attributes()))
-    if machine().architecture not in ("x86_64", "amd64"):
+    if host().architecture not in ("x86_64", "amd64"):
         assert "fadd" in text
         return
-    register = {512: "zmm", 256: "ymm", 128: "xmm"}[machine().vector_bits]
+    register = {512: "zmm", 256: "ymm", 128: "xmm"}[host().vector_bits]
     assert register in text
-    assert machine().lanes(4) == machine().vector_bits // 32
+    assert host().lanes(4) == host().vector_bits // 32
 
 
 def test_constants_need_no_address_computation() -> None:
     """The small code model: a vector constant is a memory operand relative to the code."""
-    if machine().architecture not in ("x86_64", "amd64"):
+    if host().architecture not in ("x86_64", "amd64"):
         pytest.skip("x86 assembly")
     text = jit.assembly(doubling_loop(jit.function_attributes()))
     assert "(%rip)" in text
@@ -125,7 +125,7 @@ def test_object_cache_is_asked_first_and_survives_a_bad_entry(
     jit.set_object_cache(cache)
     assert call(jit.compile_module(adder(7)), "add", 0) == 7
     (key,) = cache
-    assert machine().cpu_name in key and jit.versions() in key
+    assert host().cpu_name in key and jit.versions() in key
     cache[key] = jit.compile_module(adder(8)).object_code
     assert call(jit.compile_module(adder(7)), "add", 0) == 8  # the stored object, not the text's
     cache[key] = b"not an object"
@@ -165,9 +165,9 @@ def test_unknown_pass() -> None:
 def test_passes_are_run() -> None:
     text = "define i64 @f() {\n  %p = alloca i64\n  store i64 42, ptr %p\n"
     text += "  %x = load i64, ptr %p\n  ret i64 %x\n}\n"
-    module = jit._optimised(text, jit.DEFAULT_PASSES, 1)
+    module = jit._optimised(jit._request(text, jit.DEFAULT_PASSES, 1, None))
     assert "alloca" not in str(module)
-    assert "alloca" in str(jit._optimised(text, (), 1))
+    assert "alloca" in str(jit._optimised(jit._request(text, (), 1, None)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
@@ -201,13 +201,13 @@ def test_eight_threads_compile() -> None:
 
 
 def test_machine_facts_are_plausible() -> None:
-    host = machine()
-    assert host is machine()
-    assert host.vector_bits in (128, 256, 512)
-    assert host.cores >= 1
-    assert 8 << 10 <= host.l1_bytes <= host.l2_bytes
-    assert host.cache_line_bytes in (32, 64, 128, 256)
-    assert not host.has("no-such-feature")
+    found = host()
+    assert found is host()
+    assert found.vector_bits in (128, 256, 512)
+    assert found.cores >= 1
+    assert 8 << 10 <= found.l1_bytes <= found.l2_bytes
+    assert found.cache_line_bytes in (32, 64, 128, 256)
+    assert not found.has("no-such-feature")
 
 
 def test_a_linker_goes_with_its_last_module(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,15 @@ from pyfuser.interface import (
     run_fusion,
 )
 from pyfuser.ir.fusion import Fusion
+from pyfuser.ir.scalars import evaluate as evaluate_size
+from pyfuser.ir.scalars import substitute
 from pyfuser.ops import builders
+from pyfuser.ops.binding import bind_extents
 from pyfuser.ops.metadata import TensorMetadata
 from pyfuser.schedule.registry import scheduler
 from tests.cuda.emulate import cuda_kernel
 from tests.cuda.examples import input_tensor
+from tests.targets import SM_90
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -211,10 +215,9 @@ def test_26_a_tensor_without_dimensions_is_read_by_itself() -> None:
 
 def automatic(fusion: Fusion, sizes: dict[str, int]) -> Any:
     """The pointwise scheduler's schedule for a GPU."""
-    from pyfuser.devices.registry import device
 
     chosen = scheduler("pointwise")
-    return chosen.schedule(fusion, chosen.heuristics(fusion, sizes, device("cuda").machine))
+    return chosen.schedule(fusion, chosen.heuristics(fusion, sizes, SM_90))
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31 + 1, 2**32 - 1, 2**32 + 1], ids=str)
@@ -227,8 +230,13 @@ def test_27_sizes_around_32_bits(size: int) -> None:
     executor = Executor(fd.fusion.definition)
     device = torch.device("cpu")
     inputs = [TensorMetadata((n,), (1,), torch.int8, device) for n in (4, size)]
-    resolved = executor.resolve(inputs)
-    numbers = [n for bound in resolved.context.bindings if bound for n in bound.trailing]
+    resolved, sizes = executor.resolve(inputs), bind_extents(executor.fusion, inputs)
+    numbers = [
+        evaluate_size(substitute(symbol, built.kernel.joined), sizes)
+        for built in resolved.kernels
+        if built is not None
+        for symbol in built.kernel.symbols
+    ]
     assert size in numbers and all(0 <= n < 2**63 for n in numbers)
     assert size + 4 in numbers or 4 in numbers
 

@@ -1,7 +1,4 @@
-"""Kernels for other processors: narrower vectors are run here, AArch64 is compiled across.
-
-The code generator is told of another machine; LLVM is told to use only what that one has.
-"""
+"""Kernels for other processors: narrower vectors are run here, AArch64 is compiled across."""
 
 from __future__ import annotations
 
@@ -15,8 +12,11 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.devices.cpu import codegen, device, jit
-from pyfuser.devices.cpu.machine import Machine, machine
+from pyfuser.devices.cpu.host import host
+from pyfuser.devices.cpu.processor import Processor
+from pyfuser.devices.cpu.runtime import CpuRuntime
+from pyfuser.devices.cpu.target import CpuTarget
+from pyfuser.devices.switches import register_runtime
 from pyfuser.frontend.executors import stage_texts
 from pyfuser.frontend.tensor_view import TensorView
 from tests.accuracy import assert_close_to_oracle
@@ -24,12 +24,13 @@ from tests.accuracy import assert_close_to_oracle
 pytestmark = pytest.mark.usefixtures("poison")
 
 X86 = platform.machine().lower() in ("x86_64", "amd64")
+HOST = host()
 MACHINES = {
-    "sse4": replace(machine(), cpu_name="x86-64-v2", features="", vector_bits=128, has_fma=False),
-    "avx2": replace(machine(), cpu_name="x86-64-v3", features="", vector_bits=256, has_fma=True),
+    "sse4": replace(host(), cpu_name="x86-64-v2", features="", vector_bits=128, has_fma=False),
+    "avx2": replace(host(), cpu_name="x86-64-v3", features="", vector_bits=256, has_fma=True),
 }
 NEON = replace(
-    machine(), cpu_name="cortex-a72", features="", vector_bits=128, has_fma=True,
+    host(), cpu_name="cortex-a72", features="", vector_bits=128, has_fma=True,
     architecture="aarch64",
 )  # fmt: skip
 
@@ -70,16 +71,14 @@ FUSIONS: dict[str, tuple[Callable[[FusionDefinition], TensorView], list[torch.Te
 }
 
 
+Pretend = Callable[[Processor], None]
+
+
 @pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Machine], None]]:
-    """Makes the CPU device believe it is another machine, until the test is over."""
-
-    def use(other: Machine) -> None:
-        for module in (codegen, device, jit):
-            monkeypatch.setattr(module, "machine", lambda: other)
-
-    yield use
-    monkeypatch.undo()
+def pretend() -> Iterator[Pretend]:
+    """Runs CPU tensors by kernels for another processor, until the test is over."""
+    yield lambda other: register_runtime("cpu", lambda _: CpuRuntime(CpuTarget(other)))
+    register_runtime("cpu", None)
 
 
 def defined(name: str) -> tuple[FusionDefinition, list[torch.Tensor]]:
@@ -92,7 +91,7 @@ def defined(name: str) -> tuple[FusionDefinition, list[torch.Tensor]]:
 @pytest.mark.skipif(not X86, reason="runs x86 code")
 @pytest.mark.parametrize("kind", MACHINES)
 @pytest.mark.parametrize("name", FUSIONS)
-def test_narrower_vectors(name: str, kind: str, pretend: Callable[[Machine], None]) -> None:
+def test_narrower_vectors(name: str, kind: str, pretend: Pretend) -> None:
     pretend(MACHINES[kind])
     fd, inputs = defined(name)
     outputs = fd.execute(inputs)
@@ -103,9 +102,7 @@ def test_narrower_vectors(name: str, kind: str, pretend: Callable[[Machine], Non
 
 
 @pytest.mark.parametrize("name", FUSIONS)
-def test_aarch64_assembles(
-    name: str, pretend: Callable[[Machine], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_aarch64_assembles(name: str, pretend: Pretend) -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple = "aarch64-unknown-linux-gnu"
@@ -114,7 +111,6 @@ def test_aarch64_assembles(
     except RuntimeError:
         pytest.skip("this LLVM has no AArch64")
     pretend(NEON)
-    monkeypatch.setattr(device, "assembly", lambda text: "")
     with FusionDefinition() as fd:
         build, inputs = FUSIONS[name]
         fd.add_output(build(fd))

@@ -25,8 +25,8 @@ from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import PIPELINE, run
 from pyfuser.preseg.cast_chains import holds_every_value
 from pyfuser.preseg.dead_code import dead_code
-from pyfuser.schedule.acceptance import SizeInfo
 from pyfuser.schedule.registry import scheduler
+from tests.targets import size_info
 
 FLOAT, DOUBLE, HALF, INT = DataType.Float, DataType.Double, DataType.Half, DataType.Int
 
@@ -432,9 +432,9 @@ def _distances(fusion: Fusion) -> TensorView:
 def test_position_as_row_and_column_is_one_kernel() -> None:
     fusion = Fusion()
     fusion.add_output(_distances(fusion))
-    assert "orders differently" in str(scheduler("pointwise").can_schedule(fusion, SizeInfo()))
+    assert "orders differently" in str(scheduler("pointwise").can_schedule(fusion, size_info()))
     simplified = run(fusion)
-    assert scheduler("pointwise").can_schedule(simplified, SizeInfo()) is None
+    assert scheduler("pointwise").can_schedule(simplified, size_info()) is None
     # An iota, a product and a cast more; the input and what is dear are there once.
     assert len(simplified.exprs) == len(fusion.exprs) + 3 and names(simplified).count("exp") == 1
     x = torch.randn(5, 5)

@@ -12,7 +12,6 @@ import torch
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
-from pyfuser.devices.registry import device
 from pyfuser.dtypes import DataType, to_torch
 from pyfuser.errors import ScheduleError
 from pyfuser.ir.fusion import Fusion
@@ -26,6 +25,7 @@ from pyfuser.schedule.registry import find
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import input_tensor
 from tests.cuda.harness import SimtError, requires_host_compiler
+from tests.targets import SM_90
 
 
 def rotary(fusion: Fusion):
@@ -87,10 +87,10 @@ def scheduled_for(fusion: Fusion, inputs: list[torch.Tensor], expected: str) -> 
     """The simplified fusion as its automatic scheduler schedules it for a GPU."""
     moved = simplified(fusion)
     sizes = bind(moved, inputs).sizes
-    scheduler, _ = find(examine(moved), SizeInfo.of(sizes))
+    scheduler, _ = find(examine(moved), SizeInfo.of(sizes, SM_90))
     assert scheduler is not None
     assert scheduler.name == expected
-    parameters = scheduler.heuristics(moved, sizes, device("cuda").machine)
+    parameters = scheduler.heuristics(moved, sizes, SM_90)
     return scheduler.schedule(moved, parameters)
 
 

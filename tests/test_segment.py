@@ -22,13 +22,13 @@ from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
 from pyfuser.schedule.acceptance import SizeInfo, examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
-from pyfuser.segment import segment
 from pyfuser.segment.groups import Groups
 from pyfuser.segment.segmenter import accepted_parts, merge_all
 from pyfuser.segment.units import unit_graph
+from tests.targets import SINGLE, segment, size_info
 
 Build = Callable[[Fusion], None]
-HALF_ROW = SizeInfo.of({"i0": 1, "i1": 1 << 26, "i2": 1 << 26, "i3": 1 << 26}, workers=4)
+HALF_ROW = size_info({"i0": 1, "i1": 1 << 26, "i2": 1 << 26, "i3": 1 << 26}, workers=4)
 
 
 def tensor(fusion: Fusion, rank: int, dtype: DataType = DataType.Float) -> TensorView:
@@ -231,7 +231,7 @@ def test_output_that_is_an_input_needs_no_segment() -> None:
 
 def test_empty_outputs_need_no_kernel() -> None:
     fusion = made_by(_bias_silu)
-    assert schedulers(segment(fusion, SizeInfo.of({"i0": 0, "i1": 5, "i2": 5}))) == ["no_op"]
+    assert schedulers(segment(fusion, size_info({"i0": 0, "i1": 5, "i2": 5}))) == ["no_op"]
 
 
 # -- where it is cut
@@ -400,7 +400,7 @@ def test_in_place_output_is_computed_once_an_element() -> None:
     updated = builders.add(fusion, b, 1.0)
     fusion.add_output(updated, b)
     fusion.add_output(builders.mul(fusion, x, updated))
-    assert "in place" in str(scheduler("pointwise").can_schedule(fusion, SizeInfo()))
+    assert "in place" in str(scheduler("pointwise").can_schedule(fusion, size_info()))
     assert schedulers(segment(fusion)) == ["pointwise", "pointwise"]
 
 
@@ -408,7 +408,7 @@ def test_in_place_output_is_computed_once_an_element() -> None:
 
 
 def _refusal(name: str, build: Build, sizes: SizeInfo | None = None) -> Refusal | None:
-    return scheduler(name).can_schedule(made_by(build), sizes or SizeInfo())
+    return scheduler(name).can_schedule(made_by(build), sizes or size_info())
 
 
 def _sum_rows(fusion: Fusion) -> None:
@@ -466,18 +466,18 @@ def test_memory_order_decides_between_inner_and_outer() -> None:
 
 
 def test_sizes_of_one_magnitude_are_equal() -> None:
-    assert SizeInfo.of({"i0": 1025}) == SizeInfo.of({"i0": 2047})
-    assert hash(SizeInfo.of({"i0": 1025})) == hash(SizeInfo.of({"i0": 2047}))
-    assert SizeInfo.of({"i0": 0}) != SizeInfo.of({"i0": 1}) != SizeInfo.of({"i0": 2})
+    assert size_info({"i0": 1025}) == size_info({"i0": 2047})
+    assert hash(size_info({"i0": 1025})) == hash(size_info({"i0": 2047}))
+    assert size_info({"i0": 0}) != size_info({"i0": 1}) != size_info({"i0": 2})
 
 
 def test_a_difference_of_sizes_of_one_magnitude_may_have_elements() -> None:
     fusion = Fusion()
     rows, end, start = (fusion.new_extent() for _ in range(3))
     between = tensor_of(fusion, [rows, end - start])
-    assert not SizeInfo.of({"i0": 4, "i1": 48, "i2": 40}).is_empty(between)
-    assert SizeInfo.of({"i0": 0, "i1": 48, "i2": 40}).is_empty(between)
-    assert SizeInfo.of({"i0": 4, "i1": 1, "i2": 1}).is_empty(between)
+    assert not size_info({"i0": 4, "i1": 48, "i2": 40}).is_empty(between)
+    assert size_info({"i0": 0, "i1": 48, "i2": 40}).is_empty(between)
+    assert size_info({"i0": 4, "i1": 1, "i2": 1}).is_empty(between)
 
 
 def test_reference_is_behind_the_reshape() -> None:
@@ -588,9 +588,9 @@ def test_random_graph_of_a_thousand(seed: int) -> None:
     fusion = random_fusion(1000, seed)
     segmented = segment(fusion)
     check(segmented, float_inputs(fusion, *RANDOM_SHAPES))
-    graph = unit_graph(fusion)
+    graph = unit_graph(fusion, SINGLE)
     for epilogues_first in (False, True):
-        groups = Groups(graph, SizeInfo())
+        groups = Groups(graph, size_info())
         merge_all(groups, epilogues_first)
         # What the summaries accept, the schedulers accept too: no group was cut in halves.
         found = len(groups.in_order())
@@ -613,7 +613,7 @@ def test_segments_print_their_scheduler_and_reason() -> None:
 def _sizes(fusion: Fusion, rows: int, columns: int) -> SizeInfo:
     """Sizes of the axes of an input [rows, columns], which comes last."""
     *_, (row, column) = (t.axes for t in fusion.input_tensors)
-    return SizeInfo.of({str(row.size): rows, str(column.size): columns}, workers=2)
+    return size_info({str(row.size): rows, str(column.size): columns}, workers=2)
 
 
 def _dear_rows(fusion: Fusion) -> None:

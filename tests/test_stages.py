@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,38 +15,14 @@ import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType, compiler
 from pyfuser.analysis.layouts import layout_of
-from pyfuser.devices import registry
-from pyfuser.devices.cpu.machine import Machine, machine
-from pyfuser.ir.kernel import Kernel
+from pyfuser.devices.cpu.host import host
+from pyfuser.devices.registry import target_of
 from pyfuser.ir.text import definition_key
 from pyfuser.ops.binding import bind
+from tests.targets import PRETENDED
 
 Golden = Callable[[str, str], None]
 STAGES = ("fusion", "preseg", "segments", "scheduled", "kernel")
-
-PRETENDED = Machine(
-    cpu_name="pretended",
-    features="+avx2",
-    architecture="x86_64",
-    vector_bits=256,
-    has_fma=True,
-    cores=4,
-    l1_bytes=32 << 10,
-    l2_bytes=1 << 20,
-    l3_bytes=16 << 20,
-    cache_line_bytes=64,
-)
-
-
-@dataclass
-class PretendedCpu:
-    """The heuristics and the lowering of a fixed processor, without code."""
-
-    machine: Machine = PRETENDED
-    traits = registry.device("cpu").traits
-
-    def texts(self, kernel: Kernel) -> dict[str, str]:
-        return {}
 
 
 def softmax() -> FusionDefinition:
@@ -92,7 +67,7 @@ def stages_of(fd: FusionDefinition, inputs: list[torch.Tensor], target: Any) -> 
 
 @pytest.fixture(scope="module")
 def softmax_stages() -> dict[str, str]:
-    return stages_of(softmax(), [torch.empty(256, 1000)], PretendedCpu())
+    return stages_of(softmax(), [torch.empty(256, 1000)], PRETENDED)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -103,7 +78,7 @@ def test_softmax(stage: str, softmax_stages: dict[str, str], golden: Golden) -> 
 @pytest.mark.parametrize("stage", ["segments", "kernel"])
 def test_column_sums_and_more(stage: str, golden: Golden) -> None:
     inputs = [torch.empty(300, 500, dtype=torch.bfloat16)]
-    texts = stages_of(column_sums_and_more(), inputs, PretendedCpu())
+    texts = stages_of(column_sums_and_more(), inputs, PRETENDED)
     assert texts["segments"].count("segment ") >= 2
     golden(f"column_sums_{stage}.txt", texts[stage] + "\n")
 
@@ -111,21 +86,21 @@ def test_column_sums_and_more(stage: str, golden: Golden) -> None:
 @pytest.mark.parametrize("stage", ["scheduled", "kernel"])
 def test_the_classic_schedule(stage: str, golden: Golden) -> None:
     texts: dict[str, str] = {}
-    compiler.append_stages(texts, classic().fusion.user_schedule, PretendedCpu())
+    compiler.append_stages(texts, classic().fusion.user_schedule, PRETENDED)
     golden(f"classic_{stage}.txt", texts[stage] + "\n")
 
 
 def test_texts_are_deterministic(softmax_stages: dict[str, str]) -> None:
-    again = stages_of(softmax(), [torch.empty(256, 1000)], PretendedCpu())
+    again = stages_of(softmax(), [torch.empty(256, 1000)], PRETENDED)
     assert {stage: again[stage] for stage in STAGES} == {
         stage: softmax_stages[stage] for stage in STAGES
     }
 
 
 def test_llvm_ir_has_vectors_masks_and_no_fast_math() -> None:
-    texts = stages_of(softmax(), [torch.empty(256, 1000)], registry.device("cpu"))
+    texts = stages_of(softmax(), [torch.empty(256, 1000)], target_of("cpu"))
     llvm = texts["llvm"]
-    lanes = machine().lanes(4)
+    lanes = host().lanes(4)
     assert "define void @kernel_phase0(ptr noalias %args, i64 %thread, i64 %threads)" in llvm
     assert f"load <{lanes} x float>" in llvm or f"load.v{lanes}f32" in llvm
     assert "masked" in llvm

@@ -1,54 +1,26 @@
 """docs/tour.md shows what the compiler really prints; `pytest --update-golden` rewrites its texts.
 
-The tour is for one fixed processor (512-bit vectors), so that its texts are the same everywhere;
-only LLVM's, which is printed for the processor at hand, is compared on such processors alone.  The
-README's examples must run as they stand there.
+The tour is for one fixed processor (512-bit vectors), so that its texts are the same everywhere.
+The README's examples must run as they stand there.
 """
 
 from __future__ import annotations
 
 import re
 import runpy
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pyfuser import compiler
 from pyfuser.analysis.layouts import layout_of
-from pyfuser.command_line import show, targets
-from pyfuser.devices import registry
-from pyfuser.devices.cpu.codegen import generate
-from pyfuser.devices.cpu.machine import Machine, machine
-from pyfuser.ir.kernel import Kernel
+from pyfuser.command_line import show
 from pyfuser.ops.binding import bind
+from tests.targets import WIDE
 
 ROOT = Path(__file__).resolve().parent.parent
 TOUR = ROOT / "docs" / "tour.md"
 STAGES = ("fusion", "segments", "scheduled", "kernel", "llvm", "cuda")
-WIDE = Machine(
-    cpu_name="znver4",
-    features="+avx512f",
-    architecture="x86_64",
-    vector_bits=512,
-    has_fma=True,
-    cores=8,
-    l1_bytes=32 << 10,
-    l2_bytes=1 << 20,
-    l3_bytes=32 << 20,
-    cache_line_bytes=64,
-)
-
-
-@dataclass
-class WideCpu:
-    """This CPU's code generator with the heuristics of a fixed processor."""
-
-    machine: Machine = WIDE
-    traits = registry.device("cpu").traits
-
-    def texts(self, kernel: Kernel) -> dict[str, str]:
-        return {"llvm": first_loop(generate(kernel).text)}
 
 
 def first_loop(llvm: str) -> str:
@@ -64,7 +36,8 @@ def texts() -> dict[str, str]:
     fusion = softmax.definition.fusion.definition
     layouts = [layout_of(each.shape, each.stride()) for each in softmax.inputs]
     sizes = bind(fusion, softmax.inputs).sizes
-    found = compiler.stages(fusion, sizes, layouts, WideCpu())
+    found = compiler.stages(fusion, sizes, layouts, WIDE)
+    found["llvm"] = first_loop(found["llvm"])
     (by_hand,), _ = show.record(str(ROOT / "docs" / "examples" / "schedule.py"))
     kernel_of_hand = show.stages_of(by_hand, "sm_90")
     return {**found, "cuda": kernel_of_hand["cuda"]}
@@ -74,8 +47,6 @@ def texts() -> dict[str, str]:
 def test_the_tour_shows_what_is_printed(
     stage: str, texts: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    if stage == "llvm" and machine().vector_bits != WIDE.vector_bits:
-        pytest.skip("LLVM IR is printed for this processor's vectors")
     tour = TOUR.read_text(encoding="utf-8")
     section = re.compile(rf"(<!-- {stage} -->\n```\w*\n).*?(```\n<!-- /{stage} -->)", re.DOTALL)
     expected = texts[stage].rstrip() + "\n"
@@ -91,11 +62,6 @@ def test_the_tour_shows_what_is_printed(
 
 def test_a_softmax_is_one_kernel(texts: dict[str, str]) -> None:
     assert texts["segments"].count("segment ") == 1
-
-
-def test_targets_know_both_devices() -> None:
-    assert targets.target_of("cpu") is registry.device("cpu")
-    assert targets.target_of("sm_90").traits.threads_are_hardware
 
 
 def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> None:

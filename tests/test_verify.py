@@ -19,9 +19,8 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.segmented import SegmentedFusion
 from pyfuser.ir.verify import verify_fusion, verify_kernel, verify_scheduled, verify_segmented
 from pyfuser.lower.lowering import lower
-from pyfuser.lower.traits import DeviceTraits
 from pyfuser.ops import builders
-from pyfuser.segment.segmenter import segment
+from tests.targets import PRETENDED, SM_90, segment
 
 
 def broken(message: str) -> pytest.RaisesExc[InternalError]:
@@ -180,7 +179,7 @@ def kernel(threads_are_hardware: bool = False) -> Kernel:
         z.axis(0).parallelize(ParallelType.grid_x)
         fd.sched.transform_like(z)
         fd.sched.inline_at(z, 1)
-    return lower(fd.fusion.user_schedule, DeviceTraits(threads_are_hardware))
+    return lower(fd.fusion.user_schedule, SM_90 if threads_are_hardware else PRETENDED)
 
 
 @pytest.mark.parametrize("threads_are_hardware", [False, True])

@@ -17,6 +17,7 @@ from pyfuser.ir.kernel import Allocate, walk
 from pyfuser.ir.scalars import evaluate
 from pyfuser.ir.schedule import MemoryType
 from pyfuser.lower.work import MOST_REPEATED, unfused_runs
+from pyfuser.ops.binding import bind_extents
 from tests.accuracy import assert_close_to_oracle
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -129,17 +130,17 @@ FAMILIES: list[tuple[Family, Callable[[int], Inputs]]] = [
 ]
 
 
-def _resolved(family: Family, inputs: Inputs) -> tuple[FusionDefinition, Resolved]:
+def _resolved(family: Family, inputs: Inputs) -> tuple[FusionDefinition, Resolved, dict[str, int]]:
     with FusionDefinition() as fd:
         family(fd)
-    executor = Executor(fd.fusion.graph)
-    return fd, executor.resolve(inputs)
+    fusion = fd.fusion.graph
+    return fd, Executor(fusion).resolve(inputs), bind_extents(fusion, inputs)
 
 
 def _counts(family: Family, inputs: Inputs) -> tuple[int, int]:
     """(statements that the kernels run, statements of the definition's operations)."""
-    fd, resolved = _resolved(family, inputs)
-    sizes, total = resolved.context.sizes, 0
+    fd, resolved, sizes = _resolved(family, inputs)
+    total = 0
     for built in resolved.kernels:
         if built is not None:
             total += sum(evaluate(runs.count, sizes) for runs in built.kernel.runs)
@@ -156,7 +157,7 @@ def test_statements_grow_with_the_sizes(family: Family, inputs: Callable[[int], 
 
 @pytest.mark.parametrize(("family", "inputs"), FAMILIES, ids=lambda value: value.__name__)
 def test_local_memory_holds_rows_and_tiles(family: Family, inputs: Callable[[int], Inputs]) -> None:
-    _, resolved = _resolved(family, inputs(4096))
+    _, resolved, sizes = _resolved(family, inputs(4096))
     for built in resolved.kernels:
         for phase in () if built is None else built.kernel.phases:
             for statement in walk(phase.body):
@@ -164,7 +165,7 @@ def test_local_memory_holds_rows_and_tiles(family: Family, inputs: Callable[[int
                     statement.buffer.memory is not MemoryType.global_
                 )
                 if is_local:
-                    assert evaluate(statement.buffer.size, resolved.context.sizes) <= 4096
+                    assert evaluate(statement.buffer.size, sizes) <= 4096
 
 
 @pytest.mark.parametrize("n", [1, 5, 300])

@@ -9,16 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
 
 Layout = tuple[tuple[int, ...], tuple[bool | None, ...]]
 
 
+def dense_layout(rank: int) -> Layout:
+    """The layout of a contiguous tensor, whatever strides its axes of size 1 have."""
+    return tuple(range(rank)), (True,) * rank
+
+
+def tensor_layout(tensor: torch.Tensor) -> Layout:
+    """The layout of a tensor."""
+    if tensor.is_contiguous():
+        return dense_layout(tensor.dim())
+    return layout_of(tensor.shape, tensor.stride())
+
+
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout:
     """(axes, outermost in memory first; contiguity of each)."""
     moving = [d for d in range(len(sizes)) if sizes[d] != 1 and strides[d] != 0]
-    by_stride = sorted(moving, key=lambda d: -strides[d])
+    by_stride = sorted(moving, key=lambda d: strides[d], reverse=True)
     if by_stride == moving:
         order = tuple(range(len(sizes)))
     else:

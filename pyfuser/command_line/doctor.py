@@ -21,7 +21,7 @@ from rich.table import Table
 
 from .. import __version__, options
 from ..devices.cpu import threads
-from ..devices.cpu.machine import copy_bandwidth, machine
+from ..devices.cpu.host import copy_bandwidth, host
 from ..devices.cuda import nvrtc
 from ..disk_cache import untrusted
 from ..errors import PyfuserError
@@ -73,7 +73,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    found = machine()
+    found = host()
     features = " ".join(name for name in _SHOWN_FEATURES if found.has(name))
     yield Finding("processor", f"{found.cpu_name} ({found.architecture}), {found.cores} cores")
     yield Finding("vectors", f"{found.vector_bits} bits; {features or 'the baseline'}")

@@ -25,8 +25,9 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from .. import compiler
-from ..analysis.layouts import layout_of
+from ..analysis.layouts import tensor_layout
 from ..devices.cuda import nvrtc
+from ..devices.registry import target_of
 from ..dtypes import is_floating, to_torch
 from ..errors import DefinitionError, PyfuserError, expected
 from ..frontend.definition import FusionDefinition
@@ -35,7 +36,6 @@ from ..ir.scalars import Integer
 from ..ir.vals import Scalar, TensorView, Val
 from ..ops.binding import bind
 from ..ops.evaluator import evaluate
-from .targets import target_of
 
 STAGES = (
     "fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"
@@ -233,7 +233,7 @@ def stages_of(recorded: Recorded, device: str) -> dict[str, str]:
         inputs = [made_up(value) for value in graph.definition.inputs]
     sizes = bind(graph.definition, inputs).sizes
     tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
-    layouts = [layout_of(each.shape, each.stride()) for each in tensors]
+    layouts = [tensor_layout(each) for each in tensors]
     return compiler.stages(graph.definition, sizes, layouts, target)
 
 

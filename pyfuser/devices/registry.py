@@ -1,112 +1,106 @@
-"""What a device offers to the device-independent code, and how one is found.
+"""Finding the runtime of a torch.device, and the target of a name.
 
-A device is a subpackage of `pyfuser.devices` named like its torch device type, whose module
-`device` has the object `DEVICE`.  It is imported when a tensor of that type is first seen, so that
-no device needs another one's libraries.
+A device is a subpackage of `pyfuser.devices` named like its torch device type.  Its module
+`runtime` has `runtime(device)`, the runtime of one such device; it is imported when a tensor of
+that type is first seen, so that no device needs another one's libraries.  `targets` are found by
+their names without a device: `cpu`, `sm_90`.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+import pkgutil
+import threading
+from collections.abc import Callable
+from importlib import import_module
 
 import torch
 
-from ..errors import UnsupportedError, expected
-from ..ir.kernel import Kernel
-from ..lower.traits import DeviceTraits
+from ..errors import InputError, UnsupportedError, expected
+from ..target.target import Target
+from .runtime import Runtime
+
+RuntimeOf = Callable[[torch.device], Runtime]
+
+_runtimes: dict[torch.device, Runtime] = {}
+_registered: dict[str, RuntimeOf] = {}
+_lock = threading.RLock()
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """How a built kernel is called for known sizes:
+def runtime_of(device: torch.device) -> Runtime:
+    """The runtime of one device (index included).  UnsupportedError where there is none."""
+    found = _runtimes.get(device)
+    if found is None:
+        with _lock:
+            found = _runtimes.get(device) or _make(device)
+            _runtimes[device] = found
+    return found
 
-        function(*leading, *tensor pointers, *(scratch pointer + offset), *trailing, *scalars)
 
-    `scratch_bytes` of memory are allocated for the call; `scratch_offsets` are bytes into it.
+def register_runtime(device_type: str, runtime: RuntimeOf | None) -> None:
+    """Has tensors of a device type run by another runtime; None gives them back to their own.
+
+    Who keeps plans must forget them: see `switches.register_runtime`.
     """
-
-    function: Any
-    leading: tuple[int, ...]
-    scratch_bytes: int
-    scratch_offsets: tuple[int, ...]
-    trailing: tuple[int, ...]
-
-
-class BuiltKernel(Protocol):
-    """A kernel as machine code."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """What it was made from."""
-
-    def bind(self, sizes: Mapping[str, int]) -> Binding:
-        """How to call it when the symbols have these values."""
+    with _lock:
+        if runtime is None:
+            _registered.pop(device_type, None)
+        else:
+            _registered[device_type] = runtime
+        for device in [d for d in _runtimes if d.type == device_type]:
+            del _runtimes[device]
 
 
-class Code(Protocol):
-    """A kernel as text."""
-
-    @property
-    def text(self) -> str:
-        """Everything that decides the machine code."""
-
-
-class Device(Protocol):
-    """One device."""
-
-    @property
-    def traits(self) -> DeviceTraits:
-        """What lowering must know."""
-
-    @property
-    def machine(self) -> Any:
-        """The facts that heuristics use: cores, lanes(bytes), l1_bytes, l2_bytes."""
-
-    def keep_objects_in(self, cache: Any) -> None:
-        """Where machine code is kept between processes: `load(key)` and `store(key, bytes)`."""
-
-    def generate(self, kernel: Kernel) -> Any:
-        """The `Code` of a kernel.  UnsupportedError for what the device can't compute."""
-
-    def compile_ahead(self, code: Any) -> None:
-        """Begins with what `compile` will soon be asked for, beside the caller; or does nothing."""
-
-    def compile(self, code: Any) -> Any:
-        """Machine code, in this process; the caller shares it between equal texts.
-        CompilationError where the text doesn't compile."""
-
-    def load(self, code: Any, binary: Any) -> BuiltKernel:
-        """A callable kernel of a code and the machine code of its text."""
-
-    def empty_strided(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """An uninitialised tensor."""
-
-    def scratch(self, size_bytes: int) -> torch.Tensor:
-        """Uninitialised memory for one call."""
-
-    @property
-    def require_memory(self) -> Callable[..., None]:
-        """Takes `tensor_memory.Needs`; InputError for a tensor with less memory than it needs."""
-
-    def texts(self, kernel: Kernel) -> dict[str, str]:
-        """The device's own stages as text: generated code, machine code."""
-
-
-@functools.cache
-def device(device_type: str) -> Device:
-    """The device for tensors of a torch device type.  UnsupportedError where there is none."""
+def _make(device: torch.device) -> Runtime:
+    registered = _registered.get(device.type)
+    if registered is not None:
+        return registered(device)
+    folder = f"{__package__}.{device.type}"
     try:
-        module = importlib.import_module(f"{__package__}.{device_type}.device")
+        module = import_module(f"{folder}.runtime")
     except ModuleNotFoundError as error:
         # Either there is no such folder, or what it is made with isn't installed.
-        is_known = not (error.name or "").startswith(f"{__package__}.{device_type}")
-        got = str(error) if is_known else f"{device_type} tensors"
+        is_known = not (error.name or "").startswith(folder)
+        got = str(error) if is_known else f"{device.type} tensors"
         raise UnsupportedError(expected("device", "a device that has kernels", got)) from error
-    found: Device = module.DEVICE
-    return found
+    find: RuntimeOf = module.runtime
+    return find(device)
+
+
+def has_runtime(device_type: str) -> bool:
+    """True where tensors of a type can be there, and kernels run on them."""
+    try:
+        runtime_of(torch.empty(0, device=device_type).device)
+    except (UnsupportedError, RuntimeError, AssertionError, ImportError):  # torch's own words vary
+        return False
+    return True
+
+
+def target_of(name: str) -> Target:
+    """The target of a name: `cpu` is this processor, `sm_90` an NVIDIA architecture.
+
+    InputError for a name that no target has.
+    """
+    for folder in pkgutil.iter_modules(import_module(str(__package__)).__path__):
+        if folder.ispkg:
+            find: Callable[[str], Target | None]
+            find = import_module(f"{__package__}.{folder.name}.targets").target_of
+            found = find(name)
+            if found is not None:
+                return found
+    raise InputError(expected("target", "cpu or an NVIDIA architecture such as sm_90", name))
+
+
+def target_for(device: torch.device) -> Target:
+    """The target of a device's runtime; without one, that of its kind of device.
+
+    UnsupportedError where there are no kernels for such devices.
+    """
+    try:
+        return runtime_of(device).target
+    except UnsupportedError:
+        try:
+            module = import_module(f"{__package__}.{device.type}.targets")
+        except ModuleNotFoundError:
+            raise UnsupportedError(expected("device", "one with kernels", device)) from None
+        found: Target = module.default_target()
+        return found

@@ -12,7 +12,8 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 from weakref import WeakSet
 
-from .registry import device
+from . import registry
+from .registry import has_runtime
 
 
 class Watcher(Protocol):
@@ -34,11 +35,7 @@ def can_fuse_on(device_type: str) -> bool:
     override = _overrides.get(device_type)
     if override is not None:
         return override
-    try:
-        device(device_type)
-    except NotImplementedError:
-        return False
-    return True
+    return has_runtime(device_type)
 
 
 def switched_off(device_type: str) -> AbstractSet[str]:
@@ -49,7 +46,6 @@ def switched_off(device_type: str) -> AbstractSet[str]:
 
 def override_can_fuse_on(device_type: str, value: bool | None) -> None:
     """Switches fusing on a device on or off; None gives the decision back."""
-    global _changes
     with _lock:
         marks = _off.setdefault(device_type, set())
         if value is None:
@@ -60,10 +56,23 @@ def override_can_fuse_on(device_type: str, value: bool | None) -> None:
             marks.add(device_type)
         else:
             marks.discard(device_type)
+    _changed()
+
+
+def _changed() -> None:
+    """Has all watchers forget what they keep."""
+    global _changes
+    with _lock:
         _changes += 1
         watchers = list(_watchers)
     for watcher in watchers:
         watcher.forget_plans()
+
+
+def register_runtime(device_type: str, runtime: registry.RuntimeOf | None) -> None:
+    """Has tensors of a device type run by another runtime from now on; None undoes it."""
+    registry.register_runtime(device_type, runtime)
+    _changed()
 
 
 def watch(watcher: Watcher) -> None:

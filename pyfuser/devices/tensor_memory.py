@@ -8,7 +8,7 @@ stands for others (a FakeTensor), would end the process.  So every plan begins w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,6 +17,7 @@ from ..errors import InputError, expected
 # What `require_memory` takes, flat: a tensor, the bytes from its first element to the end of
 # its last one, and the bytes of an element; then the next tensor.
 Needs = torch.Tensor | int
+RequireMemory = Callable[..., None]  # InputError for a tensor with less memory than it needs
 
 
 def span_bytes(shape: Sequence[int], stride: Sequence[int], bytes_each: int) -> int:

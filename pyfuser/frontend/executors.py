@@ -99,8 +99,8 @@ class FusionExecutorCache:
 
     def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
         """True when a call with these inputs would compile nothing."""
-        executor = self.engine.executor
-        return executor.key(*flattened(inputs)) in executor.plans
+        flat = flattened(inputs)
+        return any(plan.fits(flat) for plan in self.engine.executor.plans)
 
     def get_scheduled_ir(
         self, inputs: Sequence[Any], tensor_transforms: bool = False, device: object = 0
@@ -118,14 +118,14 @@ class FusionExecutorCache:
 
 def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
     """Every stage of the automatic compilation for these inputs, as text, by name."""
-    from ..analysis.layouts import layout_of
+    from ..analysis.layouts import tensor_layout
     from ..compiler import stages
-    from ..devices.registry import device
+    from ..devices.registry import target_for
 
     flat = flattened(inputs)
     tensors = [value for value in flat if isinstance(value, torch.Tensor)]
-    target = device(device_of(flat).type)
-    layouts = [layout_of(tensor.shape, tensor.stride()) for tensor in tensors]
+    target = target_for(device_of(flat))
+    layouts = [tensor_layout(tensor) for tensor in tensors]
     return stages(fusion.definition, bind_extents(fusion.definition, flat), layouts, target)
 
 

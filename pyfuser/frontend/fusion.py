@@ -116,11 +116,11 @@ class Fusion:
 
     def print_kernel(self, compile_params: CompileParams | None = None) -> str:
         """The kernel of the user's schedule as text."""
-        from ..devices.registry import device
+        from ..devices.registry import target_for
         from ..lower.lowering import lower
 
-        target = device(torch.get_default_device().type)
-        return str(lower(self.graph.user_schedule, target.traits))
+        target = target_for(torch.get_default_device())
+        return str(lower(self.graph.user_schedule, target))
 
     def __str__(self) -> str:
         return self.print_math(False)

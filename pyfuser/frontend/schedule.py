@@ -122,9 +122,11 @@ def warp_specialize(
 
 
 def _sizes(fusion: Fusion, inputs: Sequence[Any]) -> SizeInfo:
+    from ..devices.registry import target_for
     from ..schedule.acceptance import SizeInfo
 
-    return SizeInfo.of(bind_extents(fusion.definition, flattened(inputs)))
+    flat = flattened(inputs)
+    return SizeInfo.of(bind_extents(fusion.definition, flat), target_for(device_of(flat)))
 
 
 def can_schedule(
@@ -153,7 +155,7 @@ def compute_heuristics(
     fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
 ) -> HeuristicParams:
     """What a scheduler decides for these inputs.  ScheduleError where it refuses the fusion."""
-    from ..devices.registry import device
+    from ..devices.registry import target_for
     from ..schedule.registry import scheduler
 
     accepted, message = can_schedule(fusion, scheduler_type, inputs)
@@ -161,8 +163,8 @@ def compute_heuristics(
         raise ScheduleError(expected("compute_heuristics", "a scheduler that accepts", message))
     prepared = _specialised(fusion, inputs)
     sizes = bind_extents(fusion.definition, flattened(inputs))
-    machine = device(device_of(flattened(inputs)).type).machine
-    decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, machine)
+    target = target_for(device_of(flattened(inputs)))
+    decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, target)
     return params_of(scheduler_type, decisions)
 
 
@@ -190,10 +192,10 @@ def schedule(
 
 def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
     """The definition for the layouts of these inputs."""
-    from ..analysis.layouts import layout_of, specialise
+    from ..analysis.layouts import specialise, tensor_layout
 
     tensors = [value for value in flattened(inputs) if isinstance(value, torch.Tensor)]
-    return specialise(fusion.definition, [layout_of(t.shape, t.stride()) for t in tensors])
+    return specialise(fusion.definition, [tensor_layout(t) for t in tensors])
 
 
 FUNCTIONS = (

@@ -25,6 +25,7 @@ from ..ir.kernel import (
 from ..ir.scalars import ONE, IntExpr, Symbol, maximum
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+from ..target.target import Target
 from .barriers import insert_barriers, written_by_some
 from .buffer_reuse import reuse_buffers
 from .checks import check_schedule, check_threads
@@ -36,21 +37,20 @@ from .nests import NestBuilder
 from .peeling import peel
 from .phases import assign_phases
 from .siblings import schedule_siblings_alike
-from .traits import DeviceTraits
 from .work import count_runs
 
 
-def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel") -> Kernel:
-    """The kernel of a schedule.  Raises ScheduleError where the schedule is illegal."""
+def lower(scheduled: ScheduledFusion, target: Target, name: str = "kernel") -> Kernel:
+    """The kernel of a schedule for a target.  ScheduleError where the schedule is illegal."""
     scheduled = scheduled.clone(representatives(scheduled.fusion.equal_extents))
     _drop_dead(scheduled)
     split_grid_reductions(scheduled)
     schedule_siblings_alike(scheduled)
     structure = LoopStructure(scheduled)
     check_schedule(scheduled, structure)
-    indexer = Indexer(structure, traits.threads_are_hardware)
+    indexer = Indexer(structure, target.threads_are_hardware)
     phase_of = assign_phases(indexer)
-    indexer = Indexer(structure, traits.threads_are_hardware)
+    indexer = Indexer(structure, target.threads_are_hardware)
     memory = KernelMemory(indexer)
     builder = NestBuilder(indexer, memory)
     phases, runs = [], []
@@ -61,7 +61,7 @@ def lower(scheduled: ScheduledFusion, traits: DeviceTraits, name: str = "kernel"
         block = _extents(structure, tensors, BLOCK)
         check_threads(scheduled, block, {})
         runs += count_runs(indexer, tensors, grid)
-        if traits.threads_are_hardware:
+        if target.threads_are_hardware:
             inputs = {p.buffer for t, p in memory.parameters.items() if not p.is_output}
             body = insert_barriers(body, inputs, written_by_some(body, block))
         phases.append(Phase(grid, block, peel(body)))

@@ -43,6 +43,15 @@ class TensorMetadata:
         """The strides, or that of one dimension."""
         return self.strides if dim is None else self.strides[dim]
 
+    def is_contiguous(self) -> bool:
+        """True where the elements lie in memory in row-major order, without gaps."""
+        dense = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != dense:
+                return 0 in self.shape
+            dense *= size
+        return True
+
     def is_neg(self) -> bool:
         """No negation is pending."""
         return False
@@ -68,8 +77,8 @@ def device_of(inputs: Iterable[object]) -> torch.device:
     first = next((tensor for tensor in tensors if not is_cpu_scalar(tensor)), tensors[0])
     chosen = next((tensor for tensor in tensors if tensor.dim()), first).device
     for tensor in tensors:
-        if tensor.device.type != chosen.type and not is_cpu_scalar(tensor):
-            what = f"all tensors on {chosen.type}"
+        if tensor.device != chosen and not is_cpu_scalar(tensor):
+            what = f"all tensors on {chosen}"
             raise InputError(expected("execute", what, f"one on {tensor.device}"))
     return chosen
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
-from ..dtypes import KERNEL_DTYPES, size_in_bytes
+from ..dtypes import size_in_bytes
 from ..ir.exprs import (
     BroadcastOp,
     ExpandOp,
@@ -26,27 +26,27 @@ from ..ir.exprs import (
 from ..ir.fusion import Fusion
 from ..ir.scalars import Integer, IntExpr, evaluate, product, substitute
 from ..ir.vals import TensorView, Val
-from ..ops.table import OPS
+from ..target.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class SizeInfo:
-    """What a scheduling decision may know of run-time sizes; hashable, to cache plans by.
+    """What a scheduling decision may know: the target, and of run-time sizes how big they are.
+
+    Hashable, to cache programs by.
 
     `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
-    that sizes within a factor of two share their plan.  `workers` run grid tasks side by side and
-    have `cache_bytes` of private cache each.  Without magnitudes only structure decides.
+    that sizes within a factor of two share their plan.  Without them only structure decides.
     """
 
+    target: Target
     magnitudes: tuple[tuple[str, int], ...] = ()
-    workers: int = 1
-    cache_bytes: int = 1 << 20
 
     @staticmethod
-    def of(sizes: Mapping[str, int], workers: int = 1, cache_bytes: int = 1 << 20) -> SizeInfo:
+    def of(sizes: Mapping[str, int], target: Target) -> SizeInfo:
         """The magnitudes of bound sizes (symbol name -> size in elements)."""
         ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
-        return SizeInfo(ordered, workers, cache_bytes)
+        return SizeInfo(target, ordered)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
         """About the product of the extents (at most a factor of two too small for each symbol)."""
@@ -185,14 +185,7 @@ def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntE
     columns = sizes.elements(extents[n] for n in signature.reduced)
     if rows is None or columns is None:
         return None
-    # A row is read twice.  With fewer rows than workers a persistent kernel leaves workers idle; it
-    # still wins while a row stays in the private caches (four of them: neighbours and L3 help).
-    if rows < sizes.workers and columns * summary.row_bytes > 4 * sizes.cache_bytes:
-        return (
-            f"{rows} rows of {columns} elements or more: fewer rows than the {sizes.workers} "
-            f"workers, and a row doesn't fit in 4 * {sizes.cache_bytes} bytes of cache"
-        )
-    return None
+    return sizes.target.row_refusal(rows, columns, summary.row_bytes)
 
 
 # -- whole fusions
@@ -218,16 +211,6 @@ class Facts:
 def tensor_exprs(exprs: Iterable[Expr]) -> list[Expr]:
     """The expressions that make tensors; those over scalars run on the host."""
     return [expr for expr in exprs if expr.tensor_outputs]
-
-
-def unsupported(expr: Expr) -> str | None:
-    """Why no kernel can compute an expression (a dtype, an op without a spelling), or None."""
-    for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
-        if tensor.dtype not in KERNEL_DTYPES:
-            return f"T{tensor.name} has {tensor.dtype}, which kernels don't compute"
-    if isinstance(expr, PointwiseOp) and (expr.op not in OPS or not OPS[expr.op].in_kernels):
-        return f"kernels don't compute {expr.op}"
-    return None
 
 
 def reduced_bytes(expr: Expr) -> int:
@@ -273,11 +256,12 @@ def examine_exprs(
     return Facts(space, summary, chosen, inputs, made, set(in_place), set(stored), problem)
 
 
+def uncomputed(exprs: Iterable[Expr], target: Target) -> str | None:
+    """Why a target computes not all of the expressions; None when it does."""
+    return next((why for expr in exprs if (why := target.refusal(expr)) is not None), None)
+
+
 def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
-    for expr in exprs:
-        reason = unsupported(expr)
-        if reason is not None:
-            return reason
     if space.conflicts:
         expr, tensor = space.conflicts[0]
         return f"{expr.name} reads T{tensor.name} along axes that another use orders differently"

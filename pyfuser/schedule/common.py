@@ -8,8 +8,7 @@ numbers of the iteration space.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..analysis.costs import EXPENSIVE
 from ..analysis.iteration_space import IterationSpace
@@ -18,25 +17,24 @@ from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, GatherOp, PointwiseOp, ReductionOp, WelfordOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
-from ..ir.scalars import ONE, evaluate, product
+from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import parallelize_like
 from .rewrite import cache_before
 
-# How far ahead of reads in order to fetch, where data comes from memory.  Measured on a Zen 4: 4096
-# bytes gave 1.0 to 1.2 times the speed of none in add and sum over more than the caches hold;
-# 512 and 2048 less; from the caches it costs up to 20 %, so it is left out there.
-PREFETCH_BYTES = 4096
+
+def touched_bytes(fusion: Fusion) -> IntExpr:
+    """The bytes of all inputs and outputs."""
+    total: IntExpr = ZERO
+    for leaf in leaves(fusion):
+        total = total + product(a.extent for a in leaf.axes) * size_in_bytes(leaf.dtype)
+    return total
 
 
-def prefetch_distance(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> int:
-    """PREFETCH_BYTES where the leaves are more than the last cache holds, else 0."""
-    touched = sum(
-        evaluate(product(a.extent for a in leaf.axes), sizes) * size_in_bytes(leaf.dtype)
-        for leaf in leaves(fusion)
-    )
-    return PREFETCH_BYTES if touched > machine.l3_bytes else 0
+def work_each(fusion: Fusion) -> int:
+    """What computing an element costs, in additions."""
+    return sum(8 if e.op in EXPENSIVE else 1 for e in fusion.exprs if isinstance(e, PointwiseOp))
 
 
 def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:

@@ -3,46 +3,24 @@
     [row | other reduced axes | range]  ->  [task: row][serial...][serial][unroll][lanes]
 
 A row is read again for each reduction and for the result, from the caches it is in by then; what is
-dear to compute again is kept in a buffer of one row, the rest is recomputed.
+expensive to compute again is kept in a buffer of one row, the rest is recomputed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 from ..ir.fusion import Fusion
-from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import ScheduledFusion
+from ..target.parameters import ReductionParameters
+from ..target.target import Target
 from .common import Layouts, fork_outputs, recompute_cheap, reductions
-from .pointwise import unroll_factor, widest_bytes
-from .reduction import ReductionParameters, inner_unroll, schedule_inner
+from .reduction import reduction_facts, schedule_inner
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the heuristics need of a fusion beside its sizes: computed once for a fusion."""
-
-    reduced: IntExpr
-    unroll: int
-    bytes: int
-
-
-@lru_cache(maxsize=256)
-def _facts(fusion: Fusion) -> _Facts:
-    axes = reductions(fusion)[0].domain.logical
-    reduced = product(axis.extent for axis in axes if axis.is_reduction)
-    return _Facts(reduced, max(2, unroll_factor(fusion)), widest_bytes(fusion))
-
-
-def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
-    """Lanes of the machine's vectors; at least two accumulators, to hide the adds' latency."""
-    facts = _facts(fusion)
-    lanes = machine.lanes(facts.bytes)
-    unroll = inner_unroll(evaluate(facts.reduced, sizes), lanes, facts.unroll)
-    return ReductionParameters(True, lanes, unroll, 0, 1)
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
+    """The target's decisions."""
+    return target.inner_persistent(reduction_facts(fusion), sizes)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

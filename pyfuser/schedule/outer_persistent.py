@@ -9,11 +9,12 @@ in registers; the passes after the first find the block in the L2 cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..ir.domains import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
+from ..target.parameters import ReductionParameters
+from ..target.target import Target
 from .common import (
     Layouts,
     fork_outputs,
@@ -23,16 +24,13 @@ from .common import (
     reductions,
 )
 from .inlining import inline_most
-from .pointwise import widest_bytes
 from .propagation import transform_like
-from .reduction import ReductionParameters, split_axes
+from .reduction import reduction_facts, split_axes
 
 
-def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
-    """Four vectors of columns: enough lines in flight, few enough for registers."""
-    del sizes
-    lanes = machine.lanes(widest_bytes(fusion))
-    return ReductionParameters(False, lanes, 4, 4 * lanes, 1)
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
+    """The target's decisions."""
+    return target.outer_persistent(reduction_facts(fusion), sizes)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

@@ -15,19 +15,18 @@ is read in square tiles, along its own memory, and turned on the way through sha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from ..analysis.costs import EXPENSIVE
 from ..dtypes import size_in_bytes
 from ..errors import InternalError, expected
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import GatherOp, PointwiseOp
+from ..ir.exprs import GatherOp
 from ..ir.fusion import Fusion
-from ..ir.scalars import IntExpr, evaluate, product
+from ..ir.scalars import product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
+from ..target.parameters import PointwiseFacts, PointwiseParameters
+from ..target.target import Target
 from .acceptance import examine, reference_tensor
 from .common import (
     Layouts,
@@ -36,34 +35,13 @@ from .common import (
     merge_adjacent,
     merge_range,
     parallelize_positions,
-    prefetch_distance,
     prefetch_inputs,
+    touched_bytes,
+    work_each,
 )
 from .inlining import inline_most
 from .propagation import transform_like
 from .rewrite import cache_after
-
-# Vectors in a row from which on the row's own work hides the four or so divisions before it.
-_SHORT_ROW = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PointwiseParameters:
-    """lanes      elements of one vector
-    unroll     vectors a step, written out; with a tile: vectors that share a cache line
-    chunk      elements a task takes of the innermost range; 0: a task takes the whole row
-    tile       rows a task takes when inputs are transposed; 0: none are
-    prefetch   bytes that reads fetch ahead
-    rows       True where a task takes the rows of the last outer axis: short ones, for each of
-               which finding its place (a division an axis) would take longer than computing it
-    """
-
-    lanes: int
-    unroll: int
-    chunk: int
-    tile: int = 0
-    prefetch: int = 0
-    rows: bool = False
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -87,31 +65,8 @@ def _is_index(tensor: TensorView) -> bool:
     )
 
 
-def unroll_factor(fusion: Fusion) -> int:
-    """Few vectors a step where one keeps the machine busy for long: less code to compile."""
-    work = sum(8 if e.op in EXPENSIVE else 1 for e in fusion.exprs if isinstance(e, PointwiseOp))
-    return 4 if work <= 8 else 2 if work <= 24 else 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the heuristics need of a fusion beside its sizes: computed once for a fusion.
-
-    `groups` are the rows without their last axis, None where they have only one; `turned` is the
-    extent along which transposed inputs lie in memory, None when there are none.
-    """
-
-    rows: IntExpr
-    columns: IntExpr
-    groups: IntExpr | None
-    turned: IntExpr | None
-    bytes: int
-    narrowest: int
-    unroll: int
-
-
 @lru_cache(maxsize=256)
-def _facts(fusion: Fusion) -> _Facts:
+def _facts(fusion: Fusion) -> PointwiseFacts:
     reference, layouts = reference_output(fusion), Layouts(fusion)
     axes = ordered_axes(reference)
     inner: list[IterDomain] = axes[-1:]
@@ -123,35 +78,21 @@ def _facts(fusion: Fusion) -> _Facts:
     turned = transposed_inputs(reference, layouts)
     extent = None if turned is None else turned[0].size
     narrowest = min((size_in_bytes(t.dtype) for t in leaves(fusion) if t.axes), default=4)
-    unroll = unroll_factor(fusion)
-    return _Facts(rows, columns, groups, extent, widest_bytes(fusion), narrowest, unroll)
+    return PointwiseFacts(
+        rows,
+        columns,
+        groups,
+        extent,
+        widest_bytes(fusion),
+        narrowest,
+        work_each(fusion),
+        touched_bytes(fusion),
+    )
 
 
-def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> PointwiseParameters:
-    """Lanes of the machine's vectors; a task takes as much as the L1 cache holds."""
-    facts = _facts(fusion)
-    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
-    lanes = machine.lanes(facts.bytes)
-    chunk = machine.l1_bytes // facts.bytes
-    if facts.turned is not None and columns >= lanes:
-        size = evaluate(facts.turned, sizes)
-        if size >= lanes:
-            # Measured: with many columns wider tiles are slower by up to 1.9x, their streams of
-            # memory are too many for the prefetchers; with few columns a transposed input is few
-            # long rows, and reading longer pieces of them is up to 1.3x faster.
-            if columns < 1024 and size >= 4 * lanes:
-                return PointwiseParameters(lanes, 1, 64 * lanes, 4 * lanes)
-            line = max(1, machine.cache_line_bytes // (lanes * facts.narrowest))
-            return PointwiseParameters(lanes, line, 64 * lanes, lanes)
-    prefetch = prefetch_distance(fusion, sizes, machine)
-    whole_rows = rows >= 4 * machine.cores
-    if rows == 1 or (not whole_rows and columns > chunk):
-        return PointwiseParameters(lanes, facts.unroll, chunk, prefetch=prefetch)
-    grouped = False
-    if facts.groups is not None and columns < _SHORT_ROW * lanes:
-        groups = evaluate(facts.groups, sizes)
-        grouped = 4 * machine.cores <= groups < rows
-    return PointwiseParameters(lanes, facts.unroll, 0, prefetch=prefetch, rows=grouped)
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
+    """The target's decisions."""
+    return target.pointwise(_facts(fusion), sizes)
 
 
 def transposed_inputs(

@@ -17,46 +17,29 @@ With few tasks the reduced axes are cut over the grid too, into partial results 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.scalars import IntExpr, evaluate, product
+from ..ir.scalars import product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+from ..target.parameters import ReductionFacts, ReductionParameters
+from ..target.target import Target
 from .common import (
     Layouts,
     fork_outputs,
     merge_adjacent,
     parallelize_positions,
-    prefetch_distance,
     prefetch_inputs,
     reductions,
+    touched_bytes,
+    work_each,
 )
 from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
 from .rewrite import rfactor
-
-
-@dataclass(frozen=True, slots=True)
-class ReductionParameters:
-    """inner      the innermost axis is reduced
-    lanes      elements of one vector
-    unroll     vectors (inner) or rows (outer) a step, written out
-    block      columns a task takes (outer)
-    parts      pieces that the reduced axes are cut into over the grid; 1: they are not
-    prefetch   bytes that reads fetch ahead
-    """
-
-    inner: bool
-    lanes: int
-    unroll: int
-    block: int
-    parts: int
-    prefetch: int = 0
 
 
 def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], bool]:
@@ -65,55 +48,25 @@ def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
     return axes, bool(axes) and axes[-1].is_reduction
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What the heuristics need of a fusion beside its sizes: computed once for a fusion."""
-
-    inner: bool
-    kept: IntExpr
-    reduced: IntExpr
-    bytes: int
-    count: int
-
-
 @lru_cache(maxsize=256)
-def _facts(fusion: Fusion) -> _Facts:
+def reduction_facts(fusion: Fusion) -> ReductionFacts:
+    """What heuristics are asked with, of a fusion with reductions: computed once for a fusion."""
     found = reductions(fusion)
     axes, inner = split_axes(found[0], Layouts(fusion))
-    kept = product(a.extent for a in axes if not a.is_reduction)
-    reduced = product(a.extent for a in axes if a.is_reduction)
-    return _Facts(inner, kept, reduced, widest_bytes(fusion), len(found))
+    return ReductionFacts(
+        inner,
+        product(a.extent for a in axes if not a.is_reduction),
+        product(a.extent for a in axes if a.is_reduction),
+        widest_bytes(fusion),
+        len(found),
+        work_each(fusion),
+        touched_bytes(fusion),
+    )
 
 
-def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
-    """Tasks for every core several times over; results of an outer reduction in half of L1."""
-    facts = _facts(fusion)
-    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
-    lanes = machine.lanes(facts.bytes)
-    parts = 2 * machine.cores  # more make more partial results, and gained nothing
-    prefetch = prefetch_distance(fusion, sizes, machine)
-    enough_work = kept * reduced >= 64 << 10  # less is done before another thread has woken up
-    if facts.inner:
-        few = kept < 2 * machine.cores
-        unroll = inner_unroll(reduced, lanes)
-        parts = parts if few and enough_work else 1
-        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch)
-    # a power of two of columns whose results take at most half of the L1 cache
-    most = min(machine.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
-    block = lanes
-    while block * 2 <= most:
-        block *= 2
-    few = kept < 2 * machine.cores * block
-    parts = parts if few and enough_work else 1
-    return ReductionParameters(False, lanes, 4, block, parts, prefetch)
-
-
-def inner_unroll(reduced: int, lanes: int, most: int = 8) -> int:
-    """Accumulators a row: eight hide an add's latency; a short row shouldn't be all tail."""
-    unroll = most
-    while unroll > 1 and unroll * lanes * (8 if unroll > 4 else 1) > reduced:
-        unroll //= 2
-    return unroll
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
+    """The target's decisions."""
+    return target.reduction(reduction_facts(fusion), sizes)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

@@ -1,24 +1,25 @@
 """The schedulers, in the order in which they are asked, and what each must offer.
 
 A scheduler turns a Fusion into a ScheduledFusion in three steps: `can_schedule` refuses with a
-reason or accepts, `heuristics` decides the parameters from sizes and machine, and `schedule` makes
-the loops.  The first is here (over the facts of `acceptance`), the other two are functions of the
-module `pyfuser.schedule.<name>`, imported when first used.  Source of the order: nvFuser's public
-source; the reduction scheduler refuses whatever needs persistence, so normalizations fall through
-to those.
+reason or accepts, `heuristics` has the target decide the parameters from sizes, and `schedule`
+makes the loops.  The first is here (over the facts of `acceptance`), the other two are functions of
+the module `pyfuser.schedule.<name>`, imported when first used.  Source of the order: nvFuser's
+public source; the reduction scheduler refuses whatever needs persistence, so normalizations fall
+through to those.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
+from ..target.target import Target
 from .acceptance import (
     NO_REFERENCE,
     NORMALIZATION,
@@ -30,8 +31,8 @@ from .acceptance import (
     reads_nothing,
     reduction_refusal,
     reference_tensor,
+    uncomputed,
     unlike_outputs,
-    unsupported,
     view_source,
 )
 
@@ -63,8 +64,8 @@ class Scheduler(Protocol):
     def can_schedule(self, fusion: Fusion, sizes: SizeInfo) -> Refusal | None:
         """None when the scheduler takes the fusion, else why not."""
 
-    def heuristics(self, fusion: Fusion, sizes: Any, machine: Any) -> Parameters:
-        """The decisions for these sizes on this machine."""
+    def heuristics(self, fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Parameters:
+        """The target's decisions for these sizes."""
 
     def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
         """The loops that the parameters say."""
@@ -75,12 +76,17 @@ class Scheduler(Protocol):
 
 def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
     """What keeps every kernel scheduler from a fusion."""
-    return facts.problem or reads_nothing(facts.exprs, sizes) or unlike_outputs(facts)
+    return (
+        uncomputed(facts.exprs, sizes.target)
+        or facts.problem
+        or reads_nothing(facts.exprs, sizes)
+        or unlike_outputs(facts)
+    )
 
 
 def refuse_expr_eval(facts: Facts, sizes: SizeInfo) -> str | None:
     """Only expressions that no kernel computes; the evaluator runs them through torch."""
-    supported = next((e for e in facts.exprs if unsupported(e) is None), None)
+    supported = next((e for e in facts.exprs if sizes.target.refusal(e) is None), None)
     if supported is not None:
         return f"kernels compute {supported.name}"
     return None if facts.exprs else "there is nothing to compute"
@@ -182,9 +188,9 @@ class AutomaticScheduler:
     def _module(self) -> Any:
         return _module_of(self.name)
 
-    def heuristics(self, fusion: Fusion, sizes: Any, machine: Any) -> Parameters:
-        """The decisions for these sizes on this machine."""
-        parameters: Parameters = self._module().heuristics(fusion, sizes, machine)
+    def heuristics(self, fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Parameters:
+        """The target's decisions for these sizes."""
+        parameters: Parameters = self._module().heuristics(fusion, sizes, target)
         return parameters
 
     def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:

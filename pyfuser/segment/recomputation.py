@@ -19,10 +19,6 @@ from ..ir.vals import TensorView
 from ..schedule.registry import find
 from .parts import Cut, Part
 
-# The most that may be computed again in place of one read, in additions an element: some 8 cycles
-# a vector, where to read it from the last cache takes about as long and from memory several times.
-_MOST_COST = 8
-
 # A row or a column of scales that is read as well doesn't count beside a tensor of many of them.
 _ROW_SHARE = 16
 
@@ -73,6 +69,7 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
     there = {t for expr in part.exprs for t in expr.tensor_outputs}
     there |= part.reads.keys() - {tensor}
     chain, cost, stack = Chain(set(), set()), 0, [tensor]
+    most = cut.sizes.target.recomputation_budget
     axes = cut.graph.space.axes
     while stack:
         wanted = stack.pop()
@@ -83,7 +80,7 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
         price = None if expr is None or is_kept else recomputation_cost(expr)
         if price is not None and not axes(wanted) >= axes(tensor):
             price = 0  # a value a row or column, not an element
-        if expr is not None and price is not None and cost + price <= _MOST_COST:
+        if expr is not None and price is not None and cost + price <= most:
             cost += price
             chain.exprs.add(expr)
             stack += expr.tensor_inputs

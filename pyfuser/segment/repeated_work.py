@@ -18,13 +18,6 @@ from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
 from ..schedule.acceptance import Facts, SizeInfo
 
-# A dear operation on one element takes as long as on a vector (some 15 ns): nothing in a row of
-# more elements than this, and nothing beside a launch for fewer rows.
-_SHORT_ROW = 128
-_MANY_ROWS = 4096
-# On the elements of a row it takes some 1 ns each: as long as a launch for so many.
-_MANY_ELEMENTS = 1 << 16
-
 
 def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
     """True where one kernel for everything would repeat dear operations."""
@@ -62,10 +55,6 @@ def repeats(
     times = sizes.elements(extents[n] for n in many - few)
     if once is None or times is None:
         return None
-    if inner not in few:
-        is_dear = once >= _MANY_ROWS and times <= _SHORT_ROW
-    else:
-        is_dear = once * (times - 1) >= _MANY_ELEMENTS
-    if not is_dear:
+    if sizes.target.may_repeat(once, times, inner in few):
         return None
     return f"dear operations on {once} elements would be repeated {times} times"

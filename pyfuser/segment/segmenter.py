@@ -32,24 +32,18 @@ from .units import Unit, UnitGraph, unit_graph
 # ones on: one for each way to reduce up to three axes, and one that reduces none.
 _SIBLING_KINDS = 8
 
-# A kernel that is launched costs some microseconds: as much as to move about so many bytes.
-_LAUNCH_BYTES = 1 << 16
 
-
-def segment(
-    fusion: Fusion, sizes: SizeInfo | None = None, stored: Collection[int] = ()
-) -> SegmentedFusion:
+def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> SegmentedFusion:
     """Cuts a fusion into segments, each with the scheduler that takes it and why it ends there.
 
-    `sizes` is what of the run-time sizes the decision may use; without it only structure decides.
+    `sizes` is the target, and what of the run-time sizes the decision may use.
     A tensor whose name is in `stored` is read from memory by all that need it.
     """
-    sizes = sizes or SizeInfo()
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
     if chosen is not None and not stored and not has_repeated_work(facts, sizes):
         return _whole(fusion, chosen.name)
-    graph = unit_graph(fusion, stored)
+    graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
     if len({unit.signature for unit in graph.units} - {None}) > 1:
         best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)
@@ -59,7 +53,7 @@ def segment(
 
 def _cost(cut: Cut) -> int:
     """What running the parts costs, in bytes moved."""
-    return cut.bytes_moved() + _LAUNCH_BYTES * len(cut.parts)
+    return cut.bytes_moved() + cut.sizes.target.launch_bytes * len(cut.parts)
 
 
 def _cut(graph: UnitGraph, sizes: SizeInfo, epilogues_first: bool = False) -> Cut:

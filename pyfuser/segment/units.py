@@ -26,7 +26,8 @@ from ..ir.exprs import (
 )
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
-from ..schedule.acceptance import tensor_exprs, unsupported
+from ..schedule.acceptance import tensor_exprs
+from ..target.target import Target
 
 
 @dataclass(slots=True, eq=False)
@@ -77,12 +78,12 @@ class UnitGraph:
     cuts: set[int] = field(default_factory=set)
 
 
-def is_free(expr: Expr, stored: set[TensorView]) -> bool:
+def is_free(expr: Expr, stored: set[TensorView], target: Target) -> bool:
     """True when readers in other segments compute the expression again.
 
     `stored` are the outputs of the fusion and the sources of reads, which have to be in memory.
     """
-    if not stored.isdisjoint(expr.tensor_outputs) or unsupported(expr) is not None:
+    if not stored.isdisjoint(expr.tensor_outputs) or target.refusal(expr) is not None:
         return False
     match expr:
         case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
@@ -90,8 +91,8 @@ def is_free(expr: Expr, stored: set[TensorView]) -> bool:
         case WindowOp():
             return not expr.tensor_inputs
         case PointwiseOp(op="cast"):
-            source, target = expr.inputs[0].dtype, expr.output.dtype
-            widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(target)
+            source, result = expr.inputs[0].dtype, expr.output.dtype
+            widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(result)
             return widens and bool(expr.tensor_inputs)
         case _:
             return False
@@ -122,13 +123,13 @@ def free_exprs(exprs: Iterable[Expr], free: set[Expr]) -> set[Expr]:
     return needed
 
 
-def unit_graph(fusion: Fusion, stored: Collection[int] = ()) -> UnitGraph:
-    """The units of a fusion; the tensors with these names are read from memory."""
+def unit_graph(fusion: Fusion, target: Target, stored: Collection[int] = ()) -> UnitGraph:
+    """The units of a fusion for a target; the tensors with these names are read from memory."""
     live = tensor_exprs(fusion.live_exprs())
     outputs = {v for v in fusion.outputs if isinstance(v, TensorView)}
     sources = {expr.source for expr in live if expr.source is not None}
     kept = {t for expr in live for t in expr.tensor_outputs if t.name in stored}
-    free = {expr for expr in live if is_free(expr, outputs | sources | kept)}
+    free = {expr for expr in live if is_free(expr, outputs | sources | kept, target)}
     space = IterationSpace(live)
     units: list[Unit] = []
     readers: dict[TensorView, list[Unit]] = {}
@@ -136,7 +137,7 @@ def unit_graph(fusion: Fusion, stored: Collection[int] = ()) -> UnitGraph:
     for position, expr in enumerate(live):
         if expr in free:
             continue
-        unit = _unit(expr, position, space, free)
+        unit = _unit(expr, position, space, free, target)
         units.append(unit)
         makers.update((tensor, unit) for tensor in unit.outputs)
         for tensor in unit.reads:
@@ -150,7 +151,9 @@ def unit_graph(fusion: Fusion, stored: Collection[int] = ()) -> UnitGraph:
     return graph
 
 
-def _unit(expr: Expr, position: int, space: IterationSpace, free: set[Expr]) -> Unit:
+def _unit(
+    expr: Expr, position: int, space: IterationSpace, free: set[Expr], target: Target
+) -> Unit:
     axes = space.touched(expr)
     reads = anchors(expr.tensor_inputs, free)
     aligned = anchors(expr.aligned_inputs, free)
@@ -166,7 +169,7 @@ def _unit(expr: Expr, position: int, space: IterationSpace, free: set[Expr]) -> 
         axes,
         signature,
         steps,
-        unsupported(expr) is not None,
+        target.refusal(expr) is not None,
         depends=signature is not None,
     )
 

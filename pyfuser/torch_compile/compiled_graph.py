@@ -1,15 +1,14 @@
 """What AOTAutograd gets for a graph: a callable that takes its arguments in a list and empties it.
 
-A graph whose sizes never change is written once, with its sizes in the text.  One with symbols is
-written for a set of kernels; a call with new sizes makes the function for them from that source
-and keeps it.  With `async_compile` the graph as it came, run by torch, answers until the kernels
-are there.
+A graph is written once, for all sizes; anew only where a size turns a layout class into another (an
+axis that comes to have one element).  With `async_compile` the graph as it came, run by torch,
+answers until the kernels are there.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from functools import partial
@@ -21,16 +20,17 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import fallback
+from ..analysis.size_conditions import SizeConditions
 from ..devices.switches import switched_off
 from ..executor import Resolved
-from ..kernel_cache import KernelCache
-from .graph import TracedGraph, device_type_of, prepare
+from .graph import TracedGraph, device_of, prepare
 from .graph_script import graph_script
-from .wrapper import GraphShape, GraphWriter
+from .wrapper import GraphWriter
 
 Call = Callable[[list[Any]], Sequence[Any]]
+Function = Callable[[list[Any]], "Sequence[Any] | None"]  # None: not for such sizes
 
-MOST_SHAPES = 1024  # functions kept for one graph; some 10 KB each
+MOST_FUNCTIONS = 64  # of one graph: there is one for each way its layout classes change
 
 
 class CompiledGraph:
@@ -44,50 +44,43 @@ class CompiledGraph:
         """`by_torch` is what `interpreted` gave for the graph, if it was asked already."""
         self.by_torch = by_torch or interpreted(graph_module)
         self.traced = _usable(graph_module)
-        traced = self.traced
         self.source = ""
         self.resolved: Sequence[Resolved] = ()
-        self.shapes: KernelCache[object, Call] = KernelCache(MOST_SHAPES)
-        self.factories: KernelCache[object, tuple[GraphWriter, Callable[..., Call]]]
-        self.factories = KernelCache(64)
-        self.call: Call
-        if traced.sizes.is_static:
-            self.call = self._static()
-        else:
-            self.call = _dispatch(traced.sizes.key, self._find)
-            self._find(_hints(traced))
+        self.functions: tuple[Function, ...] = ()
+        self.symbols = _function_of_arguments(self.traced.sizes.sources.values())
+        function, has_others = self._write(_hints(self.traced))
+        self.call = self._chooser() if has_others else function
 
-    def _static(self) -> Call:
-        self.resolved = self.traced.resolve({})
-        self.source, factory = GraphWriter(self.traced, self.resolved, {}, self.by_torch).write()
-        made: Call = factory()
-        return made
+    def _chooser(self) -> Call:
+        """A call that finds the function for the sizes of its arguments."""
 
-    def _find(self, symbols: tuple[int | float, ...]) -> Call:
-        """The function for these sizes."""
-        return self.shapes.get_or_create(symbols, lambda: self._make(symbols))
+        def choose(args: list[Any]) -> Sequence[Any]:
+            functions = self.functions
+            for function in functions:  # what ran last is tried first
+                results = function(args)
+                if results is not None:
+                    if function is not functions[0]:
+                        self.functions = (function, *(f for f in functions if f is not function))
+                    return results
+            return self._write(self.symbols(args))[0](args)
 
-    def _make(self, symbols: tuple[int | float, ...]) -> Call:
+        return choose
+
+    def _write(self, symbols: tuple[int | float, ...]) -> tuple[Call, bool]:
+        """(the function for calls like one with these sizes, whether there are other calls)."""
+        conditions = SizeConditions(self.traced.sizes.least)
         values = self.traced.sizes.values(symbols)
-        resolved = self.traced.resolve(values)
-        kernels = tuple((r.program, r.kernels) for r in resolved)
-        writer, factory = self.factories.get_or_create(kernels, lambda: self._write(resolved))
-        shape = GraphShape(values, resolved)
-        return factory(*[value(shape) for value in writer.writer.shape_values.values()])
-
-    def _write(self, resolved: Sequence[Resolved]) -> tuple[GraphWriter, Callable[..., Call]]:
-        self.resolved = resolved
-        writer = GraphWriter(self.traced, resolved, None, self.by_torch)
-        self.source, factory = writer.write()
-        return writer, factory
+        self.resolved = self.traced.resolve(values, conditions)
+        writer = GraphWriter(self.traced, self.resolved, conditions, self.by_torch)
+        self.source, function = writer.write()
+        self.functions = (function, *self.functions[: MOST_FUNCTIONS - 1])
+        return function, bool(conditions.needed())
 
 
-def _dispatch(key: str, find: Callable[[Any], Call]) -> Call:
-    """A function that finds the function for the sizes of its arguments."""
-    source = f"def call(args):\n    return find({key})(args)\n"
-    namespace: dict[str, Any] = {"find": find}
-    exec(compile(source, "<pyfuser sizes>", "exec"), namespace)  # names and numbers only
-    made: Call = namespace["call"]
+def _function_of_arguments(texts: Iterable[str]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """A function from the arguments of a call to what these texts find among them."""
+    source = f"lambda args: ({''.join(f'{text}, ' for text in texts)})"
+    made: Callable[[list[Any]], tuple[Any, ...]] = eval(source)  # indices and names only
     return made
 
 
@@ -96,7 +89,7 @@ def _usable(graph_module: GraphModule) -> TracedGraph:
     traced = prepare(graph_module)
     while True:
         values = traced.sizes.values(_hints(traced))
-        left = traced.left_to_torch(traced.resolve(values))
+        left = traced.left_to_torch(traced.resolve(values, SizeConditions()))
         if not left:
             return traced
         traced = prepare(graph_module, traced.outside | left)
@@ -119,7 +112,7 @@ def compile_graph(graph_module: GraphModule) -> Call:
     """The compiled graph; the graph itself, run by torch, where it can't be compiled."""
     by_torch = interpreted(graph_module)
     try:
-        off = switched_off(device_type_of(graph_module.graph.nodes))
+        off = switched_off(device_of(graph_module.graph.nodes).type)
         if off:
             return _compiled_when_on(graph_module, by_torch, off)
         return boxed(CompiledGraph(graph_module, by_torch).call)

@@ -23,16 +23,16 @@ aten = torch.ops.aten
 _MOVES = (aten._to_copy.default, aten.copy_.default)
 
 
-def device_types(nodes: Iterable[Node]) -> set[str]:
+def devices(nodes: Iterable[Node]) -> set[torch.device]:
     """The devices of a graph's tensors; numbers on the CPU count where there is nothing else."""
     tensors = [value for node in nodes if (value := tensor_of(node)) is not None]
-    kinds = {value.device.type for value in tensors if not is_cpu_scalar(value)}
-    return kinds or {value.device.type for value in tensors}
+    found = {value.device for value in tensors if not is_cpu_scalar(value)}
+    return found or {value.device for value in tensors}
 
 
-def move_numbers(graph: Graph, device_type: str) -> dict[Node, str]:
+def move_numbers(graph: Graph, device: torch.device) -> dict[Node, str]:
     """Copies the numbers to the device; the nodes that stay on the CPU, and why."""
-    if device_type == "cpu":
+    if device.type == "cpu":
         return {}
     for node in list(graph.nodes):
         if _is_number(node):

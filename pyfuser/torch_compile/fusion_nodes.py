@@ -2,26 +2,27 @@
 
 `fusion_node` translates a region, gives its outputs the memory order that the graph's metadata
 promises, and registers the result: regions of one structure (the layers of a model) share the
-fusion, its kernels, and for equal sizes also the bindings.  `resolve` finds kernels for sizes.
+fusion and its kernels.  `resolve` finds kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ..analysis.layouts import Layout, layout_of
-from ..dtypes import fits_64_bits
+from ..analysis.size_conditions import SizeConditions
 from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
 from ..ir.fusion import Fusion
-from ..ir.vals import TensorView
+from ..ir.scalars import Symbol
+from ..ir.vals import Scalar, TensorView
 from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
+from ..plans import stride_name
 from .aten import build_region
 from .partition import Region
 from .sizes import GraphSizes, Size, hint, size_of, sizes_of
@@ -57,8 +58,6 @@ class FusionNode:
     inputs: list[Node]
     metadata: list[InputMetadata]
     scalars: list[Size]
-    first: Resolved | None = None
-    layouts: tuple[Layout, ...] = ()
 
     @property
     def outputs(self) -> list[Node]:
@@ -66,38 +65,59 @@ class FusionNode:
         return self.region.outputs
 
     def start(self, values: Mapping[Size, Any]) -> None:
-        """Begins with the kernels for these sizes, if `resolve` would wait for them."""
-        if self.first is not None:
-            return
-        inputs = self._inputs(values)
-        if inputs not in self.executor.resolved:
-            self.executor.start(inputs)
+        """Begins with the kernels for these sizes."""
+        self.executor.start(self._inputs(values))
 
-    def resolve(self, values: Mapping[Size, Any]) -> Resolved:
-        """Program, kernels and bindings for the sizes of a call.
+    def resolve(
+        self, sizes: GraphSizes, values: Mapping[Size, Any], noted: SizeConditions
+    ) -> Resolved:
+        """Program and kernels for the sizes that the graph was traced with.
 
-        Compiles what is missing for the sizes that the graph was traced with.  For others the same
-        kernels do: no call of a graph with changing sizes waits for a compiler again.
+        They are right for all sizes of the same layout classes, on which alone they depend: `noted`
+        gets the conditions for these.  So no call of a graph with changing sizes waits for a
+        compiler again.
         """
         inputs = self._inputs(values)
-        tensors = inputs[: len(self.metadata)]
-        layouts = tuple(layout_of(x.shape, x.strides) for x in tensors)
-        like = self.first if layouts == self.layouts else None
-        key = inputs if like is None else (inputs, like.kernels)
-        resolved = self.executor.resolved.get_or_create(
-            key, lambda: self.executor.resolve(inputs, like)
-        )
-        if self.first is None:
-            self.first, self.layouts = resolved, layouts
-        return resolved
+        if sizes.is_static:
+            return self.executor.resolve(inputs)
+        layout_sizes: dict[str, int] = {}
+
+        def note(name: str, size: Size) -> None:
+            value = numbers([size], values)[0]
+            layout_sizes[name] = noted.number(sizes.expr(size), value)
+
+        definition = self.executor.fusion
+        for value, entry in zip(definition.inputs, self.metadata, strict=False):
+            assert isinstance(value, TensorView)
+            for dim, (axis, size, stride) in enumerate(
+                zip(value.axes, entry.shape, entry.stride, strict=True)
+            ):
+                note(stride_name(value, dim), stride)
+                if isinstance(axis.size, Symbol):
+                    note(axis.size.name, size)
+        return self.executor.resolve(inputs, layout_sizes=layout_sizes)
+
+    def symbols(self, text: Callable[[Size], str]) -> dict[str, str]:
+        """The texts of the sizes and strides that the fusion's program reads, by their names."""
+        found: dict[str, str] = {}
+        definition = self.executor.fusion
+        for value, entry in zip(definition.inputs, self.metadata, strict=False):
+            assert isinstance(value, TensorView)
+            for dim, (axis, size, stride) in enumerate(
+                zip(value.axes, entry.shape, entry.stride, strict=True)
+            ):
+                found[stride_name(value, dim)] = text(stride)
+                if isinstance(axis.size, Symbol):
+                    found.setdefault(axis.size.name, text(size))
+        for value, scalar in zip(definition.inputs[len(self.inputs) :], self.scalars, strict=True):
+            if isinstance(value, Scalar) and isinstance(value.extent, Symbol):
+                found.setdefault(value.extent.name, text(scalar))
+        return found
 
     def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""
         tensors = tuple(m.at(values) for m in self.metadata)
-        scalars = tuple(numbers(self.scalars, values))
-        if not all(fits_64_bits(number) for number in scalars if isinstance(number, int)):
-            raise OverflowError("int too big to convert")  # torch's words for it
-        return tensors + scalars
+        return tensors + tuple(numbers(self.scalars, values))
 
 
 def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) -> list[Any]:

@@ -16,13 +16,15 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from .. import fallback
-from ..devices.registry import Device, device
+from ..analysis.size_conditions import SizeConditions
+from ..devices.registry import runtime_of
+from ..devices.runtime import Runtime
 from ..devices.switches import can_fuse_on
 from ..errors import UnsupportedError, expected
 from ..executor import Resolved
 from .aten import NotTranslated
 from .copies import drop_copies
-from .cpu_scalars import device_types, move_numbers
+from .cpu_scalars import devices, move_numbers
 from .foreach import flatten_foreach
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_script import graph_script
@@ -49,8 +51,7 @@ class TracedGraph:
     placeholders: list[Node]
     attributes: dict[Node, Any]
     outputs: list[Any]
-    device_type: str
-    device: Device
+    runtime: Runtime
     sizes: GraphSizes
     views: Views
     fusions: list[FusionNode]
@@ -62,8 +63,10 @@ class TracedGraph:
         """The outputs that are nodes."""
         return [output for output in self.outputs if isinstance(output, Node)]
 
-    def resolve(self, values: Mapping[Size, Any]) -> list[Resolved]:
+    def resolve(self, values: Mapping[Size, Any], conditions: SizeConditions) -> list[Resolved]:
         """Kernels of the fusion nodes, in the order of the steps, for the sizes of a call.
+
+        `conditions` gets what has to hold for other sizes, so that they may use these kernels.
 
         The text of every kernel is made before the first one's machine code is waited for.
         """
@@ -71,7 +74,7 @@ class TracedGraph:
         if len(fusions) > 1:
             for fusion in fusions:
                 fusion.start(values)
-        return [fusion.resolve(values) for fusion in fusions]
+        return [fusion.resolve(self.sizes, values, conditions) for fusion in fusions]
 
     def left_to_torch(self, resolved: Sequence[Resolved]) -> dict[Node, str]:
         """The nodes of fusions of which a part has no kernel, and why: torch's own op is faster."""
@@ -99,12 +102,11 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
     _drop_dead_nodes(graph_module.graph)
     graph = graph_module.graph
     attributes = _attributes(graph_module, list(graph.nodes))
-    kind = device_type_of(graph.nodes)
-    if not can_fuse_on(kind):
-        raise UnsupportedError(expected("torch.compile", "a device with kernels", kind))
-    on_the_cpu = move_numbers(graph, kind)
+    device = device_of(graph.nodes)
+    if not can_fuse_on(device.type):
+        raise UnsupportedError(expected("torch.compile", "a device with kernels", device))
+    on_the_cpu = move_numbers(graph, device)
     nodes = list(graph.nodes)
-    target = device(kind)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     outputs = list(nodes[-1].args[0])
     sizes = GraphSizes()
@@ -128,8 +130,7 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
         placeholders,
         attributes,
         outputs,
-        kind,
-        target,
+        runtime_of(device),
         sizes,
         views,
         fusions,
@@ -185,12 +186,13 @@ def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]
     return found
 
 
-def device_type_of(nodes: Iterable[Node]) -> str:
+def device_of(nodes: Iterable[Node]) -> torch.device:
     """The device of the graph's tensors.  UnsupportedError where they are on two."""
-    kinds = device_types(nodes) or {"cpu"}  # arithmetic on sizes alone
-    if len(kinds) != 1:
-        raise UnsupportedError(expected("torch.compile", "tensors of one device", sorted(kinds)))
-    return kinds.pop()
+    found = devices(nodes) or {torch.device("cpu")}  # arithmetic on sizes alone
+    if len(found) != 1:
+        got = sorted(map(str, found))
+        raise UnsupportedError(expected("torch.compile", "tensors of one device", got))
+    return found.pop()
 
 
 def _require_sizes(sizes: GraphSizes, views: Views, node: Node) -> None:

@@ -1,14 +1,14 @@
 """Sizes of a traced graph: numbers, and expressions over the symbols that a call brings.
 
 A size is an int or a sympy expression (`size_of` takes it out of a SymInt).  `GraphSizes` finds
-where a call's arguments hold each symbol, and evaluates all the graph's expressions at once, by one
-generated function, when a call brings new values.  A graph without symbols needs none of it.
+where a call's arguments hold each symbol; the wrapper computes the others from them in its text.  A
+graph without symbols needs none of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import torch
 from torch.utils._sympy.printers import PythonPrinter
 
 from ..errors import UnsupportedError, expected
+from ..ir.scalars import ZERO, Integer, IntExpr, Symbol, product
 
 Size: TypeAlias = Any  # int | float | sympy.Expr; sympy has no types
 
@@ -57,24 +58,32 @@ def symbols_of(size: Size) -> frozenset[sympy.Symbol]:
 class GraphSizes:
     """The symbols of a graph, where they come from, and its expressions.
 
-    `sources` has for every symbol the text that finds it among the arguments `args` of a call.
+    `sources` has for every symbol the text that finds it among the arguments `args` of a call;
+    `expressions` what will be asked for; `opaque` the expressions that only sympy understands, by
+    the names that they have as symbols.
     """
 
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
-    expressions: dict[sympy.Expr, int] = field(default_factory=dict)
-    _evaluate: Callable[..., tuple[Any, ...]] | None = None
+    expressions: dict[sympy.Expr, None] = field(default_factory=dict)
+    opaque: dict[str, sympy.Expr] = field(default_factory=dict)
+    least: int = 2
+    """What every symbol is at least, as far as torch guarantees it."""
 
     def add_placeholder(self, position: int, value: Any) -> None:
         """Takes the symbols that an argument brings."""
         if isinstance(value, torch.Tensor):
             for dim, size in enumerate(value.shape):
-                self._add_source(size_of(size), f"args[{position}].shape[{dim}]")
+                self._add_source(size, f"args[{position}].shape[{dim}]")
         elif isinstance(value, (torch.SymInt, torch.SymFloat)):
-            self._add_source(size_of(value), f"args[{position}]", first=True)
+            self._add_source(value, f"args[{position}]", first=True)
 
-    def _add_source(self, size: Size, text: str, first: bool = False) -> None:
+    def _add_source(self, value: Any, text: str, first: bool = False) -> None:
+        size = size_of(value)
         if isinstance(size, sympy.Symbol) and (first or size not in self.sources):
             self.sources[size] = text
+            known = value.node.shape_env.var_to_range.get(size)
+            lower = 0 if known is None or not known.lower.is_Integer else int(known.lower)
+            self.least = max(0, min(self.least, lower))
 
     def require(self, size: Size) -> None:
         """Notes an expression that will be asked for.
@@ -87,40 +96,45 @@ class GraphSizes:
         if unknown:
             what = "sizes that follow from the arguments"
             raise UnsupportedError(expected("torch.compile", what, sorted(map(str, unknown))))
-        self.expressions[size] = len(self.expressions)
-        self._evaluate = None
+        self.expressions[size] = None
 
     @property
     def is_static(self) -> bool:
         """True when no call can change a size."""
         return not self.expressions
 
-    @property
-    def key(self) -> str:
-        """Text of the tuple of symbols that a call's sizes depend on."""
-        return "(" + "".join(f"{text}, " for text in self.sources.values()) + ")"
+    def expr(self, size: Size) -> IntExpr:
+        """A size as an expression over symbols that are named like the graph's.
+
+        A symbol of its own stands for what only sympy understands.
+        """
+        if isinstance(size, int):
+            return Integer.of(size)
+        if isinstance(size, sympy.Integer):
+            return Integer.of(int(size))
+        if isinstance(size, sympy.Symbol):
+            return Symbol.of(str(size))
+        if isinstance(size, sympy.Add):
+            total: IntExpr = ZERO
+            for term in size.args:
+                total = total + self.expr(term)
+            return total
+        if isinstance(size, sympy.Mul) and all(arg.is_integer for arg in size.args):
+            return product(self.expr(factor) for factor in size.args)
+        name = str(size)
+        self.opaque[name] = size
+        return Symbol.of(name)
 
     def values(self, symbols: Sequence[int | float]) -> Mapping[Size, Any]:
         """Every expression's value, for the symbols in the order of `sources`."""
-        if self._evaluate is None:
-            self._evaluate = _compile(list(self.sources), list(self.expressions))
-        found = self._evaluate(*symbols)
-        return dict(zip(self.expressions, found, strict=True))
+        numbers = dict(zip(self.sources, symbols, strict=True))
+        known = {symbol: repr(value) for symbol, value in numbers.items()}
+        scope = {"math": math, "torch": torch}
+        return {size: eval(size_text(size, known), scope) for size in self.expressions}
 
 
-def _compile(
-    symbols: Sequence[sympy.Symbol], expressions: Sequence[sympy.Expr]
-) -> Callable[..., tuple[Any, ...]]:
-    """A Python function from the symbols to the values of the expressions."""
-    printer = PythonPrinter()
-    names = {symbol: f"s{i}" for i, symbol in enumerate(symbols)}
-    replaced = {symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()}
-    texts = [_text(printer, expression, replaced) for expression in expressions]
-    source = f"lambda {', '.join(names.values())}: ({''.join(f'{t}, ' for t in texts)})"
-    function: Callable[..., tuple[Any, ...]] = eval(source, {"math": math, "torch": torch})
-    return function
-
-
-def _text(printer: PythonPrinter, expression: sympy.Expr, names: Mapping[Any, Any]) -> str:
-    text: str = printer.doprint(expression.xreplace(names))
+def size_text(size: sympy.Expr, names: Mapping[sympy.Symbol, str]) -> str:
+    """Python text of an expression; it may call functions of `math` and `torch`."""
+    replaced = {s: sympy.Symbol(names[s], integer=True) for s in size.free_symbols}
+    text: str = PythonPrinter().doprint(size.xreplace(replaced))
     return text

@@ -2,9 +2,10 @@
 
 Written once for a graph and a set of kernels: launches of kernels with their arguments, library
 calls by resolved overloads (matrix products into pooled memory), views only where a library call or
-an output wants one, `del` after the last use, updates of inputs in place where that is safe.  With
-sizes that never change they stand in the text as numbers; otherwise the function is made anew, from
-the same source, for the sizes of a call (see `CompiledGraph`).
+an output wants one, `del` after the last use, updates of inputs in place where that is safe.  Sizes
+that never change stand in the text as numbers; what follows from others is arithmetic in it.  Such
+a function begins with the conditions that its kernels were chosen under: where they don't hold, it
+returns None, and nothing has happened.
 """
 
 from __future__ import annotations
@@ -12,25 +13,34 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import sympy
 import torch
 from torch.fx import Node
 
+from ..analysis.size_conditions import SizeConditions
 from ..devices.switches import switched_off
-from ..devices.tensor_memory import span_bytes
 from ..executor import Resolved
 from ..ir.fusion import Fusion
+from ..ir.scalars import IntExpr
 from ..ir.vals import Val
-from ..plan_writer import Operand, ProgramWriter, ShapeContext, Writer
-from .fusion_nodes import is_dense, numbers
+from ..plan_writer import (
+    Operand,
+    ProgramWriter,
+    Sizes,
+    Writer,
+    condition_texts,
+    is_number,
+    span_text,
+    tuple_text,
+)
+from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
-from .sizes import Size, size_of
+from .sizes import Size, size_of, size_text
 from .steps import Step, last_reads
-from .views import View, is_getitem, tensor_of
+from .views import is_getitem, tensor_of
 
 aten = torch.ops.aten
 
@@ -54,14 +64,6 @@ def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return copy.copy_(tensor)
 
 
-@dataclass(eq=False, slots=True)
-class GraphShape:
-    """What the values of one shape are computed from."""
-
-    values: Mapping[Size, Any]
-    resolved: Sequence[Resolved]
-
-
 # Library calls that take `out=`: the function, and how many of the arguments come before it.
 _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.mm.default: ("mm", torch.mm),
@@ -70,7 +72,8 @@ _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.baddbmm.default: ("baddbmm", torch.baddbmm),
 }
 _RESERVED = frozenset(
-    """args by_torch call empty make require_memory scratch slot switched_off""".split()  # noqa: SIM905
+    """args by_torch call empty evaluate_scalar refused require_memory run scratch slot
+    switched_off torch view_of with_strides math""".split()  # noqa: SIM905
 ) | frozenset(keyword.kwlist)
 # (the names of `Writer` constants that have no prefix)
 
@@ -82,16 +85,19 @@ class GraphWriter:
         self,
         traced: TracedGraph,
         resolved: Sequence[Resolved],
-        values: Mapping[Size, Any] | None,
+        conditions: SizeConditions,
         by_torch: Callable[[list[Any]], Sequence[Any]],
     ) -> None:
-        """`values`: the sizes, when they are to stand in the text; None when they may change.
+        """`conditions` are those on sizes that `resolved` is right for.
 
         `by_torch` answers calls while fusing is switched off.
         """
         self.traced, self.resolved, self.by_torch = traced, resolved, by_torch
-        shape = None if values is None else GraphShape(values, resolved)
-        self.writer = Writer(shape)
+        self.conditions = conditions
+        self.writer = Writer()
+        self.sizes = Sizes(self.writer, {})
+        self.symbols: dict[sympy.Symbol, str] = {}
+        self.known: dict[Size, str] = {}
         self.names = {node: _name(node) for node in traced.graph.nodes}
         self.tensors: set[Node] = set()
         self.owned: dict[Node, list[str]] = {}
@@ -99,10 +105,11 @@ class GraphWriter:
         self.in_place = updates_in_place(traced.steps, resolved, traced.views, traced.results)
 
     def write(self) -> tuple[str, Callable[..., Any]]:
-        """(source, factory of `call`)."""
+        """(source, `call`)."""
         self.writer.constants |= {"view_of": _native_view or view_of, "with_strides": with_strides}
+        self.writer.constants |= {"math": math, "torch": torch}
         self.writer.constants |= {
-            "switched_off": switched_off(self.traced.device_type),
+            "switched_off": switched_off(self.traced.runtime.device.type),
             "by_torch": self.by_torch,
         }
         self.writer.line("if switched_off: return by_torch(args)")
@@ -138,10 +145,31 @@ class GraphWriter:
         }
         names = [self.names[n] if n in used else "_" for n in arguments]
         self.writer.line(f"{', '.join(names)}, = args")
+        self._write_symbols()
         self.writer.line("args.clear()")
         for node in arguments:
             self._own(node)
         self._write_memory_check()
+
+    def _write_symbols(self) -> None:
+        """Names the sizes that a call brings, and compares what was decided from them."""
+        traced = self.traced.sizes
+        if traced.is_static:
+            return
+        for number, (symbol, source) in enumerate(traced.sources.items()):
+            name = f"s{number}"
+            self.writer.line(f"{name} = {source}")
+            self.symbols[symbol] = self.sizes.symbols[str(symbol)] = name
+        self.writer.require(condition_texts(self.conditions, self._expr_text))
+
+    def _expr_text(self, expr: IntExpr) -> str:
+        """The text of an expression over the graph's symbols."""
+        opaque = self.traced.sizes.opaque
+        for symbol in expr.symbols:
+            if symbol.name not in self.sizes.symbols:
+                text = size_text(opaque[symbol.name], self.symbols)
+                self.sizes.symbols[symbol.name] = self.writer.number(text)
+        return self.sizes.text(expr)
 
     def _write_memory_check(self) -> None:
         """Of the arguments that kernels read or write: library calls are torch's to check."""
@@ -154,9 +182,9 @@ class GraphWriter:
             value = tensor_of(node)
             if node in used and value is not None and not _gets_memory(node):
                 bytes_each, name = value.element_size(), self.names[node]
-                span = partial(_span_bytes, views[node], bytes_each)
-                needs.append((name, self._value(f"span_{name}", span), bytes_each))
-        self.writer.memory_check(self.traced.device, needs)
+                shape, stride = map(self._texts, (views[node].shape, views[node].stride))
+                needs.append((name, span_text(shape, stride, bytes_each), bytes_each))
+        self.writer.memory_check(self.traced.runtime, needs)
 
     def _write_results(self) -> None:
         texts = [self._argument(result) for result in self.traced.outputs]
@@ -204,31 +232,33 @@ class GraphWriter:
             return address
         value = tensor_of(node)
         assert value is not None
-        width, offset = value.element_size(), view.offset
-        text = self._value(f"bytes_{self.names[node]}", lambda v: v(offset) * width)
+        offset = self._size(view.offset)
+        width = value.element_size()
+        text = str(int(offset) * width) if is_number(offset) else f"{offset} * {width}"
         return f"{address} + {text}"
-
-    def _value(self, name: str, value: Callable[[Callable[[Size], Any]], object]) -> str:
-        """A value of the shape: `value` gets a function from sizes to numbers."""
-
-        def of(shape: GraphShape) -> object:
-            return value(lambda size: numbers([size], shape.values)[0])
-
-        return self.writer.shape_value(name, of)
 
     def _fresh(self, prefix: str) -> str:
         self.counter += 1
         return f"{prefix}_{self.counter}"
 
     def _size(self, size: Size) -> str:
+        """The text of a size: a number, or the name of one."""
         if isinstance(size, (int, float)):
             return repr(size)
-        return self._value(self._fresh("size"), lambda v: v(size))
+        found = self.known.get(size)
+        if found is None:
+            if size.is_integer:
+                found = self._expr_text(self.traced.sizes.expr(size))
+            else:
+                found = self.writer.number(size_text(size, self.symbols))
+            self.known[size] = found
+        return found
+
+    def _texts(self, sizes: tuple[Size, ...]) -> list[str]:
+        return [self._size(size) for size in sizes]
 
     def _sizes(self, sizes: tuple[Size, ...]) -> str:
-        if all(isinstance(size, int) for size in sizes):
-            return repr(sizes)
-        return self._value(self._fresh("sizes"), lambda v: tuple(v(size) for size in sizes))
+        return tuple_text(self._texts(sizes))
 
     # -- fusion nodes
 
@@ -252,21 +282,19 @@ class GraphWriter:
             if node in self.in_place
         }
 
-        def context(shape: GraphShape) -> ShapeContext:
-            return shape.resolved[number].context
-
-        prefix = f"f{number}_"
-        ProgramWriter(
+        program = ProgramWriter(
             self.writer,
             resolved.program,
             resolved.kernels,
             local,
-            prefix,
-            context,
-            given,
-            names,
+            fusion.symbols(self._size),
+            prefix=f"f{number}_",
+            given=given,
+            names=names,
             gives_views=False,
-        ).write()
+        )
+        program.write_scalars(fusion.executor.fusion)
+        program.write()
         self._take_outputs(step, definition, local)
 
     def _operand(self, node: Node) -> Operand:
@@ -321,7 +349,7 @@ class GraphWriter:
         meta = tensor_of(node)
         assert meta is not None
         view = self.traced.views[node]
-        empty = self.writer.constant("empty", self.traced.device.empty_strided)
+        empty = self.writer.constant("empty", self.traced.runtime.empty_strided)
         dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
         made = f"{empty}({self._sizes(view.shape)}, {self._sizes(view.stride)}, {dtype})"
         self.writer.line(f"{self.names[node]} = {made}")
@@ -389,13 +417,8 @@ def _gets_memory(node: Node) -> bool:
     return any("resize_storage_bytes_" in str(user.target) for user in node.users)
 
 
-def _span_bytes(view: View, bytes_each: int, number: Callable[[Size], Any]) -> int:
-    """The bytes that an argument spans, from its first element to its last."""
-    shape, stride = [number(size) for size in view.shape], [number(step) for step in view.stride]
-    return span_bytes(shape, stride, bytes_each)
-
-
 def _name(node: Node) -> str:
     """A node's name; another one where Python or the wrapper needs it."""
     name = str(node.name)
-    return f"{name}_value" if name in _RESERVED or name[:1] == "f" else name
+    is_taken = name in _RESERVED or name[:1] == "f" or (name[:1] in "ns" and name[1:].isdigit())
+    return f"{name}_value" if is_taken else name

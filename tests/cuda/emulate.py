@@ -20,17 +20,16 @@ from pyfuser.ir.scalars import Symbol, evaluate
 from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.lowering import lower
-from pyfuser.lower.traits import DeviceTraits
 from pyfuser.ops.binding import Input, bind
 from tests.cuda.harness import Module, compile_and_load
+from tests.targets import SM_90
 
-HARDWARE_THREADS = DeviceTraits(threads_are_hardware=True)
 SEEDS = (0, 1)
 
 
 def cuda_kernel(scheduled: ScheduledFusion, name: str = "kernel") -> Kernel:
     """The kernel of a schedule for a device with hardware threads."""
-    return lower(scheduled, HARDWARE_THREADS, name)
+    return lower(scheduled, SM_90, name)
 
 
 def garbage(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

@@ -32,7 +32,7 @@ from .jit import function_attributes
 from .kernel_code import CpuKernelCode, slot_names
 from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
-from .machine import machine
+from .processor import Processor
 from .scopes import Scopes, flatten
 from .statements import StatementEmitter
 
@@ -41,7 +41,7 @@ MAXIMUM_LANES = 64
 _SERIAL = (ParallelType.serial, ParallelType.unswitch, ParallelType.block_y, ParallelType.block_z)
 
 
-def generate(kernel: Kernel) -> CpuKernelCode:
+def generate(kernel: Kernel, processor: Processor) -> CpuKernelCode:
     """The text of a kernel.  UnsupportedError for dtypes and operations kernels can't compute."""
     functions, texts = [], []
     declarations: dict[str, str] = {}
@@ -49,14 +49,14 @@ def generate(kernel: Kernel) -> CpuKernelCode:
     workspace: IntExpr = ZERO
     streaming: dict[tuple[IntExpr, int], None] = {}
     for number, phase in enumerate(kernel.phases):
-        generator = PhaseGenerator(kernel, phase, f"{kernel.name}_phase{number}")
+        generator = PhaseGenerator(kernel, phase, f"{kernel.name}_phase{number}", processor)
         texts.append(generator.text())
         functions.append(generator.name)
         declarations |= generator.writer.declarations
         definitions |= generator.writer.definitions
         workspace = workspace + generator.workspace
         streaming |= generator.statements.streaming
-    attributes = f"attributes #0 = {{ {function_attributes()} }}"
+    attributes = f"attributes #0 = {{ {function_attributes(processor)} }}"
     parts = [*texts, *definitions.values(), *declarations.values(), attributes, "!0 = !{i32 1}"]
     return CpuKernelCode(
         kernel, "\n".join(parts) + "\n", tuple(functions), workspace, tuple(streaming)
@@ -66,11 +66,11 @@ def generate(kernel: Kernel) -> CpuKernelCode:
 class PhaseGenerator:
     """Writes the range function of one phase."""
 
-    def __init__(self, kernel: Kernel, phase: Phase, name: str) -> None:
+    def __init__(self, kernel: Kernel, phase: Phase, name: str, processor: Processor) -> None:
         self.kernel, self.phase, self.name = kernel, phase, name
-        host = machine()
-        self.writer = FunctionWriter(has_fma=host.has_fma, has_avx512=host.vector_bits >= 512)
-        self.vector_bytes = host.vector_bits // 8
+        has_avx512 = processor.vector_bits >= 512
+        self.writer = FunctionWriter(has_fma=processor.has_fma, has_avx512=has_avx512)
+        self.vector_bytes = processor.vector_bits // 8
         self.scopes = Scopes(self.writer)
         self.entry: list[str] = []
         self.workspace: IntExpr = ZERO

@@ -22,7 +22,7 @@ import llvmlite.binding as llvm
 IDLE_SECONDS = 60.0  # a waiting process holds some 50 MB
 
 
-class Processor(NamedTuple):
+class LlvmProcessor(NamedTuple):
     """What code is made for, in LLVM's names; the host's unless cross-compiling."""
 
     cpu_name: str
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     llvm_ir: str
     passes: tuple[str, ...]
     codegen_level: int
-    processor: Processor
+    processor: LlvmProcessor
 
 
 class UnknownPassError(LookupError):
@@ -89,12 +89,12 @@ def target() -> llvm.Target:
 
 
 @functools.cache
-def target_machine(processor: Processor, codegen_level: int) -> llvm.TargetMachine:
+def target_machine(processor: LlvmProcessor, codegen_level: int) -> llvm.TargetMachine:
     """A code generator, position-independent, small code model."""
     return new_target_machine(processor, codegen_level)
 
 
-def new_target_machine(processor: Processor, codegen_level: int) -> llvm.TargetMachine:
+def new_target_machine(processor: LlvmProcessor, codegen_level: int) -> llvm.TargetMachine:
     """Another one: the linker takes its own."""
     return target().create_target_machine(
         cpu=processor.cpu_name,
@@ -107,7 +107,7 @@ def new_target_machine(processor: Processor, codegen_level: int) -> llvm.TargetM
 
 
 @functools.cache
-def _data_layout(processor: Processor) -> str:
+def _data_layout(processor: LlvmProcessor) -> str:
     """Sizes and alignments of LLVM's types."""
     return str(target_machine(processor, 1).target_data)
 
@@ -125,7 +125,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         timer.cancel()
         text, passes, codegen_level, processor = fields
         try:
-            answer = emit_object(Request(text, passes, codegen_level, Processor(*processor)))
+            answer = emit_object(Request(text, passes, codegen_level, LlvmProcessor(*processor)))
         except Exception:  # who asked compiles it once more, and gets the error there
             answer = None
         pickle.dump((number, answer), answers)

@@ -34,15 +34,16 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from ...errors import CompilationError, InternalError, expected
+from ..runtime import ObjectCache
 from . import compiler_process, emission
-from .emission import Processor, Request
-from .machine import machine
+from .emission import LlvmProcessor, Request
+from .host import host
+from .processor import Processor
 
 DEFAULT_PASSES = ("sroa", "simplify_cfg")
 DEFAULT_CODEGEN_LEVEL = 1
@@ -60,19 +61,6 @@ os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
 os.register_at_fork(after_in_child=_ahead.clear)  # the answers come to the parent
-
-
-class ObjectCache(Protocol):
-    """Where objects are kept between processes: DiskCache, or a dictionary in a test."""
-
-    def __contains__(self, key: str) -> bool:
-        """True where `load` has something to look at; it may still turn out not to be whole."""
-
-    def load(self, key: str) -> bytes | None:
-        """The object stored under `key`, or None."""
-
-    def store(self, key: str, payload: bytes) -> None:
-        """Keep an object; never raises."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -107,15 +95,18 @@ def compile_module(
     *,
     passes: Sequence[str] = DEFAULT_PASSES,
     codegen_level: int = DEFAULT_CODEGEN_LEVEL,
+    processor: Processor | None = None,
 ) -> CompiledModule:
-    """Compile a module's text for this processor and link it into this process.
+    """Compile a module's text and link it into this process.
+
+    For this processor, or one whose instructions this processor has.
 
     `passes` are llvmlite's names of new-pass-manager passes, without `add_` and `_pass`.
     Raises CompilationError with LLVM's message.  One thread compiles at a time; what was begun by
     `compile_ahead` is only waited for.
     """
     cache = _object_cache
-    request = _request(llvm_ir, passes, codegen_level)
+    request = _request(llvm_ir, passes, codegen_level, processor)
     key = _key(request)
     object_code = None if cache is None else cache.load(key)
     if object_code is not None:
@@ -125,17 +116,18 @@ def compile_module(
     answer = _ahead.pop(key, None)
     object_code = None if answer is None else compiler_process.result(answer)
     if object_code is None:
-        with _lock, contextlib.closing(_optimised(llvm_ir, passes, codegen_level)) as module:
+        with _lock, contextlib.closing(_optimised(request)) as module:
             _check_external_symbols(module)
-            object_code = bytes(_target_machine(codegen_level).emit_object(module))
+            machine = emission.target_machine(request.processor, codegen_level)
+            object_code = bytes(machine.emit_object(module))
     if cache is not None:
         cache.store(key, object_code)
     return load_object(object_code)
 
 
-def compile_ahead(llvm_ir: str) -> None:
+def compile_ahead(llvm_ir: str, processor: Processor | None = None) -> None:
     """Has another process begin with what `compile_module` will be asked for, if that can be."""
-    request = _request(llvm_ir, DEFAULT_PASSES, DEFAULT_CODEGEN_LEVEL)
+    request = _request(llvm_ir, DEFAULT_PASSES, DEFAULT_CODEGEN_LEVEL, processor)
     key = _key(request)
     cache = _object_cache
     if key in _ahead or (cache is not None and key in cache):
@@ -173,13 +165,19 @@ def load_object(object_code: bytes) -> CompiledModule:
 
 def assembly(
     llvm_ir: str,
+    processor: Processor | None = None,
     *,
     passes: Sequence[str] = DEFAULT_PASSES,
     codegen_level: int = DEFAULT_CODEGEN_LEVEL,
 ) -> str:
-    """The assembly text of what `compile_module` would make: for people (`show --stage asm`)."""
-    with _lock, contextlib.closing(_optimised(llvm_ir, passes, codegen_level)) as module:
-        return str(_target_machine(codegen_level).emit_assembly(module))
+    """The assembly text of what `compile_module` would make, on this processor or another one.
+
+    For people (`show --stage asm`).
+    """
+    request = _request(llvm_ir, passes, codegen_level, processor)
+    with _lock, contextlib.closing(_optimised(request)) as module:
+        machine = emission.target_machine(request.processor, codegen_level)
+        return str(machine.emit_assembly(module))
 
 
 def add_symbol(name: str, address: int) -> None:
@@ -188,12 +186,12 @@ def add_symbol(name: str, address: int) -> None:
         _external_symbols[name] = address
 
 
-def function_attributes() -> str:
+def function_attributes(processor: Processor | None = None) -> str:
     """Attributes for every generated function, as text for `attributes #0 = { ... }`.
 
-    They allow the machine's full vector width; `nounwind` code needs no unwind tables.
+    They allow the processor's full vector width; `nounwind` code needs no unwind tables.
     """
-    width = machine().vector_bits
+    width = (processor or host()).vector_bits
     return f'nounwind "prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
 
 
@@ -203,26 +201,29 @@ def versions() -> str:
     return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
 
 
-def _processor() -> Processor:
-    """What code is made for: the processor of this process."""
-    return Processor(machine().cpu_name, machine().features)
+def _processor(processor: Processor | None = None) -> LlvmProcessor:
+    """What code is made for: the processor of this process, or another one."""
+    chosen = processor or host()
+    return LlvmProcessor(chosen.cpu_name, chosen.features)
 
 
-def _request(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> Request:
-    """A text to compile for this processor."""
-    return Request(llvm_ir, tuple(passes), codegen_level, _processor())
+def _request(
+    llvm_ir: str, passes: Sequence[str], codegen_level: int, processor: Processor | None
+) -> Request:
+    """A text to compile, and the processor to compile it for."""
+    return Request(llvm_ir, tuple(passes), codegen_level, _processor(processor))
 
 
 def _key(request: Request) -> str:
     """Everything that decides what object comes out."""
-    level, parts = str(request.codegen_level), (machine().architecture, *request.processor)
+    level, parts = str(request.codegen_level), (host().architecture, *request.processor)
     return "\n".join((versions(), *parts, level, *request.passes, request.llvm_ir))
 
 
-def _optimised(llvm_ir: str, passes: Sequence[str], codegen_level: int) -> llvm.ModuleRef:
+def _optimised(request: Request) -> llvm.ModuleRef:
     """The module after the passes; the caller closes it.  CompilationError with LLVM's message."""
     try:
-        return emission.optimised(_request(llvm_ir, passes, codegen_level))
+        return emission.optimised(request)
     except emission.UnknownPassError as error:
         what = "a pass that llvmlite has"
         raise InternalError(expected("compile_module", what, error)) from None
@@ -245,11 +246,6 @@ def _check_external_symbols(module: llvm.ModuleRef) -> None:
     if missing:
         names = ", ".join(f"@{name}" for name in missing)
         raise CompilationError(expected("link", "functions of libc, libm or add_symbol", names))
-
-
-def _target_machine(codegen_level: int) -> llvm.TargetMachine:
-    """A code generator for this processor."""
-    return emission.target_machine(_processor(), codegen_level)
 
 
 class _Linkers:

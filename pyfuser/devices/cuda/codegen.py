@@ -91,6 +91,7 @@ class Geometry:
 class CudaSource:
     """The text of a kernel, and its launches in the order of its phases."""
 
+    kernel: Kernel
     text: str
     launches: list[Launch]
 
@@ -107,7 +108,7 @@ def generate(kernel: Kernel) -> CudaSource:
         text, launch = _function(kernel, phase, name)
         texts.append(text)
         launches.append(launch)
-    return CudaSource("\n".join(texts), launches)
+    return CudaSource(kernel, "\n".join(texts), launches)
 
 
 def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:

@@ -1,10 +1,8 @@
-"""Facts about the CPU that this process runs on: what the code generator and the heuristics read.
+"""The processor that this process runs on, read once.
 
-Turns nothing into anything: `machine()` reads the processor's name and features (from LLVM,
-which asks the processor itself) and its caches (from the operating system) once, and hands out
-one frozen value. A heuristic's parameters depend on these facts only, so a test can build a
-`Machine` of its own and schedule for a processor that isn't there. What costs time to find out
-(the copy bandwidth) is measured when it is asked for, never at import.
+`host()` reads the processor's name and features (from LLVM, which asks the processor itself)
+and its caches (from the operating system) once.  What costs time to find out (the copy bandwidth)
+is measured when it is asked for, never at import.
 """
 
 from __future__ import annotations
@@ -17,52 +15,25 @@ import re
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import torch
 
+from .processor import Processor
+
 _SYSFS_CPU = Path("/sys/devices/system/cpu/cpu0")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One processor: instruction set, cores and caches (sizes in bytes, per core for L1 and L2).
-
-    `features` is LLVM's text (`+avx2,-avx512f,...`): with `cpu_name` it says which machine code
-    runs here, so the two belong into the key of every cached object.
-    """
-
-    cpu_name: str
-    features: str
-    architecture: str
-    vector_bits: int
-    has_fma: bool
-    cores: int
-    l1_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    cache_line_bytes: int
-
-    def has(self, feature: str) -> bool:
-        """True when LLVM lists `feature` (LLVM's spelling, e.g. `avx512bw`) as present."""
-        return f"+{feature}" in self.features.split(",")
-
-    def lanes(self, element_bytes: int) -> int:
-        """Elements of `element_bytes` bytes in one full vector register."""
-        return max(1, self.vector_bits // (8 * element_bytes))
-
-
 @functools.cache
-def machine() -> Machine:
+def host() -> Processor:
     """The processor of this process, read once."""
     architecture = platform.machine().lower()
     # LLVM doesn't know the features of every processor; an empty text then means the baseline.
     features = llvm.get_host_cpu_features()
     present = {name for name, is_present in features.items() if is_present}
     l1, l2, l3, line = _caches()
-    return Machine(
+    return Processor(
         cpu_name=llvm.get_host_cpu_name(),
         features=features.flatten(),
         architecture=architecture,

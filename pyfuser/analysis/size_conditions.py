@@ -1,0 +1,249 @@
+"""Decisions that depend on sizes, and the conditions under which they would be taken again.
+
+A `SizeNumber` is an int that knows which expression over sizes it is the value of.  Code that
+decides something for the sizes of a call (a layout class, a heuristic's parameters) is run with
+such numbers instead of plain ones and doesn't notice: arithmetic gives new ones, and every
+comparison is noted in `SizeConditions` with its answer.  Other sizes for which all the noted
+conditions hold lead to the same decisions; a plan checks them in a line, and is right for every
+size that they hold for.
+
+    conditions = SizeConditions()
+    n = conditions.number(Symbol.of("i0"), 1000)
+    few = n // 8 < 4           # False, and noted: i0 // 8 >= 4
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from ..ir.scalars import (
+    ZERO,
+    Integer,
+    IntExpr,
+    Symbol,
+    as_expr,
+    floor_div,
+    from_terms,
+    mod,
+    multiply,
+    terms_of,
+)
+
+
+@dataclass(slots=True)
+class Interval:
+    """What is known of an expression: `low <= it <= high` (None: no bound), and not `excluded`."""
+
+    low: int | None = None
+    high: int | None = None
+    excluded: set[int] = field(default_factory=set)
+
+    def at_least(self, low: int) -> None:
+        """Raises the lower bound."""
+        self.low = low if self.low is None else max(self.low, low)
+        self._tighten()
+
+    def at_most(self, high: int) -> None:
+        """Lowers the upper bound."""
+        self.high = high if self.high is None else min(self.high, high)
+        self._tighten()
+
+    def is_not(self, value: int) -> None:
+        """Excludes one value."""
+        below = self.low is not None and value < self.low
+        above = self.high is not None and value > self.high
+        if not below and not above:
+            self.excluded.add(value)
+            self._tighten()
+
+    def _tighten(self) -> None:
+        """Takes excluded values at the ends into the bounds, and forgets those outside."""
+        while self.low is not None and self.low in self.excluded:
+            self.low += 1
+        while self.high is not None and self.high in self.excluded:
+            self.high -= 1
+        low, high = self.low, self.high
+        self.excluded = {
+            value
+            for value in self.excluded
+            if (low is None or value > low) and (high is None or value < high)
+        }
+
+
+class SizeConditions:
+    """The answers to what was asked of sizes so far, as intervals of expressions.
+
+    `least` is what every symbol is known to be at least.
+    """
+
+    def __init__(self, least: int = 0) -> None:
+        self.least = least
+        self.intervals: dict[IntExpr, Interval] = {}
+
+    def number(self, expr: IntExpr, value: int) -> int:
+        """The value of an expression, as a number whose comparisons are noted."""
+        return value if isinstance(expr, Integer) else SizeNumber(value, expr, self)
+
+    def of(self, expr: IntExpr) -> Interval:
+        """What is known of an expression."""
+        found = self.intervals.get(expr)
+        if found is None:
+            found = self.intervals[expr] = Interval(_least(expr, self.least))
+        return found
+
+    def needed(self) -> dict[IntExpr, Interval]:
+        """The intervals as far as they say more than what is known of every size."""
+        found = {}
+        for expr, interval in self.intervals.items():
+            low = None if interval.low == _least(expr, self.least) else interval.low
+            if low is not None or interval.high is not None or interval.excluded:
+                found[expr] = Interval(low, interval.high, interval.excluded)
+        return found
+
+
+def _least(expr: IntExpr, each: int) -> int | None:
+    """The least value where every symbol is at least `each`; None where that isn't known."""
+    total = 0
+    for monomial, coefficient in terms_of(expr):
+        if coefficient < 0:
+            return None
+        for atom in monomial:
+            coefficient *= each if isinstance(atom, Symbol) else 0
+        total += coefficient
+    return total
+
+
+class _Question:
+    """What is asked by comparing two numbers: how an expression without a constant compares.
+
+    a - b = factor * expr + constant; nothing is to be noted where that is a constant.
+    """
+
+    def __init__(self, a: int, b: int, conditions: SizeConditions) -> None:
+        difference = _expr(a) - _expr(b)
+        terms = dict(terms_of(difference))
+        self.bound = -terms.pop((), 0)
+        self.factor = gcd(*terms.values()) if terms else 1
+        self.interval: Interval | None = None
+        if terms:
+            scaled = {monomial: c // self.factor for monomial, c in terms.items()}
+            self.interval = conditions.of(from_terms(scaled))
+
+    def below(self, answer: bool) -> bool:
+        """Notes whether a < b."""
+        if self.interval is not None:
+            least = -(-self.bound // self.factor)
+            if answer:
+                self.interval.at_most(least - 1)
+            else:
+                self.interval.at_least(least)
+        return answer
+
+    def above(self, answer: bool) -> bool:
+        """Notes whether a > b."""
+        if self.interval is not None:
+            most = self.bound // self.factor
+            if answer:
+                self.interval.at_least(most + 1)
+            else:
+                self.interval.at_most(most)
+        return answer
+
+    def equal(self, answer: bool) -> bool:
+        """Notes whether a == b."""
+        if self.interval is not None and self.bound % self.factor == 0:
+            value = self.bound // self.factor
+            if answer:
+                self.interval.at_least(value)
+                self.interval.at_most(value)
+            else:
+                self.interval.is_not(value)
+        return answer
+
+
+def _expr(value: int) -> IntExpr:
+    return value.expr if isinstance(value, SizeNumber) else as_expr(int(value))
+
+
+class SizeNumber(int):
+    """The value of an expression over sizes; see the text of the module."""
+
+    expr: IntExpr
+    conditions: SizeConditions
+
+    def __new__(cls, value: int, expr: IntExpr, conditions: SizeConditions) -> SizeNumber:
+        made = super().__new__(cls, value)
+        made.expr, made.conditions = expr, conditions
+        return made
+
+    def _made(self, value: int, expr: IntExpr) -> int:
+        return self.conditions.number(expr, value)
+
+    # -- arithmetic
+
+    def __add__(self, other: int) -> int:
+        return self._made(int(self) + int(other), self.expr + _expr(other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: int) -> int:
+        return self._made(int(self) - int(other), self.expr - _expr(other))
+
+    def __rsub__(self, other: int) -> int:
+        return self._made(int(other) - int(self), _expr(other) - self.expr)
+
+    def __mul__(self, other: int) -> int:
+        return self._made(int(self) * int(other), multiply(self.expr, _expr(other)))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> int:
+        return self._made(-int(self), ZERO - self.expr)
+
+    def __floordiv__(self, other: int) -> int:
+        return self._made(int(self) // int(other), floor_div(self.expr, _expr(other)))
+
+    def __rfloordiv__(self, other: int) -> int:
+        return self._made(int(other) // int(self), floor_div(_expr(other), self.expr))
+
+    def __mod__(self, other: int) -> int:
+        return self._made(int(self) % int(other), mod(self.expr, _expr(other)))
+
+    def __rmod__(self, other: int) -> int:
+        return self._made(int(other) % int(self), mod(_expr(other), self.expr))
+
+    def bit_length(self) -> int:
+        """The length, which later sizes must have as well."""
+        length = int(self).bit_length()
+        interval = self.conditions.of(self.expr)
+        interval.at_least(1 << (length - 1) if length else 0)
+        interval.at_most((1 << length) - 1)
+        return length
+
+    # -- comparisons
+
+    def __lt__(self, other: int) -> bool:
+        return _Question(self, other, self.conditions).below(int(self) < int(other))
+
+    def __ge__(self, other: int) -> bool:
+        return not self < other
+
+    def __gt__(self, other: int) -> bool:
+        return _Question(self, other, self.conditions).above(int(self) > int(other))
+
+    def __le__(self, other: int) -> bool:
+        return not self > other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, int):
+            return NotImplemented
+        return _Question(self, other, self.conditions).equal(int(self) == int(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    __hash__ = int.__hash__

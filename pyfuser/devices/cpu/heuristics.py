@@ -1,0 +1,118 @@
+"""The schedulers' parameters for a processor: vectors, tasks for every core, blocks for its caches.
+
+Measured on a Zen 4 where a comment says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...ir.scalars import IntExpr, evaluate
+from ...target.parameters import (
+    PointwiseFacts,
+    PointwiseParameters,
+    ReductionFacts,
+    ReductionParameters,
+)
+from .processor import Processor
+
+# Vectors in a row from which on the row's own work hides the four or so divisions before it.
+_SHORT_ROW = 8
+
+# How far ahead of reads in order to fetch, where data comes from memory.  Measured: 4096 bytes gave
+# 1.0 to 1.2 times the speed of none in add and sum over more than the caches hold; 512 and 2048
+# less; from the caches it costs up to 20 %, so it is left out there.
+_PREFETCH_BYTES = 4096
+
+# Elements under which one thread is done before another has woken up.
+_ELEMENTS_FOR_TASKS = 64 << 10
+
+
+def pointwise(
+    processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]
+) -> PointwiseParameters:
+    """Full vectors; a task takes as much as the L1 cache holds."""
+    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    lanes = processor.lanes(facts.bytes)
+    chunk = processor.l1_bytes // facts.bytes
+    unroll = unroll_factor(facts.work)
+    if facts.transposed is not None and columns >= lanes:
+        size = evaluate(facts.transposed, sizes)
+        if size >= lanes:
+            # Measured: with many columns wider tiles are slower by up to 1.9x, their streams of
+            # memory are too many for the prefetchers; with few columns a transposed input is few
+            # long rows, and reading longer pieces of them is up to 1.3x faster.
+            if columns < 1024 and size >= 4 * lanes:
+                return PointwiseParameters(lanes, 1, 64 * lanes, 4 * lanes)
+            line = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
+            return PointwiseParameters(lanes, line, 64 * lanes, lanes)
+    prefetch = _prefetch(processor, facts.touched, sizes)
+    whole_rows = rows >= 4 * processor.cores
+    if rows == 1 or (not whole_rows and columns > chunk):
+        return PointwiseParameters(lanes, unroll, chunk, prefetch=prefetch)
+    grouped = False
+    if facts.groups is not None and columns < _SHORT_ROW * lanes:
+        groups = evaluate(facts.groups, sizes)
+        grouped = 4 * processor.cores <= groups < rows
+    return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
+
+
+def reduction(
+    processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ReductionParameters:
+    """Tasks for every core several times over; results of an outer reduction in half of L1."""
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    lanes = processor.lanes(facts.bytes)
+    parts = 2 * processor.cores  # more make more partial results, and gained nothing
+    prefetch = _prefetch(processor, facts.touched, sizes)
+    enough_work = kept * reduced >= _ELEMENTS_FOR_TASKS
+    if facts.inner:
+        few = kept < 2 * processor.cores
+        unroll = _inner_unroll(reduced, lanes, 8)
+        parts = parts if few and enough_work else 1
+        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch)
+    # a power of two of columns whose results take at most half of the L1 cache
+    most = min(processor.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
+    block = lanes
+    while block * 2 <= most:
+        block *= 2
+    few = kept < 2 * processor.cores * block
+    parts = parts if few and enough_work else 1
+    return ReductionParameters(False, lanes, 4, block, parts, prefetch)
+
+
+def inner_persistent(
+    processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ReductionParameters:
+    """Full vectors; at least two accumulators, to hide the adds' latency."""
+    lanes = processor.lanes(facts.bytes)
+    most = max(2, unroll_factor(facts.work))
+    unroll = _inner_unroll(evaluate(facts.reduced, sizes), lanes, most)
+    return ReductionParameters(True, lanes, unroll, 0, 1)
+
+
+def outer_persistent(
+    processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ReductionParameters:
+    """Four vectors of columns: enough lines in flight, few enough for registers."""
+    del sizes
+    lanes = processor.lanes(facts.bytes)
+    return ReductionParameters(False, lanes, 4, 4 * lanes, 1)
+
+
+def unroll_factor(work: int) -> int:
+    """Few vectors a step where one keeps the processor busy for long: less code to compile."""
+    return 4 if work <= 8 else 2 if work <= 24 else 1
+
+
+def _inner_unroll(reduced: int, lanes: int, most: int) -> int:
+    """Accumulators a row: eight hide an add's latency; a short row shouldn't be all tail."""
+    unroll = most
+    while unroll > 1 and unroll * lanes * (8 if unroll > 4 else 1) > reduced:
+        unroll //= 2
+    return unroll
+
+
+def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:
+    """How far ahead to fetch: not at all where the last cache holds all that is touched."""
+    return _PREFETCH_BYTES if evaluate(touched, sizes) > processor.l3_bytes else 0

@@ -1,0 +1,33 @@
+"""Processor: the facts about a CPU that the code generator and the heuristics read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """One processor: instruction set, cores and caches (sizes in bytes, per core for L1 and L2).
+
+    `features` is LLVM's text (`+avx2,-avx512f,...`): with `cpu_name` it says which machine code
+    runs here, so the two belong into the key of every cached object.
+    """
+
+    cpu_name: str
+    features: str
+    architecture: str
+    vector_bits: int
+    has_fma: bool
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    cache_line_bytes: int
+
+    def has(self, feature: str) -> bool:
+        """True when LLVM lists `feature` (LLVM's spelling, e.g. `avx512bw`) as present."""
+        return f"+{feature}" in self.features.split(",")
+
+    def lanes(self, element_bytes: int) -> int:
+        """Elements of `element_bytes` bytes in one full vector register."""
+        return max(1, self.vector_bits // (8 * element_bytes))

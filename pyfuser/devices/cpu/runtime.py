@@ -1,0 +1,207 @@
+"""The CPU as a runtime: LLVM in the process, torch's threads, pooled memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...ir.kernel import Compute, walk
+from ...ir.scalars import (
+    ONE,
+    ZERO,
+    IntExpr,
+    as_expr,
+    ceil_div,
+    maximum,
+    mod,
+    product,
+    substitute,
+    terms_of,
+)
+from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
+from ..tensor_memory import RequireMemory
+from .host import host
+from .jit import CompiledModule, compile_ahead, compile_module, set_object_cache
+from .kernel_code import CpuKernelCode
+from .memory_pool import empty_strided, scratch
+from .storage_check import require_memory
+from .target import CpuTarget
+from .threads import Launch, launcher
+from .vector_math import VECTOR_MATH
+
+Binary = tuple[CompiledModule, Launch]  # the machine code and its launch function
+
+# Waking another thread takes some 5 us; under this many element operations one thread is done by
+# then (about 4 simple operations a nanosecond from the caches).
+_WORK_FOR_THREADS = 32 << 10
+# The cost of one element of an operation of the vector math, in simple ones.
+_VECTOR_MATH_WORK = 8
+_VECTOR_MATH = frozenset({*VECTOR_MATH, "sigmoid", "silu"})
+
+_ALIGNMENT = 64  # of every scratch buffer, in bytes
+
+
+@dataclass(slots=True, eq=False)
+class FusedKernelCPU(LoadedKernel):
+    """A kernel as machine code; `slots` of `kernel_code` says what it is called with."""
+
+    code: CpuKernelCode
+    target: CpuTarget
+    module: CompiledModule
+    launch: Launch
+
+    def write_launch(self, writer: LaunchWriter) -> None:
+        """One call: threads worth their start, addresses, scratch memory, numbers, scalars."""
+        kernel, code = self.kernel, self.code
+        threads = self._threads(writer)
+        scratch, scratch_bytes = self._scratch()
+        workspace = self._number(writer, code.workspace)
+        size = _sum(self._number(writer, scratch_bytes), _product(workspace, threads))
+        base = writer.scratch(size)
+        arguments = [threads]
+        arguments += [writer.address(tensor) for tensor in kernel.tensors]
+        for offset in (*scratch, scratch_bytes):
+            arguments.append(base if base == "0" else _sum(base, self._number(writer, offset)))
+        arguments += [workspace, self._streaming(writer)]
+        arguments += [self._number(writer, symbol) for symbol in kernel.symbols]
+        arguments += [writer.scalar(parameter) for parameter in kernel.scalars]
+        launch = writer.constant("launch", self.launch)
+        writer.call(f"{launch}({', '.join(arguments)})")
+
+    def _number(self, writer: LaunchWriter, expr: IntExpr) -> str:
+        """The text of a number; of a symbol that stands for a product, that of the product."""
+        return writer.size(substitute(expr, self.kernel.joined))
+
+    def _threads(self, writer: LaunchWriter) -> str:
+        """As many as have tasks; one where it is done before others have woken up."""
+        cores = self.target.processor.cores
+        tasks = _largest(phase.task_count() for phase in self.kernel.phases)
+        each = 1 + _VECTOR_MATH_WORK * min(self._heavy_operations(), 4)
+        few = _WORK_FOR_THREADS // each  # elements
+        if cores == 1 or tasks is ONE:
+            return "1"
+        elements = self._number(writer, _largest(product(t.sizes) for t in self.kernel.tensors))
+        text = self._number(writer, tasks)
+        most = f"{cores} if {text} > {cores} else {text}"
+        if text.isdigit():
+            most = str(min(cores, int(text)))
+        if elements.isdigit():
+            return (most if text.isdigit() else f"({most})") if int(elements) > few else "1"
+        if text.isdigit():
+            return f"({most} if {elements} > {few} else 1)"
+        return f"(1 if {elements} <= {few} else {most})"
+
+    def _heavy_operations(self) -> int:
+        heavy = {
+            id(statement.output.buffer)
+            for phase in self.kernel.phases
+            for statement in walk(phase.body)
+            if isinstance(statement, Compute) and statement.op in _VECTOR_MATH
+        }
+        return len(heavy)
+
+    def _scratch(self) -> tuple[list[IntExpr], IntExpr]:
+        """The offsets of the scratch buffers, and the bytes of all of them."""
+        offsets: list[IntExpr] = []
+        total: IntExpr = ZERO
+        for buffer in self.kernel.scratch:
+            offsets.append(total)
+            total = total + ceil_div(buffer.bytes, _ALIGNMENT) * _ALIGNMENT
+        return offsets, total
+
+    def _streaming(self, writer: LaunchWriter) -> str:
+        """1 where the outputs don't fit in the caches and every vector store is aligned."""
+        outputs: IntExpr = ZERO
+        for tensor in self.kernel.tensors:
+            if tensor.is_output:
+                outputs = outputs + product(tensor.sizes) * tensor.buffer.bytes_each
+        most = self.target.processor.l3_bytes // 2
+        terms = terms_of(outputs)
+        if len(terms) == 1:  # elements instead of bytes: a number that is known already
+            ((monomial, bytes_each),) = terms
+            outputs, most = product(monomial), -(-most // bytes_each)
+        size = self._number(writer, outputs)
+        conditions = [] if size.isdigit() and int(size) >= most else [f"{size} >= {most}"]
+        for step, lanes in self.code.streaming:
+            rest = mod(substitute(step, self.kernel.joined), as_expr(lanes))
+            if rest is not ZERO:
+                conditions.append(f"{writer.size(rest)} == 0")
+        if size.isdigit() and int(size) < most:
+            return "0"
+        return f"({' and '.join(conditions)})" if conditions else "1"
+
+
+def _largest(exprs: Iterable[IntExpr]) -> IntExpr:
+    """The largest of some numbers; 1 of none."""
+    return functools.reduce(maximum, dict.fromkeys(exprs) or (ONE,))
+
+
+def _sum(a: str, b: str) -> str:
+    """The text of a + b."""
+    if a.isdigit() and b.isdigit():
+        return str(int(a) + int(b))
+    return b if a == "0" else a if b == "0" else f"{a} + {b}"
+
+
+def _product(a: str, b: str) -> str:
+    """The text of a * b."""
+    if a.isdigit() and b.isdigit():
+        return str(int(a) * int(b))
+    return "0" if "0" in (a, b) else f"{a} * {b}"
+
+
+class CpuRuntime(Runtime):
+    """The processor of this process; `target` may name one with fewer instructions than it has."""
+
+    def __init__(self, target: CpuTarget | None = None) -> None:
+        self._target = target or CpuTarget(host())
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def target(self) -> CpuTarget:
+        return self._target
+
+    def empty_strided(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """From the pool."""
+        return empty_strided(shape, stride, dtype)
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        """From the pool."""
+        return scratch(size_bytes)
+
+    @property
+    def require_memory(self) -> RequireMemory:
+        """Native code."""
+        return require_memory()
+
+    def keep_objects_in(self, cache: ObjectCache | None) -> None:
+        """Objects are kept there between processes."""
+        set_object_cache(cache)
+
+    def compile_ahead(self, code: Any) -> None:
+        """In another process."""
+        compile_ahead(code.text, self.target.processor)
+
+    def compile(self, code: Any) -> Binary:
+        """Machine code in memory."""
+        module = compile_module(code.text, processor=self.target.processor)
+        return module, launcher(module, code.functions)
+
+    def load(self, code: Any, binary: Any) -> FusedKernelCPU:
+        """A kernel with its launch function."""
+        return FusedKernelCPU(code, self.target, *binary)
+
+
+def runtime(device: torch.device) -> Runtime:
+    """The runtime of the CPU, of which there is one."""
+    del device
+    return CpuRuntime()

@@ -1,0 +1,116 @@
+"""CpuTarget: a processor to compile for, this one or one that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir.exprs import Expr
+from ...ir.kernel import Kernel
+from ...target.parameters import (
+    PointwiseFacts,
+    PointwiseParameters,
+    ReductionFacts,
+    ReductionParameters,
+)
+from ...target.support import unsupported
+from ...target.target import PORTABLE_LIMITS, Limits, Memory, Target
+from . import heuristics
+from .codegen import generate
+from .host import host
+from .jit import assembly
+from .joint_sizes import join_sizes
+from .kernel_code import CpuKernelCode
+from .processor import Processor
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTarget(Target):
+    """A processor as a target; see `Target` for what isn't said here."""
+
+    processor: Processor
+
+    @property
+    def name(self) -> str:
+        return "cpu"
+
+    @property
+    def limits(self) -> Limits:
+        """A schedule that runs here runs on a GPU too: the limits are those of any GPU."""
+        return PORTABLE_LIMITS
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(
+            self.processor.cache_line_bytes,
+            self.processor.l1_bytes,
+            self.processor.l2_bytes,
+            self.processor.l3_bytes,
+        )
+
+    @property
+    def workers(self) -> int:
+        return self.processor.cores
+
+    @property
+    def threads_are_hardware(self) -> bool:
+        return False
+
+    def refusal(self, expr: Expr) -> str | None:
+        return unsupported(expr)
+
+    @property
+    def launch_bytes(self) -> int:
+        """Some microseconds, with the wake-up of another thread."""
+        return 1 << 16
+
+    @property
+    def recomputation_budget(self) -> int:
+        """Some 8 cycles a vector, where to read it from the last cache takes about as long and
+        from memory several times."""
+        return 8
+
+    def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+        # A row is read twice.  With fewer rows than cores a persistent kernel leaves cores idle; it
+        # still wins while a row stays in the private caches (four of them: neighbours and L3 help).
+        cores, cache = self.processor.cores, self.processor.l2_bytes
+        if rows >= cores or columns * bytes_each <= 4 * cache:
+            return None
+        return (
+            f"{rows} rows of {columns} elements or more: fewer rows than the {cores} "
+            f"workers, and a row doesn't fit in 4 * {cache} bytes of cache"
+        )
+
+    def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
+        # An expensive operation on one element takes as long as on a vector (some 15 ns): nothing
+        # in a row of more than 128 elements, and nothing beside a launch for fewer than 4096 rows.
+        # On the elements of a row it takes some 1 ns each: as long as a launch for 65536.
+        if is_inner:
+            return elements * (times - 1) < 1 << 16
+        return elements < 4096 or times > 128
+
+    def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:
+        return heuristics.pointwise(self.processor, facts, sizes)
+
+    def reduction(self, facts: ReductionFacts, sizes: Mapping[str, int]) -> ReductionParameters:
+        return heuristics.reduction(self.processor, facts, sizes)
+
+    def inner_persistent(
+        self, facts: ReductionFacts, sizes: Mapping[str, int]
+    ) -> ReductionParameters:
+        return heuristics.inner_persistent(self.processor, facts, sizes)
+
+    def outer_persistent(
+        self, facts: ReductionFacts, sizes: Mapping[str, int]
+    ) -> ReductionParameters:
+        return heuristics.outer_persistent(self.processor, facts, sizes)
+
+    def generate(self, kernel: Kernel) -> CpuKernelCode:
+        """LLVM IR text."""
+        return generate(join_sizes(kernel), self.processor)
+
+    def texts(self, code: CpuKernelCode) -> dict[str, str]:  # type: ignore[override]
+        """llvm; and asm, where LLVM is here for that architecture."""
+        if host().architecture != self.processor.architecture:
+            return {"llvm": code.text}
+        return {"llvm": code.text, "asm": assembly(code.text, self.processor)}

@@ -1,0 +1,94 @@
+"""The schedulers' parameters for an NVIDIA GPU: a block's threads side by side in memory.
+
+Not measured on a GPU yet: what they lead to is right, and compiles for every architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ...ir.scalars import evaluate
+from ...target.parameters import (
+    PointwiseFacts,
+    PointwiseParameters,
+    ReductionFacts,
+    ReductionParameters,
+)
+
+if TYPE_CHECKING:
+    from .target import CudaTarget
+
+# Threads that go through a row together; shorter rows are taken several a block.
+_SHORT_ROW = 8
+
+
+def pointwise(
+    target: CudaTarget, facts: PointwiseFacts, sizes: Mapping[str, int]
+) -> PointwiseParameters:
+    """A block's threads beside each other; a few elements a thread, so that reads overlap."""
+    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    threads = target.threads
+    chunk = target.l1_bytes // facts.bytes
+    unroll = unroll_factor(facts.work)
+    if facts.transposed is not None and columns >= threads:
+        size = evaluate(facts.transposed, sizes)
+        if size >= threads:
+            tile = 4 * threads if columns < 1024 and size >= 4 * threads else threads
+            return PointwiseParameters(threads, 1, 64 * threads, tile)
+    blocks = 4 * target.multiprocessors
+    whole_rows = rows >= blocks
+    if rows == 1 or (not whole_rows and columns > chunk):
+        return PointwiseParameters(threads, unroll, chunk)
+    grouped = False
+    if facts.groups is not None and columns < _SHORT_ROW * threads:
+        grouped = blocks <= evaluate(facts.groups, sizes) < rows
+    return PointwiseParameters(threads, unroll, 0, rows=grouped)
+
+
+def reduction(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ReductionParameters:
+    """A block a row, or a block of columns; few rows are cut over several blocks."""
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    threads, workers = target.threads, target.multiprocessors
+    enough_work = kept * reduced >= 64 << 10
+    if facts.inner:
+        parts = 2 * workers if kept < 2 * workers and enough_work else 1
+        return ReductionParameters(True, threads, _inner_unroll(reduced, threads, 8), 0, parts)
+    most = min(target.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
+    block = threads
+    while block * 2 <= most:
+        block *= 2
+    parts = 2 * workers if kept < 2 * workers * block and enough_work else 1
+    return ReductionParameters(False, threads, 4, block, parts)
+
+
+def inner_persistent(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ReductionParameters:
+    """A block a row."""
+    most = max(2, unroll_factor(facts.work))
+    unroll = _inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
+    return ReductionParameters(True, target.threads, unroll, 0, 1)
+
+
+def outer_persistent(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ReductionParameters:
+    """A block of columns."""
+    del facts, sizes
+    return ReductionParameters(False, target.threads, 4, 4 * target.threads, 1)
+
+
+def unroll_factor(work: int) -> int:
+    """Elements a thread takes a step: fewer where one keeps it busy for long."""
+    return 4 if work <= 8 else 2 if work <= 24 else 1
+
+
+def _inner_unroll(reduced: int, threads: int, most: int) -> int:
+    """Partial results of a thread; a short row shouldn't leave most of them without elements."""
+    unroll = most
+    while unroll > 1 and unroll * threads * (8 if unroll > 4 else 1) > reduced:
+        unroll //= 2
+    return unroll

@@ -1,0 +1,143 @@
+"""CudaTarget: an NVIDIA architecture to compile for, from sm_75 on.
+
+Kernel -> CUDA C++ -> (NVRTC) -> cubin or PTX, none of which needs a GPU.  Where no GPU says
+otherwise, the numbers of multiprocessors and the sizes of caches are those of a common one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...errors import UnsupportedError, expected
+from ...ir.exprs import Expr
+from ...ir.kernel import Kernel
+from ...target.parameters import (
+    PointwiseFacts,
+    PointwiseParameters,
+    ReductionFacts,
+    ReductionParameters,
+)
+from ...target.support import unsupported
+from ...target.target import Limits, Memory, Target
+from . import heuristics
+from .codegen import CudaSource, generate
+from .device_helpers import with_device_helpers
+from .nvrtc import compile_to_ptx
+
+# Shared memory that a block can opt in to, by compute capability (CUDA programming guide, technical
+# specifications); of an architecture that isn't listed, the least of all.
+_SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTarget(Target):
+    """One architecture; sizes in bytes.
+
+    multiprocessors  of the GPU: blocks that run side by side, one on each
+    threads          of a block: four warps, one for each scheduler of a multiprocessor
+    l1_bytes         of a multiprocessor, what its shared memory can be made of
+
+    The defaults are an A100's: NVIDIA A100 Tensor Core GPU architecture, tables 4 and 5.
+    """
+
+    architecture: str = "sm_75"
+    multiprocessors: int = 108
+    threads: int = 128
+    l1_bytes: int = 192 << 10
+    l2_bytes: int = 40 << 20
+
+    @staticmethod
+    def of(architecture: str) -> CudaTarget:
+        """The target of `sm_NN`.  UnsupportedError for what isn't one."""
+        number = architecture.removeprefix("sm_").rstrip("af")
+        if not number.isdigit() or int(number) < min(_SHARED_KIB):
+            what = f"an architecture from sm_{min(_SHARED_KIB)} on"
+            raise UnsupportedError(expected("CUDA", what, architecture))
+        return CudaTarget(architecture)
+
+    # -- see Target
+
+    @property
+    def name(self) -> str:
+        return self.architecture
+
+    @property
+    def limits(self) -> Limits:
+        number = int(self.architecture.removeprefix("sm_").rstrip("af"))
+        shared = _SHARED_KIB.get(number, min(_SHARED_KIB.values())) << 10
+        parameters = 4 << 10 if number < 90 else 32764
+        return Limits(
+            threads=1024,
+            block=(1024, 1024, 64),
+            grid=(2**31 - 1, 65535, 65535),
+            shared_bytes=shared,
+            registers=255,
+            parameter_bytes=parameters,
+        )
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(128, self.l1_bytes, self.l1_bytes, self.l2_bytes)
+
+    @property
+    def workers(self) -> int:
+        return self.multiprocessors
+
+    @property
+    def threads_are_hardware(self) -> bool:
+        return True
+
+    def refusal(self, expr: Expr) -> str | None:
+        return unsupported(expr)
+
+    @property
+    def launch_bytes(self) -> int:
+        """4 us at 1.5 TB/s."""
+        return 6 << 20
+
+    @property
+    def recomputation_budget(self) -> int:
+        """Reading four bytes of memory takes as long as some twenty operations."""
+        return 16
+
+    def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+        if rows >= self.multiprocessors or columns * bytes_each <= 4 * self.l1_bytes:
+            return None
+        return (
+            f"{rows} rows of {columns} elements or more: fewer rows than the "
+            f"{self.multiprocessors} multiprocessors, and a row doesn't fit in "
+            f"4 * {self.l1_bytes} bytes of cache"
+        )
+
+    def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
+        # Beside memory traffic of the same elements, operations cost next to nothing.
+        return elements * (times - 1) < 1 << 20
+
+    def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:
+        return heuristics.pointwise(self, facts, sizes)
+
+    def reduction(self, facts: ReductionFacts, sizes: Mapping[str, int]) -> ReductionParameters:
+        return heuristics.reduction(self, facts, sizes)
+
+    def inner_persistent(
+        self, facts: ReductionFacts, sizes: Mapping[str, int]
+    ) -> ReductionParameters:
+        return heuristics.inner_persistent(self, facts, sizes)
+
+    def outer_persistent(
+        self, facts: ReductionFacts, sizes: Mapping[str, int]
+    ) -> ReductionParameters:
+        return heuristics.outer_persistent(self, facts, sizes)
+
+    def generate(self, kernel: Kernel) -> CudaSource:
+        """CUDA C++."""
+        return generate(kernel)
+
+    def texts(self, code: CudaSource) -> dict[str, str]:  # type: ignore[override]
+        """cuda, and ptx; instead of PTX the reason why there is none."""
+        try:
+            ptx = compile_to_ptx(with_device_helpers(code.text), self.architecture)
+        except UnsupportedError as error:
+            ptx = f"// {error}\n"
+        return {"cuda": code.text, "ptx": ptx}

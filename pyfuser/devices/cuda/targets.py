@@ -1,0 +1,21 @@
+"""The targets of this folder by name; nothing is imported for a name of another device."""
+
+from __future__ import annotations
+
+from ...target.target import Target
+
+
+def default_target() -> Target:
+    """The oldest architecture that NVRTC knows."""
+    from .target import CudaTarget
+
+    return CudaTarget()
+
+
+def target_of(name: str) -> Target | None:
+    """`sm_NN` is an architecture."""
+    if not name.startswith("sm_"):
+        return None
+    from .target import CudaTarget
+
+    return CudaTarget.of(name)

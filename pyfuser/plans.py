@@ -1,0 +1,283 @@
+"""Plans: one fusion's calls as straight-line Python, for all sizes that lead to the same decisions.
+
+    def plan(inputs):
+        x0, x1, = inputs
+        if not (x0.dtype is float32 and x0.is_contiguous() and ...): return None
+        i0, i1, = x0.shape
+        if not (8 <= i1 and ...): return None
+        require_memory(x0, ...)
+        t2 = empty((i0, i1), (i1, 1), float32)
+        launch(...)
+        return [t2]
+
+A plan first looks whether a call is one of those it was made for; where it isn't, it returns None
+and nothing has happened.  What it asks is all that the choice of its kernels was made from: dtypes,
+devices, layout classes, and the conditions on sizes that `SizeConditions` noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .analysis.extents import representatives
+from .analysis.size_conditions import SizeConditions
+from .compiler import Program
+from .devices.runtime import LoadedKernel
+from .dtypes import FLOATING, to_torch
+from .ir.fusion import Fusion
+from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
+from .ir.vals import Scalar, TensorView, Val
+from .ops.binding import Input
+from .plan_writer import Operand, ProgramWriter, Sizes, Writer, condition_texts, span_text
+
+Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
+
+_MOST = 1 << 63
+
+
+@dataclass(eq=False, slots=True)
+class Plan:
+    """`run` gives the outputs, or None where a call isn't one of those the plan was made for."""
+
+    run: Run
+    source: str = ""
+    fits: Callable[[Sequence[Any]], bool] = lambda inputs: False
+    """True for a call that `run` would run."""
+
+
+def stride_name(value: TensorView, dim: int) -> str:
+    """The name of the symbol of an input's stride."""
+    return f"T{value.name}_stride_{dim}"
+
+
+def write_plan(
+    fusion: Fusion,
+    program: Program,
+    kernels: tuple[LoadedKernel | None, ...],
+    inputs: Sequence[Input],
+    conditions: SizeConditions,
+) -> Plan:
+    """The plan for calls like the one with these inputs.
+
+    `program.fusion` has the inputs of `fusion`, in their order.
+    """
+    return _PlanWriter(fusion, program, kernels, inputs, conditions).write()
+
+
+class _PlanWriter:
+    """Writes one plan."""
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        program: Program,
+        kernels: tuple[LoadedKernel | None, ...],
+        inputs: Sequence[Input],
+        conditions: SizeConditions,
+    ) -> None:
+        self.fusion, self.program, self.kernels = fusion, program, kernels
+        self.inputs, self.conditions = inputs, conditions
+        self.writer = Writer()
+        self.symbols: dict[str, str] = {}
+        self.shapes: dict[tuple[str, ...], str] = {}
+        self.tensors: dict[str, tuple[TensorView, list[str], list[str] | None]] = {}
+        self.read = {
+            symbol.name
+            for built in kernels
+            if built is not None
+            for expr in (*built.kernel.symbols, *built.kernel.joined.values())
+            for symbol in expr.symbols
+        }
+        """The names of the sizes and strides that kernels read."""
+        self.equal = representatives(fusion.equal_extents)
+        self.checks: list[str] = []
+
+    def write(self) -> Plan:
+        """The plan."""
+        names = [f"x{i}" for i in range(len(self.inputs))]
+        if names:
+            self.writer.line("try:")
+            self.writer.line(f"    {', '.join(names)}, = inputs")
+            self._write_kinds()
+            self.writer.line(
+                "except (TypeError, ValueError, AttributeError, RuntimeError): return None"
+            )
+        else:
+            self.writer.line("if inputs: return None")
+        definition = self.program.fusion
+        local: dict[Val, Operand] = {
+            value: Operand.of(name) for value, name in zip(definition.inputs, names, strict=True)
+        }
+        program = ProgramWriter(self.writer, self.program, self.kernels, local, self.symbols)
+        program.write_scalars(self.fusion)
+        self._write_sizes(program.sizes)
+        conditions = list(self.writer.body)
+        self.writer.memory_check(self.program.runtime, self._memory(program.sizes))
+        program.write()
+        self._write_results(definition, local)
+        source, run = self.writer.build("plan(inputs)", "plan")
+
+        def fits(given: Sequence[Any]) -> bool:
+            question = Writer([*conditions, "return True"], self.writer.constants)
+            _, asked = question.build("fits(inputs)", "conditions of a plan")
+            return bool(asked(given))
+
+        return Plan(run, source, fits)
+
+    # -- is this call one of those?
+
+    def _write_kinds(self) -> None:
+        """Unpacks and compares what isn't a size, inside of `try`."""
+        for position, (value, given) in enumerate(
+            zip(self.fusion.inputs, self.inputs, strict=True)
+        ):
+            if isinstance(value, TensorView):
+                assert not isinstance(given, (bool, int, float, complex))
+                self._write_tensor(f"x{position}", value, given)
+            else:
+                assert isinstance(value, Scalar)
+                self._write_scalar(f"x{position}", value, given)
+        self.writer.require(self.checks, "    ")
+        self.checks = []
+
+    def _write_tensor(self, name: str, value: TensorView, given: Any) -> None:
+        kind = to_torch(value.dtype)
+        dtype = self.writer.constant(str(kind).replace(".", "_"), kind)
+        checks = [f"{name}.dtype is {dtype}"]
+        device = given.device
+        if device.type == "cpu":
+            checks.append(f"{name}.is_cpu")
+        else:
+            checks.append(f"{name}.device == {self.writer.constant('device', device)}")
+        is_contiguous = given.is_contiguous()
+        checks.append(f"{'' if is_contiguous else 'not '}{name}.is_contiguous()")
+        checks.append(f"not {name}.is_neg()")
+        self.checks += checks
+        shape = self._write_shape(name, value)
+        strides = [f"{name}_stride_{d}" for d in range(len(value.axes))]
+        # A schedule by hand is for any layout, so its kernel reads strides that others know.
+        if not is_contiguous or not self.read.isdisjoint(
+            stride_name(value, dim) for dim in range(len(value.axes))
+        ):
+            self.writer.line(f"    {', '.join(strides)}, = {name}.stride()")
+            for dim, stride in enumerate(strides):
+                self.symbols[stride_name(value, dim)] = stride
+        self.tensors[name] = (value, shape, None if is_contiguous else strides)
+
+    def _write_shape(self, name: str, value: TensorView) -> list[str]:
+        """Unpacks the sizes, inside of `try`: a tensor of another rank isn't for this plan.
+
+        Where all are known by then, the shapes are compared.
+        """
+        if not value.axes:
+            self.checks.append(f"not {name}.dim()")
+            return []
+        known = [self._known(axis.size) for axis in value.axes]
+        first = self.shapes.get(tuple(known))
+        if first is not None:
+            self.checks.append(f"{name}.shape == {first}")
+            return known
+        places = [f"{name}_{d}" for d in range(len(value.axes))]
+        self.writer.line(f"    {', '.join(places)}, = {name}_shape = {name}.shape")
+        for axis, place, text in zip(value.axes, places, known, strict=True):
+            if not text and isinstance(axis.size, Symbol):
+                text = self.symbols.setdefault(self._one_name(axis.size), place)
+                self.symbols[axis.size.name] = text
+            if text not in ("", place):
+                self.checks.append(f"{place} == {text}")
+        shape = [
+            self._known(axis.size) or place for axis, place in zip(value.axes, places, strict=True)
+        ]
+        self.shapes[tuple(shape)] = f"{name}_shape"
+        return shape
+
+    def _one_name(self, symbol: Symbol) -> str:
+        """The name of the first of the symbols that the definition says are equal."""
+        equal = self.equal.get(symbol, symbol)
+        return equal.name if isinstance(equal, Symbol) else symbol.name
+
+    def _known(self, extent: IntExpr) -> str:
+        """The text of a size that is known by now; else none."""
+        if isinstance(extent, Integer):
+            return str(extent.value)
+        if isinstance(extent, Symbol):
+            found = self.symbols.get(extent.name) or self.symbols.get(self._one_name(extent), "")
+            if found:
+                self.symbols[extent.name] = found
+            return found
+        return ""
+
+    def _memory(self, sizes: Sizes) -> list[tuple[str, str, int]]:
+        """What memory the tensors must have; see `Writer.memory_check`."""
+        needs = []
+        for name, (value, shape, stride) in self.tensors.items():
+            each = to_torch(value.dtype).itemsize
+            if stride is None:
+                span = sizes.text(product(axis.size for axis in value.axes) * each)
+            else:
+                span = span_text(shape, stride, each)
+            needs.append((name, span, each))
+        return needs
+
+    def _write_scalar(self, name: str, value: Scalar, given: Input) -> None:
+        kind = type(given)
+        self.checks.append(f"type({name}) is {self.writer.constant(kind.__name__, kind)}")
+        if kind is int and value.dtype not in FLOATING:
+            self.checks.append(f"-{_MOST} <= {name} < {_MOST}")
+        if isinstance(value.extent, Symbol):
+            known = self.symbols.setdefault(value.extent.name, name)
+            self.checks.append(f"{name} == {known}" if known != name else f"{name} >= 0")
+
+    def _write_sizes(self, sizes: Sizes) -> None:
+        """Compares sizes with what was decided from them."""
+        found = list(self.checks)
+        for value in self.fusion.inputs:
+            if isinstance(value, TensorView):
+                found += self._composite_sizes(value, sizes)
+        for a, b in self.fusion.equal_extents:
+            if self._is_known(a) and self._is_known(b):
+                found.append(f"{sizes.text(a)} == {sizes.text(b)}")
+        found += condition_texts(self.conditions, sizes.text)
+        self.writer.require(text for text in found if not _is_trivial(text))
+
+    def _composite_sizes(self, value: TensorView, sizes: Sizes) -> list[str]:
+        position = self.fusion.inputs.index(value)
+        return [
+            f"x{position}_{d} == {sizes.text(axis.size)}"
+            for d, axis in enumerate(value.axes)
+            if axis.size is not ONE
+            and not isinstance(axis.size, (Symbol, Integer))
+            and self._is_known(axis.size)
+        ]
+
+    def _is_known(self, expr: IntExpr) -> bool:
+        return all(symbol.name in self.symbols for symbol in expr.symbols)
+
+    # -- results
+
+    def _write_results(self, fusion: Fusion, local: Mapping[Val, Operand]) -> None:
+        updated = set(fusion.aliases.values())
+        names = {value: operand.tensor() for value, operand in local.items()}
+        sources = dict(names)
+        for output in fusion.aliases:
+            if output in updated:  # two inputs that swap: what is copied must be as it was
+                sources[output] = f"{names[output]}_before"
+                self.writer.line(f"{sources[output]} = {names[output]}.clone()")
+        for output, target in fusion.aliases.items():
+            self.writer.line(f"{names[target]}.copy_({sources[output]})")
+        results = [
+            names[fusion.aliases.get(output, output)]
+            for output in fusion.outputs
+            if output not in fusion.hidden_outputs
+        ]
+        self.writer.line(f"return [{', '.join(results)}]")
+
+
+def _is_trivial(condition: str) -> bool:
+    """True for an equality of a name with itself."""
+    left, operator, right = condition.partition(" == ")
+    return bool(operator) and left == right

@@ -1,0 +1,1 @@
+"""What compiling for a device needs to know, as values that exist without the hardware."""
