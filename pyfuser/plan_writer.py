@@ -479,21 +479,28 @@ class _Launch:
         slot, kind = writer.constant("slot", slot_of), writer.constant(f"dtype_{dtype.name}", dtype)
         return f"{slot}({text}, {kind})"
 
-    def scratch(self, size: str) -> str:
-        """The address of memory that lives until the launch is done; 0 where `size` is."""
+    def tensor(self, tensor: TensorParameter) -> str:
+        """An expression of a tensor."""
+        view = tensor.buffer.tensor
+        assert view is not None, tensor.buffer.name
+        return self.program.local[self.program.tensors[view.name]].described()
+
+    def scratch(self, size: str) -> tuple[str, str]:
+        """(tensor, address) of so many bytes that live until the launch is done."""
         if size == "0":
-            return "0"
-        buffer, address = self.name("s"), self.name("p")
+            return "None", "0"
+        number = f"_{len(self.scratch_names)}_" if self.scratch_names else ""
+        buffer, address = self.name(f"s{number}"), self.name(f"p{number}")
         if size.isdigit():
             self.line(f"{buffer} = scratch({size})")
             self.line(f"{address} = {buffer}.data_ptr()")
         else:
-            bytes_name = self.name("bytes")
+            bytes_name = self.name(f"bytes{number}")
             self.line(f"{bytes_name} = {size}")
             self.line(f"{buffer} = scratch({bytes_name}) if {bytes_name} else None")
             self.line(f"{address} = {buffer}.data_ptr() if {bytes_name} else 0")
         self.scratch_names.append(buffer)
-        return address
+        return buffer, address
 
     def call(self, text: str) -> None:
         """Adds the launch; what torch raises, if the kernel refuses the values of its inputs.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The option that rewrites golden texts."""
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite the texts in tests/golden"
+    )
+    parser.addoption(
+        "--emulate", action="store_true", help="run CPU tensors by CUDA kernels, emulated"
     )
 
 
@@ -34,6 +37,18 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.fixture(scope="session", autouse=True)
+def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `--emulate`, all tests run their kernels as emulated CUDA."""
+    if not request.config.getoption("--emulate"):
+        yield
+        return
+    from tests.cuda.runtime import emulated
+
+    with emulated():
+        yield
 
 
 pytest_plugins = ["tests.poison", "tests.opdb_report", "tests.other_device"]

@@ -43,8 +43,14 @@ class LaunchWriter(Protocol):
     def scalar(self, parameter: ScalarParameter) -> str:
         """The text of a scalar as a Python int or float of the parameter's dtype."""
 
-    def scratch(self, size: str) -> str:
-        """The address of memory that lives until the launch is done; 0 where `size` is."""
+    def tensor(self, tensor: TensorParameter) -> str:
+        """An expression of a tensor, for who wants more than its address."""
+
+    def scratch(self, size: str) -> tuple[str, str]:
+        """(tensor, address) of so many bytes that live until the launch is done.
+
+        None and 0 where `size` is 0.
+        """
 
     def call(self, text: str) -> None:
         """Adds the call whose value is true where the kernel refuses the call's tensors."""

@@ -61,7 +61,7 @@ class FusedKernelCPU(LoadedKernel):
         scratch, scratch_bytes = self._scratch()
         workspace = self._number(writer, code.workspace)
         size = _sum(self._number(writer, scratch_bytes), _product(workspace, threads))
-        base = writer.scratch(size)
+        _, base = writer.scratch(size)
         arguments = [threads]
         arguments += [writer.address(tensor) for tensor in kernel.tensors]
         for offset in (*scratch, scratch_bytes):

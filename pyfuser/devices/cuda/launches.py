@@ -1,0 +1,95 @@
+"""FusedKernelCUDA: a kernel as functions on a GPU, launched one phase after the other.
+
+The end of a launch is the barrier between two phases.  What launches is given to the kernel:
+`launch(number, grid, block, shared_bytes, arguments)`, so that the same plans run on a GPU and on
+whatever plays one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import ScheduleError, expected
+from ...ir.kernel import Buffer, ScalarParameter, TensorParameter
+from ...ir.scalars import Symbol
+from ...target.target import Limits
+from ..runtime import LaunchWriter, LoadedKernel
+from .codegen import CudaSource, Parameter
+
+# (number of the launch, blocks, threads of a block, bytes of shared memory, arguments) -> whether
+# the kernel refused the call; a GPU doesn't say (it fails an assertion), and answers None.
+Launcher = Callable[[int, Sequence[int], Sequence[int], int, Sequence[Any]], "bool | None"]
+
+
+class FusedKernelCUDA(LoadedKernel):
+    """A kernel whose phases are launches."""
+
+    def __init__(self, code: CudaSource, limits: Limits, launch: Launcher) -> None:
+        self.code: CudaSource = code
+        self.limits, self.launch = limits, launch
+
+    def write_launch(self, writer: LaunchWriter) -> None:
+        """A call for each phase; nothing where its grid or its blocks are empty."""
+        launch = writer.constant("launch", self._checked)
+        scratch = {buffer: writer.scratch(writer.size(buffer.bytes)) for buffer in self._scratch()}
+        tensors = {tensor.buffer: tensor for tensor in self.kernel.tensors}
+
+        def argument(parameter: Parameter) -> str:
+            match parameter:
+                case Symbol():
+                    return writer.size(parameter)
+                case ScalarParameter():
+                    return writer.scalar(parameter)
+                case Buffer() if parameter in tensors:
+                    return self.tensor_argument(writer, tensors[parameter])
+                case Buffer():
+                    return self.scratch_argument(*scratch[parameter])
+
+        for number, each in enumerate(self.code.launches):
+            grid, block = (
+                f"({', '.join(writer.size(extent) for extent in extents)})"
+                for extents in (each.grid, each.block)
+            )
+            shared = writer.size(each.shared_bytes)
+            arguments = ", ".join(argument(parameter) for parameter in each.parameters)
+            writer.call(f"{launch}({number}, {grid}, {block}, {shared}, [{arguments}])")
+
+    def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
+        """How a tensor is passed: by its address."""
+        return writer.address(tensor)
+
+    def scratch_argument(self, tensor: str, address: str) -> str:
+        """How scratch memory is passed: by its address."""
+        del tensor
+        return address
+
+    def _scratch(self) -> list[Buffer]:
+        """The scratch buffers that a launch is given."""
+        given = {p for launch in self.code.launches for p in launch.parameters}
+        return [buffer for buffer in self.kernel.scratch if buffer in given]
+
+    def _checked(
+        self,
+        number: int,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared_bytes: int,
+        arguments: Sequence[Any],
+    ) -> bool | None:
+        """Launches; ScheduleError where the sizes ask for more than the target has."""
+        if 0 in grid or 0 in block:
+            return None
+        limits = self.limits
+        too_many = any(n > most for n, most in zip(grid, limits.grid, strict=True))
+        if too_many or math.prod(block) > limits.threads or shared_bytes > limits.shared_bytes:
+            what = (
+                f"at most {limits.threads} threads a block, {limits.grid} blocks "
+                f"and {limits.shared_bytes} bytes of shared memory"
+            )
+            got = (
+                f"{' x '.join(map(str, block))} threads, {tuple(grid)} blocks, {shared_bytes} bytes"
+            )
+            raise ScheduleError(expected(self.code.launches[number].function, what, got))
+        return self.launch(number, grid, block, shared_bytes, arguments)

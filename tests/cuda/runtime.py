@@ -1,0 +1,127 @@
+"""CUDA on the CPU, as a runtime: CPU tensors, kernels for `sm_90`, the SIMT harness as the GPU.
+
+Everything up to the launch is what a GPU's runtime does: target, generated text, plans.  Outputs
+and scratch memory are filled with NaN before kernels write them.  `emulated()` has CPU tensors run
+by it; `pytest --emulate` does so for a whole run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pyfuser.devices.cuda.codegen import CudaSource
+from pyfuser.devices.cuda.device_helpers import with_device_helpers
+from pyfuser.devices.cuda.launches import FusedKernelCUDA
+from pyfuser.devices.cuda.target import CudaTarget
+from pyfuser.devices.runtime import LaunchWriter, ObjectCache, Runtime
+from pyfuser.devices.switches import register_runtime
+from pyfuser.devices.tensor_memory import RequireMemory, require_memory
+from pyfuser.errors import CompilationError
+from pyfuser.ir.kernel import TensorParameter
+from pyfuser.target.target import Target
+from tests.cuda.harness import Module, SimtError, compile_and_load
+from tests.poison import poisoned
+from tests.targets import SM_90
+
+_ASSERTION = re.compile(r"assertion failed")
+_NOTHING = torch.empty(1, dtype=torch.uint8)
+
+
+class EmulatedKernel(FusedKernelCUDA):
+    """A kernel of the harness: it is given tensors, to know which memory may be accessed."""
+
+    def __init__(self, code: CudaSource, module: Module, seed: int = 0) -> None:
+        super().__init__(code, SM_90.limits, self._run)
+        self.module, self.seed = module, seed
+
+    def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
+        """The tensor itself."""
+        return writer.tensor(tensor)
+
+    def scratch_argument(self, tensor: str, address: str) -> str:
+        """The tensor itself."""
+        return tensor
+
+    def _run(
+        self,
+        number: int,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared_bytes: int,
+        arguments: Sequence[Any],
+    ) -> bool | None:
+        """True where an assertion of the kernel failed: it refused the call."""
+        given = [_NOTHING if argument is None else argument for argument in arguments]
+        function = self.code.launches[number].function
+        try:
+            self.module.launch(function, grid, block, shared_bytes, given, seed=self.seed)
+        except SimtError as error:
+            if _ASSERTION.search(str(error)):
+                return True
+            raise
+        return None
+
+
+class EmulatedRuntime(Runtime):
+    """CPU tensors, run by CUDA kernels."""
+
+    def __init__(self, target: CudaTarget = SM_90) -> None:
+        self._target = target
+        self.kernels: list[EmulatedKernel] = []
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def target(self) -> Target:
+        return self._target
+
+    def empty_strided(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Filled with NaN, or with ones where the dtype has none."""
+        return poisoned(torch.empty_strided(shape, stride, dtype=dtype))
+
+    def scratch(self, size_bytes: int) -> torch.Tensor:
+        """Filled with ones."""
+        return poisoned(torch.empty(size_bytes, dtype=torch.uint8))
+
+    @property
+    def require_memory(self) -> RequireMemory:
+        return require_memory
+
+    def keep_objects_in(self, cache: ObjectCache | None) -> None:
+        """The harness has a cache of its own."""
+
+    def compile_ahead(self, code: Any) -> None:
+        """Nothing: compiling is what takes long here, and both cores are busy with tests."""
+
+    def compile(self, code: Any) -> Module:
+        """A shared object; one text is compiled once."""
+        try:
+            return compile_and_load(with_device_helpers(code.text))
+        except SimtError as error:
+            raise CompilationError(str(error)) from error
+
+    def load(self, code: Any, binary: Any) -> EmulatedKernel:
+        """The kernel; it is noted in `kernels`."""
+        kernel = EmulatedKernel(code, binary)
+        self.kernels.append(kernel)
+        return kernel
+
+
+@contextmanager
+def emulated() -> Iterator[EmulatedRuntime]:
+    """While it lasts, CPU tensors are run by CUDA kernels."""
+    found = EmulatedRuntime()
+    register_runtime("cpu", lambda _: found)
+    try:
+        yield found
+    finally:
+        register_runtime("cpu", None)
