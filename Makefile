@@ -6,10 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # Two test processes: each of them runs kernels on all cores, so more of them gain little.
 WORKERS ?= 2
+# The test files that know no device.
+EMULATED := tests/test_engine.py tests/test_frontend.py tests/test_plans.py tests/test_schedules.py \
+	tests/test_pointwise_kernels.py tests/test_reductions.py tests/test_reads.py tests/test_checks.py \
+	tests/test_everyday_programs.py tests/test_torch_compile_inputs.py tests/test_torch_compile_running.py
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden fuzz bench bench-models zoo bench-gpu gpu opdb show clean
+.PHONY: help demo test lint format golden emulate fuzz bench bench-models zoo bench-gpu gpu opdb show clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +48,10 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
+bench-emulate: $(STAMP) ## device-independent tests on CUDA kernels, emulated on the CPU (needs g++; hours)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
+
+gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they skip where there is none
