@@ -48,11 +48,11 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-emulate: $(STAMP) ## device-independent tests on CUDA kernels, emulated on the CPU (needs g++; hours)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
-
-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
+bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
+
+emulate: $(STAMP) ## device-independent tests on CUDA kernels, emulated on the CPU (needs g++; hours)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they skip where there is none
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)

@@ -67,6 +67,8 @@ class Executor:
 
     def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Runs the fusion.  InputError where the inputs don't fit the definition."""
+        if type(inputs) is not list:
+            len(inputs)  # TypeError for an iterator, which a plan would use up
         plans = self.plans
         for plan in plans:
             outputs = plan.run(inputs)

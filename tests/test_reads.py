@@ -23,7 +23,7 @@ from pyfuser.ir.vals import TensorView
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run as simplified
 from pyfuser.schedule.common import Layouts
-from pyfuser.segment.segmenter import segment
+from tests.targets import segment
 
 pytestmark = pytest.mark.usefixtures("poison")
 

@@ -23,6 +23,12 @@ from pyfuser.ops.value_checks import ValueCheck
 
 Number = bool | int | float
 
+# What rows cost, in additions.  A division takes several times an addition's time, but less than
+# reading an element from memory; what is expensive takes more than reading its operands once more
+# from a private cache (some 10 cycles a vector): passes keep it rather than compute it again.
+DIVISION = 4
+EXPENSIVE = 8
+
 _FLOATING, _SIGNED, _UNSIGNED, _BOOL = range(4)
 
 
@@ -41,6 +47,8 @@ class Op:
     cuda_integer  the same for integers and Bool, where it differs
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
     check       the operands that torch refuses; `reference` gives some value for these
+    cost        what an element takes, in additions (DIVISION, EXPENSIVE)
+    is_repeatable  False where computing it twice isn't computing it once: random numbers, cuts
     samples     range of floating test inputs that holds the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
@@ -57,9 +65,16 @@ class Op:
     cuda_integer: str | None = None
     definition: Callable[..., object] | None = None
     check: ValueCheck | None = None
+    cost: int = 1
+    is_repeatable: bool = True
     samples: tuple[float, float] = (-10.0, 10.0)
     ulp32: int = 0
     ulp64: int = 0
+
+    @property
+    def is_expensive(self) -> bool:
+        """True where it is better kept than computed again."""
+        return self.cost >= EXPENSIVE
 
     @property
     def in_kernels(self) -> bool:

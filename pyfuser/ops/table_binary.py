@@ -14,7 +14,7 @@ import torch
 
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
-from pyfuser.ops.op import Op
+from pyfuser.ops.op import DIVISION, EXPENSIVE, Op
 from pyfuser.ops.value_checks import CLASS, PLACE, TARGET, ZERO_DIVISION
 
 
@@ -54,25 +54,27 @@ _ARITHMETIC = (
     Op(
         "div", 2, DtypeRule.PROMOTE, references.div,
         "a / b, truncated for integers", "fdiv|@div|@div|and",
-        "{0} / {1}", "truncating_divide({0}, {1})", check=ZERO_DIVISION,
+        "{0} / {1}", "truncating_divide({0}, {1})", check=ZERO_DIVISION, cost=DIVISION,
     ),
     Op(
         "mod", 2, DtypeRule.PROMOTE, references.fmod, "as fmod",
-        definition=lambda o, a, b: o.fmod(a, b), check=ZERO_DIVISION,
+        definition=lambda o, a, b: o.fmod(a, b), check=ZERO_DIVISION, cost=EXPENSIVE,
     ),
     Op(
         "fmod", 2, DtypeRule.PROMOTE, references.fmod,
         "remainder with the sign of a", "@fmod", "fmod{f}({0}, {1})",
-        "truncating_modulo({0}, {1})", check=ZERO_DIVISION,
+        "truncating_modulo({0}, {1})", check=ZERO_DIVISION, cost=EXPENSIVE,
     ),
     Op(
         "remainder", 2, DtypeRule.PROMOTE, references.remainder,
         "remainder with the sign of b", definition=_remainder, check=ZERO_DIVISION,
+        cost=EXPENSIVE,
     ),
     Op(
         "pow", 2, DtypeRule.PROMOTE, references.pow_,
         "a to the power b; integers wrap, and a negative exponent gives 1, -1 or 0", "@pow",
         "pow{f}({0}, {1})", "integer_power({0}, {1})", samples=(0.0, 10.0), ulp32=2, ulp64=4,
+        cost=EXPENSIVE,
     ),
     Op(
         "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a of equals; NaN wins",
@@ -84,11 +86,11 @@ _ARITHMETIC = (
     ),
     Op(
         "truediv", 2, DtypeRule.FLOAT, torch.div, "a / b in floating point",
-        definition=lambda o, a, b: o.div(a, b),
+        definition=lambda o, a, b: o.div(a, b), cost=DIVISION,
     ),
     Op(
         "atan2", 2, DtypeRule.FLOAT, torch.atan2, "the angle of the point (b, a), in radians",
-        "@atan2", "atan2{f}({0}, {1})", ulp32=2, ulp64=4,
+        "@atan2", "atan2{f}({0}, {1})", ulp32=2, ulp64=4, cost=EXPENSIVE,
     ),
     Op(
         "nextafter", 2, DtypeRule.FLOAT_RESULT, torch.nextafter,
@@ -143,7 +145,7 @@ _BITS = (
     ),
     Op(
         "gcd", 2, DtypeRule.INTEGER, references.gcd, "greatest common divisor; gcd(0, 0) is 0",
-        "@gcd", None, "greatest_common_divisor({0}, {1})",
+        "@gcd", None, "greatest_common_divisor({0}, {1})", cost=EXPENSIVE,
     ),
     Op("complex", 2, DtypeRule.TO_COMPLEX, torch.complex, "a + b * i"),
 )  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 from pyfuser.dtypes import DataType
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
-from pyfuser.ops.op import Op
+from pyfuser.ops.op import DIVISION, EXPENSIVE, Op
 from pyfuser.ops.value_checks import PROBABILITY, TARGET_PROBABILITY
 
 
@@ -26,13 +26,14 @@ def _math(
     reference: references.Reference,
     samples: tuple[float, float] = (-10.0, 10.0),
     ulp: tuple[int, int] = (2, 4),
+    cost: int = EXPENSIVE,
 ) -> Op:
     """A row of class F: a routine of vector math on the CPU, of the C library's name in CUDA."""
     llvm, cuda = f"@{name}", name + "{f}({0})"
     ulp32, ulp64 = ulp
     return Op(
         name, 1, DtypeRule.FLOAT, reference, doc, llvm, cuda,
-        samples=samples, ulp32=ulp32, ulp64=ulp64,
+        samples=samples, ulp32=ulp32, ulp64=ulp64, cost=cost,
     )  # fmt: skip
 
 
@@ -117,21 +118,21 @@ _FLOAT = (
     _math("log2", "logarithm to base 2", torch.log2, (0.0, 100.0)),
     Op(
         "reciprocal", 1, DtypeRule.FLOAT, torch.reciprocal, "1 / x",
-        definition=lambda o, x: o.div(o.constant(1), x),
+        definition=lambda o, x: o.div(o.constant(1), x), cost=DIVISION,
     ),
     Op(
         "rsqrt", 1, DtypeRule.FLOAT, torch.rsqrt, "1 / sqrt(x)",
         definition=lambda o, x: o.div(o.constant(1), o.sqrt(x)),
-        samples=(0.0, 100.0), ulp32=2, ulp64=2,
+        samples=(0.0, 100.0), ulp32=2, ulp64=2, cost=DIVISION,
     ),
     Op(
         "sigmoid", 1, DtypeRule.FLOAT, torch.sigmoid, "1 / (1 + exp(-x))",
-        definition=_sigmoid, samples=(-20.0, 20.0), ulp32=3, ulp64=6,
+        definition=_sigmoid, samples=(-20.0, 20.0), ulp32=3, ulp64=6, cost=EXPENSIVE,
     ),
     _math("sin", "sine of radians", torch.sin),
     _math("sinh", "hyperbolic sine", torch.sinh),
     # Instructions round correctly, but the reference, torch on a CPU, is an ulp off now and then.
-    _math("sqrt", "square root", torch.sqrt, (0.0, 100.0), (1, 1)),
+    _math("sqrt", "square root", torch.sqrt, (0.0, 100.0), (1, 1), DIVISION),
     _math("tan", "tangent of radians", torch.tan),
     _math("tanh", "hyperbolic tangent", torch.tanh, (-10.0, 10.0)),
 )  # fmt: skip
@@ -148,12 +149,13 @@ _KEPT = (
     Op(
         "silu", 1, DtypeRule.KEEP_FLOATING, lambda x: x * torch.sigmoid(x), "x * sigmoid(x)",
         definition=lambda o, x: o.mul(x, o.sigmoid(x)), samples=(-20.0, 20.0), ulp32=4, ulp64=7,
+        cost=EXPENSIVE,
     ),
     _rounding("trunc", "x without its fraction", torch.trunc),
     Op("set", 1, DtypeRule.KEEP, torch.clone, "a copy", definition=_identity),
     Op(
         "segment_set", 1, DtypeRule.KEEP, torch.clone,
-        "a copy that always begins a new segment", definition=_identity,
+        "a copy that always begins a new segment", definition=_identity, is_repeatable=False,
     ),
     Op(
         "abs", 1, DtypeRule.REAL_PART, references.through_integers(torch.abs),
@@ -200,6 +202,7 @@ _RANDOM = (
         DtypeRule.RANDOM,
         torch.rand_like,
         "uniform random numbers in [0, 1)",
+        is_repeatable=False,
     ),
     Op(
         "randn_like",
@@ -207,6 +210,7 @@ _RANDOM = (
         DtypeRule.RANDOM,
         torch.randn_like,
         "standard normal random numbers",
+        is_repeatable=False,
     ),
 )
 

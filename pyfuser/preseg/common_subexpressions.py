@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from ..analysis.costs import is_repeatable
 from ..ir.domains import IterDomain, Split, history
-from ..ir.exprs import Expr, FullOp, IotaOp, PointwiseOp
+from ..ir.exprs import Expr, FullOp, IotaOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
 from .rewriting import Rewriter, rewrite
-
-# A segment_set keeps its place, and random numbers differ from call to call.
-_UNIQUE = ("segment_set", "rand_like", "randn_like")
 
 
 def common_subexpressions(fusion: Fusion) -> Fusion:
@@ -32,10 +30,9 @@ def common_subexpressions(fusion: Fusion) -> Fusion:
     known: dict[Hashable, tuple[Val, ...]] = {}
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
-        is_unique = isinstance(expr, PointwiseOp) and expr.op in _UNIQUE
         # Made from nothing, these cost nothing; one iota for the rows and the columns of a mask
         # would be a tensor that is read along two axes.
-        if is_unique or isinstance(expr, (IotaOp, FullOp)):
+        if not is_repeatable(expr) or isinstance(expr, (IotaOp, FullOp)):
             rewriter.emit(expr)
             return
         key = (

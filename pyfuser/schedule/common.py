@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..analysis.costs import EXPENSIVE
+from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
@@ -20,6 +20,7 @@ from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
+from ..ops.op import EXPENSIVE
 from .propagation import parallelize_like
 from .rewrite import cache_before
 
@@ -34,7 +35,8 @@ def touched_bytes(fusion: Fusion) -> IntExpr:
 
 def work_each(fusion: Fusion) -> int:
     """What computing an element costs, in additions."""
-    return sum(8 if e.op in EXPENSIVE else 1 for e in fusion.exprs if isinstance(e, PointwiseOp))
+    pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp))
+    return sum(EXPENSIVE if is_expensive(e) else 1 for e in pointwise)
 
 
 def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:
@@ -230,7 +232,7 @@ def recompute_cheap(fusion: Fusion) -> None:
         late = _late_readers(tensor, after_reduction)
         if not late:
             continue
-        if isinstance(expr, PointwiseOp) and expr.op in EXPENSIVE:
+        if is_expensive(expr):
             _keep_for(fusion, tensor, late)
         else:
             for reader in readers[1:]:

@@ -21,6 +21,7 @@ from torch.fx import Node
 
 from ..analysis.size_conditions import SizeConditions
 from ..devices.switches import switched_off
+from ..dtypes import fits_64_bits
 from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
@@ -64,6 +65,12 @@ def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return copy.copy_(tensor)
 
 
+def require_64_bits(number: int) -> None:
+    """Raises for a number that kernels can't take; the words are torch's."""
+    if not fits_64_bits(number):
+        raise OverflowError("int too big to convert")
+
+
 # Library calls that take `out=`: the function, and how many of the arguments come before it.
 _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.mm.default: ("mm", torch.mm),
@@ -98,6 +105,7 @@ class GraphWriter:
         self.sizes = Sizes(self.writer, {})
         self.symbols: dict[sympy.Symbol, str] = {}
         self.known: dict[Size, str] = {}
+        self.checked: set[str] = set()
         self.names = {node: _name(node) for node in traced.graph.nodes}
         self.tensors: set[Node] = set()
         self.owned: dict[Node, list[str]] = {}
@@ -254,6 +262,15 @@ class GraphWriter:
             self.known[size] = found
         return found
 
+    def _number(self, scalar: Size) -> str:
+        """The text of a number that a kernel takes; torch's error for one of more than 64 bits."""
+        text = self._size(scalar)
+        if not isinstance(scalar, (int, float)) and scalar.is_integer and text not in self.checked:
+            self.checked.add(text)
+            self.writer.constants["require_64_bits"] = require_64_bits
+            self.writer.line(f"require_64_bits({text})")
+        return text
+
     def _texts(self, sizes: tuple[Size, ...]) -> list[str]:
         return [self._size(size) for size in sizes]
 
@@ -273,7 +290,7 @@ class GraphWriter:
         for value, scalar in zip(
             definition.inputs[len(fusion.inputs) :], fusion.scalars, strict=True
         ):
-            local[value] = Operand.of(self._size(scalar))
+            local[value] = Operand.of(self._number(scalar))
         outputs = zip(definition.outputs, fusion.outputs, strict=True)
         names = {value: self.names[node] for value, node in outputs}
         given = {

@@ -22,6 +22,8 @@ from ...ir.scalars import (
     substitute,
     terms_of,
 )
+from ...ops.op import EXPENSIVE
+from ...ops.table import OPS
 from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
 from ..tensor_memory import RequireMemory
 from .host import host
@@ -31,16 +33,12 @@ from .memory_pool import empty_strided, scratch
 from .storage_check import require_memory
 from .target import CpuTarget
 from .threads import Launch, launcher
-from .vector_math import VECTOR_MATH
 
 Binary = tuple[CompiledModule, Launch]  # the machine code and its launch function
 
 # Waking another thread takes some 5 us; under this many element operations one thread is done by
 # then (about 4 simple operations a nanosecond from the caches).
 _WORK_FOR_THREADS = 32 << 10
-# The cost of one element of an operation of the vector math, in simple ones.
-_VECTOR_MATH_WORK = 8
-_VECTOR_MATH = frozenset({*VECTOR_MATH, "sigmoid", "silu"})
 
 _ALIGNMENT = 64  # of every scratch buffer, in bytes
 
@@ -80,7 +78,7 @@ class FusedKernelCPU(LoadedKernel):
         """As many as have tasks; one where it is done before others have woken up."""
         cores = self.target.processor.cores
         tasks = _largest(phase.task_count() for phase in self.kernel.phases)
-        each = 1 + _VECTOR_MATH_WORK * min(self._heavy_operations(), 4)
+        each = 1 + EXPENSIVE * min(self._expensive_operations(), 4)
         few = _WORK_FOR_THREADS // each  # elements
         if cores == 1 or tasks is ONE:
             return "1"
@@ -95,14 +93,16 @@ class FusedKernelCPU(LoadedKernel):
             return f"({most} if {elements} > {few} else 1)"
         return f"(1 if {elements} <= {few} else {most})"
 
-    def _heavy_operations(self) -> int:
-        heavy = {
+    def _expensive_operations(self) -> int:
+        found = {
             id(statement.output.buffer)
             for phase in self.kernel.phases
             for statement in walk(phase.body)
-            if isinstance(statement, Compute) and statement.op in _VECTOR_MATH
+            if isinstance(statement, Compute)
+            and statement.op in OPS
+            and OPS[statement.op].is_expensive
         }
-        return len(heavy)
+        return len(found)
 
     def _scratch(self) -> tuple[list[IntExpr], IntExpr]:
         """The offsets of the scratch buffers, and the bytes of all of them."""
