@@ -15,7 +15,7 @@ from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, GatherOp, PointwiseOp, ReductionOp, WelfordOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, ReductionOp, WelfordOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -127,6 +127,31 @@ class ReadLeaf(Leaf):
         return is_range and super().merges(outer, inner)
 
 
+class Positions:
+    """What has no memory and follows from where it stands: a count, or a number within a window.
+
+    Merged, an axis of a count is a remainder or a quotient of the loop's index, which in vector
+    lanes are a division for each element; one of a window is a remainder where it is the inner one.
+    """
+
+    def __init__(self, space: IterationSpace, expr: WindowOp | IotaOp) -> None:
+        axes = expr.tensor_outputs[0].domain.root_or_logical
+        self.inner: set[int] = set()
+        self.outer: set[int] = set()
+        windows = expr.windows if isinstance(expr, WindowOp) else (None,) * len(axes)
+        for axis, window in zip(axes, windows, strict=True):
+            is_counted = isinstance(expr, IotaOp)
+            if axis.is_broadcast or (window is None and not is_counted):
+                continue
+            self.inner.add(space.number(axis))
+            if window is None or window.step is not ONE or window.every is not ONE:
+                self.outer.add(space.number(axis))
+
+    def merges(self, outer: int, inner: int) -> bool:
+        """True where a merged loop finds its place without a division."""
+        return inner not in self.inner and outer not in self.outer
+
+
 class Layouts:
     """The layouts of all leaves of a fusion, and (as `reads`) of what is read at other places."""
 
@@ -143,6 +168,11 @@ class Layouts:
             for expr in fusion.exprs
             if isinstance(expr, WindowOp | GatherOp) and expr.source is not None
         ]
+        self.positions = [
+            Positions(self.space, expr)
+            for expr in fusion.exprs
+            if isinstance(expr, IotaOp) or (isinstance(expr, WindowOp) and expr.source is None)
+        ]
 
     def number(self, axis: IterDomain) -> int | None:
         """The number of an axis; None for broadcasts."""
@@ -153,7 +183,9 @@ class Layouts:
         a, b = self.number(outer), self.number(inner)
         if a is None or b is None:
             return True
-        return all(leaf.merges(a, b) for leaf in (*self.leaves, *self.reads))
+        in_memory = (*self.leaves, *self.reads)
+        is_range = all(leaf.merges(a, b) for leaf in in_memory)
+        return is_range and all(each.merges(a, b) for each in self.positions)
 
     def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
         """The axes in the order of most of the leaves that have most of them, outermost first."""

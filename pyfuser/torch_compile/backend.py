@@ -26,6 +26,7 @@ from ..errors import InputError, UnsupportedError, expected
 from .aten import check_classes, decompositions
 from .compiled_graph import Call, compile_behind, compile_graph
 from .rematerialisation import partition_joint_graph
+from .upsampling import keep_upsampling_whole
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -125,6 +126,7 @@ def compile_with(
         flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
         return flattened
     check_classes(graph_module)
+    keep_upsampling_whole(graph_module)
     aot: Any = aot_module_simplified
     with no_collection():
         compiled = aot(
