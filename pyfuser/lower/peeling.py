@@ -154,9 +154,11 @@ def _cut(loop: For) -> list[Statement]:
 
 
 def _trimmed(loop: For) -> For:
-    """The loop without the iterations in which a condition of all its statements never holds."""
+    """The loop without the iterations in which a condition of all its statements never holds, and
+    without the conditions that hold in all that are left."""
     common = _common_conditions(loop.body)
     inner = {s.index: ZERO for s in walk(loop.body) if isinstance(s, For)}
+    implied: set[Less] = set()
     for condition in common:
         coefficient = coefficient_of(condition.a, loop.index)
         positive = all(c > 0 for _, c in terms_of(condition.a))
@@ -171,6 +173,10 @@ def _trimmed(loop: For) -> For:
             continue
         numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
         loop.stop = minimum(loop.stop, floor_div(numerator, coefficient))
+        if rest.symbols.isdisjoint(inner):
+            implied.add(condition)
+    if implied:
+        loop.body = _copy(loop.body, lambda c: c not in implied)
     return loop
 
 
