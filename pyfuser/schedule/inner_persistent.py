@@ -16,9 +16,16 @@ from typing import Any
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import ScheduledFusion
+from .cascade import chain_extents
 from .common import Layouts, fork_outputs, recompute_cheap, reductions
 from .pointwise import unroll_factor, widest_bytes
-from .reduction import ReductionParameters, inner_unroll, schedule_inner
+from .reduction import (
+    ReductionParameters,
+    chain_levels,
+    inner_unroll,
+    schedule_inner,
+    split_axes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +33,19 @@ class _Facts:
     """What the heuristics need of a fusion beside its sizes: computed once for a fusion."""
 
     reduced: IntExpr
+    chain: tuple[IntExpr, ...]
     unroll: int
     bytes: int
 
 
 @lru_cache(maxsize=256)
 def _facts(fusion: Fusion) -> _Facts:
-    axes = reductions(fusion)[0].domain.logical
-    reduced = product(axis.extent for axis in axes if axis.is_reduction)
-    return _Facts(reduced, max(2, unroll_factor(fusion)), widest_bytes(fusion))
+    layouts = Layouts(fusion)
+    axes, _ = split_axes(reductions(fusion)[0], layouts)
+    reduced = [axis for axis in axes if axis.is_reduction]
+    total = product(axis.extent for axis in reduced)
+    chain = chain_extents(reduced, layouts)
+    return _Facts(total, chain, max(2, unroll_factor(fusion)), widest_bytes(fusion))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
@@ -42,7 +53,8 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Reduct
     facts = _facts(fusion)
     lanes = machine.lanes(facts.bytes)
     unroll = inner_unroll(evaluate(facts.reduced, sizes), lanes, facts.unroll)
-    return ReductionParameters(True, lanes, unroll, 0, 1)
+    cascade = chain_levels(facts.chain, sizes, lanes * unroll)
+    return ReductionParameters(True, lanes, unroll, 0, 1, cascade=cascade)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

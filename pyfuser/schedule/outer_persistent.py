@@ -9,11 +9,14 @@ in registers; the passes after the first find the block in the L2 cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from ..ir.domains import ParallelType
 from ..ir.fusion import Fusion
+from ..ir.scalars import IntExpr
 from ..ir.schedule import ScheduledFusion
+from .cascade import chain_extents, rfactor_blocks, split_chain
 from .common import (
     Layouts,
     fork_outputs,
@@ -25,14 +28,24 @@ from .common import (
 from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
-from .reduction import ReductionParameters, split_axes
+from .reduction import ReductionParameters, chain_levels, split_axes
+
+
+@lru_cache(maxsize=256)
+def _facts(fusion: Fusion) -> tuple[tuple[IntExpr, ...], int]:
+    """The extents of the loops over rows, and the bytes of the widest element."""
+    layouts = Layouts(fusion)
+    axes, _ = split_axes(reductions(fusion)[0], layouts)
+    reduced = [axis for axis in axes if axis.is_reduction]
+    return chain_extents(reduced, layouts), widest_bytes(fusion)
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
     """Four vectors of columns: enough lines in flight, few enough for registers."""
-    del sizes
-    lanes = machine.lanes(widest_bytes(fusion))
-    return ReductionParameters(False, lanes, 4, 4 * lanes, 1)
+    chain, widest = _facts(fusion)
+    lanes = machine.lanes(widest)
+    cascade = chain_levels(chain, sizes, 1)
+    return ReductionParameters(False, lanes, 4, 4 * lanes, 1, cascade=cascade)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
@@ -56,6 +69,8 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     own.split(outer, parameters.unroll)
     last = len(own.loop) - 1
     own.reorder({outer + 1: last - 1, outer + 2: last})
+    counts = split_chain(scheduled, reference, outer + 1, last - 1, parameters.cascade)
+    last = outer + sum(counts) + 2
     kinds = {
         outer: ParallelType.grid_x,
         last - 1: ParallelType.unroll,
@@ -65,5 +80,7 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
         kinds[0] = ParallelType.grid_y
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
+    for tensor in reductions(copy):
+        rfactor_blocks(scheduled, tensor, outer + 1, counts)
     inline_most(scheduled)
     return scheduled

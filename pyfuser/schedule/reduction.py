@@ -16,7 +16,7 @@ With few tasks the reduced axes are cut over the grid too, into partial results 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, evaluate, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+from .cascade import Levels, chain_extents, levels, rfactor_blocks, split_chain
 from .common import (
     Layouts,
     fork_outputs,
@@ -49,6 +50,7 @@ class ReductionParameters:
     block      columns a task takes (outer)
     parts      pieces that the reduced axes are cut into over the grid; 1: they are not
     prefetch   bytes that reads fetch ahead
+    cascade    where the chain of a sum's additions is cut (schedule/cascade.py)
     """
 
     inner: bool
@@ -57,6 +59,7 @@ class ReductionParameters:
     block: int
     parts: int
     prefetch: int = 0
+    cascade: Levels = ()
 
 
 def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], bool]:
@@ -72,6 +75,7 @@ class _Facts:
     inner: bool
     kept: IntExpr
     reduced: IntExpr
+    chain: tuple[IntExpr, ...]
     bytes: int
     count: int
 
@@ -79,10 +83,13 @@ class _Facts:
 @lru_cache(maxsize=256)
 def _facts(fusion: Fusion) -> _Facts:
     found = reductions(fusion)
-    axes, inner = split_axes(found[0], Layouts(fusion))
+    layouts = Layouts(fusion)
+    axes, inner = split_axes(found[0], layouts)
     kept = product(a.extent for a in axes if not a.is_reduction)
-    reduced = product(a.extent for a in axes if a.is_reduction)
-    return _Facts(inner, kept, reduced, widest_bytes(fusion), len(found))
+    reduced = [a for a in axes if a.is_reduction]
+    total = product(a.extent for a in reduced)
+    chain = chain_extents(reduced, layouts)
+    return _Facts(inner, kept, total, chain, widest_bytes(fusion), len(found))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> ReductionParameters:
@@ -97,7 +104,8 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Reduct
         few = kept < 2 * machine.cores
         unroll = inner_unroll(reduced, lanes)
         parts = parts if few and enough_work else 1
-        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch)
+        cascade = chain_levels(facts.chain, sizes, lanes * unroll * parts)
+        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch, cascade)
     # a power of two of columns whose results take at most half of the L1 cache
     most = min(machine.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
     block = lanes
@@ -105,7 +113,14 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], machine: Any) -> Reduct
         block *= 2
     few = kept < 2 * machine.cores * block
     parts = parts if few and enough_work else 1
-    return ReductionParameters(False, lanes, 4, block, parts, prefetch)
+    cascade = chain_levels(facts.chain, sizes, 4 * parts)
+    return ReductionParameters(False, lanes, 4, block, parts, prefetch, cascade)
+
+
+def chain_levels(chain: Sequence[IntExpr], sizes: Mapping[str, int], step: int) -> Levels:
+    """Where to cut a chain that takes `step` elements of its innermost loop at once."""
+    *others, innermost = (evaluate(extent, sizes) for extent in chain)
+    return levels([*others, -(-innermost // step)])
 
 
 def inner_unroll(reduced: int, lanes: int, most: int = 8) -> int:
@@ -165,21 +180,21 @@ def schedule_inner(
         own.split(position + 2, parameters.lanes)
         own.reorder({position: rows})
         kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
-        serial = list(range(rows + 1, position + 2))
-        position += 2
+        start, position = rows + 1, position + 2
     else:
         own.split(position, parameters.lanes)
         own.split(position, parameters.unroll)
-        serial = list(range(rows, position + 1))
-        position += 1
+        start, position = rows, position + 1
+    counts = split_chain(scheduled, reference, start, position, parameters.cascade)
+    position = start + sum(counts)
     kinds[position] = ParallelType.unroll
     kinds[position + 1] = ParallelType.block_x
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
-    unrolled = position - len(serial)
     for tensor in reductions(scheduled.fusion):
-        rfactor(scheduled, tensor, serial)
-        rfactor(scheduled, tensor, [unrolled])
+        left = rfactor_blocks(scheduled, tensor, start, counts)
+        rfactor(scheduled, tensor, list(range(start, start + left)))
+        rfactor(scheduled, tensor, [start])
     inline_most(scheduled)
 
 
@@ -216,10 +231,14 @@ def _schedule_outer(
     unrolled += 2
     # [outer][columns task][columns serial][lanes][part][rows...][rows unrolled]
     own.reorder({outer + 1: unrolled - 2, outer + 2: unrolled - 1})
+    start = outer + 2 if parameters.parts > 1 else outer + 1
+    counts = split_chain(scheduled, reference, start, unrolled - 2, parameters.cascade)
+    unrolled = start + sum(counts) + 2
     kinds[unrolled - 1] = ParallelType.block_x
     kinds[unrolled] = ParallelType.unroll
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
     for tensor in reductions(scheduled.fusion):
         rfactor(scheduled, tensor, [unrolled])
+        rfactor_blocks(scheduled, tensor, start, counts)
     inline_most(scheduled)
