@@ -123,7 +123,17 @@ def _outputs(
 
 
 def errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:
-    """By backend: its worst error over eager's, tensor by tensor; eager's itself is absolute.
+    """By backend: its worst error over eager's, tensor by tensor; eager's itself is absolute."""
+    return {name: worst(ratios) for name, ratios in error_ratios(results).items()}
+
+
+def worst(ratios: list[float]) -> float:
+    """The greatest one; a NaN, which would get lost in max, is infinitely bad."""
+    return max(ratios) if all(ratio == ratio for ratio in ratios) else float("inf")
+
+
+def error_ratios(results: Mapping[str, list[Tensor]]) -> dict[str, list[float]]:
+    """By backend: each tensor's error over eager's; eager's themselves are absolute.
 
     Errors are greatest differences from float64; eager's counts as one rounding at least.
     """
@@ -141,13 +151,11 @@ def errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:
         if name != "exact"
     }
     eager = errors.pop("eager")
-    found = {"eager": max(eager)}
+    found = {"eager": eager}
     for name, ours in errors.items():
-        ratios = [
+        found[name] = [
             error / (other + floor) for error, other, floor in zip(ours, eager, floors, strict=True)
         ]
-        # A NaN would get lost in max.
-        found[name] = max(ratios) if all(ratio == ratio for ratio in ratios) else float("inf")
     return found
 
 

@@ -149,6 +149,8 @@ class NestBuilder:
                     and self.structure.loop(tensor, position).extent is not ONE
                     and (kind := self.structure.loop(tensor, position).parallel_type).is_block
                 )
+                if not block and self._adds_partials(expr):
+                    predicate = ()
                 return Reduce(expr.name, outputs, tuple(inputs), predicate, block)
             case IotaOp():
                 inputs.append(IndexValue(indices[tensor.domain.logical[0]]))
@@ -163,6 +165,18 @@ class NestBuilder:
         result = tensor.dtype
         is_checked = op != "set" and may_refuse(expr)
         return Compute(op, outputs[0], tuple(inputs), predicate, compute, result, is_checked)
+
+    def _adds_partials(self, expr: ReductionOp | WelfordOp) -> bool:
+        """True when a reduction reads another's results, and both are in registers.
+
+        Those hold the identity where nothing was reduced, beyond the edge of the tensor too: no
+        predicate has to keep them out.
+        """
+        partials = (t.expr for t in expr.tensor_inputs)
+        return all(isinstance(p, ReductionOp) and p.op == expr.name for p in partials) and all(
+            self.scheduled[t].memory_type is MemoryType.local
+            for t in (*expr.tensor_inputs, *expr.tensor_outputs)
+        )
 
 
 def wrap(

@@ -16,7 +16,9 @@ from dataclasses import replace
 
 from ..ir.domains import BLOCK, ParallelType
 from ..ir.kernel import (
+    Access,
     Allocate,
+    Buffer,
     Compute,
     For,
     Initialise,
@@ -154,9 +156,11 @@ def _cut(loop: For) -> list[Statement]:
 
 
 def _trimmed(loop: For) -> For:
-    """The loop without the iterations in which a condition of all its statements never holds."""
+    """The loop without the iterations in which a condition of all its statements never holds, and
+    without the conditions that hold in all that are left."""
     common = _common_conditions(loop.body)
     inner = {s.index: ZERO for s in walk(loop.body) if isinstance(s, For)}
+    implied: set[Less] = set()
     for condition in common:
         coefficient = coefficient_of(condition.a, loop.index)
         positive = all(c > 0 for _, c in terms_of(condition.a))
@@ -171,6 +175,10 @@ def _trimmed(loop: For) -> For:
             continue
         numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
         loop.stop = minimum(loop.stop, floor_div(numerator, coefficient))
+        if rest.symbols.isdisjoint(inner):
+            implied.add(condition)
+    if implied:
+        loop.body = _copy(loop.body, lambda c: c not in implied)
     return loop
 
 
@@ -184,21 +192,43 @@ def _may_wrap(expr: IntExpr, inner: Mapping[Symbol, IntExpr]) -> bool:
 
 
 def _common_conditions(body: list[Statement]) -> list[Less]:
-    """The conditions without which nothing in a body has an effect outside of it."""
+    """The conditions without which nothing in a body has an effect outside of it.
+
+    Partial results of the body's own hold the identity where they got nothing: adding them has no
+    effect either.
+    """
     own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
     common: list[Less] | None = None
+    of_partials: dict[tuple[Buffer, str], set[Less]] = {}
     for statement in walk(body):
         match statement:
             case Compute():
                 effective = statement.output.buffer.memory is MemoryType.global_
             case Reduce() | Initialise():
                 effective = any(o.buffer not in own for o in statement.outputs)
+                if isinstance(statement, Reduce) and not effective:
+                    needed = _needed(statement, of_partials)
+                    for output in statement.outputs:
+                        key = (output.buffer, statement.op)
+                        of_partials[key] = of_partials.get(key, set(needed)) & set(needed)
             case _:
                 continue
         if effective:
-            known = statement.predicate
+            known = _needed(statement, of_partials)
             common = [c for c in known if common is None or c in common]
     return common or []
+
+
+def _needed(
+    statement: Compute | Reduce | Initialise, of_partials: Mapping[tuple[Buffer, str], set[Less]]
+) -> list[Less]:
+    """The conditions of a statement, and those of the partial results that it adds."""
+    known = list(statement.predicate)
+    if isinstance(statement, Reduce) and len(statement.inputs) == 1:
+        (value,) = statement.inputs
+        if isinstance(value, Access):
+            known += sorted(of_partials.get((value.buffer, statement.op), ()), key=str)
+    return known
 
 
 def _needs_unrolling(body: list[Statement]) -> bool:

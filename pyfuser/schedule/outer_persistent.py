@@ -15,6 +15,7 @@ from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..target.parameters import ReductionParameters
 from ..target.target import Target
+from .cascade import rfactor_blocks, split_chain
 from .common import (
     Layouts,
     fork_outputs,
@@ -54,6 +55,8 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     own.split(outer, parameters.unroll)
     last = len(own.loop) - 1
     own.reorder({outer + 1: last - 1, outer + 2: last})
+    counts = split_chain(scheduled, reference, outer + 1, last - 1, parameters.cascade)
+    last = outer + sum(counts) + 2
     kinds = {
         outer: ParallelType.grid_x,
         last - 1: ParallelType.unroll,
@@ -63,5 +66,7 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
         kinds[0] = ParallelType.grid_y
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
+    for tensor in reductions(copy):
+        rfactor_blocks(scheduled, tensor, outer + 1, counts)
     inline_most(scheduled)
     return scheduled

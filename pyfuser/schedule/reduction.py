@@ -26,6 +26,7 @@ from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import ReductionFacts, ReductionParameters
 from ..target.target import Target
+from .cascade import chain_extents, rfactor_blocks, split_chain
 from .common import (
     Layouts,
     fork_outputs,
@@ -52,11 +53,14 @@ def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
 def reduction_facts(fusion: Fusion) -> ReductionFacts:
     """What heuristics are asked with, of a fusion with reductions: computed once for a fusion."""
     found = reductions(fusion)
-    axes, inner = split_axes(found[0], Layouts(fusion))
+    layouts = Layouts(fusion)
+    axes, inner = split_axes(found[0], layouts)
+    reduced = [axis for axis in axes if axis.is_reduction]
     return ReductionFacts(
         inner,
-        product(a.extent for a in axes if not a.is_reduction),
-        product(a.extent for a in axes if a.is_reduction),
+        product(axis.extent for axis in axes if not axis.is_reduction),
+        product(axis.extent for axis in reduced),
+        chain_extents(reduced, layouts),
         widest_bytes(fusion),
         len(found),
         work_each(fusion),
@@ -118,21 +122,21 @@ def schedule_inner(
         own.split(position + 2, parameters.lanes)
         own.reorder({position: rows})
         kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
-        serial = list(range(rows + 1, position + 2))
-        position += 2
+        start, position = rows + 1, position + 2
     else:
         own.split(position, parameters.lanes)
         own.split(position, parameters.unroll)
-        serial = list(range(rows, position + 1))
-        position += 1
+        start, position = rows, position + 1
+    counts = split_chain(scheduled, reference, start, position, parameters.cascade)
+    position = start + sum(counts)
     kinds[position] = ParallelType.unroll
     kinds[position + 1] = ParallelType.block_x
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
-    unrolled = position - len(serial)
     for tensor in reductions(scheduled.fusion):
-        rfactor(scheduled, tensor, serial)
-        rfactor(scheduled, tensor, [unrolled])
+        left = rfactor_blocks(scheduled, tensor, start, counts)
+        rfactor(scheduled, tensor, list(range(start, start + left)))
+        rfactor(scheduled, tensor, [start])
     inline_most(scheduled)
 
 
@@ -169,10 +173,14 @@ def _schedule_outer(
     unrolled += 2
     # [outer][columns task][columns serial][lanes][part][rows...][rows unrolled]
     own.reorder({outer + 1: unrolled - 2, outer + 2: unrolled - 1})
+    start = outer + 2 if parameters.parts > 1 else outer + 1
+    counts = split_chain(scheduled, reference, start, unrolled - 2, parameters.cascade)
+    unrolled = start + sum(counts) + 2
     kinds[unrolled - 1] = ParallelType.block_x
     kinds[unrolled] = ParallelType.unroll
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
     for tensor in reductions(scheduled.fusion):
         rfactor(scheduled, tensor, [unrolled])
+        rfactor_blocks(scheduled, tensor, start, counts)
     inline_most(scheduled)

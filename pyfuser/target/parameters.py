@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..ir.scalars import IntExpr
+from .cascade import Levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class ReductionFacts:
     """inner      the innermost axis is reduced
     kept       elements of the axes that stay
     reduced    elements of the axes that are reduced
+    chain      of the loops that walk along them, outermost first; their product is `reduced`
     bytes      of the widest element that is computed
     count      how many reductions there are
     work       what computing an element costs, in additions
@@ -67,6 +69,7 @@ class ReductionFacts:
     inner: bool
     kept: IntExpr
     reduced: IntExpr
+    chain: tuple[IntExpr, ...]
     bytes: int
     count: int
     work: int
@@ -81,6 +84,7 @@ class ReductionParameters:
     block      columns a task takes (outer)
     parts      pieces that the reduced axes are cut into over the grid; 1: they are not
     prefetch   bytes that reads fetch ahead
+    cascade    where the chain of a sum's additions is cut
     """
 
     inner: bool
@@ -89,3 +93,4 @@ class ReductionParameters:
     block: int
     parts: int
     prefetch: int = 0
+    cascade: Levels = ()

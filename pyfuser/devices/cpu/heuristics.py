@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...ir.scalars import IntExpr, evaluate
+from ...target.cascade import chain_levels
 from ...target.parameters import (
     PointwiseFacts,
     PointwiseParameters,
@@ -70,7 +71,8 @@ def reduction(
         few = kept < 2 * processor.cores
         unroll = _inner_unroll(reduced, lanes, 8)
         parts = parts if few and enough_work else 1
-        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch)
+        cascade = chain_levels(facts.chain, sizes, lanes * unroll * parts)
+        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch, cascade)
     # a power of two of columns whose results take at most half of the L1 cache
     most = min(processor.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
     block = lanes
@@ -78,7 +80,8 @@ def reduction(
         block *= 2
     few = kept < 2 * processor.cores * block
     parts = parts if few and enough_work else 1
-    return ReductionParameters(False, lanes, 4, block, parts, prefetch)
+    cascade = chain_levels(facts.chain, sizes, 4 * parts)
+    return ReductionParameters(False, lanes, 4, block, parts, prefetch, cascade)
 
 
 def inner_persistent(
@@ -88,16 +91,17 @@ def inner_persistent(
     lanes = processor.lanes(facts.bytes)
     most = max(2, unroll_factor(facts.work))
     unroll = _inner_unroll(evaluate(facts.reduced, sizes), lanes, most)
-    return ReductionParameters(True, lanes, unroll, 0, 1)
+    cascade = chain_levels(facts.chain, sizes, lanes * unroll)
+    return ReductionParameters(True, lanes, unroll, 0, 1, cascade=cascade)
 
 
 def outer_persistent(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
     """Four vectors of columns: enough lines in flight, few enough for registers."""
-    del sizes
     lanes = processor.lanes(facts.bytes)
-    return ReductionParameters(False, lanes, 4, 4 * lanes, 1)
+    cascade = chain_levels(facts.chain, sizes, 1)
+    return ReductionParameters(False, lanes, 4, 4 * lanes, 1, cascade=cascade)
 
 
 def unroll_factor(work: int) -> int:

@@ -69,11 +69,7 @@ class MemoryAccess:
         if lanes is None or lanes.symbol not in a.symbols | b.symbols:
             value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
         elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
-            # lane < b - a(first lane): one subtraction, one comparison
-            start = self.scopes.integer(first_lane(a, lanes))
-            left = w.sub(self.scopes.integer(b), start)
-            numbers = w.lane_numbers(I64.with_lanes(lanes.count))
-            value = w.icmp("slt", numbers, w.splat(left, lanes.count))
+            value = self._lanes_below(b - first_lane(a, lanes), lanes.count)
         else:
             value = w.icmp(
                 "slt",
@@ -94,6 +90,18 @@ class MemoryAccess:
         if condition.type.lanes == 1:
             condition = self.writer.splat(condition, self.lanes.count)
         return self.writer.and_(self.lanes.mask, condition)
+
+    def _lanes_below(self, left: IntExpr, count: int) -> Value:
+        """lane < left: one comparison, as far out as it can be."""
+        key = ("lanes below", left, count)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        w, end = self.writer, self.scopes.integer(left)
+        with self.scopes.at(self.scopes.level_of_expr(left)) as scope:
+            numbers = w.lane_numbers(I64.with_lanes(count))
+            value = scope.others[key] = w.icmp("slt", numbers, w.splat(end, count))
+        return value
 
     # -- addresses
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...ir.scalars import evaluate
+from ...target.cascade import chain_levels
 from ...target.parameters import (
     PointwiseFacts,
     PointwiseParameters,
@@ -55,13 +56,16 @@ def reduction(
     enough_work = kept * reduced >= 64 << 10
     if facts.inner:
         parts = 2 * workers if kept < 2 * workers and enough_work else 1
-        return ReductionParameters(True, threads, _inner_unroll(reduced, threads, 8), 0, parts)
+        unroll = _inner_unroll(reduced, threads, 8)
+        cascade = chain_levels(facts.chain, sizes, threads * unroll * parts)
+        return ReductionParameters(True, threads, unroll, 0, parts, cascade=cascade)
     most = min(target.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
     block = threads
     while block * 2 <= most:
         block *= 2
     parts = 2 * workers if kept < 2 * workers * block and enough_work else 1
-    return ReductionParameters(False, threads, 4, block, parts)
+    cascade = chain_levels(facts.chain, sizes, 4 * parts)
+    return ReductionParameters(False, threads, 4, block, parts, cascade=cascade)
 
 
 def inner_persistent(
@@ -70,15 +74,16 @@ def inner_persistent(
     """A block a row."""
     most = max(2, unroll_factor(facts.work))
     unroll = _inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
-    return ReductionParameters(True, target.threads, unroll, 0, 1)
+    cascade = chain_levels(facts.chain, sizes, target.threads * unroll)
+    return ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade)
 
 
 def outer_persistent(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
     """A block of columns."""
-    del facts, sizes
-    return ReductionParameters(False, target.threads, 4, 4 * target.threads, 1)
+    cascade = chain_levels(facts.chain, sizes, 1)
+    return ReductionParameters(False, target.threads, 4, 4 * target.threads, 1, cascade=cascade)
 
 
 def unroll_factor(work: int) -> int:

@@ -1,0 +1,76 @@
+"""Cascade summation: long chains of additions are cut into blocks, whose sums are added up.
+
+Adding n numbers one after the other rounds n times, and where they are much smaller than the sum,
+each time to the same side: the error grows with n.  A block's sum is rounded as often as a block is
+long, and so is the sum of the blocks' sums.  The schedulers of reductions split the loops that walk
+along a chain by `Levels` (target/cascade.py), and rfactor the loops of a block into partial results
+of their own:
+
+    [row][serial][unroll][lanes]  ->  [row][blocks][block][unroll][lanes]
+    partial sums of a block, zero at its start, are added to those of the row at its end
+
+Eager's sums on the CPU are cascades as well, and its batch norm adds in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..dtypes import is_floating
+from ..ir.domains import IterDomain
+from ..ir.exprs import ReductionOp
+from ..ir.scalars import IntExpr, product
+from ..ir.schedule import ScheduledFusion
+from ..ir.vals import TensorView
+from ..target.cascade import Levels
+from .common import Layouts
+from .rewrite import rfactor
+
+
+def chain_extents(reduced: Sequence[IterDomain], layouts: Layouts) -> tuple[IntExpr, ...]:
+    """The sizes of the loops along reduced axes, given in memory order, where what may be merged
+    with the innermost is: as `merge_adjacent` leaves them."""
+    inner = len(reduced) - 1
+    while inner > 0 and layouts.merges(reduced[inner - 1], reduced[inner]):
+        inner -= 1
+    innermost = product(axis.extent for axis in reduced[inner:])
+    return (*(axis.extent for axis in reduced[:inner]), innermost)
+
+
+def split_chain(
+    scheduled: ScheduledFusion, reference: TensorView, start: int, stop: int, cuts: Levels
+) -> list[int]:
+    """Splits the loops [start, stop) of the chain; returns the number of loops of each level,
+    innermost first, the last of them what is left outside of all blocks."""
+    own = scheduled[reference]
+    counts = []
+    end = stop
+    for axis, block in cuts:
+        if block:
+            own.split(start + axis, block)
+            end += 1
+        counts.append(end - (start + axis + 1))
+        end = start + axis + 1
+    return [*counts, end - start]
+
+
+def rfactor_blocks(
+    scheduled: ScheduledFusion, tensor: TensorView, start: int, counts: Sequence[int]
+) -> int:
+    """Partial results for the blocks of a chain of loops from `start` on, of which each level has
+    `counts`; returns how many loops are left to the tensor.
+
+    Only sums that round are cut.
+    """
+    left = sum(counts)
+    if not _rounds(tensor):
+        return left
+    for count in counts[:-1]:
+        rfactor(scheduled, tensor, list(range(start + left - count, start + left)))
+        left -= count
+    return left
+
+
+def _rounds(tensor: TensorView) -> bool:
+    expr = tensor.expr
+    return isinstance(expr, ReductionOp) and expr.op == "sum" and is_floating(tensor.dtype)
