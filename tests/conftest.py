@@ -39,6 +39,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is said of the CPU's own kernels isn't asked of emulated ones."""
+    if config.getoption("--emulate"):
+        skip = pytest.mark.skip(reason="about the CPU's own kernels")
+        for item in items:
+            if item.get_closest_marker("cpu") is not None:
+                item.add_marker(skip)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
     """With `--emulate`, all tests run their kernels as emulated CUDA."""

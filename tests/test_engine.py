@@ -94,6 +94,7 @@ def test_a_thousand_shapes_compile_nothing_new() -> None:
     assert compiled_kernel_count() == before
 
 
+@pytest.mark.cpu
 @pytest.mark.usefixtures("strict")
 def test_shapes_of_a_normalisation_compile_by_parameters_alone() -> None:
     fd = scaled_softmax()
@@ -127,6 +128,7 @@ def test_equal_definitions_share_one_kernel() -> None:
     assert compiled_kernel_count() == before
 
 
+@pytest.mark.cpu
 @pytest.mark.usefixtures("strict")
 def test_equal_segments_compile_once() -> None:
     """Two softmaxes over different dimensions of one size: segments of equal structure."""

@@ -30,6 +30,7 @@ def normalised() -> FusionDefinition:
     return fd
 
 
+@pytest.mark.cpu
 def test_a_thousand_sizes_share_a_plan() -> None:
     fd = normalised()
     fd.execute([torch.ones(40, 64), torch.ones(64)])

@@ -78,6 +78,7 @@ def test_add_chain() -> None:
     run(fd, [(shape, shape) for shape in PAIRS])
 
 
+@pytest.mark.cpu
 def test_add_chain_prints_every_stage(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("PYFUSER_DUMP", "scheduled,kernel,llvm")
     fd, _ = add_chain()
