@@ -44,7 +44,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _run(parsed: argparse.Namespace) -> int:
     if parsed.command == "show":
-        return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments)
+        return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments, parsed.after)
     if parsed.command == "ops":
         return operations.run(parsed.markdown)
     return doctor.run()
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("arguments", nargs="*", help="the script's; options of its behind --")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
+    shown.add_argument("--after", metavar="PASS", help="what one pass of preseg or lower leaves")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")

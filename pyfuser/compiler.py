@@ -9,7 +9,6 @@ that its sizes ask for, one kernel.  A segment that can't be compiled is left to
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import Segment, SegmentedFusion, segment_fusion
+from .ir.verify import verify_segmented
 from .kernel_cache import KernelCache
 from .lower.lowering import lower
 from .lower.work import Excess, excess, is_too_much, total_runs
@@ -32,26 +32,28 @@ from .schedule.acceptance import SizeInfo
 from .schedule.registry import scheduler
 from .segment.segmenter import segment as cut
 from .target.target import Code, Target
+from .trace import DUMP, Texts, Trace
 
 _binaries: KernelCache[tuple[Runtime, str], Any] = KernelCache()
 _connected: set[Runtime] = set()
 
 MOST_KERNELS = 256  # of one segment: heuristics round, so that there are a few
 
+TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that targets have of their own
+
 EVALUATED = ("no_op", "expr_eval")  # schedulers whose segments torch computes
 
 
-def dump(stage: str, value: object) -> None:
-    """Prints a stage to stderr when PYFUSER_DUMP asks for it."""
-    if stage in options.dump_stages():
-        print(f"---- {stage} ----\n{value}", file=sys.stderr)
-
-
-def prepare(fusion: Fusion, moves_reads: bool = True) -> Fusion:
+def prepare(fusion: Fusion, moves_reads: bool = True, trace: Trace = DUMP) -> Fusion:
     """Upfront compilation: the simplified definition; the one given stays as it is."""
-    dump("fusion", fusion)
-    simplified = simplify(fusion, verify=options.strict(), moves_reads=moves_reads)
-    dump("preseg", simplified)
+    trace.stage("fusion", fusion)
+    simplified = simplify(
+        fusion,
+        verify=options.strict(),
+        moves_reads=moves_reads,
+        trace=lambda name, after, _: trace.after(name, after),
+    )
+    trace.stage("preseg", simplified)
     return simplified
 
 
@@ -155,20 +157,20 @@ def _make_room(kernels: dict[object, Any]) -> None:
         del kernels[next(iter(kernels))]
 
 
-def lowered(scheduled: ScheduledFusion, target: Target) -> Kernel:
+def lowered(scheduled: ScheduledFusion, target: Target, trace: Trace = DUMP) -> Kernel:
     """The kernel of a schedule."""
-    dump("scheduled", scheduled)
-    kernel = lower(scheduled, target)
-    dump("kernel", kernel)
+    trace.stage("scheduled", scheduled)
+    kernel = lower(scheduled, target, trace=trace.after, verify=options.strict())
+    trace.stage("kernel", kernel)
     return kernel
 
 
-def kernel_code(kernel: Kernel, target: Target) -> Code:
+def kernel_code(kernel: Kernel, target: Target, trace: Trace = DUMP) -> Code:
     """The text of a kernel."""
     code = target.generate(kernel)
-    if options.dump_stages() & {"llvm", "asm", "cuda", "ptx"}:
+    if trace.wants(*TEXTS):
         for stage, text in target.texts(code).items():
-            dump(stage, text)
+            trace.stage(stage, text)
     return code
 
 
@@ -203,6 +205,33 @@ class Program:
     runtime: Runtime
 
 
+@dataclass(eq=False)
+class Segmentation:
+    """What a definition is cut into for a target, and how many statements its kernels run.
+
+    `moves_reads` says how its definition was simplified (see `prepare`).
+    """
+
+    segmented: SegmentedFusion
+    parts: list[Part]
+    runs: int
+    moves_reads: bool = True
+
+
+def rough_sizes(sizes: Mapping[str, int], target: Target) -> SizeInfo:
+    """Sizes as far as segmentation looks at them: below workers, short, usual, and huge ones."""
+    short, usual, huge = 1 << 5, 1 << 10, 1 << 18
+
+    def rough(size: int) -> int:
+        if size < target.workers:
+            return size
+        if size < huge:
+            return short if size <= short else usual
+        return 1 << size.bit_length() - 1
+
+    return SizeInfo.of({name: rough(size) for name, size in sizes.items()}, target)
+
+
 def compile_program(
     definition: Fusion,
     prepared: Fusion,
@@ -212,43 +241,57 @@ def compile_program(
     sizes: Mapping[str, int],
     report: Report = fallback.report,
 ) -> Program:
-    """Specialises and segments; kernels are built part by part when sizes are known.
+    """Specialises and segments; kernels are built part by part when sizes are known."""
+    found = segmented(definition, prepared, layouts, rough, sizes, report)
+    DUMP.stage("segments", found.segmented)
+    return Program(found.segmented.fusion, found.parts, runtime)
+
+
+def segmented(
+    definition: Fusion,
+    prepared: Fusion,
+    layouts: Sequence[Layout],
+    rough: SizeInfo,
+    sizes: Mapping[str, int],
+    report: Report = fallback.report,
+) -> Segmentation:
+    """The parts for these layouts and sizes.
 
     `prepared` is the simplified definition.  Where moving its reads made the kernels do too much
     work for these sizes, they stay where they were.
     """
-    program, work = _bounded_program(prepared, layouts, rough, runtime, sizes, report)
-    if is_too_much(definition, work, sizes):
+    found = _bounded(prepared, layouts, rough, sizes, report)
+    if is_too_much(definition, found.runs, sizes):
         still = prepare(definition, moves_reads=False)
-        other, less = _bounded_program(still, layouts, rough, runtime, sizes, report)
-        program = other if less < work else program
-    return program
+        other = _bounded(still, layouts, rough, sizes, report)
+        other.moves_reads = False
+        found = other if other.runs < found.runs else found
+    return found
 
 
-def _bounded_program(
+def _bounded(
     prepared: Fusion,
     layouts: Sequence[Layout],
     rough: SizeInfo,
-    runtime: Runtime,
     sizes: Mapping[str, int],
     report: Report,
-) -> tuple[Program, int]:
-    """A program, and how many statements its kernels run.
+) -> Segmentation:
+    """Parts of which none does too much work.
 
-    A part that would do too much work is cut behind the tensor that it would compute so often.
+    One that would is cut behind the tensor that it would compute so often.
     """
     stored: set[int] = set()
     while True:
         fusion = specialise(prepared, layouts)
-        segmented = segmented_fusion(fusion, rough, report, stored)
-        parts = [Part(s, segment_fusion(fusion, s)[0]) for s in segmented.segments]
-        found = [part.work(sizes, runtime.target) for part in parts]
-        names = {excess.tensor.name for _, excess in found if excess is not None}
+        found = segmented_fusion(fusion, rough, report, stored)
+        if options.strict():
+            verify_segmented(found)
+        parts = [Part(s, segment_fusion(fusion, s)[0]) for s in found.segments]
+        work = [part.work(sizes, rough.target) for part in parts]
+        names = {excess.tensor.name for _, excess in work if excess is not None}
         if stored >= names:
-            break
+            return Segmentation(found, parts, sum(runs for runs, _ in work))
         stored |= names
-    dump("segments", segmented)
-    return Program(fusion, parts, runtime), sum(runs for runs, _ in found)
 
 
 def segmented_fusion(
@@ -289,29 +332,30 @@ class _BuiltPart(Part):
 
 
 def stages(
-    fusion: Fusion, sizes: Mapping[str, int], layouts: Sequence[Layout], target: Target
+    definition: Fusion,
+    sizes: Mapping[str, int],
+    layouts: Sequence[Layout],
+    target: Target,
+    texts: Texts | None = None,
 ) -> dict[str, str]:
-    """Every stage of a fusion as text, by the names that PYFUSER_DUMP and `show` use."""
-    texts = {"fusion": str(fusion)}
-    prepared = simplify(fusion)
-    texts["preseg"] = str(prepared)
-    specialised = specialise(prepared, layouts)
-    segmented = cut(specialised, SizeInfo.of(dict(sizes), target))
-    texts["segments"] = str(segmented)
-    for segment in segmented.segments:
-        if segment.scheduler in EVALUATED:
-            continue
-        own, _ = segment_fusion(specialised, segment)
-        chosen = scheduler(segment.scheduler)
-        scheduled = chosen.schedule(own, chosen.heuristics(own, sizes, target))
-        append_stages(texts, scheduled, target)
-    return texts
+    """Every stage as text, by the names that PYFUSER_DUMP and `show` use.
+
+    The stages are those of a call with these sizes.
+    """
+    texts = texts or Texts()
+    rough = rough_sizes(sizes, target)
+    found = segmented(definition, prepare(definition), layouts, rough, sizes)
+    prepare(definition, found.moves_reads, texts)
+    texts.stage("segments", found.segmented)
+    for part in found.parts:
+        name = part.segment.scheduler
+        if name not in EVALUATED:
+            chosen = scheduler(name)
+            parameters = chosen.heuristics(part.fusion, sizes, target)
+            scheduled_stages(chosen.schedule(part.fusion, parameters), target, texts)
+    return texts.stages
 
 
-def append_stages(texts: dict[str, str], scheduled: ScheduledFusion, target: Target) -> None:
-    """Adds the stages from a schedule on."""
-    kernel = lower(scheduled, target)
-    found = {"scheduled": str(scheduled), "kernel": str(kernel)}
-    found |= target.texts(target.generate(kernel))
-    for stage, text in found.items():
-        texts[stage] = texts.get(stage, "") + text
+def scheduled_stages(scheduled: ScheduledFusion, target: Target, texts: Texts) -> None:
+    """The stages from a schedule on."""
+    kernel_code(lowered(scheduled, target, texts), target, texts)

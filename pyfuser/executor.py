@@ -18,9 +18,15 @@ from . import fallback
 from .analysis.extents import representatives
 from .analysis.layouts import Layout, dense_layout, layout_of
 from .analysis.size_conditions import SizeConditions
-from .compiler import Program, compile_program, compile_scheduled_program, prepare
+from .compiler import (
+    Program,
+    compile_program,
+    compile_scheduled_program,
+    prepare,
+    rough_sizes,
+)
 from .devices.registry import runtime_of
-from .devices.runtime import LoadedKernel, Runtime
+from .devices.runtime import LoadedKernel
 from .devices.switches import change_count, switched_off, watch
 from .devices.tensor_memory import require_memory, span_bytes
 from .errors import InternalError, UnsupportedError, expected
@@ -33,7 +39,6 @@ from .lower.checks import check_threads
 from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
 from .plans import Plan, stride_name, write_plan
-from .schedule.acceptance import SizeInfo
 
 MOST_PLANS = 256  # of a fusion; a plan is some 10 KB, beyond this the oldest go
 
@@ -246,7 +251,7 @@ class Executor:
                 runtime, lambda: compile_scheduled_program(manual, runtime)
             )
         prepared = self.prepare()
-        rough = _rough_sizes(noted, runtime)
+        rough = rough_sizes(noted, runtime.target)
         report = fallback.reporter(self.fusion, inputs)
         return self.programs.get_or_create(
             (runtime, layouts, rough),
@@ -281,20 +286,6 @@ class Executor:
                 stride = [conditions.number(Symbol.of(name), step) for name, step in pairs]
             found.append(layout_of(shape, stride))
         return tuple(found)
-
-
-def _rough_sizes(sizes: Mapping[str, int], runtime: Runtime) -> SizeInfo:
-    """Sizes as far as segmentation looks at them: below cores, short, usual, and huge ones."""
-    short, usual, huge = 1 << 5, 1 << 10, 1 << 18
-
-    def rough(size: int) -> int:
-        if size < runtime.target.workers:
-            return size
-        if size < huge:
-            return short if size <= short else usual
-        return 1 << size.bit_length() - 1
-
-    return SizeInfo.of({name: rough(size) for name, size in sizes.items()}, runtime.target)
 
 
 def _is_on(inputs: Sequence[Any], device: torch.device) -> bool:

@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "pyfuser"
 # From the bottom to the top.  Names of one row don't import each other, but for ALLOWED below.
 LAYERS = (
     {"errors", "options", "memory"},
+    {"trace"},
     {"dtypes"},
     {"ir"},
     {"ops"},

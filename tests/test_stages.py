@@ -15,10 +15,14 @@ import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType, compiler
 from pyfuser.analysis.layouts import layout_of
+from pyfuser.command_line import show
 from pyfuser.devices.cpu.host import host
 from pyfuser.devices.registry import target_of
 from pyfuser.ir.text import definition_key
+from pyfuser.lower.lowering import KERNEL_PASSES, SCHEDULE_PASSES, build_nests
 from pyfuser.ops.binding import bind
+from pyfuser.preseg.pipeline import PIPELINE
+from pyfuser.trace import Texts
 from tests.targets import PRETENDED
 
 Golden = Callable[[str, str], None]
@@ -85,9 +89,9 @@ def test_column_sums_and_more(stage: str, golden: Golden) -> None:
 
 @pytest.mark.parametrize("stage", ["scheduled", "kernel"])
 def test_the_classic_schedule(stage: str, golden: Golden) -> None:
-    texts: dict[str, str] = {}
-    compiler.append_stages(texts, classic().fusion.user_schedule, PRETENDED)
-    golden(f"classic_{stage}.txt", texts[stage] + "\n")
+    texts = Texts()
+    compiler.scheduled_stages(classic().fusion.user_schedule, PRETENDED, texts)
+    golden(f"classic_{stage}.txt", texts.stages[stage] + "\n")
 
 
 def test_texts_are_deterministic(softmax_stages: dict[str, str]) -> None:
@@ -141,3 +145,39 @@ def test_nothing_is_dumped_by_itself(
     softmax().execute([torch.randn(3, 70)])
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
+
+
+def test_what_is_shown_is_what_runs() -> None:
+    """The texts of `stages` are those of the kernels that a call runs."""
+    for fd, x in (
+        (softmax(), torch.randn(256, 1000)),
+        (column_sums_and_more(), torch.randn(300, 40).bfloat16()),
+    ):
+        fd.execute([x])
+        executor = fd.fec.engine.executor
+        texts = [k.code.text for k in executor.resolve([x]).kernels if k is not None]
+        assert stages_of(fd, [x], target_of("cpu"))["llvm"] == "".join(texts)
+
+
+def test_every_pass_can_be_seen() -> None:
+    texts, fd = Texts(), softmax()
+    definition, x = fd.fusion.definition, torch.empty(256, 1000)
+    sizes = bind(definition, [x]).sizes
+    compiler.stages(definition, sizes, [layout_of(x.shape, x.stride())], PRETENDED, texts)
+    passes = (*PIPELINE, *SCHEDULE_PASSES, build_nests, *KERNEL_PASSES)
+    names = [each.__name__ for each in passes]
+    assert list(texts.passes) == list(dict.fromkeys(names))
+    assert texts.passes["name_symbols"] == texts.stages["kernel"]
+    assert "for" in texts.passes["build_nests"] != texts.passes["peel_loops"]
+
+
+def test_show_lists_passes_and_prints_what_one_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "docs/examples/softmax.py"
+    assert show.run(path, "cpu", "lower") == 0
+    assert "schedule_siblings_alike\nbuild_nests\n" in capsys.readouterr().out
+    assert show.run(path, "sm_90", None, after="synchronise") == 0
+    assert "after synchronise, sm_90" in capsys.readouterr().out
+    assert show.run(path, "cpu", None, after="two_pass_moments") == 0
+    assert "= div(T" in capsys.readouterr().out
+    assert show.run(path, "cpu", None, after="nothing") == 1
+    assert "one of the passes dead_code" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def texts() -> dict[str, str]:
     found["llvm"] = first_loop(found["llvm"])
     (by_hand,), _ = show.record(str(ROOT / "docs" / "examples" / "schedule.py"))
     kernel_of_hand = show.stages_of(by_hand, "sm_90")
-    return {**found, "cuda": kernel_of_hand["cuda"]}
+    return {**found, "cuda": kernel_of_hand.stages["cuda"]}
 
 
 @pytest.mark.parametrize("stage", STAGES)

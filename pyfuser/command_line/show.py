@@ -34,11 +34,13 @@ from ..frontend.definition import FusionDefinition
 from ..frontend.executors import flattened
 from ..ir.scalars import Integer
 from ..ir.vals import Scalar, TensorView, Val
+from ..lower.lowering import KERNEL_PASSES, SCHEDULE_PASSES, build_nests
 from ..ops.binding import bind
 from ..ops.evaluator import evaluate
+from ..trace import Texts
 
 STAGES = (
-    "fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"
+    "fusion", "preseg", "segments", "scheduled", "lower", "kernel", "llvm", "asm", "cuda", "ptx"
 )  # fmt: skip
 # The stages that only one kind of device has; the others are everybody's.
 _CPU_STAGES = ("llvm", "asm")
@@ -81,8 +83,17 @@ class _Recorder:
         return outputs
 
 
-def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()) -> int:
-    """Prints the stages (all, or `stage`) of the fusions of the script `file` for `device`."""
+def run(
+    file: str,
+    device: str,
+    stage: str | None,
+    arguments: Sequence[str] = (),
+    after: str | None = None,
+) -> int:
+    """Prints the stages (all, or `stage`) of the fusions of the script `file` for `device`.
+
+    With `after`, what the pass of that name leaves.
+    """
     errors = Console(stderr=True, highlight=False)
     if complaint := _complaint(device, stage):
         errors.print(complaint, markup=False, soft_wrap=True)
@@ -95,7 +106,7 @@ def run(file: str, device: str, stage: str | None, arguments: Sequence[str] = ()
         errors.print(expected("show", f"a FusionDefinition in {file}", "none"), soft_wrap=True)
     try:
         for number, each in enumerate(recorded, 1):
-            _print(each, f"fusion {number} of {len(recorded)}", device, stage)
+            _print(each, f"fusion {number} of {len(recorded)}", device, stage, after)
     except PyfuserError as error:
         errors.print(str(error), markup=False, soft_wrap=True)
         return 1
@@ -204,37 +215,57 @@ def _intercepted(recorder: _Recorder) -> Iterator[None]:
         yield
 
 
-def _print(recorded: Recorded, title: str, device: str, stage: str | None) -> None:
-    texts = stages_of(recorded, device)
+def _print(
+    recorded: Recorded, title: str, device: str, stage: str | None, after: str | None
+) -> None:
+    found = stages_of(recorded, device)
+    if after is not None:
+        if after not in found.passes:
+            known = ", ".join(found.passes)
+            raise DefinitionError(expected("show --after", f"one of the passes {known}", after))
+        _print_text(f"{title}, after {after}, {device}", "after", found.passes[after])
+        return
+    texts = found.stages
     if stage is not None and stage not in texts:
         raise DefinitionError(expected("show", f"one of {', '.join(texts)} for {device}", stage))
-    console = Console(highlight=False)
     for name in STAGES:
-        if name not in texts or stage not in (None, name):
-            continue
-        console.print(f"# {title}, {name}, {device}", style="bold", markup=False, soft_wrap=True)
-        text = texts[name].rstrip()
-        if console.is_terminal and name in _LANGUAGES:
-            console.print(Syntax(text, _LANGUAGES[name], background_color="default"))
-        else:
-            print(text, flush=True)
+        if name in texts and stage in (None, name):
+            _print_text(f"{title}, {name}, {device}", name, texts[name])
 
 
-def stages_of(recorded: Recorded, device: str) -> dict[str, str]:
-    """Stage -> text, from the definition to the last text that `device` has."""
-    graph = recorded.definition.fusion.graph
+def _print_text(title: str, name: str, text: str) -> None:
+    console = Console(highlight=False)
+    console.print(f"# {title}", style="bold", markup=False, soft_wrap=True)
+    if console.is_terminal and name in _LANGUAGES:
+        console.print(Syntax(text.rstrip(), _LANGUAGES[name], background_color="default"))
+    else:
+        print(text.rstrip(), flush=True)
+
+
+def stages_of(recorded: Recorded, device: str) -> Texts:
+    """The stages, from the definition to the last text that `device` has, and the passes."""
+    texts, graph = Texts(), recorded.definition.fusion.graph
     target = target_of(device)
     if recorded.by_hand:
-        texts = {"fusion": str(graph.definition)}
-        compiler.append_stages(texts, graph.user_schedule, target)
-        return texts
+        texts.stage("fusion", graph.definition)
+        compiler.scheduled_stages(graph.user_schedule, target, texts)
+        return _with_passes(texts)
     inputs = recorded.inputs
     if inputs is None:
         inputs = [made_up(value) for value in graph.definition.inputs]
     sizes = bind(graph.definition, inputs).sizes
     tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
     layouts = [tensor_layout(each) for each in tensors]
-    return compiler.stages(graph.definition, sizes, layouts, target)
+    compiler.stages(graph.definition, sizes, layouts, target, texts)
+    return _with_passes(texts)
+
+
+def _with_passes(texts: Texts) -> Texts:
+    """Lowering as a stage of its own: the names of its passes."""
+    lowering = [each.__name__ for each in (*SCHEDULE_PASSES, build_nests, *KERNEL_PASSES)]
+    ran = [name for name in lowering if name in texts.passes]
+    texts.stage("lower", "".join(f"{name}\n" for name in ran))
+    return texts
 
 
 def made_up(value: Val) -> torch.Tensor | bool | int | float:

@@ -1,12 +1,13 @@
 """ScheduledFusion -> Kernel: the passes of lowering, in order.
 
-    grid reductions in two -> loop structure -> indices -> phases -> nests -> buffer reuse
-    -> barriers -> peeling
-
-Works on a copy of the scheduled fusion, so that the caller's handles stay valid.
+SCHEDULE_PASSES rewrite the schedule, `build_nests` makes a kernel of it (loop structure, indices,
+phases, nests), KERNEL_PASSES change that.  `show --stage lower` lists them, `--after PASS` prints
+what each leaves.  Works on a copy of the scheduled fusion, so that the caller's handles stay valid.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ..analysis.extents import representatives
 from ..ir.domains import BLOCK, GRID, ParallelType
@@ -25,6 +26,7 @@ from ..ir.kernel import (
 from ..ir.scalars import ONE, IntExpr, Symbol, maximum
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+from ..ir.verify import verify_kernel, verify_scheduled
 from ..target.target import Target
 from .barriers import insert_barriers, written_by_some
 from .buffer_reuse import reuse_buffers
@@ -39,13 +41,50 @@ from .phases import assign_phases
 from .siblings import schedule_siblings_alike
 from .work import count_runs
 
+Trace = Callable[[str, object], None]
 
-def lower(scheduled: ScheduledFusion, target: Target, name: str = "kernel") -> Kernel:
-    """The kernel of a schedule for a target.  ScheduleError where the schedule is illegal."""
+
+def lower(
+    scheduled: ScheduledFusion,
+    target: Target,
+    name: str = "kernel",
+    trace: Trace | None = None,
+    verify: bool = False,
+) -> Kernel:
+    """The kernel of a schedule for a target.  ScheduleError where the schedule is illegal.
+
+    `trace(name, noun)` is called after each pass; with `verify` each leaves a valid noun.
+    """
     scheduled = scheduled.clone(representatives(scheduled.fusion.equal_extents))
-    _drop_dead(scheduled)
-    split_grid_reductions(scheduled)
-    schedule_siblings_alike(scheduled)
+    for rewrite in SCHEDULE_PASSES:
+        rewrite(scheduled)
+        if verify:
+            verify_scheduled(scheduled)
+        if trace is not None:
+            trace(rewrite.__name__, scheduled)
+    kernel = build_nests(scheduled, target, name)
+    if trace is not None:
+        trace(build_nests.__name__, kernel)
+    for change in KERNEL_PASSES:
+        change(kernel, target)
+        if verify:
+            verify_kernel(kernel)
+        if trace is not None:
+            trace(change.__name__, kernel)
+    return kernel
+
+
+def drop_dead(scheduled: ScheduledFusion) -> None:
+    """Takes out what no output needs."""
+    fusion = scheduled.fusion
+    live = {id(expr) for expr in fusion.live_exprs()}
+    for expr in reversed(list(fusion.exprs)):
+        if id(expr) not in live:
+            fusion.remove_expr(expr)
+
+
+def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel:
+    """Loops, indices, memory and statements: the noun changes here."""
     structure = LoopStructure(scheduled)
     check_schedule(scheduled, structure)
     indexer = Indexer(structure, target.threads_are_hardware)
@@ -56,24 +95,58 @@ def lower(scheduled: ScheduledFusion, target: Target, name: str = "kernel") -> K
     phases, runs = [], []
     for number in range(max(phase_of.values(), default=-1) + 1):
         tensors = [t for t in structure.tensors if phase_of[t] == number]
-        body = reuse_buffers(builder.build(tensors))
         grid = _extents(structure, tensors, GRID)
         block = _extents(structure, tensors, BLOCK)
+        body = builder.build(tensors)
         check_threads(scheduled, block, {})
         runs += count_runs(indexer, tensors, grid)
-        if target.threads_are_hardware:
-            inputs = {p.buffer for t, p in memory.parameters.items() if not p.is_output}
-            body = insert_barriers(body, inputs, written_by_some(body, block))
-        phases.append(Phase(grid, block, peel(body)))
-    return Kernel(
-        name,
-        list(memory.parameters.values()),
-        list(memory.scalars.values()),
-        memory.scratch,
-        phases,
-        _symbols(list(memory.parameters.values()), phases),
-        runs=tuple(runs),
-    )
+        phases.append(Phase(grid, block, body))
+    tensors_, scalars = list(memory.parameters.values()), list(memory.scalars.values())
+    return Kernel(name, tensors_, scalars, memory.scratch, phases, [], runs=tuple(runs))
+
+
+def share_buffers(kernel: Kernel, target: Target) -> None:
+    """Buffers take over memory that nobody reads any more."""
+    for phase in kernel.phases:
+        phase.body = reuse_buffers(phase.body)
+    name_symbols(kernel, target)
+
+
+def synchronise(kernel: Kernel, target: Target) -> None:
+    """Barriers, where threads run at once."""
+    if not target.threads_are_hardware:
+        return
+    inputs = {tensor.buffer for tensor in kernel.tensors if not tensor.is_output}
+    for phase in kernel.phases:
+        partial = written_by_some(phase.body, phase.block)
+        phase.body = insert_barriers(phase.body, inputs, partial)
+
+
+def peel_loops(kernel: Kernel, target: Target) -> None:
+    """Loops whose predicates hold but for their ends get ends of their own."""
+    del target
+    for phase in kernel.phases:
+        phase.body = peel(phase.body)
+
+
+def name_symbols(kernel: Kernel, target: Target) -> None:
+    """The sizes and strides that the kernel is to be given."""
+    del target
+    kernel.symbols = _symbols(kernel.tensors, kernel.phases)
+
+
+# Before the noun changes, and after.
+SCHEDULE_PASSES: tuple[Callable[[ScheduledFusion], object], ...] = (
+    drop_dead,
+    split_grid_reductions,
+    schedule_siblings_alike,
+)
+KERNEL_PASSES: tuple[Callable[[Kernel, Target], None], ...] = (
+    share_buffers,
+    synchronise,
+    peel_loops,
+    name_symbols,
+)
 
 
 def _symbols(tensors: list[TensorParameter], phases: list[Phase]) -> list[Symbol]:
@@ -103,14 +176,6 @@ def _used_symbols(phases: list[Phase]) -> set[Symbol]:
         for size in sizes:
             used |= size.symbols
     return used - indices
-
-
-def _drop_dead(scheduled: ScheduledFusion) -> None:
-    fusion = scheduled.fusion
-    live = {id(expr) for expr in fusion.live_exprs()}
-    for expr in reversed(list(fusion.exprs)):
-        if id(expr) not in live:
-            fusion.remove_expr(expr)
 
 
 def _extents(

@@ -1,0 +1,63 @@
+"""Trace: who sees the stages and passes of a compilation as they happen.
+
+Every function that compiles takes one and tells it what it makes; what is shown so is what runs.
+`DUMP` prints to standard error the stages that PYFUSER_DUMP names; `Texts` keeps them as text, for
+`show` and the interface.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol
+
+from . import options
+
+
+class Trace(Protocol):
+    """Sees a compilation."""
+
+    def stage(self, name: str, value: object) -> None:
+        """A stage is done: the noun that comes out of it, or a text."""
+
+    def after(self, name: str, value: object) -> None:
+        """A pass is done: the noun that it leaves."""
+
+    def wants(self, *names: str) -> bool:
+        """True where one of these stages is looked at: some are made for looking at alone."""
+
+
+class _Dump:
+    """See the text of the module."""
+
+    def stage(self, name: str, value: object) -> None:
+        if self.wants(name):
+            print(f"---- {name} ----\n{value}", file=sys.stderr)
+
+    def after(self, name: str, value: object) -> None:
+        """Passes aren't printed: `show --after` does."""
+
+    def wants(self, *names: str) -> bool:
+        return not options.dump_stages().isdisjoint(names)
+
+
+DUMP: Trace = _Dump()
+
+
+class Texts:
+    """Stages as texts by name, those of several kernels one behind the other; passes likewise."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, str] = {}
+        self.passes: dict[str, str] = {}
+
+    def stage(self, name: str, value: object) -> None:
+        """Keeps the text."""
+        self.stages[name] = self.stages.get(name, "") + str(value)
+
+    def after(self, name: str, value: object) -> None:
+        """Keeps the text."""
+        self.passes[name] = self.passes.get(name, "") + str(value)
+
+    def wants(self, *names: str) -> bool:
+        """All of them."""
+        return True
