@@ -328,7 +328,7 @@ def with_layout(
         dense = dense.clone()
     made = dense.permute([order.index(dim) for dim in range(len(order))])
     place = (made.untyped_storage(), made.storage_offset(), made.shape, made.stride())
-    return made.new_empty(0).set_(*place)  # type: ignore[call-overload]
+    return made.new_empty(0).set_(*place)
 
 
 __all__ = ["bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]
