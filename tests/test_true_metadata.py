@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from tests.compiled import BACKEND, fresh  # noqa: F401
@@ -124,3 +125,20 @@ def test_strides_of_a_batch_norm_of_a_transposed_matrix() -> None:
 
     x = torch.randn(2, 6).t()
     assert torch.compile(program, backend=BACKEND)(x).stride() == program(x).stride()
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 1, 2), (2, 5, 1, 1), (1, 5, 3, 2), (2, 1, 3, 1)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 0, 1), (1, 0, 3, 2)])
+def test_strides_of_axes_of_size_1(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    """They are the metadata's: torch lays out by them what is made of a result, in `cat` say."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 2, x.sum(1, keepdim=True).expand_as(x) + x, -x
+
+    x = torch.randn([shape[dim] for dim in order]).permute([order.index(d) for d in range(4)])
+    with FakeTensorMode() as mode:
+        traced = program(mode.from_tensor(x))
+    results = torch.compile(program, backend=BACKEND)(x)
+    for got, expected, promised in zip(results, program(x), traced, strict=True):
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == promised.stride()
