@@ -1,14 +1,14 @@
 """Runs programs in eager three times at once: as they are, in float64, and in float64 with noise.
 
 The second run is what is exact; the third, rounded at random by each statement as its dtype would,
-tells how far rounding alone may move a result.  A statement where the three part ways (a comparison
+tells how far rounding alone may move a result; its cotangents are rounded as well.  A statement where the three part ways (a comparison
 of nearly equal numbers, a cancellation) is chaotic: the generator drops it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,9 @@ GREATEST = 1e3
 GREATEST_INTEGER = 1e5
 # How many roundings of the coarsest dtype may have gone into a value of a tame program.
 ROUNDINGS = 32
+
+
+Rounding = Callable[[Tensor, str], Tensor]
 
 
 class Chaotic(Exception):
@@ -193,8 +196,23 @@ class Lockstep:
         return (
             finished(program, self.native.given, self._outputs(program, self.native)),
             finished(program, self.exact.given, self._outputs(program, self.exact)),
-            finished(program, self.noisy.given, self._outputs(program, self.noisy)),
+            finished(
+                program,
+                self.noisy.given,
+                self._outputs(program, self.noisy),
+                self._cotangent_noise(),
+            ),
         )
+
+    def _cotangent_noise(self) -> Rounding:
+        """Rounds cotangents at random: gradients whose terms cancel show by it."""
+
+        def rounded(cotangent: Tensor, output: str) -> Tensor:
+            epsilon = torch.finfo(self.native.names[output].dtype).eps
+            signs = torch.empty_like(cotangent).uniform_(-1, 1, generator=self.noise)
+            return cotangent * (1 + epsilon * signs)
+
+        return rounded
 
     def _outputs(self, program: Program, environment: Environment) -> list[Tensor]:
         return [environment.names[name] for name in program.outputs]
@@ -218,8 +236,13 @@ def difference(a: Tensor, b: Tensor) -> float:
     return (a.detach().double() - b.detach().double()).abs().max().item()
 
 
-def finished(program: Program, made: Given, outputs: Sequence[Tensor]) -> Run:
-    """Outputs with the gradients of the inputs, from cotangents that are the same in every run."""
+def finished(
+    program: Program, made: Given, outputs: Sequence[Tensor], rounded: Rounding | None = None
+) -> Run:
+    """Outputs with the gradients of the inputs, from cotangents that are the same in every run.
+
+    `rounded` says what becomes of the cotangent of an output, by its name.
+    """
     gradients: list[Tensor | None] = []
     leaves = [view for view, each in zip(made.views, program.inputs, strict=True) if each.grad]
     wanted = [(n, out) for n, out in enumerate(outputs) if out.requires_grad]
@@ -228,6 +251,9 @@ def finished(program: Program, made: Given, outputs: Sequence[Tensor]) -> Run:
             torch.randint(-8, 9, out.shape, generator=seeded(n)).div(4).to(out.dtype)
             for n, out in wanted
         ]
+        if rounded is not None:
+            names = [program.outputs[n] for n, _ in wanted]
+            cotangents = [rounded(c, name) for c, name in zip(cotangents, names, strict=True)]
         gradients = list(
             torch.autograd.grad([out for _, out in wanted], leaves, cotangents, allow_unused=True)
         )
