@@ -17,6 +17,8 @@ X, Y = torch.randn(3, 4, 5).permute(2, 0, 1), torch.randn(4, 3, 5).permute(2, 1,
 PLAIN = torch.randn(5, 3, 4)
 
 BINARY = {
+    "clamp": lambda x, y: torch.clamp(x, max=y),
+    "clamp on both sides": lambda x, y: torch.clamp(x, y, x[:1] + 1),
     "copysign": torch.copysign,
     "floor_divide": torch.floor_divide,
     "rounded division": lambda x, y: torch.div(x, y, rounding_mode="floor"),
@@ -40,8 +42,19 @@ def test_strides_of_permuted_operands(name: str, operands: tuple[Tensor, Tensor]
         assert ours.stride() == eagers.stride()
 
 
+def test_strides_of_a_clamp_by_tensors() -> None:
+    given = torch.randn(1, 2), torch.randn(2, 1), torch.randn(2, 2).t() + 3
+    got = torch.compile(torch.clamp, backend=BACKEND)(*given)
+    expected = torch.clamp(*given)
+    assert torch.equal(got, expected)
+    assert got.stride() == expected.stride() == (1, 2)
+
+
 @pytest.mark.parametrize("x", [X, Y, X[:, :1]])
-@pytest.mark.parametrize("op", [functional.logsigmoid, lambda x: torch.log_softmax(x, 1)])
+@pytest.mark.parametrize(
+    "op",
+    [functional.logsigmoid, lambda x: torch.log_softmax(x, 1), lambda x: 2**x, lambda x: 1**x],
+)
 def test_strides_of_a_permuted_input(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
     got = torch.compile(op, backend=BACKEND)(x)
     torch.testing.assert_close(got, op(x))

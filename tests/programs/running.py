@@ -1,8 +1,9 @@
 """Runs programs in eager three times at once: as they are, in float64, and in float64 with noise.
 
 The second run is what is exact; the third, rounded at random by each statement as its dtype would,
-tells how far rounding alone may move a result; its cotangents are rounded as well.  A statement where the three part ways (a comparison
-of nearly equal numbers, a cancellation) is chaotic: the generator drops it.
+tells how far rounding alone may move a result.  Its cotangents are rounded as well: the terms of a
+gradient may cancel.  A statement where the three part ways (a comparison of nearly equal numbers, a
+cancellation) is chaotic: the generator drops it.
 """
 
 from __future__ import annotations
