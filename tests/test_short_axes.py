@@ -50,3 +50,21 @@ def test_stacks_that_are_summed_as_well(
         torch.compile(program, backend=BACKEND)(x, y), program(x, y), strict=True
     ):
         torch.testing.assert_close(got, expected)
+
+
+def scattered(x: Tensor) -> Tensor:
+    return x.sum(1) + x[:, 0].scatter(0, torch.arange(1), 3)
+
+
+def compared(x: Tensor) -> Tensor:
+    return (x * torch.arange(1)).sum(1) + torch.arange(5, 6) * x[:, 0]
+
+
+@pytest.mark.parametrize("program", [scattered, compared])
+@pytest.mark.parametrize("shape", [(2, 3), (9, 40)])
+def test_ranges_of_one_element_beside_reductions(
+    program: Callable[[Tensor], Tensor], shape: tuple[int, int]
+) -> None:
+    """The one element is the first, in whichever loop it is computed."""
+    x = torch.randn(shape)
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
