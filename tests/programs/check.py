@@ -24,6 +24,8 @@ from tests.programs.running import Run, difference, finished, given, references,
 from tests.programs.traced import TracedLayouts
 
 FACTOR = 4
+# What AOTAutograd refuses of any backend whose results are views by address alone, as Inductor's.
+LIMITS = ("aot_autograd() does not yet handle non-differentiable view input mutations",)
 
 
 class Wrong(Exception):
@@ -59,6 +61,8 @@ def check(program: Program) -> Outcome:
     outcome = judged(program, wanted, "pyfuser", found)
     outcome.fallbacks = list(dict.fromkeys(found))
     if outcome.failed:
+        if any(limit in outcome.message for limit in LIMITS):
+            return Outcome("torch", outcome.signature, outcome.detail)
         theirs = judged(program, wanted, "aot_eager", [])
         if _same_failure(outcome, theirs) or _laid_out_as_traced(program, wanted, outcome):
             return Outcome("torch", outcome.signature, outcome.detail)
@@ -130,9 +134,11 @@ def compare(ours: Run, eager: Run, exact: Run, noisy: Run) -> None:
     groups = zip(ours.groups(), eager.groups(), exact.groups(), noisy.groups(), strict=True)
     scales = [scale(t) for _, group in exact.groups() for t in group if t is not None]
     least = max(scales, default=0.0) / 100
+    # Sums in another order than eager's: their errors grow with the square root of their length.
+    roundings = max(1.0, noisy.terms**0.5 / 4)
     for (name, mine), (_, theirs), (_, precise), (_, shaken) in groups:
         for number, quad in enumerate(zip(mine, theirs, precise, shaken, strict=True)):
-            _compare_tensors(f"{name} {number}", name, *quad, least)
+            _compare_tensors(f"{name} {number}", name, *quad, least, roundings)
     _compare_layouts(ours, eager)
 
 
@@ -151,6 +157,7 @@ def _compare_tensors(
     exact: Tensor | None,
     noisy: Tensor | None,
     least: float,
+    roundings: float,
 ) -> None:
     if got is None or eager is None:
         # A gradient that is zero everywhere may be missing.
@@ -173,7 +180,7 @@ def _compare_tensors(
     if torch.equal(got, eager):
         return
     error, eagers, noise = (difference(value, exact) for value in (got, eager, noisy))
-    floor = torch.finfo(got.dtype).eps * max(scale(exact), least)
+    floor = torch.finfo(got.dtype).eps * max(scale(exact), least) * roundings
     allowed = FACTOR * (max(eagers, noise) + floor)
     if not error <= allowed:
         raise Wrong(

@@ -20,6 +20,7 @@ from torch import Tensor
 from tests.programs.program import Program, Statement
 
 FLOATS = re.compile(r"torch\.(float32|bfloat16|float16)\b")
+SUMS = re.compile(r"sum|mean|var|std|norm|loss|entropy|@|mm\b")
 # No intermediate result is greater, so that float16 and sums of products stay far from overflow.
 GREATEST = 1e3
 GREATEST_INTEGER = 1e5
@@ -42,6 +43,7 @@ class Run:
     gradients: list[Tensor | None]
     inputs: list[Any]
     bases: list[Tensor]
+    terms: int = 1  # as many elements at most were added into one
 
     def groups(self) -> Iterator[tuple[str, Sequence[Tensor | None]]]:
         """What is compared, with the names of the groups."""
@@ -132,6 +134,7 @@ class Lockstep:
     noisy: Environment
     noise: torch.Generator = field(default_factory=lambda: seeded(0))
     epsilon: float = 0.0
+    terms: int = 1
 
     @staticmethod
     def of(program: Program, which: int) -> Lockstep:
@@ -152,10 +155,17 @@ class Lockstep:
             if not isinstance(value, Tensor):
                 raise Chaotic("not a tensor")
             self._see(value)
+            self.terms = max(self.terms, self._added(statement, value))
             if storage(value) not in known:
                 self._disturb(name)
         for name in statement.targets or self.native.names:
             self._require_tame(name)
+
+    def _added(self, statement: Statement, result: Tensor) -> int:
+        """How many elements a statement may have added into one of its result's."""
+        read = [self.native.names.get(name) for name in statement.reads()]
+        most = max((x.numel() for x in read if isinstance(x, Tensor)), default=1)
+        return most // max(result.numel(), 1) if SUMS.search(statement.text) else 1
 
     def _see(self, value: Tensor) -> None:
         if value.is_floating_point():
@@ -194,15 +204,14 @@ class Lockstep:
 
     def finish(self, program: Program) -> tuple[Run, Run, Run]:
         """Outputs and gradients of the three."""
+        shaken = finished(
+            program, self.noisy.given, self._outputs(program, self.noisy), self._cotangent_noise()
+        )
+        shaken.terms = self.terms
         return (
             finished(program, self.native.given, self._outputs(program, self.native)),
             finished(program, self.exact.given, self._outputs(program, self.exact)),
-            finished(
-                program,
-                self.noisy.given,
-                self._outputs(program, self.noisy),
-                self._cotangent_noise(),
-            ),
+            shaken,
         )
 
     def _cotangent_noise(self) -> Rounding:
