@@ -16,7 +16,7 @@ from tests.programs.fusions import check_fusions
 from tests.programs.generate import generate
 from tests.programs.outcome import Outcome
 from tests.programs.program import Input, Program, Statement
-from tests.programs.running import references
+from tests.programs.running import Chaotic, references
 from tests.programs.shrink import shrunk
 from tests.programs.traced import TracedLayouts
 from tests.programs.workers import Worker
@@ -109,6 +109,13 @@ def test_gradients_that_cancel_have_the_noise_of_their_terms() -> None:
     compare(replace(eager, gradients=[value + 1e-15]), eager, exact, noisy)
     with pytest.raises(Wrong, match="gradient: values"):
         compare(replace(eager, gradients=[value + 1e-13]), eager, exact, noisy)
+
+
+def test_norms_of_constant_rows_are_chaotic() -> None:
+    program = of("x0[:, :1].expand(4, 6)", "torch.nn.functional.layer_norm(v0, (6,))", x0="randn")
+    with pytest.raises(Chaotic):
+        references(program, 0)
+    references(of("torch.nn.functional.layer_norm(x0, (6,))", x0="randn"), 0)
 
 
 def test_eager_is_within_its_own_error_and_nothing_else_is() -> None:

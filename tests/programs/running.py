@@ -21,6 +21,7 @@ from tests.programs.program import Program, Statement
 
 FLOATS = re.compile(r"torch\.(float32|bfloat16|float16)\b")
 SUMS = re.compile(r"sum|mean|var|std|norm|loss|entropy|@|mm\b")
+NORMS = re.compile(r"(layer|group|batch|instance)_norm\(")
 # No intermediate result is greater, so that float16 and sums of products stay far from overflow.
 GREATEST = 1e3
 GREATEST_INTEGER = 1e5
@@ -147,6 +148,8 @@ class Lockstep:
 
     def execute(self, statement: Statement) -> None:
         """Runs one line in all three; raises what torch raises, or Chaotic."""
+        if NORMS.search(statement.text):
+            self._require_spread(statement)
         known = {storage(v) for v in self.native.names.values() if isinstance(v, Tensor)}
         for environment in (self.native, self.exact, self.noisy):
             environment.execute(statement)
@@ -160,6 +163,27 @@ class Lockstep:
                 self._disturb(name)
         for name in statement.targets or self.native.names:
             self._require_tame(name)
+
+    def _require_spread(self, statement: Statement) -> None:
+        """Chaotic for a norm of rows that spread less than their mean is rounded.
+
+        Eager's moving mean of a constant row is exact; a sum that is divided need not be.
+        """
+        plain = Environment(self.exact.given, dict(self.exact.names), exact=True)
+        shaken = Environment(self.exact.given, dict(self.exact.names), exact=True)
+        for name in statement.reads() & plain.names.keys():
+            value = plain.names[name]
+            if isinstance(value, Tensor) and value.is_floating_point():
+                noise = torch.rand(value.shape, generator=seeded(0), dtype=torch.float64) - 0.5
+                plain.names[name] = value.detach().clone()  # it may be a running mean
+                shaken.names[name] = value.detach() * (1 + self.epsilon * noise)
+        for environment in (plain, shaken):
+            environment.execute(statement)
+        for name in statement.targets:
+            value, other = (each.names[name].detach() for each in (plain, shaken))
+            allowed = ROUNDINGS * self.epsilon * max(scale_of(value), 1e-3)
+            if not difference(other, value) <= allowed:
+                raise Chaotic(name)
 
     def _added(self, statement: Statement, result: Tensor) -> int:
         """How many elements a statement may have added into one of its result's."""
@@ -194,7 +218,7 @@ class Lockstep:
             if native.abs().max() > GREATEST_INTEGER if native.dtype != torch.bool else False:
                 raise Chaotic(name)
             return
-        scale = exact.abs().max().item()
+        scale = scale_of(exact)
         if not scale <= GREATEST:
             raise Chaotic(name)
         allowed = ROUNDINGS * self.epsilon * max(scale, 1e-3)
@@ -237,6 +261,11 @@ def _untouched(native: Tensor, exact: Tensor) -> bool:
 def storage(value: Tensor) -> int:
     """Where the memory of a tensor begins."""
     return value.untyped_storage().data_ptr()
+
+
+def scale_of(value: Tensor) -> float:
+    """The greatest absolute value."""
+    return value.abs().max().item() if value.numel() else 0.0
 
 
 def difference(a: Tensor, b: Tensor) -> float:
