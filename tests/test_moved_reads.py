@@ -200,3 +200,31 @@ def test_copying_a_number() -> None:
         got = torch.compile(program, backend=BACKEND)(ours)
         torch.testing.assert_close(got, program(eagers))
         assert torch.equal(ours, eagers)
+
+
+PADDED: dict[str, Program] = {
+    "moved result": lambda x: functional.pad(x.logsumexp(1, keepdim=True).mT, (1, 1, 2, 0)),
+    "moved conversion": lambda x: functional.pad(x.half().mT, (1, 1, 2, 0)).exp(),
+    "permuted": lambda x: functional.pad(x.sum(1, keepdim=True)[None].mT, (0, 2, 1, 1, 1, 0)).sin(),
+    "not moved": lambda x: functional.pad(x.exp().sum(1, keepdim=True), (1, 1, 2, 0), value=3.0),
+    "cut and padded": lambda x: functional.pad(x.logsumexp(1, keepdim=True).mT, (0, 0, 2, -1)),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+@pytest.mark.parametrize("shape", [(2, 1), (3, 4), (1, 1)])
+def test_padding_of_an_axis_of_size_1(name: str, shape: tuple[int, int]) -> None:
+    """What is around its one element is the fill, and not that element again."""
+    x = torch.randn(shape)
+    got = torch.compile(PADDED[name], backend=BACKEND)(x)
+    torch.testing.assert_close(got, PADDED[name](x), atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("widths", [[1, 2, 0, 0], [0, 0, 1, 2], [1, 1, 1, 1]])
+def test_padding_of_an_expanded_input(widths: list[int]) -> None:
+    x = torch.randn(3, 1).expand(3, 4)
+    with FusionDefinition() as fd:
+        moved = fd.ops.permute(fd.from_pytorch(x), [1, 0])
+        padded = fd.ops.pad(fd.ops.cast(moved, DataType.Double), widths)
+        fd.add_output(fd.ops.neg(padded))
+    torch.testing.assert_close(fd.execute([x])[0], -functional.pad(x.t().double(), widths))

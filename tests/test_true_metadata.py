@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from tests.compiled import BACKEND, fresh  # noqa: F401
@@ -16,6 +17,8 @@ X, Y = torch.randn(3, 4, 5).permute(2, 0, 1), torch.randn(4, 3, 5).permute(2, 1,
 PLAIN = torch.randn(5, 3, 4)
 
 BINARY = {
+    "clamp": lambda x, y: torch.clamp(x, max=y),
+    "clamp on both sides": lambda x, y: torch.clamp(x, y, x[:1] + 1),
     "copysign": torch.copysign,
     "floor_divide": torch.floor_divide,
     "rounded division": lambda x, y: torch.div(x, y, rounding_mode="floor"),
@@ -39,8 +42,19 @@ def test_strides_of_permuted_operands(name: str, operands: tuple[Tensor, Tensor]
         assert ours.stride() == eagers.stride()
 
 
+def test_strides_of_a_clamp_by_tensors() -> None:
+    given = torch.randn(1, 2), torch.randn(2, 1), torch.randn(2, 2).t() + 3
+    got = torch.compile(torch.clamp, backend=BACKEND)(*given)
+    expected = torch.clamp(*given)
+    assert torch.equal(got, expected)
+    assert got.stride() == expected.stride() == (1, 2)
+
+
 @pytest.mark.parametrize("x", [X, Y, X[:, :1]])
-@pytest.mark.parametrize("op", [functional.logsigmoid, lambda x: torch.log_softmax(x, 1)])
+@pytest.mark.parametrize(
+    "op",
+    [functional.logsigmoid, lambda x: torch.log_softmax(x, 1), lambda x: 2**x, lambda x: 1**x],
+)
 def test_strides_of_a_permuted_input(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
     got = torch.compile(op, backend=BACKEND)(x)
     torch.testing.assert_close(got, op(x))
@@ -124,3 +138,20 @@ def test_strides_of_a_batch_norm_of_a_transposed_matrix() -> None:
 
     x = torch.randn(2, 6).t()
     assert torch.compile(program, backend=BACKEND)(x).stride() == program(x).stride()
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 1, 2), (2, 5, 1, 1), (1, 5, 3, 2), (2, 1, 3, 1)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 0, 1), (1, 0, 3, 2)])
+def test_strides_of_axes_of_size_1(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    """They are the metadata's: torch lays out by them what is made of a result, in `cat` say."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 2, x.sum(1, keepdim=True).expand_as(x) + x, -x
+
+    x = torch.randn([shape[dim] for dim in order]).permute([order.index(d) for d in range(4)])
+    with FakeTensorMode() as mode:
+        traced = program(mode.from_tensor(x))
+    results = torch.compile(program, backend=BACKEND)(x)
+    for got, expected, promised in zip(results, program(x), traced, strict=True):
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == promised.stride()

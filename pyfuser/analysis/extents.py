@@ -45,7 +45,9 @@ def effective_extents(
 ) -> dict[IterDomain, IntExpr]:
     """The extent of every axis of a tensor as loops see it.
 
-    Expanded axes of an output are iterated in full: they are materialised.
+    Expanded axes of an output are iterated in full: they are materialised.  A broadcast that shares
+    no loop with a real axis runs once however it was split; the parts of a real axis, even of one
+    that a split left a single iteration, are as long as its other tensors have them.
     """
     is_output = tensor in scheduled.fusion.outputs
     logical = tensor.domain.logical
@@ -53,19 +55,23 @@ def effective_extents(
     extents = dict(promoted)
     for axis in logical:
         extents.setdefault(axis, axis.size if is_output else axis.extent)
+    real = {axis for axis in logical if not (axis.is_broadcast and extents[axis] is ONE)}
+    real |= promoted.keys()
     for expr in history(loop, logical):
         inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
         match expr:
             case Split():
                 rest = ceil_div(inputs[0], expr.factor)
                 pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
-                if inputs[0] is ONE:  # a broadcast that shares no loop with a real axis
+                if real.isdisjoint(expr.inputs):
                     pair = (ONE, ONE)
                 extents[expr.outer_id], extents[expr.inner_id] = pair
             case Merge():
                 extents[expr.output_id] = inputs[0] * inputs[1]
             case _:
                 extents[expr.out_x_id], extents[expr.out_y_id] = inputs
+        if not real.isdisjoint(expr.inputs):
+            real.update(expr.outputs)
     for axis in loop:
         extents.setdefault(axis, axis.extent)
     root = tensor.domain.root

@@ -27,7 +27,7 @@ from ..ir.kernel import (
     Reduce,
     Statement,
 )
-from ..ir.scalars import ONE, IntExpr, Symbol
+from ..ir.scalars import ONE, ZERO, IntExpr, Symbol
 from ..ir.schedule import MemoryType
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
@@ -153,7 +153,9 @@ class NestBuilder:
                     predicate = ()
                 return Reduce(expr.name, outputs, tuple(inputs), predicate, block)
             case IotaOp():
-                inputs.append(IndexValue(indices[tensor.domain.logical[0]]))
+                # A range of one element has that one wherever it shares a longer loop.
+                (axis,) = tensor.domain.logical
+                inputs.append(IndexValue(ZERO if axis.is_broadcast else indices[axis]))
                 dtypes = (tensor.dtype, tensor.dtype, tensor.dtype)
                 op = "iota"
             case PointwiseOp() if expr.op not in COPIES:

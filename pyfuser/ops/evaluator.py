@@ -316,7 +316,8 @@ def with_layout(
 ) -> torch.Tensor:
     """The value with the strides of an output: dense in the order of its allocation domain.
 
-    A value that has them already is copied only when its storage is one of `taken`.
+    A value that has them already is copied only when its storage is one of `taken`.  What comes out
+    is no view to autograd, which refuses to change in place a view that a compiled graph returns.
     """
     axes, allocation = tensor.axes, tensor.domain.allocated
     order = list(range(len(axes)))
@@ -325,7 +326,9 @@ def with_layout(
     dense = value.permute(order).contiguous()
     if _storage(dense) in taken:
         dense = dense.clone()
-    return dense.permute([order.index(dim) for dim in range(len(order))])
+    made = dense.permute([order.index(dim) for dim in range(len(order))])
+    place = (made.untyped_storage(), made.storage_offset(), made.shape, made.stride())
+    return made.new_empty(0).set_(*place)
 
 
 __all__ = ["bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]

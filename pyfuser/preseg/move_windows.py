@@ -109,6 +109,7 @@ class _Mover:
         self.fusion, self.readers, self.is_pad = fusion, readers, False
         self.only_through = only_through
         self.fill: Val | None = None
+        self.is_kept = False  # what the windows don't show is the fill, and no `where` follows
         self.made: dict[tuple[TensorView, Places], Moved] = {}
         self.is_shared, self.work = False, 0
 
@@ -119,7 +120,7 @@ class _Mover:
         pairs = zip(expr.windows, expr.tensor_outputs[0].axes, strict=True)
         places: Places = tuple(None if w is None else (w, axis.size) for w, axis in pairs)
         if fill is None or self.only_through:
-            self.fill = fill
+            self.fill, self.is_kept = fill, fill is not None
             return self.move(source, places)
         inner = source.expr
         if isinstance(inner, WindowOp) and len(inner.inputs) == 1 and _can_join(inner, places):
@@ -127,10 +128,10 @@ class _Mover:
             axes = [copy_axis(self.fusion, axis) for axis in expr.tensor_outputs[0].axes]
             return window(self.fusion, inner.inputs[0], _windows(joined), axes, fill)
         self.is_pad = True
-        is_kept = isinstance(fill, Scalar) and _only_moves(source, _is_zero(fill))
-        self.fill = fill if is_kept else constant_like(self.fusion, source.dtype, 0)
+        self.is_kept = isinstance(fill, Scalar) and _only_moves(source, _is_zero(fill))
+        self.fill = fill if self.is_kept else constant_like(self.fusion, source.dtype, 0)
         made = self.move(source, places)
-        if made is None or is_kept or _is_covered(expr):
+        if made is None or self.is_kept or _is_covered(expr):
             return made
         chosen = pointwise(self.fusion, "where", self.mask(places), made, fill)
         assert isinstance(chosen, TensorView)
@@ -148,14 +149,17 @@ class _Mover:
         return window(self.fusion, flags[0], _windows(places), axes, flags[1])
 
     def move(self, tensor: TensorView, places: Places) -> Moved:
-        """The tensor in the windows, anything around them; None where that can't be computed."""
+        """The tensor in the windows, anything around them; None where that can't be computed.
+
+        Along a broadcast axis all places show its one element, unless the fill is around that.
+        """
         key = (tensor, places)
         if key not in self.made:
-            pairs = list(zip(tensor.axes, places, strict=True))
-            inner = tuple(None if axis.is_broadcast else p for axis, p in pairs)
+            free = [axis.is_broadcast and not self.is_kept for axis in tensor.axes]
+            inner = tuple(None if f else p for f, p in zip(free, places, strict=True))
             moved = self._moved(tensor, inner) if any(inner) else tensor
             if moved is not None:
-                flags = [axis.is_broadcast and p is not None for axis, p in pairs]
+                flags = [f and p is not None for f, p in zip(free, places, strict=True)]
                 moved = unexpanded(self.fusion, moved, flags)
             self.made[key] = moved
         return self.made[key]

@@ -154,14 +154,38 @@ def _set_memory_order(fusion: Fusion, position: int, node: Node) -> None:
     output = fusion.outputs[position]
     value = tensor_of(node)
     assert value is not None and isinstance(output, TensorView)
-    order = memory_order(value)
-    if order is None:
-        return
+    order = _allocation_order(value)
     rank = value.dim()
+    if order == list(range(rank)):
+        return
     positions = [0] * rank
     for place, dim in enumerate(order):
         positions[dim] = rank - 1 - place
     fusion.outputs[position] = stride_order(fusion, output, positions)
+
+
+def _allocation_order(value: torch.Tensor) -> list[int]:
+    """Dimensions, outermost in memory first, those of size 1 where they get the metadata's strides.
+
+    Nothing is read by such a stride, but torch decides by it how later results are laid out.
+    """
+    shape, strides = [hint(size) for size in value.shape], [hint(s) for s in value.stride()]
+    rank = len(shape)
+    waiting = [dim for dim in reversed(range(rank)) if shape[dim] == 1]
+    moving = sorted((d for d in range(rank) if shape[d] != 1), key=lambda d: -strides[d])
+    inward: list[int] = []  # innermost first
+    running = 1
+    for dim in (*reversed(moving), None):
+        fitting = [d for d in waiting if strides[d] == running]
+        waiting = [d for d in waiting if d not in fitting]
+        inward += fitting
+        if dim is not None:
+            inward.append(dim)
+            running *= max(shape[dim], 1)
+    order = inward[::-1]
+    for dim in reversed(waiting):  # no order gives these strides
+        order.insert(next((i for i, d in enumerate(order) if d > dim), rank), dim)
+    return order
 
 
 def memory_order(value: torch.Tensor) -> list[int] | None:

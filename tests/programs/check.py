@@ -21,8 +21,11 @@ from tests.poison import poisoned_memory
 from tests.programs.outcome import Outcome
 from tests.programs.program import Program
 from tests.programs.running import Run, difference, finished, given, references, storage
+from tests.programs.traced import TracedLayouts
 
 FACTOR = 4
+# What AOTAutograd refuses of any backend whose results are views by address alone, as Inductor's.
+LIMITS = ("aot_autograd() does not yet handle non-differentiable view input mutations",)
 
 
 class Wrong(Exception):
@@ -55,13 +58,30 @@ def check(program: Program) -> Outcome:
     except Exception as error:  # Whatever eager raises: then it is no program.
         return Outcome("invalid", f"{type(error).__name__}: {error}")
     found: list[str] = []
-    outcome = _judged(program, wanted, "pyfuser", found)
+    outcome = judged(program, wanted, "pyfuser", found)
     outcome.fallbacks = list(dict.fromkeys(found))
     if outcome.failed:
-        theirs = _judged(program, wanted, "aot_eager", [])
-        if _same_failure(outcome, theirs):
+        if any(limit in outcome.message for limit in LIMITS):
+            return Outcome("torch", outcome.signature, outcome.detail)
+        theirs = judged(program, wanted, "aot_eager", [])
+        if _same_failure(outcome, theirs) or _laid_out_as_traced(program, wanted, outcome):
             return Outcome("torch", outcome.signature, outcome.detail)
     return outcome
+
+
+def _laid_out_as_traced(
+    program: Program, wanted: Sequence[tuple[Run, Run, Run]], outcome: Outcome
+) -> bool:
+    """True for strides that torch's tracing promises, and that differ by axes of size 1 alone.
+
+    That is: nothing in torch's graph gives other strides on longer axes, if its operands have the
+    traced ones.
+    """
+    if (outcome.kind, outcome.message) != ("wrong", "output: strides"):
+        return False
+    layouts = TracedLayouts()
+    theirs = judged(program, wanted, layouts, [])
+    return _same_failure(outcome, theirs) and not layouts.false
 
 
 def _same_failure(ours: Outcome, theirs: Outcome) -> bool:
@@ -73,15 +93,20 @@ def _same_failure(ours: Outcome, theirs: Outcome) -> bool:
     return ours.kind == "raised" or ours.message == theirs.message
 
 
-def _judged(
-    program: Program, wanted: Sequence[tuple[Run, Run, Run]], backend: str, found: list[str]
+def judged(
+    program: Program,
+    wanted: Sequence[tuple[Run, Run, Run]],
+    backend: str | TracedLayouts,
+    found: list[str],
 ) -> Outcome:
     scope: dict[str, Any] = {"torch": torch}
     exec(compile(str(program), f"<program {program.seed}>", "exec"), scope)
     torch._dynamo.reset()
     try:
         with recorded_fallbacks(found), poisoned_memory():
-            options = {"dynamic": True} if program.dynamic else {}
+            # Traced layouts are compared with those of a call: they want numbers.
+            traced = isinstance(backend, TracedLayouts)
+            options = {"dynamic": False} if traced else {"dynamic": True} if program.dynamic else {}
             compiled = torch.compile(scope["f"], backend=backend, **options)
             for which, (eager, exact, noisy) in enumerate(wanted):
                 for _ in range(2):
@@ -109,9 +134,11 @@ def compare(ours: Run, eager: Run, exact: Run, noisy: Run) -> None:
     groups = zip(ours.groups(), eager.groups(), exact.groups(), noisy.groups(), strict=True)
     scales = [scale(t) for _, group in exact.groups() for t in group if t is not None]
     least = max(scales, default=0.0) / 100
+    # Sums in another order than eager's: their errors grow with the square root of their length.
+    roundings = max(1.0, noisy.terms**0.5 / 4)
     for (name, mine), (_, theirs), (_, precise), (_, shaken) in groups:
         for number, quad in enumerate(zip(mine, theirs, precise, shaken, strict=True)):
-            _compare_tensors(f"{name} {number}", name, *quad, least)
+            _compare_tensors(f"{name} {number}", name, *quad, least, roundings)
     _compare_layouts(ours, eager)
 
 
@@ -130,6 +157,7 @@ def _compare_tensors(
     exact: Tensor | None,
     noisy: Tensor | None,
     least: float,
+    roundings: float,
 ) -> None:
     if got is None or eager is None:
         # A gradient that is zero everywhere may be missing.
@@ -152,7 +180,7 @@ def _compare_tensors(
     if torch.equal(got, eager):
         return
     error, eagers, noise = (difference(value, exact) for value in (got, eager, noisy))
-    floor = torch.finfo(got.dtype).eps * max(scale(exact), least)
+    floor = torch.finfo(got.dtype).eps * max(scale(exact), least) * roundings
     allowed = FACTOR * (max(eagers, noise) + floor)
     if not error <= allowed:
         raise Wrong(
@@ -165,7 +193,7 @@ def _compare_tensors(
 def _compare_layouts(ours: Run, eager: Run) -> None:
     for number, (mine, theirs) in enumerate(zip(ours.outputs, eager.outputs, strict=True)):
         if strides(mine) != strides(theirs):
-            raise Wrong("output: strides", f"{number}: {mine.stride()}, eager {theirs.stride()}")
+            raise Wrong("output: strides", f"{number}: {strides(mine)}, eager {strides(theirs)}")
         if mine.requires_grad != theirs.requires_grad:
             raise Wrong("output: requires_grad", f"{number}: {mine.requires_grad}")
     if sharing([*ours.inputs, *ours.outputs]) != sharing([*eager.inputs, *eager.outputs]):

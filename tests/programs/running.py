@@ -1,14 +1,15 @@
 """Runs programs in eager three times at once: as they are, in float64, and in float64 with noise.
 
 The second run is what is exact; the third, rounded at random by each statement as its dtype would,
-tells how far rounding alone may move a result.  A statement where the three part ways (a comparison
-of nearly equal numbers, a cancellation) is chaotic: the generator drops it.
+tells how far rounding alone may move a result.  Its cotangents are rounded as well: the terms of a
+gradient may cancel.  A statement where the three part ways (a comparison of nearly equal numbers, a
+cancellation) is chaotic: the generator drops it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +20,16 @@ from torch import Tensor
 from tests.programs.program import Program, Statement
 
 FLOATS = re.compile(r"torch\.(float32|bfloat16|float16)\b")
+SUMS = re.compile(r"sum|mean|var|std|norm|loss|entropy|@|mm\b")
+NORMS = re.compile(r"(layer|group|batch|instance)_norm\(")
 # No intermediate result is greater, so that float16 and sums of products stay far from overflow.
 GREATEST = 1e3
 GREATEST_INTEGER = 1e5
 # How many roundings of the coarsest dtype may have gone into a value of a tame program.
 ROUNDINGS = 32
+
+
+Rounding = Callable[[Tensor, str], Tensor]
 
 
 class Chaotic(Exception):
@@ -38,6 +44,7 @@ class Run:
     gradients: list[Tensor | None]
     inputs: list[Any]
     bases: list[Tensor]
+    terms: int = 1  # as many elements at most were added into one
 
     def groups(self) -> Iterator[tuple[str, Sequence[Tensor | None]]]:
         """What is compared, with the names of the groups."""
@@ -128,6 +135,7 @@ class Lockstep:
     noisy: Environment
     noise: torch.Generator = field(default_factory=lambda: seeded(0))
     epsilon: float = 0.0
+    terms: int = 1
 
     @staticmethod
     def of(program: Program, which: int) -> Lockstep:
@@ -140,6 +148,8 @@ class Lockstep:
 
     def execute(self, statement: Statement) -> None:
         """Runs one line in all three; raises what torch raises, or Chaotic."""
+        if NORMS.search(statement.text):
+            self._require_spread(statement)
         known = {storage(v) for v in self.native.names.values() if isinstance(v, Tensor)}
         for environment in (self.native, self.exact, self.noisy):
             environment.execute(statement)
@@ -148,10 +158,38 @@ class Lockstep:
             if not isinstance(value, Tensor):
                 raise Chaotic("not a tensor")
             self._see(value)
+            self.terms = max(self.terms, self._added(statement, value))
             if storage(value) not in known:
                 self._disturb(name)
         for name in statement.targets or self.native.names:
             self._require_tame(name)
+
+    def _require_spread(self, statement: Statement) -> None:
+        """Chaotic for a norm of rows that spread less than their mean is rounded.
+
+        Eager's moving mean of a constant row is exact; a sum that is divided need not be.
+        """
+        plain = Environment(self.exact.given, dict(self.exact.names), exact=True)
+        shaken = Environment(self.exact.given, dict(self.exact.names), exact=True)
+        for name in statement.reads() & plain.names.keys():
+            value = plain.names[name]
+            if isinstance(value, Tensor) and value.is_floating_point():
+                noise = torch.rand(value.shape, generator=seeded(0), dtype=torch.float64) - 0.5
+                plain.names[name] = value.detach().clone()  # it may be a running mean
+                shaken.names[name] = value.detach() * (1 + self.epsilon * noise)
+        for environment in (plain, shaken):
+            environment.execute(statement)
+        for name in statement.targets:
+            value, other = (each.names[name].detach() for each in (plain, shaken))
+            allowed = ROUNDINGS * self.epsilon * max(scale_of(value), 1e-3)
+            if not difference(other, value) <= allowed:
+                raise Chaotic(name)
+
+    def _added(self, statement: Statement, result: Tensor) -> int:
+        """How many elements a statement may have added into one of its result's."""
+        read = [self.native.names.get(name) for name in statement.reads()]
+        most = max((x.numel() for x in read if isinstance(x, Tensor)), default=1)
+        return most // max(result.numel(), 1) if SUMS.search(statement.text) else 1
 
     def _see(self, value: Tensor) -> None:
         if value.is_floating_point():
@@ -180,7 +218,7 @@ class Lockstep:
             if native.abs().max() > GREATEST_INTEGER if native.dtype != torch.bool else False:
                 raise Chaotic(name)
             return
-        scale = exact.abs().max().item()
+        scale = scale_of(exact)
         if not scale <= GREATEST:
             raise Chaotic(name)
         allowed = ROUNDINGS * self.epsilon * max(scale, 1e-3)
@@ -190,11 +228,25 @@ class Lockstep:
 
     def finish(self, program: Program) -> tuple[Run, Run, Run]:
         """Outputs and gradients of the three."""
+        shaken = finished(
+            program, self.noisy.given, self._outputs(program, self.noisy), self._cotangent_noise()
+        )
+        shaken.terms = self.terms
         return (
             finished(program, self.native.given, self._outputs(program, self.native)),
             finished(program, self.exact.given, self._outputs(program, self.exact)),
-            finished(program, self.noisy.given, self._outputs(program, self.noisy)),
+            shaken,
         )
+
+    def _cotangent_noise(self) -> Rounding:
+        """Rounds cotangents at random: gradients whose terms cancel show by it."""
+
+        def rounded(cotangent: Tensor, output: str) -> Tensor:
+            epsilon = torch.finfo(self.native.names[output].dtype).eps
+            signs = torch.empty_like(cotangent).uniform_(-1, 1, generator=self.noise)
+            return cotangent * (1 + epsilon * signs)
+
+        return rounded
 
     def _outputs(self, program: Program, environment: Environment) -> list[Tensor]:
         return [environment.names[name] for name in program.outputs]
@@ -211,6 +263,11 @@ def storage(value: Tensor) -> int:
     return value.untyped_storage().data_ptr()
 
 
+def scale_of(value: Tensor) -> float:
+    """The greatest absolute value."""
+    return value.abs().max().item() if value.numel() else 0.0
+
+
 def difference(a: Tensor, b: Tensor) -> float:
     """The greatest difference of two tensors of one shape; NaN where one has one."""
     if not a.numel():
@@ -218,8 +275,13 @@ def difference(a: Tensor, b: Tensor) -> float:
     return (a.detach().double() - b.detach().double()).abs().max().item()
 
 
-def finished(program: Program, made: Given, outputs: Sequence[Tensor]) -> Run:
-    """Outputs with the gradients of the inputs, from cotangents that are the same in every run."""
+def finished(
+    program: Program, made: Given, outputs: Sequence[Tensor], rounded: Rounding | None = None
+) -> Run:
+    """Outputs with the gradients of the inputs, from cotangents that are the same in every run.
+
+    `rounded` says what becomes of the cotangent of an output, by its name.
+    """
     gradients: list[Tensor | None] = []
     leaves = [view for view, each in zip(made.views, program.inputs, strict=True) if each.grad]
     wanted = [(n, out) for n, out in enumerate(outputs) if out.requires_grad]
@@ -228,6 +290,9 @@ def finished(program: Program, made: Given, outputs: Sequence[Tensor]) -> Run:
             torch.randint(-8, 9, out.shape, generator=seeded(n)).div(4).to(out.dtype)
             for n, out in wanted
         ]
+        if rounded is not None:
+            names = [program.outputs[n] for n, _ in wanted]
+            cotangents = [rounded(c, name) for c, name in zip(cotangents, names, strict=True)]
         gradients = list(
             torch.autograd.grad([out for _, out in wanted], leaves, cotangents, allow_unused=True)
         )

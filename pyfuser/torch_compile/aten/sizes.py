@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType
 from ...ir.fusion import Fusion
@@ -22,10 +23,16 @@ Key = Any  # an int, or a sympy expression
 
 
 def size_key(size: Size) -> Key:
-    """What two equal sizes share: the number, or the symbolic expression."""
+    """What two equal sizes share: the number, or the symbolic expression.
+
+    An expression that a guard of the graph holds at 1, such as that of a slice which broadcasts, is
+    the number 1: the metadata that follows from it says so.
+    """
     if isinstance(size, torch.SymInt):
         known = size.node.maybe_as_int()
-        return size.node.expr if known is None else known
+        if known is None:
+            return 1 if statically_known_true(size == 1) else size.node.expr
+        return known
     return int(size)
 
 

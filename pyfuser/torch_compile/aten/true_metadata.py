@@ -23,7 +23,8 @@ from ..sizes import hint
 
 aten = torch.ops.aten
 
-_BINARY = (
+_POINTWISE = (
+    aten.clamp.Tensor,
     aten.copysign.Tensor,
     aten.div.Tensor_mode,
     aten.floor_divide.default,
@@ -33,6 +34,7 @@ _BINARY = (
     aten.logical_and.default,
     aten.logical_or.default,
     aten.logical_xor.default,
+    aten.logit_backward.default,
     aten.special_xlog1py.default,
     aten.xlogy.Tensor,
 )
@@ -56,37 +58,39 @@ def memory_order(strides: tuple[int, ...]) -> list[int]:
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
-def _like(x: Tensor) -> Tensor:
+def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """An example of the sizes and strides that a traced tensor has."""
     sizes, strides = ([hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
-    return torch.empty_strided(sizes, strides, dtype=x.dtype, device="meta")
+    return torch.empty_strided(sizes, strides, dtype=dtype or x.dtype, device="meta")
 
 
-def _of_examples(op: Callable[..., Tensor], *operands: Tensor, **keywords: Any) -> tuple[int, ...]:
+def _of_examples(op: Callable[..., Tensor], *given: Any, **keywords: Any) -> tuple[int, ...]:
     """The strides that tracing gives the result of an operation."""
     with _disable_current_modes(), FakeTensorMode() as mode:
-        made = op(*(mode.from_tensor(_like(x)) for x in operands), **keywords)
-        return made.stride()
+        examples = (mode.from_tensor(_like(x)) if isinstance(x, Tensor) else x for x in given)
+        return op(*examples, **keywords).stride()
 
 
-def _together(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both expanded to the shape that they broadcast to."""
-    shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
-    return x.expand(shape), y.expand(shape)
+def _pointwise(op: OpOverload) -> Callable[..., Any]:
+    """For an operation on two or three tensors that eager lays out as it does their sum."""
 
-
-def _binary(op: OpOverload) -> Callable[..., Any]:
-    def laid_out(x: Any, y: Any, **keywords: Any) -> Tensor | Any:
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor)) or max(x.dim(), y.dim()) < 2:
+    def laid_out(*given: Any, **keywords: Any) -> Tensor | Any:
+        operands = [x for x in given if isinstance(x, Tensor)]
+        if len(operands) < 2 or max(x.dim() for x in operands) < 2:
             return NotImplemented
-        if x.dim() == y.dim() and x.shape == y.shape and x.is_contiguous() and y.is_contiguous():
+        alike = all(x.shape == operands[0].shape for x in operands)
+        if alike and all(x.is_contiguous() for x in operands):
             return NotImplemented
-        wanted = _of_examples(aten.add.Tensor, x, y)
-        if _of_examples(op, x, y, **keywords) == wanted:
+        plain = aten.add.Tensor if len(operands) == 2 else aten.addcmul.default
+        wanted = _of_examples(plain, *(_like(x, torch.float32) for x in operands))
+        if _of_examples(op, *given, **keywords) == wanted:
             return NotImplemented
+        shape = torch.broadcast_shapes(*(x.shape for x in operands))  # type: ignore[no-untyped-call]
         order = memory_order(wanted)
-        operands = (in_order(each, order) for each in _together(x, y))
-        return op(*operands, **keywords)
+        converted = (
+            in_order(x.expand(shape), order) if isinstance(x, Tensor) else x for x in given
+        )
+        return op(*converted, **keywords)
 
     return laid_out
 
@@ -100,6 +104,11 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
         return op(x.contiguous(), *rest, **keywords)
 
     return laid_out
+
+
+def _power_of_number(base: Any, x: Tensor) -> Tensor | Any:
+    """Contiguous in eager, whatever the exponents are."""
+    return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
 
 
 def _is_channels_last(x: Tensor) -> bool:
@@ -148,9 +157,10 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
-    **{op: _binary(op) for op in _BINARY},
+    **{op: _pointwise(op) for op in _POINTWISE},
     aten.index.Tensor: _index,
     aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
+    aten.pow.Scalar: _power_of_number,
     aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),
     **{op: _norm(op, 1, lays_out=True) for op in _BATCH_NORMS},
 }
