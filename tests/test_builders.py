@@ -18,7 +18,8 @@ from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ir.domains import IterDomain, Merge, Split, history
 from pyfuser.ir.exprs import BroadcastOp, Expr
 from pyfuser.ir.fusion import Fusion, plain_domain
-from pyfuser.ir.scalars import Integer, evaluate
+from pyfuser.ir.scalar_queries import evaluate
+from pyfuser.ir.scalars import Integer
 from pyfuser.ir.vals import Scalar, TensorView
 from pyfuser.ir.verify import verify_fusion
 from pyfuser.ops import builders

@@ -36,8 +36,8 @@ from pyfuser.interface import (
     run_fusion,
 )
 from pyfuser.ir.fusion import Fusion
-from pyfuser.ir.scalars import evaluate as evaluate_size
-from pyfuser.ir.scalars import substitute
+from pyfuser.ir.scalar_queries import evaluate as evaluate_size
+from pyfuser.ir.scalar_queries import substitute
 from pyfuser.ops import builders
 from pyfuser.ops.binding import bind_extents
 from pyfuser.ops.metadata import TensorMetadata

@@ -10,7 +10,7 @@ from test_segment import check, float_inputs, schedulers, softmax, tensor
 from pyfuser.dtypes import DataType
 from pyfuser.interface import CompiledFusion
 from pyfuser.ir.fusion import Fusion
-from pyfuser.ir.scalars import evaluate as evaluate_size
+from pyfuser.ir.scalar_queries import evaluate as evaluate_size
 from pyfuser.ir.segmented import SegmentedFusion
 from pyfuser.ir.vals import TensorView, Val
 from pyfuser.ops import builders

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pyfuser.analysis.layouts import layout_of
 from pyfuser.analysis.size_conditions import SizeConditions
-from pyfuser.ir.scalars import IntExpr, Symbol, evaluate
+from pyfuser.ir.scalar_queries import evaluate
+from pyfuser.ir.scalars import IntExpr, Symbol
 
 Decision = Callable[[int, int, int], object]
 NAMES = ("a", "b", "c")

@@ -14,7 +14,7 @@ import torch
 from pyfuser import DataType, FusionDefinition
 from pyfuser.executor import Executor, Resolved
 from pyfuser.ir.kernel import Allocate, walk
-from pyfuser.ir.scalars import evaluate
+from pyfuser.ir.scalar_queries import evaluate
 from pyfuser.ir.schedule import MemoryType
 from pyfuser.lower.work import MOST_REPEATED, unfused_runs
 from pyfuser.ops.binding import bind_extents

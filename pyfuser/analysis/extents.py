@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..ir.domains import IterDomain, Merge, Split, history
-from ..ir.scalars import ONE, Integer, IntExpr, Symbol, ceil_div, substitute
+from ..ir.scalar_queries import substitute
+from ..ir.scalars import ONE, Integer, IntExpr, Symbol, ceil_div
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .scalars import IntExpr, Symbol, substitute
+from .scalar_queries import substitute
+from .scalars import IntExpr, Symbol
 
 
 def _rank(extent: IntExpr) -> tuple[bool, bool, int, str]:

@@ -24,7 +24,8 @@ from .domains import (
     history,
 )
 from .exprs import Expr
-from .scalars import IntExpr, Symbol, substitute
+from .scalar_queries import substitute
+from .scalars import IntExpr, Symbol
 from .vals import PythonNumber, Scalar, TensorView, Val
 
 

@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 
 from ..dtypes import DataType, size_in_bytes
 from .domains import ParallelType
-from .scalars import ONE, IntExpr, Symbol, as_expr, evaluate
+from .scalar_queries import evaluate
+from .scalars import ONE, IntExpr, Symbol, as_expr
 from .schedule import MemoryType
 from .vals import PythonNumber, Scalar, TensorView
 

@@ -11,14 +11,14 @@ which is what removes divisions and predicates (`(4*i + j) // 4 -> i` when `j < 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
 Monomial = tuple["IntExpr", ...]
 
 # Results of the arithmetic are remembered: loops and accesses of one kernel repeat it many times.
-_MEMORY = 1 << 15
+MEMORY = 1 << 15
 
 _interned: WeakValueDictionary[tuple[object, ...], IntExpr] = WeakValueDictionary()
 
@@ -280,7 +280,7 @@ def _join_quotients(terms: dict[Monomial, int]) -> None:
                     del terms[key]
 
 
-@lru_cache(_MEMORY)
+@lru_cache(MEMORY)
 def add(a: IntExpr, b: IntExpr) -> IntExpr:
     """a + b."""
     if a is ZERO:
@@ -293,7 +293,7 @@ def add(a: IntExpr, b: IntExpr) -> IntExpr:
     return from_terms(terms)
 
 
-@lru_cache(_MEMORY)
+@lru_cache(MEMORY)
 def multiply(a: IntExpr, b: IntExpr) -> IntExpr:
     """a * b."""
     if a is ONE:
@@ -341,7 +341,7 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
     return from_terms(quotient), from_terms(rest)
 
 
-@lru_cache(_MEMORY)
+@lru_cache(MEMORY)
 def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """a // b, simplified by the bounds of what is in a."""
     b = as_expr(b)
@@ -357,7 +357,7 @@ def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     return add(quotient, _binary(FloorDiv, rest, b))
 
 
-@lru_cache(_MEMORY)
+@lru_cache(MEMORY)
 def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """a % b, simplified by the bounds of what is in a."""
     b = as_expr(b)
@@ -369,7 +369,7 @@ def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
     return rest if proves_less(rest, b) else _binary(Mod, rest, b)
 
 
-@lru_cache(_MEMORY)
+@lru_cache(MEMORY)
 def ceil_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """(a + b - 1) // b."""
     b = as_expr(b)
@@ -423,11 +423,6 @@ def xor(a: IntExpr, b: IntExpr) -> IntExpr:
     return _binary(Xor, a, b)
 
 
-def divides(b: IntExpr, a: IntExpr) -> bool:
-    """True when a % b == 0 can be proved."""
-    return b is ONE or mod(a, b) is ZERO
-
-
 def upper_bound(atom: IntExpr) -> IntExpr | None:
     """An exclusive bound of an atom, or None when none is known."""
     match atom:
@@ -466,7 +461,7 @@ def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntEx
     return result
 
 
-@lru_cache(_MEMORY)
+@lru_cache(MEMORY)
 def proves_less(a: IntExpr, b: IntExpr) -> bool:
     """True when 0 <= a < b holds for all values of the symbols."""
     if a is ZERO:
@@ -479,80 +474,3 @@ def proves_less(a: IntExpr, b: IntExpr) -> bool:
         return False
     slack = b - largest - 1
     return all(coefficient >= 0 for _, coefficient in terms_of(slack))
-
-
-@lru_cache(_MEMORY)
-def coefficient_of(expr: IntExpr, symbol: Symbol) -> IntExpr | None:
-    """The factor of `symbol` in an expression affine in it (0 when absent); None if not affine."""
-    factors: IntExpr = ZERO
-    for monomial, coefficient in terms_of(expr):
-        degree = sum(atom is symbol for atom in monomial)
-        others = tuple(atom for atom in monomial if atom is not symbol)
-        if degree > 1 or any(symbol in atom.symbols for atom in others):
-            return None
-        if degree:
-            factors = factors + from_terms({others: coefficient})
-    return factors
-
-
-def substitute(expr: IntExpr, values: Mapping[Symbol, IntExpr]) -> IntExpr:
-    """The expression with symbols replaced, simplified anew."""
-    if not values or expr.symbols.isdisjoint(values):
-        return expr
-    match expr:
-        case Symbol():
-            return values[expr]
-        case Sum():
-            terms: dict[Monomial, int] = {}
-            for monomial, coefficient in expr.terms:
-                replaced: Iterable[tuple[Monomial, int]] = ((monomial, 1),)
-                if not all(atom.symbols.isdisjoint(values) for atom in monomial):
-                    replaced = terms_of(product(substitute(atom, values) for atom in monomial))
-                for m, c in replaced:
-                    terms[m] = terms.get(m, 0) + c * coefficient
-            return from_terms(terms)
-        case Binary():
-            rebuild = _REBUILD[type(expr)]
-            return rebuild(substitute(expr.a, values), substitute(expr.b, values))
-        case _:
-            return expr
-
-
-_REBUILD: dict[type[Binary], Callable[[IntExpr, IntExpr], IntExpr]] = {
-    FloorDiv: floor_div,
-    CeilDiv: ceil_div,
-    Mod: mod,
-    Min: minimum,
-    Max: maximum,
-    Xor: xor,
-}
-
-
-def evaluate(expr: IntExpr, values: Mapping[str, int]) -> int:
-    """The number the expression has when its symbols have these values (by name)."""
-    match expr:
-        case Integer():
-            return expr.value
-        case Symbol():
-            return values[expr.name]
-        case Sum():
-            total = 0
-            for monomial, coefficient in expr.terms:
-                for atom in monomial:
-                    coefficient *= evaluate(atom, values)
-                total += coefficient
-            return total
-        case Binary():
-            a, b = evaluate(expr.a, values), evaluate(expr.b, values)
-            return _EVALUATE[type(expr)](a, b)
-    raise TypeError(f"not an integer expression: {expr!r}")
-
-
-_EVALUATE: dict[type[Binary], Callable[[int, int], int]] = {
-    FloorDiv: lambda a, b: a // b,
-    CeilDiv: lambda a, b: -(-a // b),
-    Mod: lambda a, b: a % b,
-    Min: min,
-    Max: max,
-    Xor: lambda a, b: a ^ b,
-}

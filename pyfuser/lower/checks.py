@@ -11,7 +11,8 @@ from math import prod
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir.domains import BLOCK, GRID, IterDomain, ParallelType
 from ..ir.exprs import PointwiseOp
-from ..ir.scalars import ONE, Integer, IntExpr, evaluate
+from ..ir.scalar_queries import evaluate
+from ..ir.scalars import ONE, Integer, IntExpr
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from .loops import LoopStructure

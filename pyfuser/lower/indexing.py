@@ -14,13 +14,13 @@ from ..analysis.mapping import producer_to_consumer
 from ..ir.domains import IterDomain, Merge, Split, Swizzle, history
 from ..ir.exprs import Expr
 from ..ir.kernel import Less, Predicate
+from ..ir.scalar_queries import divides
 from ..ir.scalars import (
     ONE,
     ZERO,
     CeilDiv,
     IntExpr,
     Symbol,
-    divides,
     floor_div,
     mod,
     proves_less,

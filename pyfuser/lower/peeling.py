@@ -28,6 +28,7 @@ from ..ir.kernel import (
     accesses,
     walk,
 )
+from ..ir.scalar_queries import coefficient_of, substitute
 from ..ir.scalars import (
     ONE,
     ZERO,
@@ -35,12 +36,10 @@ from ..ir.scalars import (
     Mod,
     Symbol,
     Xor,
-    coefficient_of,
     floor_div,
     maximum,
     maximum_value,
     minimum,
-    substitute,
     terms_of,
 )
 from ..ir.schedule import MemoryType

@@ -19,7 +19,8 @@ from ..ir.domains import ParallelType, history
 from ..ir.exprs import Expr, PointwiseOp, ReadOp, ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
 from ..ir.kernel import Kernel, Runs
-from ..ir.scalars import ONE, IntExpr, evaluate, product
+from ..ir.scalar_queries import evaluate
+from ..ir.scalars import ONE, IntExpr, product
 from ..ir.vals import TensorView
 from ..ops.pointwise import COPIES
 from .indexing import Indexer

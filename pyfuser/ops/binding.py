@@ -29,7 +29,8 @@ from ..errors import InputError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
-from ..ir.scalars import ONE, Integer, IntExpr, Symbol, evaluate
+from ..ir.scalar_queries import evaluate
+from ..ir.scalars import ONE, Integer, IntExpr, Symbol
 from ..ir.vals import PythonNumber, Scalar, TensorView
 from .metadata import TensorLike, TensorMetadata
 from .pointwise import resolve_expr

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from ..ir.equal_sizes import SizeClasses
 from ..ir.fusion import Cloner, Fusion
-from ..ir.scalars import IntExpr, Symbol, substitute
+from ..ir.scalar_queries import substitute
+from ..ir.scalars import IntExpr, Symbol
 
 
 def unify_extents(fusion: Fusion) -> Fusion:

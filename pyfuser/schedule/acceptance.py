@@ -24,7 +24,8 @@ from ..ir.exprs import (
     WindowOp,
 )
 from ..ir.fusion import Fusion
-from ..ir.scalars import Integer, IntExpr, evaluate, product, substitute
+from ..ir.scalar_queries import evaluate, substitute
+from ..ir.scalars import Integer, IntExpr, product
 from ..ir.vals import TensorView, Val
 from ..target.target import Target
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from ..dtypes import size_in_bytes
 from ..ir.exprs import Expr
-from ..ir.scalars import evaluate, product
+from ..ir.scalar_queries import evaluate
+from ..ir.scalars import product
 from ..ir.vals import TensorView
 from ..schedule.acceptance import Facts, SizeInfo, examine_exprs
 from .units import Unit, UnitGraph, free_exprs

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from ..ir.scalars import IntExpr, evaluate
+from ..ir.scalar_queries import evaluate
+from ..ir.scalars import IntExpr
 
 # Each level, innermost first: the loop that it ends at, counted from the outermost of the chain,
 # and how many iterations of that loop belong to a block; 0: none, the block is all loops inside.

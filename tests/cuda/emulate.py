@@ -16,7 +16,8 @@ from pyfuser.devices.cuda.codegen import CudaSource, Parameter, generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.dtypes import to_torch
 from pyfuser.ir.kernel import Buffer, Kernel, ScalarParameter
-from pyfuser.ir.scalars import Symbol, evaluate
+from pyfuser.ir.scalar_queries import evaluate
+from pyfuser.ir.scalars import Symbol
 from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.lowering import lower

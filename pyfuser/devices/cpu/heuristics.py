@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...ir.scalars import IntExpr, evaluate
+from ...ir.scalar_queries import evaluate
+from ...ir.scalars import IntExpr
 from ...target.cascade import chain_levels
 from ...target.parameters import (
     PointwiseFacts,

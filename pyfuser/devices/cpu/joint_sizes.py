@@ -35,7 +35,8 @@ from ...ir.kernel import (
     operand_sizes,
     walk,
 )
-from ...ir.scalars import ONE, Binary, IntExpr, Monomial, Symbol, product, substitute, terms_of
+from ...ir.scalar_queries import substitute
+from ...ir.scalars import ONE, Binary, IntExpr, Monomial, Symbol, product, terms_of
 
 
 def join_sizes(kernel: Kernel) -> Kernel:

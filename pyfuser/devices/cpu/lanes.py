@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.scalars import ONE, Integer, IntExpr, Symbol, coefficient_of, substitute
+from ...ir.scalar_queries import coefficient_of, substitute
+from ...ir.scalars import ONE, Integer, IntExpr, Symbol
 from .llvm_writer import FunctionWriter, LLVMType, Value
 from .scopes import Scopes, emit_integer
 

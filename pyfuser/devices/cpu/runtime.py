@@ -10,18 +10,8 @@ from typing import Any
 import torch
 
 from ...ir.kernel import Compute, walk
-from ...ir.scalars import (
-    ONE,
-    ZERO,
-    IntExpr,
-    as_expr,
-    ceil_div,
-    maximum,
-    mod,
-    product,
-    substitute,
-    terms_of,
-)
+from ...ir.scalar_queries import substitute
+from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, maximum, mod, product, terms_of
 from ...ops.op import EXPENSIVE
 from ...ops.table import OPS
 from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime

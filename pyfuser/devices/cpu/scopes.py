@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...errors import InternalError, expected
+from ...ir.scalar_queries import substitute
 from ...ir.scalars import (
     ZERO,
     CeilDiv,
@@ -25,7 +26,6 @@ from ...ir.scalars import (
     Symbol,
     Xor,
     from_terms,
-    substitute,
     terms_of,
 )
 from .llvm_writer import I64, FunctionWriter, Value

@@ -31,7 +31,8 @@ from ...ir.kernel import (
     operands,
     walk,
 )
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, evaluate, maximum, product
+from ...ir.scalar_queries import evaluate
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, maximum, product
 from ...ir.schedule import MemoryType
 from ...lower.checks import MAXIMUM_THREADS
 from .bodies import BodyWriter, partly_idle

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ...ir.scalars import evaluate
+from ...ir.scalar_queries import evaluate
 from ...target.cascade import chain_levels
 from ...target.parameters import (
     PointwiseFacts,

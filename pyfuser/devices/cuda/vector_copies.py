@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ...ir.domains import ParallelType
 from ...ir.kernel import Access, Compute, For, Less
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, coefficient_of, substitute
+from ...ir.scalar_queries import coefficient_of, substitute
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
 from ...ir.schedule import MemoryType
 from .expressions import is_private_array
 from .spelling import index_text
