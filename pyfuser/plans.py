@@ -32,7 +32,8 @@ from .ir.fusion import Fusion
 from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
 from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import Input
-from .plan_writer import Operand, ProgramWriter, Sizes, Writer, condition_texts, span_text
+from .plan_text import Sizes, Writer, condition_texts, span_text
+from .plan_writer import Operand, ProgramWriter
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
 

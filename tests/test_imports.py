@@ -32,6 +32,7 @@ LAYERS = (
     {"reproducer"},
     {"kernel_cache", "disk_cache", "fallback"},
     {"compiler"},
+    {"plan_text"},
     {"plan_writer"},
     {"plans"},
     {"executor"},

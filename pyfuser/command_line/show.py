@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from rich.console import Console
@@ -144,8 +143,8 @@ def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], st
     with (
         _intercepted(recorder),
         contextlib.redirect_stdout(sys.stderr),
-        mock.patch.object(sys, "argv", [file, *arguments]),
-        mock.patch.object(sys, "path", [str(Path(file).resolve().parent), *sys.path]),
+        _replaced(sys, "argv", [file, *arguments]),
+        _replaced(sys, "path", [str(Path(file).resolve().parent), *sys.path]),
     ):
         try:
             _run_script(Path(file).resolve())
@@ -193,6 +192,17 @@ def _text_of(error: Exception, file: str) -> str:
 
 
 @contextlib.contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """An attribute with another value, while the script runs in this process."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextlib.contextmanager
 def _intercepted(recorder: _Recorder) -> Iterator[None]:
     finish = FusionDefinition.__exit__
 
@@ -208,9 +218,9 @@ def _intercepted(recorder: _Recorder) -> Iterator[None]:
         return recorder.run(self, inputs, by_hand=True)
 
     with (
-        mock.patch.object(FusionDefinition, "__exit__", leave),
-        mock.patch.object(FusionDefinition, "execute", execute),
-        mock.patch.object(FusionDefinition, "manual_execute", manual_execute),
+        _replaced(FusionDefinition, "__exit__", leave),
+        _replaced(FusionDefinition, "execute", execute),
+        _replaced(FusionDefinition, "manual_execute", manual_execute),
     ):
         yield
 

@@ -4,14 +4,15 @@ torch's min-cut partitioner decides by lists of what a compiler fuses and comput
 given what pyfuser translates: a whole op that is cheap is no library call whose result has to be
 saved.  What takes vector math or a reduction (gelu, softmax) is saved, as eager saves it: on a CPU,
 computing it again costs more time than reading it, and more memory where a product needs it whole.
-Both hooks are the partitioner's own functions, replaced while it runs.
+The partitioner takes neither its lists nor its elimination of common subexpressions from its
+arguments; so it is run as a copy whose functions see other ones, and torch's own stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch._functorch import partitioners
@@ -50,13 +51,26 @@ def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphMod
     extended = type(ops)(
         of(fusible), ops.compute_intensive_ops, ops.random_ops, of(views), of(recomputed)
     )
-    with (
-        patch.object(partitioners, "get_default_op_list", lambda: extended),
-        patch.object(partitioners, "fx_graph_cse", without_common_subexpressions),
-    ):
-        return partitioners.min_cut_rematerialization_partition(
-            joint, inputs, compiler="inductor", **keywords
-        )
+    partitioner = _partitioner_with(
+        get_default_op_list=lambda: extended, fx_graph_cse=without_common_subexpressions
+    )
+    return partitioner(joint, inputs, compiler="inductor", **keywords)
+
+
+def _partitioner_with(**replaced: Callable[..., Any]) -> Partitioner:
+    """torch's partitioner, with other functions in place of some of its module."""
+    scope = dict(vars(partitioners))
+    for name, function in list(scope.items()):
+        is_own = isinstance(function, FunctionType)
+        if is_own and function.__module__ == partitioners.__name__:
+            copy = FunctionType(
+                function.__code__, scope, name, function.__defaults__, function.__closure__
+            )
+            copy.__kwdefaults__ = function.__kwdefaults__
+            scope[name] = copy
+    scope.update(replaced)
+    found: Partitioner = scope["min_cut_rematerialization_partition"]
+    return found
 
 
 __all__ = ["partition_joint_graph"]

@@ -26,9 +26,7 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.vals import Val
-from ..plan_writer import (
-    Operand,
-    ProgramWriter,
+from ..plan_text import (
     Sizes,
     Writer,
     condition_texts,
@@ -36,6 +34,7 @@ from ..plan_writer import (
     span_text,
     tuple_text,
 )
+from ..plan_writer import Operand, ProgramWriter
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
