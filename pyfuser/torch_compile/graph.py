@@ -23,18 +23,13 @@ from ..devices.switches import can_fuse_on
 from ..errors import UnsupportedError, expected
 from ..executor import Resolved
 from .aten import NotTranslated
-from .copies import drop_copies
-from .cpu_scalars import devices, move_numbers
-from .foreach import flatten_foreach
 from .fusion_nodes import FusionNode, fusion_node
+from .graph_passes import GRAPH_PASSES
+from .graph_passes.cpu_scalars import devices, move_numbers
 from .graph_script import graph_script
-from .linear import join_biases
 from .partition import Region, partition
-from .pooling import spell_out_pooling
-from .random_state import complete_metadata
-from .reshapes import move_reshapes
 from .sizes import GraphSizes, Size
-from .steps import Step, has_effects, steps_of
+from .steps import Step, steps_of
 from .views import Views
 
 
@@ -93,13 +88,8 @@ def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None
 
     UnsupportedError for a graph that must run as it is.
     """
-    complete_metadata(graph_module.graph)
-    flatten_foreach(graph_module)
-    spell_out_pooling(graph_module.graph)
-    drop_copies(graph_module.graph)
-    join_biases(graph_module.graph)
-    move_reshapes(graph_module.graph)
-    _drop_dead_nodes(graph_module.graph)
+    for change in GRAPH_PASSES:
+        change(graph_module.graph)
     graph = graph_module.graph
     attributes = _attributes(graph_module, list(graph.nodes))
     device = device_of(graph.nodes)
@@ -158,13 +148,6 @@ def _node_of(graph_module: GraphModule, region: Region, sizes: GraphSizes) -> Fu
         what = f"a region of {len(region.nodes)} nodes"
         fallback.warn(error, what, partial(graph_script, graph_module))
         raise _Unusable(dict.fromkeys(region.nodes, f"{type(error).__name__}: {error}")) from error
-
-
-def _drop_dead_nodes(graph: Graph) -> None:
-    """Takes out what nobody reads: the passes leave it behind, and it would keep others apart."""
-    for node in reversed(list(graph.nodes)):
-        if node.op == "call_function" and not node.users and not has_effects(node):
-            graph.erase_node(node)
 
 
 def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 
@@ -36,9 +36,8 @@ _RENAMED: dict[tuple[str, str], Any] = {
 }
 
 
-def flatten_foreach(graph_module: GraphModule) -> bool:
-    """Replaces every list op that has an elementwise one; True if there was any."""
-    graph = graph_module.graph
+def flatten_foreach(graph: Graph) -> None:
+    """Replaces every foreach op that has an elementwise one."""
     changed = False
     for node in list(graph.nodes):
         if node.op != "call_function" or not _name_of(node.target):
@@ -46,7 +45,6 @@ def flatten_foreach(graph_module: GraphModule) -> bool:
         changed |= _flatten(graph, node)
     if changed:
         graph.eliminate_dead_code()
-    return changed
 
 
 def _name_of(target: Any) -> str:

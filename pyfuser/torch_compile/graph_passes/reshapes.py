@@ -17,10 +17,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
-from .aten import cost, refusal
-from .fusion_nodes import is_dense, memory_order
-from .sizes import Size, sizes_of
-from .views import is_view, tensor_of
+from ..aten import cost, refusal
+from ..fusion_nodes import is_dense, memory_order
+from ..sizes import Size, sizes_of
+from ..views import is_view, tensor_of
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
-from .views import is_view, is_view_list, tensor_of
+from ..views import is_view, is_view_list, tensor_of
 
 aten = torch.ops.aten
 

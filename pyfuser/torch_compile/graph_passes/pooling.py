@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
-from .views import is_getitem, tensor_of
+from ..views import is_getitem, tensor_of
 
 aten = torch.ops.aten
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Graph, Node
 
-from ..ops.metadata import is_cpu_scalar
-from .views import tensor_of
+from ...ops.metadata import is_cpu_scalar
+from ..views import tensor_of
 
 aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from .views import is_getitem, tensor_of
+from ..views import is_getitem, tensor_of
 
 _hops = getattr(torch.ops, "higher_order", None)
 _SAVES = getattr(_hops, "run_and_save_rng_state", None)  # (op, *args) -> (state, op's result)

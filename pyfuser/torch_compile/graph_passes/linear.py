@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
-from .aten import refusal
-from .views import is_view, is_view_list, tensor_of
+from ..aten import refusal
+from ..views import is_view, is_view_list, tensor_of
 
 aten = torch.ops.aten
 

@@ -1,0 +1,31 @@
+"""The passes over a traced graph, in order, before it is cut into regions.
+
+Each changes the graph in place and keeps what it computes; its file says why it stands where it
+stands.  `cpu_scalars`, which needs to know the graph's device, runs after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.fx import Graph
+
+from .copies import drop_copies
+from .dead_nodes import drop_dead_nodes
+from .foreach import flatten_foreach
+from .linear import join_biases
+from .pooling import spell_out_pooling
+from .random_state import complete_metadata
+from .reshapes import move_reshapes
+
+GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
+    complete_metadata,
+    flatten_foreach,
+    spell_out_pooling,
+    drop_copies,
+    join_biases,
+    move_reshapes,
+    drop_dead_nodes,
+)
+
+__all__ = ["GRAPH_PASSES"]

@@ -1,0 +1,18 @@
+"""Takes out what nobody reads: the passes before leave it behind, and it would keep others apart.
+
+Before:  a = mul(x, y); b = add(a, 1); return a
+After:   a = mul(x, y); return a
+"""
+
+from __future__ import annotations
+
+from torch.fx import Graph
+
+from ..steps import has_effects
+
+
+def drop_dead_nodes(graph: Graph) -> None:
+    """Erases calls without readers and without effects."""
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and not has_effects(node):
+            graph.erase_node(node)
