@@ -435,7 +435,7 @@ def test_position_as_row_and_column_is_one_kernel() -> None:
     assert "orders differently" in str(scheduler("pointwise").can_schedule(fusion, size_info()))
     simplified = run(fusion)
     assert scheduler("pointwise").can_schedule(simplified, size_info()) is None
-    # An iota, a product and a cast more; the input and what is dear are there once.
+    # An iota, a product and a cast more; the input and what is expensive are there once.
     assert len(simplified.exprs) == len(fusion.exprs) + 3 and names(simplified).count("exp") == 1
     x = torch.randn(5, 5)
     (result,) = CompiledFusion(fusion).execute([x])
@@ -455,7 +455,7 @@ def test_dear_constants_are_not_computed_again() -> None:
     fusion = Fusion()
     x = tensor(fusion, 1)
     line = builders.iota(fusion, builders.size(fusion, x, 0), dtype=INT)
-    dear = builders.exp(fusion, builders.cast(fusion, line, FLOAT))
-    row = builders.broadcast(fusion, dear, [True, False])
-    fusion.add_output(builders.sub(fusion, row, builders.broadcast(fusion, dear, [False, True])))
+    power = builders.exp(fusion, builders.cast(fusion, line, FLOAT))
+    row = builders.broadcast(fusion, power, [True, False])
+    fusion.add_output(builders.sub(fusion, row, builders.broadcast(fusion, power, [False, True])))
     assert names(run(fusion)).count("exp") == 1

@@ -437,15 +437,15 @@ def test_windows_of_windows() -> None:
         check(define, [x], want)
 
 
-def test_what_is_reduced_or_dear_is_stored_and_then_read() -> None:
+def test_what_is_reduced_or_expensive_is_stored_and_then_read() -> None:
     x = values((20, 33), torch.float32)
     fd = check(lambda o, x: o.pad(o.sum(x, 1), [1, 5]), [x], functional.pad(x.sum(1), [1, 5]))
     assert kernels(fd) == ["reduction", "pointwise"]
     want = [x.exp(), functional.pad(x.exp(), [1, 1])]
 
     def both(o: Any, x: Any) -> Any:
-        dear = o.exp(x)
-        return [dear, o.pad(dear, [1, 1])]
+        power = o.exp(x)
+        return [power, o.pad(power, [1, 1])]
 
     assert kernels(check(both, [x], want)) == ["pointwise", "pointwise"]
     flat = check(lambda o, x: o.slice(o.reshape(x, [-1]), [5], [600]), [x], x.reshape(-1)[5:600])

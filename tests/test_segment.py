@@ -607,7 +607,7 @@ def test_segments_print_their_scheduler_and_reason() -> None:
     assert "segment pointwise (T2) -> (T3) {" in text
 
 
-# -- dear operations on fewer axes
+# -- expensive operations on fewer axes
 
 
 def _sizes(fusion: Fusion, rows: int, columns: int) -> SizeInfo:

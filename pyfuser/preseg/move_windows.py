@@ -51,9 +51,9 @@ Sized = tuple[Window, IntExpr] | None
 Places = tuple[Sized, ...]
 
 # What others read is computed again for a window of it.  This much of that is cheaper than storing
-# it: cheap operations on an element, of which a dear one counts for several.
+# it: cheap operations on an element, of which an expensive one counts for several.
 _MOST_RECOMPUTED = 8
-_DEAR = 4
+_EXPENSIVE = 4
 
 # What moves no data, and of that what leaves a fill around the source what it is.
 _VIEWS = (BroadcastOp, ExpandOp, PermuteOp, SqueezeOp)
@@ -198,9 +198,9 @@ class _Mover:
         was_shared = self.is_shared
         self.is_shared = was_shared or self.readers.get(tensor, 1) > 1
         if self.is_shared:
-            dear = is_expensive(expr)
-            self.work += _DEAR if dear else 1
-            if self.work > _MOST_RECOMPUTED or (dear and self.is_pad):
+            expensive = is_expensive(expr)
+            self.work += _EXPENSIVE if expensive else 1
+            if self.work > _MOST_RECOMPUTED or (expensive and self.is_pad):
                 return None
         sizes = [axis.size for axis in self._axes(tensor, places)]
         made = recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))

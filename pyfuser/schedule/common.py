@@ -247,7 +247,7 @@ def parallelize_positions(
 def recompute_cheap(fusion: Fusion) -> None:
     """Gives each reader its own copy of a cheap tensor that would else be kept across a reduction.
 
-    A dear one is kept in a buffer, which is written while its first readers run.
+    An expensive one is kept in a buffer, which is written while its first readers run.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)

@@ -34,8 +34,8 @@ from .units import Unit, UnitGraph
 class Group:
     """Units that are to be one kernel; `version` counts its merges.
 
-    `is_dear` says that it has dear operations, `inner` how many axes its largest tensor has and
-    which lies innermost in memory.
+    `is_expensive` says that it has expensive operations, `inner` how many axes its largest tensor
+    has and which lies innermost in memory.
     """
 
     units: list[Unit]
@@ -48,7 +48,7 @@ class Group:
     consumers: set[Group] = field(default_factory=set)
     version: int = 0
     is_output: bool = False
-    is_dear: bool = False
+    is_expensive: bool = False
     inner: tuple[int, int] = (0, -1)
 
 
@@ -91,7 +91,7 @@ class Groups:
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.is_output = is_output
-        group.is_dear = is_expensive(unit.expr)
+        group.is_expensive = is_expensive(unit.expr)
         group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
         return group
 
@@ -144,9 +144,9 @@ class Groups:
         return not missing
 
     def _repeats(self, few: Group, many: Group) -> str | None:
-        """Why a group of dear operations stays out of one of more axes; None when it needn't."""
+        """Why expensive operations stay out of a group of more axes; None when they needn't."""
         a, b = few.summary.axes, many.summary.axes
-        if not few.is_dear or few.summary.signatures or not a < b:
+        if not few.is_expensive or few.summary.signatures or not a < b:
             return None
         reads_reduction = any(p.summary.signatures for p in few.producers)
         if reads_reduction and any(not c.summary.axes <= a for c in few.consumers):
@@ -296,7 +296,7 @@ class Groups:
         keep.barriers |= gone.barriers
         keep.reads |= gone.reads
         keep.is_output |= gone.is_output
-        keep.is_dear |= gone.is_dear
+        keep.is_expensive |= gone.is_expensive
         keep.inner = max(keep.inner, gone.inner)
         keep.version += 1
         for group in gone.producers:

@@ -64,7 +64,7 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
 
 
 def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
-    """How a part can make a tensor that it reads; None where that is dear or impossible."""
+    """How a part can make a tensor that it reads; None where that is expensive or impossible."""
     part = cut.parts[number]
     there = {t for expr in part.exprs for t in expr.tensor_outputs}
     there |= part.reads.keys() - {tensor}

@@ -1,4 +1,4 @@
-"""Repeated work: when a group of dear operations is kept out of a kernel of more axes.
+"""Repeated work: when a group of expensive operations is kept out of a kernel of more axes.
 
 What has fewer axes than the tensors of its kernel is computed once for each row, or for each
 element, of the others: a softplus of [rows] beside an exponential of [rows, 16] takes as long as
@@ -20,7 +20,7 @@ from ..schedule.acceptance import Facts, SizeInfo
 
 
 def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
-    """True where one kernel for everything would repeat dear operations."""
+    """True where one kernel for everything would repeat expensive operations."""
     space, axes = facts.space, facts.summary.axes
     small = [
         found
@@ -50,11 +50,11 @@ def repeats(
     sizes: SizeInfo,
     extents: Sequence[IntExpr],
 ) -> str | None:
-    """Why dear operations on `few` of a kernel's axes take too long there; None when not."""
+    """Why expensive operations on `few` of a kernel's axes take too long there; None when not."""
     once = sizes.elements(extents[n] for n in few)
     times = sizes.elements(extents[n] for n in many - few)
     if once is None or times is None:
         return None
     if sizes.target.may_repeat(once, times, inner in few):
         return None
-    return f"dear operations on {once} elements would be repeated {times} times"
+    return f"expensive operations on {once} elements would be repeated {times} times"

@@ -1,7 +1,7 @@
 """Reads and writes of a kernel's buffers, along the lanes.
 
 An access is looked at along the lanes: step 1 is a vector access, step 0 a scalar one, a square
-tile that was written by rows is turned in registers, anything else is a gather or scatter.
+tile that was written by rows is transposed in registers, anything else is a gather or scatter.
 Conditions become lane masks; where no lanes are open they become branches.  Vectors that go to an
 output are collected and written past the caches when the launch says that the output doesn't fit.
 """
@@ -178,7 +178,7 @@ class MemoryAccess:
         return load_convert(w, value, dtype)
 
     def _tile_column(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value | None:
-        """A column of a square tile that was written by rows: the tile is turned in registers."""
+        """A column of a square tile that was written by rows, which is transposed in registers."""
         assert self.lanes is not None
         count = self.lanes.count
         is_square = constant_or_none(access.buffer.size) == count * count

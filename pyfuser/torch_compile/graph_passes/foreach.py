@@ -1,4 +1,4 @@
-"""`_foreach_*` ops on lists of tensors -> the same op on each tensor.
+"""`_foreach_*` ops -> the same op on each tensor.
 
 Optimisers call these on all parameters at once.  One element of the list has nothing to do with the
 next, so each becomes ordinary pointwise nodes that regions are made of.
