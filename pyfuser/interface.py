@@ -77,6 +77,7 @@ def structure_key(fusion: Fusion) -> str:
     parts += [f"{a} == {b}" for a, b in fusion.equal_extents]
     parts += [_hidden_facts(value) for value in dict.fromkeys(values)]
     parts += [f"{output.name} over {target.name}" for output, target in fusion.aliases.items()]
+    parts += sorted(f"{target.name} may be overwritten" for target in fusion.overwritten)
     parts += [
         f"{position} hidden"
         for position, output in enumerate(fusion.outputs)

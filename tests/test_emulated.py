@@ -152,6 +152,22 @@ def test_graphs_and_their_gradients(
     assert runtime.kernels
 
 
+def test_what_is_updated_in_place_is_no_restricted_pointer(runtime: EmulatedRuntime) -> None:
+    def step(weight: torch.Tensor, gradient: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        weight.sub_(gradient * 0.1)
+        return other * gradient
+
+    weight, gradient, other = (torch.randn(40) for _ in range(3))
+    expected = weight - gradient * 0.1
+    torch.compile(step, backend="pyfuser")(weight, gradient, other)
+    torch.testing.assert_close(weight, expected)
+    found = {t.buffer.name: k for k in runtime.kernels for t in k.kernel.tensors if t.may_alias}
+    ((name, kernel),) = found.items()
+    signature = kernel.code.text.partition(") {")[0]
+    assert f"* {name}" in signature and f"__restrict__ {name}" not in signature
+    assert "__restrict__" in signature
+
+
 # Every so many of the everyday programs: a slice of each kind.
 EVERYDAY = list(rows())[::10]
 

@@ -39,6 +39,8 @@ class Fusion:
         self.outputs: list[Val] = []
         self.hidden_outputs: set[Val] = set()
         self.aliases: dict[Val, Val] = {}
+        self.overwritten: set[Val] = set()
+        """Inputs whose memory a caller may have an output written to, element for element."""
         self.exprs: list[Expr] = []
         self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
         self.ids = IdFactory()
@@ -160,6 +162,7 @@ class Fusion:
         target.outputs = [cloner.value(v) for v in self.outputs]
         target.hidden_outputs = {cloner.value(v) for v in self.hidden_outputs}
         target.aliases = {cloner.value(o): cloner.value(i) for o, i in self.aliases.items()}
+        target.overwritten = {cloner.value(v) for v in self.overwritten}
         pairs = [(cloner.extent(a), cloner.extent(b)) for a, b in self.equal_extents]
         target.equal_extents = [(a, b) for a, b in pairs if a is not b]
         return target, cloner

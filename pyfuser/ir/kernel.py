@@ -61,7 +61,10 @@ class Buffer:
 
 @dataclass(slots=True, eq=False)
 class TensorParameter:
-    """A tensor argument.  Sizes and strides (in elements) are symbols or constants."""
+    """A tensor argument.  Sizes and strides (in elements) are symbols or constants.
+
+    `may_alias` says of an input that an output may be written to its memory.
+    """
 
     buffer: Buffer
     sizes: tuple[IntExpr, ...]

@@ -73,6 +73,7 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
                 axis.expanded_extent = None
         if output in whole.aliases:
             target.aliases[copy] = cloner.value(whole.aliases[output])
+    target.overwritten = {cloner.value(v) for v in segment.inputs if v in whole.overwritten}
     known = {
         symbol
         for tensor in target.tensors

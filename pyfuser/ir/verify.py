@@ -106,6 +106,8 @@ def _verify_outputs(fusion: Fusion, defined: set[Val]) -> None:
     for value, target in fusion.aliases.items():
         _check(value in fusion.outputs, "fusion", f"{value}, which aliases, as output", "none")
         _check(target in fusion.inputs, "fusion", f"{value} to alias an input", target)
+    for value in fusion.overwritten:
+        _check(value in fusion.inputs, "fusion", f"{value}, which is overwritten, as input", "none")
     for value in fusion.hidden_outputs:
         _check(value in fusion.aliases, "fusion", f"hidden {value} to alias an input", "no alias")
 

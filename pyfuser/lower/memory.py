@@ -51,7 +51,11 @@ class KernelMemory:
         self._buffers[tensor], self._strides[tensor] = buffer, strides
         sizes = tuple(a.size if is_output else a.extent for a in tensor.axes)
         self.parameters[tensor] = TensorParameter(
-            buffer, sizes, tuple(strides[a] for a in tensor.axes), is_output
+            buffer,
+            sizes,
+            tuple(strides[a] for a in tensor.axes),
+            is_output,
+            may_alias=tensor in self.fusion.overwritten,
         )
 
     def _tensor_strides(self, tensor: TensorView, is_output: bool) -> dict[IterDomain, IntExpr]:

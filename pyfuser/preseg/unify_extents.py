@@ -34,6 +34,7 @@ def unify_extents(fusion: Fusion) -> Fusion:
     target.outputs = [cloner.value(v) for v in fusion.outputs]
     target.hidden_outputs = {cloner.value(v) for v in fusion.hidden_outputs}
     target.aliases = {cloner.value(o): cloner.value(i) for o, i in fusion.aliases.items()}
+    target.overwritten = {cloner.value(v) for v in fusion.overwritten}
     pairs = ((cloner.extent(a), cloner.extent(b)) for a, b in fusion.equal_extents)
     target.equal_extents = [pair for pair in dict.fromkeys(pairs) if pair[0] is not pair[1]]
     return target

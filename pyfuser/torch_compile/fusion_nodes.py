@@ -130,6 +130,11 @@ def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
     built = build_region(region.nodes, region.inputs, region.outputs)
     for position, node in enumerate(region.outputs):
         _set_memory_order(built.fusion, position, node)
+    built.fusion.overwritten = {
+        value
+        for value, node in zip(built.fusion.inputs, built.inputs, strict=False)
+        if _may_be_updated(node, region)
+    }
     metadata = []
     for node in built.inputs:
         value = tensor_of(node)
@@ -186,6 +191,16 @@ def _allocation_order(value: torch.Tensor) -> list[int]:
     for dim in reversed(waiting):  # no order gives these strides
         order.insert(next((i for i, d in enumerate(order) if d > dim), rank), dim)
     return order
+
+
+def _may_be_updated(node: Node, region: Region) -> bool:
+    """True for an argument of the graph that is updated with what the region computes."""
+    return node.op == "placeholder" and any(
+        user.target is torch.ops.aten.copy_.default
+        and user.args[0] is node
+        and user.args[1] in region.outputs
+        for user in node.users
+    )
 
 
 def memory_order(value: torch.Tensor) -> list[int] | None:
