@@ -1,41 +1,49 @@
-"""Fusions of CUDA tensors, which run through torch for now: results and devices are torch's."""
+"""Fusions of CUDA tensors, which run through torch for now: it is said once, and they are right."""
 
 from __future__ import annotations
+
+import warnings
 
 import pytest
 import torch
 
-from pyfuser import FusionDefinition
+from pyfuser import FusionDefinition, can_fuse_on_gpu, fallback
+from pyfuser.errors import UnsupportedError
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
+REASON = "expected a device that launches kernels, got cuda:0, for which they are only compiled"
 
 
-@pytest.fixture(autouse=True)
-def not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running through torch is what is tested here, so it must be allowed."""
-    monkeypatch.delenv("PYFUSER_STRICT", raising=False)
-
-
-def test_a_pointwise_fusion_of_cuda_tensors_equals_torch() -> None:
-    with FusionDefinition() as fd:
-        x, y = (fd.define_tensor(shape=[-1, -1], contiguity=True) for _ in range(2))
-        fd.add_output(fd.ops.add(fd.ops.mul(x, y), 2.0))
-    inputs = [torch.randn(65, 129, device="cuda") for _ in range(2)]
-    (found,) = fd.execute(inputs)
-    assert found.device == inputs[0].device
-    torch.testing.assert_close(found, inputs[0] * inputs[1] + 2.0)
-
-
-def test_a_softmax_of_cuda_tensors_equals_torch() -> None:
+def softmax() -> FusionDefinition:
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=True)
         exponentials = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, 1, keepdim=True)))
         fd.add_output(fd.ops.div(exponentials, fd.ops.sum(exponentials, 1, keepdim=True)))
-    values = torch.randn(37, 1000, device="cuda")
-    (found,) = fd.execute([values])
+    return fd
+
+
+def test_nobody_is_told_that_there_are_kernels() -> None:
+    assert not can_fuse_on_gpu()
+
+
+def test_torch_runs_them_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYFUSER_STRICT", raising=False)
+    fallback._warned.clear()
+    values, fd = torch.randn(37, 1000, device="cuda"), softmax()
+    with pytest.warns(RuntimeWarning, match=REASON):
+        (found,) = fd.execute([values])
     assert found.device == values.device
     torch.testing.assert_close(found, torch.softmax(values, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (again,) = fd.execute([values * 2])
+    torch.testing.assert_close(again, torch.softmax(values * 2, 1))
+
+
+def test_strictly_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with pytest.raises(UnsupportedError, match=REASON):
+        softmax().execute([torch.randn(3, 5, device="cuda")])
