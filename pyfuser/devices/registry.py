@@ -68,6 +68,8 @@ def _make(device: torch.device) -> Runtime:
 
 def has_runtime(device_type: str) -> bool:
     """True where tensors of a type can be there, and kernels run on them."""
+    if any(device.type == device_type for device in list(_runtimes)):
+        return True
     try:
         runtime_of(torch.empty(0, device=device_type).device)
     except (UnsupportedError, RuntimeError, AssertionError, ImportError):  # torch's own words vary

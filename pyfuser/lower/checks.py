@@ -15,9 +15,8 @@ from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, Integer, IntExpr
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
+from ..target.target import PORTABLE_LIMITS
 from .loops import LoopStructure
-
-MAXIMUM_THREADS = 1024  # a block; the limit of every CUDA device, kept on all devices (D3)
 
 _LOOPS = (
     ParallelType.serial,
@@ -63,11 +62,11 @@ def check_threads(
         if all(symbol.name in sizes for symbol in extent.symbols)
     }
     threads = prod(counts.values())
-    if threads > MAXIMUM_THREADS:
+    if threads > PORTABLE_LIMITS.threads:
         axes = [f"{n} by {_axis_with(scheduled, kind)}" for kind, n in counts.items() if n > 1]
         got = f"{threads}: {', '.join(axes)}"
         raise ScheduleError(
-            expected("parallelize", f"at most {MAXIMUM_THREADS} threads a block", got)
+            expected("parallelize", f"at most {PORTABLE_LIMITS.threads} threads a block", got)
         )
 
 

@@ -7,7 +7,7 @@ fusion and its kernels.  `resolve` finds kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,39 +80,33 @@ class FusionNode:
         inputs = self._inputs(values)
         if sizes.is_static:
             return self.executor.resolve(inputs)
-        layout_sizes: dict[str, int] = {}
-
-        def note(name: str, size: Size) -> None:
-            value = numbers([size], values)[0]
-            layout_sizes[name] = noted.number(sizes.expr(size), value)
-
-        definition = self.executor.fusion
-        for value, entry in zip(definition.inputs, self.metadata, strict=False):
-            assert isinstance(value, TensorView)
-            for dim, (axis, size, stride) in enumerate(
-                zip(value.axes, entry.shape, entry.stride, strict=True)
-            ):
-                note(stride_name(value, dim), stride)
-                if isinstance(axis.size, Symbol):
-                    note(axis.size.name, size)
+        layout_sizes = {
+            name: noted.number(sizes.expr(size), numbers([size], values)[0])
+            for name, size in self._named_sizes()
+        }
         return self.executor.resolve(inputs, layout_sizes=layout_sizes)
 
     def symbols(self, text: Callable[[Size], str]) -> dict[str, str]:
         """The texts of the sizes and strides that the fusion's program reads, by their names."""
         found: dict[str, str] = {}
-        definition = self.executor.fusion
-        for value, entry in zip(definition.inputs, self.metadata, strict=False):
+        for name, size in self._named_sizes():
+            found.setdefault(name, text(size))
+        scalars = self.executor.fusion.inputs[len(self.inputs) :]
+        for value, scalar in zip(scalars, self.scalars, strict=True):
+            if isinstance(value, Scalar) and isinstance(value.extent, Symbol):
+                found.setdefault(value.extent.name, text(scalar))
+        return found
+
+    def _named_sizes(self) -> Iterator[tuple[str, Size]]:
+        """The strides and sizes of the tensors, by the names that the fusion has for them."""
+        for value, entry in zip(self.executor.fusion.inputs, self.metadata, strict=False):
             assert isinstance(value, TensorView)
             for dim, (axis, size, stride) in enumerate(
                 zip(value.axes, entry.shape, entry.stride, strict=True)
             ):
-                found[stride_name(value, dim)] = text(stride)
+                yield stride_name(value, dim), stride
                 if isinstance(axis.size, Symbol):
-                    found.setdefault(axis.size.name, text(size))
-        for value, scalar in zip(definition.inputs[len(self.inputs) :], self.scalars, strict=True):
-            if isinstance(value, Scalar) and isinstance(value.extent, Symbol):
-                found.setdefault(value.extent.name, text(scalar))
-        return found
+                    yield axis.size.name, size
 
     def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""

@@ -16,6 +16,7 @@ from ...target.parameters import (
     ReductionFacts,
     ReductionParameters,
 )
+from ...target.unrolling import inner_unroll, unroll_factor
 from .processor import Processor
 
 # Vectors in a row from which on the row's own work hides the four or so divisions before it.
@@ -70,7 +71,7 @@ def reduction(
     enough_work = kept * reduced >= _ELEMENTS_FOR_TASKS
     if facts.inner:
         few = kept < 2 * processor.cores
-        unroll = _inner_unroll(reduced, lanes, 8)
+        unroll = inner_unroll(reduced, lanes, 8)
         parts = parts if few and enough_work else 1
         cascade = chain_levels(facts.chain, sizes, lanes * unroll * parts)
         return ReductionParameters(True, lanes, unroll, 0, parts, prefetch, cascade)
@@ -91,7 +92,7 @@ def inner_persistent(
     """Full vectors; at least two accumulators, to hide the adds' latency."""
     lanes = processor.lanes(facts.bytes)
     most = max(2, unroll_factor(facts.work))
-    unroll = _inner_unroll(evaluate(facts.reduced, sizes), lanes, most)
+    unroll = inner_unroll(evaluate(facts.reduced, sizes), lanes, most)
     cascade = chain_levels(facts.chain, sizes, lanes * unroll)
     return ReductionParameters(True, lanes, unroll, 0, 1, cascade=cascade)
 
@@ -103,19 +104,6 @@ def outer_persistent(
     lanes = processor.lanes(facts.bytes)
     cascade = chain_levels(facts.chain, sizes, 1)
     return ReductionParameters(False, lanes, 4, 4 * lanes, 1, cascade=cascade)
-
-
-def unroll_factor(work: int) -> int:
-    """Few vectors a step where one keeps the processor busy for long: less code to compile."""
-    return 4 if work <= 8 else 2 if work <= 24 else 1
-
-
-def _inner_unroll(reduced: int, lanes: int, most: int) -> int:
-    """Accumulators a row: eight hide an add's latency; a short row shouldn't be all tail."""
-    unroll = most
-    while unroll > 1 and unroll * lanes * (8 if unroll > 4 else 1) > reduced:
-        unroll //= 2
-    return unroll
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:

@@ -34,7 +34,7 @@ from ...ir.kernel import (
 from ...ir.scalar_queries import evaluate
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, maximum, product
 from ...ir.schedule import MemoryType
-from ...lower.checks import MAXIMUM_THREADS
+from ...target.target import PORTABLE_LIMITS, Limits
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
@@ -44,8 +44,6 @@ from .spelling import index_text, symbol_name, type_name
 
 # A tensor or scratch buffer is passed as its address, a symbol as int64_t, a scalar as itself.
 Parameter = Buffer | Symbol | ScalarParameter
-# Of x, y and z: every architecture, CUDA programming guide, table of technical specifications.
-_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 
 Extents = tuple[IntExpr, IntExpr, IntExpr]
 
@@ -63,7 +61,7 @@ class Launch:
     def geometry(self, sizes: dict[str, int]) -> Geometry | None:
         """The numbers for these sizes and strides, by name; None where there is nothing to do.
 
-        Raises ScheduleError where the sizes ask for more threads or blocks than there can be.
+        ScheduleError where the sizes ask for more than every GPU has.
         """
         grid, block = (
             tuple(evaluate(extent, sizes) for extent in extents)
@@ -71,12 +69,9 @@ class Launch:
         )
         if 0 in grid or 0 in block:
             return None
-        too_many = any(n > most for n, most in zip(grid, _MOST_BLOCKS, strict=True))
-        if too_many or math.prod(block) > MAXIMUM_THREADS:
-            what = f"at most {MAXIMUM_THREADS} threads a block and {_MOST_BLOCKS} blocks"
-            got = f"{' x '.join(map(str, block))} threads and {grid} blocks"
-            raise ScheduleError(expected(self.function, what, got))
-        return Geometry(grid, block, evaluate(self.shared_bytes, sizes))
+        geometry = Geometry(grid, block, evaluate(self.shared_bytes, sizes))
+        geometry.check(self.function, PORTABLE_LIMITS)
+        return geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +81,19 @@ class Geometry:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared_bytes: int
+
+    def check(self, function: str, limits: Limits) -> None:
+        """ScheduleError where there are more threads, blocks or bytes than there can be."""
+        too_many = any(n > most for n, most in zip(self.grid, limits.grid, strict=True))
+        too_big = self.shared_bytes > limits.shared_bytes
+        if too_many or too_big or math.prod(self.block) > limits.threads:
+            what = (
+                f"at most {limits.threads} threads a block, {limits.grid} blocks "
+                f"and {limits.shared_bytes} bytes of shared memory"
+            )
+            threads = " x ".join(map(str, self.block))
+            got = f"{threads} threads, {self.grid} blocks, {self.shared_bytes} bytes"
+            raise ScheduleError(expected(function, what, got))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ...target.parameters import (
     ReductionFacts,
     ReductionParameters,
 )
+from ...target.unrolling import inner_unroll, unroll_factor
 
 if TYPE_CHECKING:
     from .target import CudaTarget
@@ -56,7 +57,7 @@ def reduction(
     enough_work = kept * reduced >= 64 << 10
     if facts.inner:
         parts = 2 * workers if kept < 2 * workers and enough_work else 1
-        unroll = _inner_unroll(reduced, threads, 8)
+        unroll = inner_unroll(reduced, threads, 8)
         cascade = chain_levels(facts.chain, sizes, threads * unroll * parts)
         return ReductionParameters(True, threads, unroll, 0, parts, cascade=cascade)
     most = min(target.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
@@ -73,7 +74,7 @@ def inner_persistent(
 ) -> ReductionParameters:
     """A block a row."""
     most = max(2, unroll_factor(facts.work))
-    unroll = _inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
+    unroll = inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
     cascade = chain_levels(facts.chain, sizes, target.threads * unroll)
     return ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade)
 
@@ -84,16 +85,3 @@ def outer_persistent(
     """A block of columns."""
     cascade = chain_levels(facts.chain, sizes, 1)
     return ReductionParameters(False, target.threads, 4, 4 * target.threads, 1, cascade=cascade)
-
-
-def unroll_factor(work: int) -> int:
-    """Elements a thread takes a step: fewer where one keeps it busy for long."""
-    return 4 if work <= 8 else 2 if work <= 24 else 1
-
-
-def _inner_unroll(reduced: int, threads: int, most: int) -> int:
-    """Partial results of a thread; a short row shouldn't leave most of them without elements."""
-    unroll = most
-    while unroll > 1 and unroll * threads * (8 if unroll > 4 else 1) > reduced:
-        unroll //= 2
-    return unroll

@@ -7,16 +7,14 @@ whatever plays one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...errors import ScheduleError, expected
 from ...ir.kernel import Buffer, ScalarParameter, TensorParameter
 from ...ir.scalars import Symbol
 from ...target.target import Limits
 from ..runtime import LaunchWriter, LoadedKernel
-from .codegen import CudaSource, Parameter
+from .codegen import CudaSource, Geometry, Parameter
 
 # (number of the launch, blocks, threads of a block, bytes of shared memory, arguments) -> whether
 # the kernel refused the call; a GPU doesn't say (it fails an assertion), and answers None.
@@ -81,15 +79,6 @@ class FusedKernelCUDA(LoadedKernel):
         """Launches; ScheduleError where the sizes ask for more than the target has."""
         if 0 in grid or 0 in block:
             return None
-        limits = self.limits
-        too_many = any(n > most for n, most in zip(grid, limits.grid, strict=True))
-        if too_many or math.prod(block) > limits.threads or shared_bytes > limits.shared_bytes:
-            what = (
-                f"at most {limits.threads} threads a block, {limits.grid} blocks "
-                f"and {limits.shared_bytes} bytes of shared memory"
-            )
-            got = (
-                f"{' x '.join(map(str, block))} threads, {tuple(grid)} blocks, {shared_bytes} bytes"
-            )
-            raise ScheduleError(expected(self.code.launches[number].function, what, got))
+        function = self.code.launches[number].function
+        Geometry(tuple(grid), tuple(block), shared_bytes).check(function, self.limits)
         return self.launch(number, grid, block, shared_bytes, arguments)
