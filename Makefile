@@ -7,9 +7,10 @@ STAMP := $(VENV)/installed
 # Two test processes: each of them runs kernels on all cores, so more of them gain little.
 WORKERS ?= 2
 # The test files that know no device.
-EMULATED := tests/test_engine.py tests/test_frontend.py tests/test_plans.py tests/test_schedules.py \
-	tests/test_pointwise_kernels.py tests/test_reductions.py tests/test_reads.py tests/test_checks.py \
-	tests/test_everyday_programs.py tests/test_torch_compile_inputs.py tests/test_torch_compile_running.py
+EMULATED := $(addprefix tests/,test_engine.py test_plans.py test_everyday_programs.py \
+	frontend/test_frontend.py schedule/test_schedules.py \
+	ops/test_pointwise_kernels.py ops/test_reductions.py ops/test_reads.py ops/test_checks.py \
+	torch_compile/test_inputs.py torch_compile/test_running.py)
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
@@ -58,7 +59,8 @@ gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they skip where there is non
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
 opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; goes on where it was stopped)
-	$(BIN)/python -m pytest -q -n $(WORKERS) tests/opdb_all.py --tb=short --show-capture=no -W ignore \
+	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \
+		--tb=short --show-capture=no -W ignore \
 		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
 
 show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu] [ARGS="--n 8"]

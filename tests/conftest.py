@@ -60,4 +60,8 @@ def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-pytest_plugins = ["tests.poison", "tests.opdb_report", "tests.other_device"]
+pytest_plugins = [
+    "tests.support.poison",
+    "tests.torch_compile.opdb.report",
+    "tests.support.other_device",
+]

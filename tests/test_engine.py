@@ -29,8 +29,7 @@ from pyfuser.interface import (
     register_fusion,
     run_fusion,
 )
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.folders import ROOT
 
 
 def float_tensor(fd: FusionDefinition, rank: int, contiguity: Any = False) -> Any:

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "pyfuser"
+from tests.support.folders import ROOT
+
+PACKAGE = ROOT / "pyfuser"
 
 # From the bottom to the top.  Names of one row don't import each other, but for ALLOWED below.
 LAYERS = (

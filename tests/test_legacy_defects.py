@@ -44,9 +44,9 @@ from pyfuser.ops.metadata import TensorMetadata
 from pyfuser.schedule.registry import scheduler
 from tests.cuda.emulate import cuda_kernel
 from tests.cuda.examples import input_tensor
-from tests.targets import SM_90
+from tests.support.folders import ROOT
+from tests.support.targets import SM_90
 
-ROOT = Path(__file__).resolve().parent.parent
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 CODES = {
     torch.float32: DataType.Float,
@@ -57,8 +57,8 @@ CODES = {
 
 COVERED = {
     17: "test_engine.py::test_a_failed_compilation_is_one_warning_and_right",
-    22: "test_op_emitter.py::test_random_numbers_are_refused",
-    23: "test_aten_regions.py::test_dropout_has_the_bits_and_the_stream_of_eager",
+    22: "devices/cpu/test_op_emitter.py::test_random_numbers_are_refused",
+    23: "torch_compile/test_aten_regions.py::test_dropout_has_the_bits_and_the_stream_of_eager",
     31: "test_engine.py::test_a_fork_after_use",
 }
 """17: no C compiler is needed, so what can fail is LLVM.  22, 23: kernels draw no random numbers,

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.ir.text import definition_key
-from tests.random_fusions import RandomFusion, fusions
+from tests.support.random_fusions import RandomFusion, fusions
 
 pytestmark = pytest.mark.usefixtures("poison")
 

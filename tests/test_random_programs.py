@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.compiled import fresh as fresh
 from tests.programs.check import Wrong, check, compare, judged
 from tests.programs.fusions import check_fusions
 from tests.programs.generate import generate
@@ -20,6 +19,7 @@ from tests.programs.running import Chaotic, references
 from tests.programs.shrink import shrunk
 from tests.programs.traced import TracedLayouts
 from tests.programs.workers import Worker
+from tests.support.compiled import fresh as fresh
 
 # Statements at most: tracing takes most of the time, and grows with their number.
 MOST = 12

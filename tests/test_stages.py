@@ -23,7 +23,7 @@ from pyfuser.lower.lowering import KERNEL_PASSES, SCHEDULE_PASSES, build_nests
 from pyfuser.ops.binding import bind
 from pyfuser.preseg.pipeline import PIPELINE
 from pyfuser.trace import Texts
-from tests.targets import PRETENDED
+from tests.support.targets import PRETENDED
 
 Golden = Callable[[str, str], None]
 STAGES = ("fusion", "preseg", "segments", "scheduled", "kernel")

@@ -24,10 +24,10 @@ from pyfuser.interface import ManualKernel
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ops.evaluator import evaluate
 from tests.cuda.random_schedules import DEFINITIONS, SHAPES, random_schedule
-from tests.poison import poisoned_memory
 from tests.programs.outcome import Outcome
-from tests.random_fusions import RandomFusion, fusions
-from tests.random_reads import check_chain
+from tests.support.poison import poisoned_memory
+from tests.support.random_fusions import RandomFusion, fusions
+from tests.support.random_reads import check_chain
 
 EXAMPLES_PER_SEED = 20
 schedulers: collections.Counter[str] = collections.Counter()
