@@ -7,7 +7,7 @@ STAMP := $(VENV)/installed
 # Two test processes: each of them runs kernels on all cores, so more of them gain little.
 WORKERS ?= 2
 # The test files that know no device.
-EMULATED := $(addprefix tests/,test_engine.py test_plans.py test_everyday_programs.py \
+EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_everyday_programs.py \
 	frontend/test_frontend.py schedule/test_schedules.py \
 	ops/test_pointwise_kernels.py ops/test_reductions.py ops/test_reads.py ops/test_checks.py \
 	torch_compile/test_inputs.py torch_compile/test_running.py)

@@ -124,3 +124,11 @@ def test_a_runtime_that_is_registered_runs_what_was_defined_before() -> None:
         assert len(runtime.kernels) == 1
     torch.testing.assert_close(fd.execute([x])[0], x.sum(1) * 2)
     assert len(runtime.kernels) == 1
+
+
+def test_tensors_on_two_devices() -> None:
+    with FusionDefinition() as fd:
+        x, y = fd.define_tensor([-1, -1]), fd.define_tensor([-1, -1])
+        fd.add_output(fd.ops.add(x, y))
+    with pytest.raises(InputError):
+        fd.execute([torch.zeros(3, 3), torch.zeros(3, 3, device="meta")])

@@ -366,6 +366,15 @@ def test_definition_errors_of_execute() -> None:
     assert doubled().validate_definition() == (True, None)
 
 
+def test_one_output_updates_one_input() -> None:
+    with FusionDefinition() as fd:
+        x, y = fd.define_tensor([-1]), fd.define_tensor([-1])
+        total = fd.ops.add(x, y)
+        fd.add_output(total, x)
+        with pytest.raises(DefinitionError, match="one input to update with an output"):
+            fd.add_output(total, y)
+
+
 def test_manual_and_automatic_execution_exclude_each_other() -> None:
     fd = doubled()
     fd.execute([torch.randn(2, 2)])

@@ -144,3 +144,41 @@ def test_beyond_32_bit_offsets() -> None:
         fd.add_output(fd.ops.sum(t, [0]))
     (total,) = fd.execute([expanded])
     assert total.item() == 2**31 + 7
+
+
+@pytest.mark.parametrize("sizes", [(31, 7), (3, 7), (64, 16)])
+def test_broadcast_output_of_static_size_beside_a_full_one(sizes: tuple[int, int]) -> None:
+    rows, columns = sizes
+    with FusionDefinition() as fd:
+        v, w = fd.define_tensor([rows, 1, 1]), fd.define_tensor([1, 1, columns])
+        negated = fd.ops.neg(v)
+        fd.add_output(negated)
+        fd.add_output(fd.ops.add(negated, w))
+    x, y = torch.randn(rows, 1, 1), torch.randn(1, 1, columns)
+    first, second = fd.execute([x, y])
+    assert torch.equal(first, -x)
+    assert torch.equal(second, y - x)
+
+
+def test_output_beside_an_empty_one_is_written() -> None:
+    with FusionDefinition() as fd:
+        bias, batch = fd.define_tensor([-1]), fd.define_tensor([-1, -1])
+        negated = fd.ops.neg(bias)
+        fd.add_output(negated)
+        fd.add_output(fd.ops.add(fd.ops.broadcast(negated, [True, False]), batch))
+    for rows in (0, 3):
+        first, second = fd.execute([torch.ones(16), torch.zeros(rows, 16)])
+        assert torch.equal(first, -torch.ones(16))
+        assert torch.equal(second, -torch.ones(rows, 16))
+
+
+@pytest.mark.parametrize("dtype", [DataType.Half, DataType.BFloat16, DataType.Float])
+def test_negative_zero_scalar_after_zero(dtype: DataType) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        s = fd.define_scalar(dtype)
+        fd.add_output(fd.ops.mul(x, s))
+    ones = torch.ones(3)
+    for value in (0.0, -0.0):
+        (output,) = fd.execute([ones, value])
+        assert torch.equal(output.signbit(), (ones * value).signbit())

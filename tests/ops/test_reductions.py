@@ -430,3 +430,13 @@ def test_softmax_of_masked_rows() -> None:
         fd.add_output(softmax(fd, fd.from_pytorch(x), [1])[0])
     (y,) = fd.execute([x])
     torch.testing.assert_close(y, torch.softmax(x, 1), equal_nan=True)
+
+
+def test_reduction_of_an_input_that_stands_still_along_the_lanes() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([1, -1, -1])
+        least = fd.ops.min(fd.ops.sigmoid(x), [1])
+        fd.add_output(fd.ops.broadcast(least, [False, True, False]))
+    given = torch.randn(1, 5, 1).expand(1, 5, 33)
+    (output,) = fd.execute([given])
+    torch.testing.assert_close(output, torch.sigmoid(given).amin(1, keepdim=True))
