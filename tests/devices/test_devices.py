@@ -130,5 +130,5 @@ def test_tensors_on_two_devices() -> None:
     with FusionDefinition() as fd:
         x, y = fd.define_tensor([-1, -1]), fd.define_tensor([-1, -1])
         fd.add_output(fd.ops.add(x, y))
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="expected all tensors on cpu, got one on meta"):
         fd.execute([torch.zeros(3, 3), torch.zeros(3, 3, device="meta")])
