@@ -25,7 +25,7 @@ from pyfuser.ops.value_checks import ZERO_DIVISION
 from tests.cuda.emulate import run_emulated
 from tests.cuda.examples import flat_schedule
 from tests.cuda.harness import requires_host_compiler
-from tests.ops.test_op_table import takes
+from tests.ops.resolving import takes
 from tests.support.special_values import (
     FLOATS,
     HALVES,

@@ -25,7 +25,7 @@ from pyfuser.preseg import PIPELINE, run
 from pyfuser.preseg.cast_chains import holds_every_value
 from pyfuser.preseg.dead_code import dead_code
 from pyfuser.schedule.registry import scheduler
-from tests.segment.test_segment import RANDOM_SHAPES, float_inputs, random_fusion, tensor
+from tests.segment.fusions import RANDOM_SHAPES, float_inputs, random_fusion, tensor
 from tests.support.targets import size_info
 
 FLOAT, DOUBLE, HALF, INT = DataType.Float, DataType.Double, DataType.Half, DataType.Int

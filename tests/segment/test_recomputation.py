@@ -15,7 +15,7 @@ from pyfuser.ir.vals import TensorView, Val
 from pyfuser.ops import builders
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
-from tests.segment.test_segment import check, float_inputs, schedulers, softmax, tensor
+from tests.segment.fusions import check, float_inputs, schedulers, softmax, tensor
 from tests.support.targets import segment, size_info
 
 FLOAT, HALF = DataType.Float, DataType.BFloat16
