@@ -8,7 +8,8 @@ STAMP := $(VENV)/installed
 WORKERS ?= 2
 # The test files that know no device.
 EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_everyday_programs.py \
-	frontend/test_frontend.py frontend/test_handles.py schedule/test_schedules.py \
+	frontend/test_frontend.py frontend/test_handles.py \
+	schedule/test_schedules.py schedule/test_random_schedules.py \
 	ops/test_pointwise_kernels.py ops/test_reductions.py ops/test_reads.py ops/test_fused_reads.py \
 	ops/test_checks.py ops/test_no_alarms.py \
 	torch_compile/test_inputs.py torch_compile/test_running.py)
