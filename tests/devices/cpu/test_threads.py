@@ -156,9 +156,12 @@ class Call:
         return [count for count in self.counts if count]
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux" or not torch.backends.openmp.is_available(),
+    reason="torch has no OpenMP here",
+)
 def test_torch_brings_a_runtime_on_linux() -> None:
-    if sys.platform == "linux" and torch.backends.openmp.is_available():
-        assert threads.runtime_name() in ("gomp", "kmpc")
+    assert threads.runtime_name() in ("gomp", "kmpc")
 
 
 def test_every_share_is_run_once() -> None:
