@@ -2,7 +2,8 @@
 
 Such tests note `opdb` = [samples, graphs, regions, samples left out] among their properties; the
 end of a run counts them up.  `--opdb-record=FILE` keeps what passed and leaves it out of the next
-run, until a run ends without failures; `--opdb-summary=FILE` is where the counts are written.
+run, until a run ends without failures; `--opdb-summary=FILE` is where the counts are written.  A
+run with a summary fails where too many cases are skipped, or too few have a fused region.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ import torch
 PROPERTY = "opdb"
 _TITLE = "torch's operator database through pyfuser"
 _SEEN = "passed in an earlier run"
+# Of all cases of a whole run.
+MOST_SKIPPED = 0.05
+FEWEST_FUSED = 0.3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -91,6 +95,17 @@ class _Report:
                 with self.record.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({report.nodeid: counts}) + "\n")
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A whole run fails where too many of its cases say nothing about kernels."""
+        if self.summary is None or self.is_worker or session.config.option.keyword:
+            return
+        cases = len(self.finished)
+        row = self._rows().get("all", Counter())
+        if row["skipped"] > MOST_SKIPPED * cases or row["fused"] < FEWEST_FUSED * cases:
+            self.failed.append("the numbers of cases skipped and fused")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         """Prints the counts and writes them; a run without failures begins anew next time."""
         if not self.finished and not self.failed:
@@ -102,11 +117,11 @@ class _Report:
         if self.summary is not None:
             heading = f"{_TITLE}, torch {torch.__version__}"
             self.summary.write_text("\n".join([heading, *lines]) + "\n", encoding="utf-8")
-        if self.record is not None and exitstatus == 0:
+        if self.record is not None and exitstatus == 0 and not self.failed:
             self.record.unlink(missing_ok=True)
 
-    def _lines(self) -> list[str]:
-        """One line for every dtype, one for all, and one for the failures."""
+    def _rows(self) -> dict[str, Counter[str]]:
+        """The counts of every dtype, and of all."""
         rows: dict[str, Counter[str]] = {}
         for test, counts in self.finished.items():
             dtype = test.rstrip("]").rsplit("-", 1)[-1]
@@ -114,8 +129,12 @@ class _Report:
                 _count(rows.setdefault(name, Counter()), counts)
         if rows:
             rows["all"] = rows.pop("all")
-        lines = [_line(name, row) for name, row in rows.items()]
-        return [*lines, f"failures: {len(self.failed)}"]
+        return rows
+
+    def _lines(self) -> list[str]:
+        """One line for every dtype, one for all, and one for the failures."""
+        lines = [_line(name, row) for name, row in self._rows().items()]
+        return [*lines, f"failures: {len(self.failed)}", *self.failed]
 
 
 def _count(row: Counter[str], counts: list[int] | None) -> None:
