@@ -19,6 +19,7 @@ import torch
 from pyfuser.dtypes import DataType
 from pyfuser.errors import ScheduleError
 from pyfuser.ir.domains import IterDomain, Merge, ParallelType, Split
+from pyfuser.ir.exprs import ReductionOp, WelfordOp
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
 from pyfuser.ir.vals import TensorView
@@ -217,7 +218,7 @@ class _Drawing:
         self.steps = Steps()
         self.doubts: set[str] = set()
         tensors = scheduled.fusion.tensors
-        self.reductions = [t for t in tensors if t.expr is not None and t.is_reduction_result]
+        self.reductions = [t for t in tensors if isinstance(t.expr, ReductionOp | WelfordOp)]
         # Rows are rows in all tensors, and what is reduced in one of them is so in all.
         self.reduced_places = {
             place

@@ -148,16 +148,6 @@ def test_reductions_and_lanes():
     np.testing.assert_array_equal(run_vector(body, x, element=DOUBLE), expected)
 
 
-def test_float_to_integer_saturates():
-    x = np.array([1e20, -1e20, math.nan, 3.9] * 4, np.float32)
-
-    def body(w: FunctionWriter, value: Value) -> Value:
-        return w.bitcast(w.fptosi_saturating(value, "i32"), "float")
-
-    expected = np.array([2**31 - 1, -(2**31), 0, 3] * 4, np.int32)
-    np.testing.assert_array_equal(run_vector(body, x).view(np.int32), expected)
-
-
 def test_branches_and_phis():
     x = np.full(16, 3.0, np.float32)
 
