@@ -45,7 +45,7 @@ def test_first_sample(
     if request.config.getoption("--update-golden"):
         outcomes.write(outcomes.listed() | {case.name: found})
     expected = outcomes.listed().get(case.name, outcomes.FUSED)
-    assert found == expected, f"expected it to be {expected}, got {found} {reason}"
+    assert found == expected, f"expected it to be {expected}, got {found}; {reason}"
     if reason:
         pytest.skip(reason)
 
