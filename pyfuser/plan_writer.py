@@ -9,9 +9,12 @@ it, and where sizes never change the numbers themselves stand in the text (plan_
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from . import fallback
 from .compiler import Part, Program
@@ -19,6 +22,7 @@ from .devices.runtime import LoadedKernel
 from .dtypes import FLOATING, DataType, fits_64_bits, to_torch
 from .errors import InternalError, expected
 from .ir.domains import IterDomain
+from .ir.exprs import PointwiseOp
 from .ir.fusion import Fusion
 from .ir.kernel import ScalarParameter, TensorParameter
 from .ir.scalars import ONE, IntExpr, Symbol
@@ -77,10 +81,7 @@ class ProgramWriter:
 
     def write(self) -> None:
         """Everything up to where the outputs are there; `write_scalars` comes first."""
-        self.writer.constants |= {
-            "empty": self.program.runtime.empty_strided,
-            "scratch": self.program.runtime.scratch,
-        }
+        self.writer.constants["empty"] = self.program.runtime.empty_strided
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if built is None:
@@ -142,15 +143,24 @@ class ProgramWriter:
         extent = scalar.extent
         if extent is not None and all(s.name in self.sizes.symbols for s in extent.symbols):
             return self.sizes.text(extent)
-        if scalar.expr is None:
+        expr = scalar.expr
+        if not isinstance(expr, PointwiseOp):
             raise InternalError(expected("plan", "a scalar that is known", scalar))
         name = f"{self.prefix}c{scalar.name}"
-        made = self.writer.constant(f"{self.prefix}expr{scalar.name}", scalar.expr)
+        operands = [self.scalar(v) for v in expr.inputs if isinstance(v, Scalar)]
+        known = [n for n in map(self.known_number, operands) if n is not None]
+        if len(known) == len(operands):
+            with contextlib.suppress(ArithmeticError, RuntimeError):  # a call will meet it
+                return self.writer.constant(name, evaluate_scalar(expr, known))
+        made = self.writer.constant(f"{self.prefix}expr{scalar.name}", expr)
         function = self.writer.constant("evaluate_scalar", evaluate_scalar)
-        inputs = (v for v in scalar.expr.inputs if isinstance(v, Scalar))
-        operands = ", ".join(self.scalar(value) for value in inputs)
-        self.writer.line(f"{name} = {function}({made}, [{operands}])")
+        self.writer.line(f"{name} = {function}({made}, [{', '.join(operands)}])")
         return name
+
+    def known_number(self, text: str) -> bool | int | float | None:
+        """The number that a text stands for in every call, or None."""
+        known = self.writer.constants.get(text, _literal(text))
+        return known if isinstance(known, (bool, int, float)) else None
 
     # -- launches
 
@@ -277,8 +287,8 @@ class _Launch:
         text = self.program.scalar(parameter.scalar)
         dtype = parameter.scalar.dtype
         writer = self.program.writer
-        known = writer.constants.get(text, _literal(text))
-        if isinstance(known, (bool, int, float)):
+        known = self.program.known_number(text)
+        if known is not None:
             return self.constant(f"scalar{parameter.scalar.name}_", slot_of(known, dtype))
         if dtype is DataType.Int and text in self.program.sizes.symbols.values():
             return text
@@ -298,15 +308,18 @@ class _Launch:
         number = f"_{len(self.scratch_names)}_" if self.scratch_names else ""
         buffer, address = self.name(f"s{number}"), self.name(f"p{number}")
         if size.isdigit():
-            self.line(f"{buffer} = scratch({size})")
+            self.line(f"{buffer} = {self._bytes(size)}")
             self.line(f"{address} = {buffer}.data_ptr()")
         else:
             bytes_name = self.name(f"bytes{number}")
             self.line(f"{bytes_name} = {size}")
-            self.line(f"{buffer} = scratch({bytes_name}) if {bytes_name} else None")
+            self.line(f"{buffer} = {self._bytes(bytes_name)} if {bytes_name} else None")
             self.line(f"{address} = {buffer}.data_ptr() if {bytes_name} else 0")
         self.scratch_names.append(buffer)
         return buffer, address
+
+    def _bytes(self, size: str) -> str:
+        return f"empty(({size},), (1,), {self.constant('uint8', torch.uint8)})"
 
     def call(self, text: str) -> None:
         """Adds the launch; what torch raises, if the kernel refuses the values of its inputs.

@@ -78,7 +78,7 @@ _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.baddbmm.default: ("baddbmm", torch.baddbmm),
 }
 _RESERVED = frozenset(
-    """args by_torch call empty evaluate_scalar refused require_memory run scratch slot
+    """args by_torch call empty evaluate_scalar refused require_memory run slot
     switched_off torch view_of with_strides math""".split()  # noqa: SIM905
 ) | frozenset(keyword.kwlist)
 # (the names of `Writer` constants that have no prefix)

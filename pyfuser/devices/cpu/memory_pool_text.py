@@ -29,8 +29,8 @@ _MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
 
 
 def pool_text() -> str:
-    """The module: `acquire` (a native function), `release`, `discard`, and the runs."""
-    return _DECLARATIONS + runs_text() + _RELEASE + _DESCRIBE + _ACQUIRE
+    """The module: `allocate` and `acquire` (native functions), `release`, `discard`, the runs."""
+    return _DECLARATIONS + runs_text() + _RELEASE + _DESCRIBE + _ACQUIRE + _ALLOCATE
 
 
 _DECLARATIONS = """
@@ -45,7 +45,11 @@ declare ptr @PyLong_FromLongLong(i64)
 declare ptr @PyErr_Occurred()
 declare i32 @PyErr_BadArgument()
 declare ptr @PyCapsule_New(ptr, ptr, ptr)
+declare i32 @PyCapsule_IsValid(ptr, ptr)
+declare ptr @PyDict_GetItem(ptr, ptr)
+declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
 @_Py_NoneStruct = external global i8
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64)
@@ -276,4 +280,55 @@ bad_argument:
 failed:
   ret ptr null
 }}
+"""
+
+_ALLOCATE = """
+; PyObject *allocate(self, {shape, stride, dtype}, 3): a tensor.  `self` is a tuple: the function
+; that is asked for all but small blocks and warm runs; what turns a capsule into a tensor; DLPack's
+; type by dtype.
+define ptr @allocate(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %acquired = alloca [3 x ptr]
+  %capsule_slot = alloca ptr
+  %slow = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %three = icmp eq i64 %count, 3
+  br i1 %three, label %find_type, label %ask
+find_type:
+  %types = call ptr @PyTuple_GetItem(ptr %self, i64 2)
+  %dtype_slot = getelementptr ptr, ptr %arguments, i64 2
+  %dtype = load ptr, ptr %dtype_slot
+  %type = call ptr @PyDict_GetItem(ptr %types, ptr %dtype)
+  %has_type = icmp ne ptr %type, null
+  br i1 %has_type, label %acquire, label %ask
+acquire:
+  %shape = load ptr, ptr %arguments
+  store ptr %shape, ptr %acquired
+  %stride_slot = getelementptr ptr, ptr %arguments, i64 1
+  %stride = load ptr, ptr %stride_slot
+  %acquired_stride = getelementptr ptr, ptr %acquired, i64 1
+  store ptr %stride, ptr %acquired_stride
+  %acquired_type = getelementptr ptr, ptr %acquired, i64 2
+  store ptr %type, ptr %acquired_type
+  %answer = call ptr @acquire(ptr null, ptr %acquired, i64 3)
+  %is_error = icmp eq ptr %answer, null
+  br i1 %is_error, label %failed, label %look
+look:
+  %valid = call i32 @PyCapsule_IsValid(ptr %answer, ptr @capsule_name)
+  %is_capsule = icmp ne i32 %valid, 0
+  br i1 %is_capsule, label %wrap, label %no_room
+wrap:
+  %to_tensor = call ptr @PyTuple_GetItem(ptr %self, i64 1)
+  store ptr %answer, ptr %capsule_slot
+  %tensor = call ptr @PyObject_Vectorcall(ptr %to_tensor, ptr %capsule_slot, i64 1, ptr null)
+  call void @Py_DecRef(ptr %answer)
+  ret ptr %tensor
+no_room:
+  call void @Py_DecRef(ptr %answer)
+  br label %ask
+ask:
+  %given = call ptr @PyObject_Vectorcall(ptr %slow, ptr %arguments, i64 %count, ptr null)
+  ret ptr %given
+failed:
+  ret ptr null
+}
 """
