@@ -21,9 +21,12 @@ from hypothesis import strategies as st
 from benchmarks import peak_memory
 from pyfuser import memory
 from pyfuser.devices.cpu import memory_pool
-from pyfuser.devices.cpu.memory_pool import MemoryPool
-from pyfuser.devices.cpu.memory_pool_text import THRESHOLD_BYTES
-from pyfuser.devices.cpu.memory_runs_text import GRANULE_BYTES, HUGE_PAGE_BYTES
+from pyfuser.devices.cpu.memory_pool import (
+    GRANULE_BYTES,
+    HUGE_PAGE_BYTES,
+    THRESHOLD_BYTES,
+    MemoryPool,
+)
 from pyfuser.errors import InputError
 
 ROOT = Path(__file__).parent.parent

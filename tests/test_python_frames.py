@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyfuser.devices.cpu.memory_pool import pool
-from pyfuser.devices.cpu.memory_pool_text import THRESHOLD_BYTES
+from pyfuser.devices.cpu.memory_pool import THRESHOLD_BYTES, pool
 
 
 def python_calls(function: Callable[[], object]) -> list[tuple[str, str]]:
