@@ -62,3 +62,16 @@ def test_runs_in_kernels(
     tolerance = 1e-2 if dtype is torch.float16 else 1e-5
     for eager, ours in zip(*results, strict=True):
         torch.testing.assert_close(ours, eager, atol=tolerance, rtol=tolerance)
+
+
+def test_a_gather_of_the_first_columns_only() -> None:
+    """What is computed behind the gather would need the first columns of a row that broadcasts."""
+
+    def first(mask: Tensor, x: Tensor, index: Tensor) -> Tensor:
+        return torch.where(mask, x, -0.7).gather(0, index)
+
+    x, mask = torch.randn(3, 7), torch.arange(7) % 3 > 0
+    for columns in (1, 2, 7):
+        index = torch.tensor([2, 0])[:, None].expand(2, columns)
+        expected = first(mask, x, index)
+        assert torch.equal(torch.compile(first, backend="pyfuser")(mask, x, index), expected)
