@@ -147,10 +147,10 @@ def _call(expr: Expr) -> Call | None:
     return None
 
 
-def _cast(source: DataType, target: DataType) -> Call | None:
-    if source in COMPLEX and target not in COMPLEX:  # torch warns of what is lost
-        return None
+def _cast(source: DataType, target: DataType) -> Call:
     dtype = to_torch(target)
+    if source in COMPLEX and target not in COMPLEX:
+        return Call(aten.real.default, (source,), dtype)
     return Call(aten._to_copy.default, (source,), dtype, dtype=dtype)
 
 

@@ -112,6 +112,10 @@ PROGRAMS: dict[str, tuple[Define, list[Any]]] = {
         lambda fd, x: (fd.ops.exp(x), fd.ops.cast(fd.ops.exp(x), DataType.ComplexDouble)),
         complex_tensors((3, 4)),
     ),
+    "narrower": (
+        lambda fd, x: (fd.ops.cast(x, DataType.Float), fd.ops.cast(x, DataType.Half)),
+        complex_tensors((3, 4)),
+    ),
     "constants": (
         lambda fd, x: fd.ops.add(fd.ops.mul(x, 2.5), fd.define_scalar(1 + 2j)),
         complex_tensors((3, 4)),
