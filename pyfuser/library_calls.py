@@ -75,8 +75,8 @@ def _arguments(overload: OpOverload) -> list[tuple[str, str]]:
 class LibraryCalls:
     """Writes library calls and views into a plan; every argument is the text of a value."""
 
-    def __init__(self, writer: Writer, runtime: Runtime) -> None:
-        self.writer, self.runtime = writer, runtime
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
 
     def function(self, target: Any) -> str:
         """The name of what a call runs."""
@@ -93,9 +93,11 @@ class LibraryCalls:
         """`name` becomes what torch gives."""
         self.writer.line(f"{name} = {self.function(target)}({', '.join(arguments)})")
 
-    def allocate(self, name: str, shape: str, stride: str, dtype: torch.dtype) -> None:
-        """`name` becomes memory of the runtime."""
-        empty = self.writer.constant("empty", self.runtime.empty_strided)
+    def allocate(
+        self, runtime: Runtime, name: str, shape: str, stride: str, dtype: torch.dtype
+    ) -> None:
+        """`name` becomes memory of a runtime."""
+        empty = self.writer.constant("empty", runtime.empty_strided)
         self.writer.line(f"{name} = {empty}({shape}, {stride}, {self.dtype(dtype)})")
 
     def call_into(self, name: str, target: Any, arguments: Sequence[str]) -> None:

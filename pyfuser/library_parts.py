@@ -188,6 +188,10 @@ class PlanValues(Protocol):
     def sizes(self) -> Sizes:
         """The texts of sizes."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of the program are."""
+
     def allocate(self, tensor: TensorView) -> str:
         """Memory of the runtime for a tensor; its name."""
 
@@ -290,7 +294,7 @@ class TorchPart:
 
     def _number(self, value: Scalar, dtype: DataType) -> str:
         """A number as a tensor; a constant is made once, with the plan."""
-        writer, kind, device = self.library.writer, to_torch(dtype), self.library.runtime.device
+        writer, kind, device = self.library.writer, to_torch(dtype), self.values.device
         if value.constant is not None:
             number = torch.tensor(convert_number(value.constant, dtype), dtype=kind, device=device)
             return writer.constant(f"f_number{value.name}_{dtype.name}", number)

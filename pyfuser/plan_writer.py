@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from . import fallback
 from .compiler import LibraryPart, Part, Program, ViewPart
 from .devices.runtime import LoadedKernel
@@ -74,7 +76,7 @@ class ProgramWriter:
         self.sizes = Sizes(writer, dict(symbols))
         self.given, self.names = given or {}, names or {}
         self.gives_views = gives_views
-        self.library = LibraryCalls(writer, program.runtime)
+        self.library = LibraryCalls(writer)
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
 
@@ -221,6 +223,11 @@ class ProgramWriter:
             is_written = torch_part.write_calls()
         if not is_written:
             self._write_evaluation(part)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of the program are."""
+        return self.program.runtime.device
 
     def allocate(self, tensor: TensorView) -> str:
         """Memory of the runtime for a tensor; its name."""

@@ -20,6 +20,7 @@ import torch
 from torch.fx import Node
 
 from ..analysis.size_conditions import SizeConditions
+from ..devices.runtime import Runtime
 from ..devices.switches import switched_off
 from ..dtypes import fits_64_bits
 from ..executor import Resolved
@@ -76,7 +77,7 @@ class GraphWriter:
         self.traced, self.resolved, self.by_torch = traced, resolved, by_torch
         self.conditions = conditions
         self.writer = Writer()
-        self.library = LibraryCalls(self.writer, traced.runtime)
+        self.library = LibraryCalls(self.writer)
         self.sizes = Sizes(self.writer, {})
         self.symbols: dict[sympy.Symbol, str] = {}
         self.known: dict[Size, str] = {}
@@ -315,11 +316,11 @@ class GraphWriter:
     def _write_library_call(self, step: Step) -> None:
         node, name = step.node, self.names[step.node]
         meta = tensor_of(node)
-        if meta is not None and is_product(node.target) and self._is_own_memory(meta):
+        runtime = self._memory_for(meta) if is_product(node.target) else None
+        if meta is not None and runtime is not None:
             view = self.traced.views[node]
-            self.library.allocate(
-                name, self._sizes(view.shape), self._sizes(view.stride), meta.dtype
-            )
+            shape, stride = self._sizes(view.shape), self._sizes(view.stride)
+            self.library.allocate(runtime, name, shape, stride, meta.dtype)
             self.library.call_into(name, node.target, self._arguments(node))
             self._own(node)
             return
@@ -329,9 +330,11 @@ class GraphWriter:
             self._check_metadata(node)
         self._write_picks(node)
 
-    def _is_own_memory(self, meta: torch.Tensor) -> bool:
-        """True for what the runtime has memory for."""
-        return meta.device.type == self.traced.runtime.device.type and is_dense(meta)
+    def _memory_for(self, meta: torch.Tensor | None) -> Runtime | None:
+        """The runtime that makes the memory of a result; None where torch makes it."""
+        runtime = self.traced.runtime
+        has_memory = meta is not None and meta.device == runtime.device and is_dense(meta)
+        return runtime if has_memory else None
 
     def _write_picks(self, node: Node) -> None:
         """The results of a call that gives several."""
