@@ -198,6 +198,9 @@ class PlanValues(Protocol):
     def put(self, tensor: TensorView, text: str) -> str:
         """Gives the value of an expression a tensor's name, which it returns."""
 
+    def has(self, tensor: TensorView) -> bool:
+        """True where a tensor is there."""
+
     def drop(self, tensors: Sequence[TensorView]) -> None:
         """Deletes tensors that nobody reads any more."""
 
@@ -248,8 +251,13 @@ class TorchPart:
         calls = calls_of(self.segment)
         if calls is None or not all(map(self.values.is_stored_whole, self.segment.outputs)):
             return False
+        between = []
         for expr, call in calls.items():
             tensor = expr.tensor_outputs[0]
+            if tensor not in self.segment.outputs:
+                if self.values.has(tensor):  # another part's output, which costs nothing to repeat
+                    continue
+                between.append(tensor)
             if call is not None:
                 self._write_call(tensor, expr, call)
                 continue
@@ -259,8 +267,7 @@ class TorchPart:
                 self._copy(tensor, text)
             else:
                 self.values.put(tensor, text)
-        made = [expr.tensor_outputs[0] for expr in calls]
-        self.values.drop([tensor for tensor in made if tensor not in self.segment.outputs])
+        self.values.drop(between)
         return True
 
     def _copy(self, tensor: TensorView, text: str) -> None:

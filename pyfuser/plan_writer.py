@@ -250,6 +250,10 @@ class ProgramWriter:
         self.local[tensor] = PlanValue.of(name)
         return name
 
+    def has(self, tensor: TensorView) -> bool:
+        """True where a tensor is there."""
+        return tensor in self.local
+
     def drop(self, tensors: Sequence[TensorView]) -> None:
         """Deletes tensors that nobody reads any more."""
         if tensors:

@@ -135,6 +135,14 @@ PROGRAMS: dict[str, tuple[Define, list[Any]]] = {
         ),
         complex_tensors((3, 4)),
     ),
+    "a_view_that_another_part_gives": (
+        lambda fd, x, w: (
+            turned := fd.ops.permute(x, [1, 0]),
+            fd.ops.sum(fd.ops.real(fd.ops.exp(turned)), [0]),
+            fd.ops.mul(turned, fd.ops.complex(fd.ops.neg(w), w)),
+        ),
+        [*complex_tensors((3, 4)), torch.randn(4, 3)],
+    ),
     "reshaped": (
         lambda fd, x: fd.ops.exp(fd.ops.reshape(fd.ops.sin(x), [12])),
         complex_tensors((3, 4)),
