@@ -4,7 +4,8 @@ A row of the op table that is an ATen op, on operands of the dtypes it computes 
 of the resolved overload; so do casts and sums.  Expressions that only look at memory in another way
 become views.  What has no such call (rows that torch spells as several calls, reads at computed
 places, values that may be refused) is the evaluator's: then nothing of the segment is written here.
-Invariant: what is written gives what the evaluator gives, in values, dtypes and strides.
+Invariant: what is written gives what the evaluator gives, in dtypes and shapes, and in values but
+for the last digits that torch's loops differ in; outputs have the strides that a kernel gives them.
 """
 
 from __future__ import annotations

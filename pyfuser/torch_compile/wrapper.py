@@ -28,14 +28,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.vals import Val
 from ..library_calls import LibraryCalls, is_product
-from ..plan_text import (
-    Sizes,
-    Writer,
-    condition_texts,
-    is_number,
-    span_text,
-    tuple_text,
-)
+from ..plan_text import Sizes, Writer, condition_texts, is_number, span_text, tuple_text
 from ..plan_writer import PlanValue, ProgramWriter
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
