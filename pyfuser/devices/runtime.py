@@ -16,7 +16,7 @@ import torch
 from ..ir.kernel import Kernel, ScalarParameter, TensorParameter
 from ..ir.scalars import IntExpr
 from ..target.target import Code, Target
-from .tensor_memory import RequireMemory
+from .tensor_memory import EmptyStrided, RequireMemory
 
 
 class LaunchWriter(Protocol):
@@ -97,15 +97,10 @@ class Runtime(ABC):
     def target(self) -> Target:
         """What to compile for."""
 
+    @property
     @abstractmethod
-    def empty_strided(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """An uninitialised tensor."""
-
-    @abstractmethod
-    def scratch(self, size_bytes: int) -> torch.Tensor:
-        """Uninitialised memory for one call."""
+    def empty_strided(self) -> EmptyStrided:
+        """Makes tensors: outputs, and uninitialised memory for one call."""
 
     @property
     @abstractmethod

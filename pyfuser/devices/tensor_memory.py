@@ -17,6 +17,8 @@ from ..errors import InputError, expected
 # What `require_memory` takes, flat: a tensor, the bytes from its first element to the end of
 # its last one, and the bytes of an element; then the next tensor.
 Needs = torch.Tensor | int
+# (shape, stride, dtype) -> an uninitialised tensor; its memory is aligned to 64 bytes.
+EmptyStrided = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 RequireMemory = Callable[..., None]  # InputError for a tensor with less memory than it needs
 
 

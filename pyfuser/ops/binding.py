@@ -261,6 +261,8 @@ def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> Pyth
             return number
     if expr.op == "cast":
         return convert_number(operands[0], result)
+    if expr.op in ("div", "truediv") and result is DataType.Double and operands[1] != 0:
+        return float(operands[0].real) / float(operands[1].real)
     resolution = resolve_expr(expr)
     tensors = [
         torch.tensor(convert_number(operand, dtype), dtype=to_torch(dtype))

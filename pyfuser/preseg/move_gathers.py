@@ -147,8 +147,15 @@ class _Mover:
         all_axes = [self.fusion.ids.broadcast() if new else next(rest) for new in flags]
         return self._shape(BroadcastOp, output, flags, all_axes)
 
-    def _spread(self, tensor: TensorView, places: Places) -> TensorView:
-        """A tensor that broadcasts along the indexed axis, with the axes of the output."""
+    def _spread(self, tensor: TensorView, places: Places) -> Moved:
+        """A tensor that broadcasts along the indexed axis, with the axes of the output.
+
+        None where the gather reads only the first elements along another axis.
+        """
+        for axis, place in zip(tensor.axes, places, strict=True):
+            wanted = None if place is None else self.output.axes[place].size
+            if wanted is not None and not axis.is_broadcast and axis.size is not wanted:
+                return None
         tensor = unexpanded(self.fusion, tensor, [axis.is_broadcast for axis in tensor.axes])
         if self.expr.is_aligned and places == self.expr.source_axes:
             return tensor

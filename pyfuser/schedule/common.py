@@ -245,7 +245,10 @@ def parallelize_positions(
 
 
 def recompute_cheap(fusion: Fusion) -> None:
-    """Gives each reader its own copy of a cheap tensor that would else be kept across a reduction.
+    """Gives late readers their own copy of a cheap tensor that would else be kept for them.
+
+    Late is who reads after a reduction that another reader feeds.  The others share the tensor, and
+    so the loops: nothing else may connect them with the reductions.
 
     An expensive one is kept in a buffer, which is written while its first readers run.
 
@@ -267,7 +270,7 @@ def recompute_cheap(fusion: Fusion) -> None:
         if is_expensive(expr):
             _keep_for(fusion, tensor, late)
         else:
-            for reader in readers[1:]:
+            for reader in late if len(late) < len(readers) else readers[1:]:
                 _give_copy(fusion, expr, tensor, reader)
 
 

@@ -41,6 +41,7 @@ class LoopSharing:
         self.extents: dict[tuple[int, int], IntExpr] = {}
         self.shapes: dict[tuple[int, int], tuple[IntExpr, ...]] = {}
         self.own_extents: dict[TensorView, dict[IterDomain, IntExpr]] = {}
+        self.shared: dict[int, set[tuple[int, int]]] = {}  # by position: loops of several tensors
         for tensor in self.tensors:
             for position in range(scheduled[tensor].compute_at):
                 for _, consumer in consumers(tensor):
@@ -86,6 +87,9 @@ class LoopSharing:
             self.parent[a] = b
             self.shapes[b] = max(self.shape(a), self.shape(b), key=len)
             self.members[b], self.extents[b] = joined, extent
+            shared = self.shared.setdefault(position, set())
+            shared.discard(a)
+            shared.add(b)
 
     def extent(self, root: tuple[int, int]) -> IntExpr:
         """The extent of a loop: 1 while only broadcast axes share it."""
@@ -126,7 +130,13 @@ class LoopSharing:
         for _, consumer in consumers(tensor):
             united = _united(united, self.masks(self.find(consumer, position)))
         mask, above, below, after_reduction = united
-        return bool(after_reduction & mask) or bool(above & below & ~mask)
+        if after_reduction & mask or above & below & ~mask:
+            return True
+        others = [self.masks(root) for root in self.shared.get(position, ())]
+        others = [other for other in others if not other[0] & mask]
+        above = _reached(above, [(other[0], other[1]) for other in others])
+        below = _reached(below, [(other[0], other[2]) for other in others])
+        return bool(above & below & ~mask)
 
     def highest(self, tensor: TensorView) -> tuple[int, str]:
         """The most loops a tensor can share with its consumers, and why not one more."""
@@ -180,6 +190,16 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
     if axis.definition is None or axis in known:
         return [axis]
     return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]
+
+
+def _reached(start: int, sets: list[tuple[int, int]]) -> int:
+    """The tensors of `start`, and of each (set, what lies beyond it) all where it holds one."""
+    found, left = start, sets
+    while met := [each for each in left if each[0] & found]:
+        left = [each for each in left if not each[0] & found]
+        for members, beyond in met:
+            found |= members | beyond
+    return found
 
 
 def _united(a: Masks, b: Masks) -> Masks:

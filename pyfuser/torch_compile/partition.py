@@ -130,13 +130,15 @@ class _Partitioner:
     def _sink(self) -> None:
         """Moves nodes that only later regions read into the first of these."""
         for node in reversed(self.nodes):
-            if node not in self.fusible or not node.users:
+            if node not in self.fusible or is_getitem(node):
                 continue
-            if any(user not in self.fusible for user in node.users):
+            picks = [user for user in node.users if is_getitem(user)]  # what it gives goes along
+            readers = [user for made in (node, *picks) for user in made.users if user not in picks]
+            if not readers or any(reader not in self.fusible for reader in readers):
                 continue
-            latest = min(self.level[user] for user in node.users)
+            latest = min(self.level[reader] for reader in readers)
             if latest > self.level[node] and self._saves_memory(node):
-                self.level[node] = latest
+                self.level |= dict.fromkeys((node, *picks), latest)
 
     def _saves_memory(self, node: Node) -> bool:
         """False when what the node reads is more than what it makes, and would be kept for it."""

@@ -20,7 +20,7 @@ from pyfuser.devices.cuda.launches import FusedKernelCUDA
 from pyfuser.devices.cuda.target import CudaTarget
 from pyfuser.devices.runtime import LaunchWriter, ObjectCache, Runtime
 from pyfuser.devices.switches import register_runtime
-from pyfuser.devices.tensor_memory import RequireMemory, require_memory
+from pyfuser.devices.tensor_memory import EmptyStrided, RequireMemory, require_memory
 from pyfuser.errors import CompilationError
 from pyfuser.ir.kernel import TensorParameter
 from pyfuser.target.target import Target
@@ -82,15 +82,12 @@ class EmulatedRuntime(Runtime):
     def target(self) -> Target:
         return self._target
 
-    def empty_strided(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
+    @property
+    def empty_strided(self) -> EmptyStrided:
         """Filled with NaN, or with ones where the dtype has none."""
-        return poisoned(torch.empty_strided(shape, stride, dtype=dtype))
-
-    def scratch(self, size_bytes: int) -> torch.Tensor:
-        """Filled with ones."""
-        return poisoned(torch.empty(size_bytes, dtype=torch.uint8))
+        return lambda shape, stride, dtype: poisoned(
+            torch.empty_strided(shape, stride, dtype=dtype)
+        )
 
     @property
     def require_memory(self) -> RequireMemory:

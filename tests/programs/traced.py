@@ -4,7 +4,8 @@ Tracing and eager give axes of size 1 different strides, and by these strides a 
 choose another layout for its result: eager's then isn't what any backend gets to see.  Where an
 operation on operands laid out as traced gives something else on longer axes too, its metadata is
 false (pyfuser/torch_compile/aten/true_metadata.py is about those), which `false` counts.  Not where
-operands that are broadcast leave open how two axes lie in memory: then axes of size 1 decide it.
+operands that are broadcast leave open how two axes lie in memory, or where other strides for their
+axes of size 1 give what was promised: then these axes decide it.
 """
 
 from __future__ import annotations
@@ -52,9 +53,12 @@ class _AsTraced(Interpreter):
             return result
         if _moving(result) == _moving(promised):
             return result.as_strided(result.shape, promised.stride())
-        arguments, _ = self.fetch_args_kwargs_from_env(n)
+        arguments, keywords = self.fetch_args_kwargs_from_env(n)
         if not _leaves_order_open(result, [a for a in arguments if isinstance(a, Tensor)]):
-            self.false.append(str(n.target))
+            plain = [_plain(a) if isinstance(a, Tensor) else a for a in arguments]
+            again = self.call_function(n.target, tuple(plain), keywords)
+            if _moving(again) != _moving(promised):
+                self.false.append(str(n.target))
         laid_out = torch.empty_strided(result.shape, promised.stride(), dtype=result.dtype)
         return laid_out.copy_(result)
 
@@ -78,6 +82,17 @@ def _stride(operand: Tensor, dim: int) -> int:
     if -dim > operand.dim() or operand.shape[dim] == 1:
         return 0
     return operand.stride(dim)
+
+
+def _plain(value: Tensor) -> Tensor:
+    """The tensor with the strides for its axes of size 1 that a contiguous one would have there."""
+    strides = list(value.stride())
+    step = 1
+    for dim in reversed(range(value.dim())):
+        if value.shape[dim] == 1:
+            strides[dim] = step
+        step = strides[dim] * value.shape[dim]
+    return value.as_strided(value.shape, strides)
 
 
 def _moving(value: Tensor) -> list[int]:

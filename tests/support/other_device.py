@@ -15,6 +15,7 @@ import torch
 from pyfuser.devices.cpu.runtime import CpuRuntime, FusedKernelCPU
 from pyfuser.devices.runtime import LaunchWriter, LoadedKernel
 from pyfuser.devices.switches import register_runtime
+from pyfuser.devices.tensor_memory import EmptyStrided
 
 
 class NotedKernel(LoadedKernel):
@@ -54,11 +55,12 @@ class OtherDevice(CpuRuntime):
         """A kernel that notes."""
         return NotedKernel(super().load(code, binary), self.launches)
 
-    def empty_strided(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
+    @property
+    def empty_strided(self) -> EmptyStrided:
         """Without memory."""
-        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return lambda shape, stride, dtype: torch.empty_strided(
+            shape, stride, dtype=dtype, device="meta"
+        )
 
 
 @pytest.fixture

@@ -25,19 +25,15 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
     """While it lasts, the CPU hands out poisoned memory only."""
-    empty_strided, scratch = CpuRuntime.empty_strided, CpuRuntime.scratch
+    empty_strided = CpuRuntime().empty_strided
 
     def poisoned_empty(
-        self: CpuRuntime, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+        shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        return poisoned(empty_strided(self, shape, stride, dtype))
-
-    def poisoned_scratch(self: CpuRuntime, size_bytes: int) -> torch.Tensor:
-        return poisoned(scratch(self, size_bytes))
+        return poisoned(empty_strided(shape, stride, dtype))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuRuntime, "empty_strided", poisoned_empty)
-        patch.setattr(CpuRuntime, "scratch", poisoned_scratch)
+        patch.setattr(CpuRuntime, "empty_strided", staticmethod(poisoned_empty))
         yield
 
 

@@ -1,26 +1,30 @@
 """Tensors whose memory comes from a caching pool, so that an output is written into warm pages.
 
-`empty_strided(shape, stride, dtype)` is torch.empty_strided for kernel outputs and scratch
-memory. Big blocks (>= THRESHOLD_BYTES) are cut from one range of addresses, with huge pages where
-the system has them, and go back to the pool when the last tensor on the storage dies, in whatever
-thread and also while the interpreter exits; small ones come from malloc, which is warm by
-itself. The result is an ordinary tensor, no view; only its storage can't grow (`resize_` beyond
-it raises torch's error).
+`pool().empty_strided(shape, stride, dtype)` is torch.empty_strided for kernel outputs and scratch
+memory; `shape` and `stride` are tuples of ints, in elements. Big blocks (>= THRESHOLD_BYTES) are
+cut from one range of addresses, with huge pages where the system has them, and go back to the pool
+when the last tensor on the storage dies, in whatever thread and also while the interpreter exits;
+small ones come from malloc, which is warm by itself. The result is an ordinary tensor, no view;
+only its storage can't grow (`resize_` beyond it raises torch's error).
 
-Free memory is joined with its neighbours and split for the next block (memory_runs_text.py): so
+Free memory is joined with its neighbours and split for the next block (native/memory_runs.ll): so
 what a training step frees in one size serves in another. In steps of seven models it held 1 to 9 %
 more than was in use at the peak (29 % where that was 6 MiB: huge pages come whole), where free
 lists by size had held 17 to 55 % more; after the first step none needed new memory.
 
-Measured on a Zen 4: 0.7-0.9 us an allocation, big or small, where torch.empty_strided takes 1.1 us;
+Measured on a Zen 4: 0.5-0.6 us an allocation, big or small, where torch.empty_strided takes 0.9 us;
 filling 64 MiB on two threads takes 8 ms in the pool's memory and 21 ms in fresh memory from torch.
 
 Invariants: free bytes <= the limit (PYFUSER_POOL_BYTES, else min(1/8 of the memory, 1 GiB)); a
 block is at most a granule (16 KiB) bigger than asked for; an address belongs to one block or one
 free run; bytes mapped = bytes in use + bytes free and warm. When the limit is met, what was used
 longest ago goes back to the system. The fast path and the release are native code
-(memory_pool_text.py), since a release may come without the GIL; getting memory and eviction, which
-wait for the system anyway, are Python.
+(native/memory_pool.ll), since a release may come without the GIL; getting memory and eviction,
+which wait for the system anyway, are Python.
+
+The fast path runs no Python frame. Where the frames of a call happen to end near the end of a
+chunk of CPython's frame stack, every further frame maps a chunk and unmaps it again, which in a
+process of two threads takes some 100 us: a training step of a LeViT did so 60 times.
 """
 
 from __future__ import annotations
@@ -32,7 +36,6 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,15 +43,46 @@ import torch.utils.dlpack
 
 from ...errors import InputError, expected
 from ...memory import MemoryStats, register_pool
+from ..tensor_memory import EmptyStrided
 from .jit import CompiledModule, compile_module
-from .memory_pool_text import NO_ACCESS, pool_text
-from .memory_runs_text import (
-    GRANULE_BYTES,
-    HUGE_PAGE_BYTES,
-    RECORD_BYTES,
-    TOP_CLASS_BITS,
-)
 from .native_function import native_function
+from .native_text import native_text
+
+# From here on the pool wins: the median of allocate, fill, free in us, pool against torch.empty,
+# was 2.8 / 3.0 at 64 KiB, 4.3 / 4.7 at 256 KiB, 8.3 / 10.2 at 1 MiB, 96 / 273 at 16 MiB, and
+# 8.0 / 20.8 ms at 64 MiB.  Below it malloc keeps its memory warm, and shares it with all others.
+THRESHOLD_BYTES = 256 << 10
+HUGE_PAGE_BYTES = 2 << 20
+# Blocks begin and end at multiples of it: whole pages nearly everywhere, at most 6 % of a block.
+GRANULE_BITS = 14
+GRANULE_BYTES = 1 << GRANULE_BITS
+# 8 classes for each power of two up to 2**47 bytes, the address space of x86-64 and AArch64.
+_TOP_CLASS_BITS = 47
+_FREE_LISTS = 8 * (_TOP_CLASS_BITS + 1)
+_MOST_DIMENSIONS = 32
+_HEADER_BYTES = 128
+_RECORD_BYTES = _HEADER_BYTES + 16 * _MOST_DIMENSIONS
+# mmap's arguments for addresses without memory, in place of what was there: PROT_NONE, and
+# MAP_FIXED, which Python's mmap module doesn't name and is 0x10 on Linux, macOS and the BSDs.
+_NO_ACCESS = 0
+_MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
+_NUMBERS = {
+    "THRESHOLD_BYTES": THRESHOLD_BYTES,
+    "GRANULE_BITS": GRANULE_BITS,
+    "GRANULE_BYTES": GRANULE_BYTES,
+    "GRANULE_LESS_1": GRANULE_BYTES - 1,
+    "GRANULE_MASK": -GRANULE_BYTES,
+    "FREE_LISTS": _FREE_LISTS,
+    "ALL_LISTS": 2 * _FREE_LISTS,
+    "MOST_COMPARED": 32,  # runs of a class among which the best fit is searched, the latest first
+    "MOST_DIMENSIONS": _MOST_DIMENSIONS,
+    "HEADER_BYTES": _HEADER_BYTES,
+    "HEADER_AND_63_BYTES": _HEADER_BYTES + 63,
+    "RECORD_BYTES": _RECORD_BYTES,
+    "MOST_BYTES": 1 << _TOP_CLASS_BITS,
+    "NO_ACCESS": _NO_ACCESS,
+    "MAP_FLAGS": _MAP_FLAGS,
+}
 
 # DLPack's type of each dtype: code, bits, 1 lane, as the four bytes of a DLDataType.
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
@@ -75,6 +109,11 @@ _from_dlpack: Any = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dl
 
 _WARM, _COLD = 0, 1  # states of a free run
 _immortal_modules: list[CompiledModule] = []
+
+
+def pool_text() -> str:
+    """The LLVM IR of `allocate`, `acquire`, `release`, `discard`, and the runs."""
+    return native_text("memory_runs", "memory_pool", **_NUMBERS)
 
 
 class _Counters(ctypes.Structure):
@@ -113,7 +152,10 @@ class MemoryPool:
         _immortal_modules.append(module)
         self.counters = _Counters.from_address(module.address("counters"))
         self.counters.limit = _default_limit()
-        self.acquire: Any = native_function(module, "acquire")
+        self._acquire = native_function(module, "acquire")
+        self.empty_strided: EmptyStrided = native_function(
+            module, "allocate", (self._allocated, _from_dlpack, _DLPACK_TYPES)
+        )
         self._carve = _gil_function(
             module, "carve", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
         )
@@ -123,17 +165,19 @@ class MemoryPool:
         self._reserve(module)
         _keep_whole_at_fork(module)
 
-    def empty_strided(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    def _allocated(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """An uninitialised tensor; `shape` and `stride` are tuples (elements)."""
+        """What `empty_strided` gives where there is no warm run: gets memory, or has torch do it.
+
+        Where the system has no memory left, the cache is emptied and torch asked, which raises
+        RuntimeError with the number of bytes.
+        """
         code = _DLPACK_TYPES.get(dtype)
-        if code is None:
-            return torch.empty_strided(shape, stride, dtype=dtype)
-        answer = self.acquire(shape, stride, code)
+        answer = None if code is None else self._acquire(shape, stride, code)
         while type(answer) is int:  # no room for `answer` bytes
-            answer = self.acquire(shape, stride, code) if self._grow(answer) else None
-        if answer is None:  # no elements, no memory, or a shape for torch to refuse
+            answer = self._acquire(shape, stride, code) if self._grow(answer) else None
+        if answer is None:  # no elements, no memory, or a shape or dtype for torch
             return torch.empty_strided(shape, stride, dtype=dtype)
         tensor: torch.Tensor = _from_dlpack(answer)
         return tensor
@@ -163,7 +207,7 @@ class MemoryPool:
         """Takes the range of addresses, as one cold run: no memory yet, and no claim to any."""
         size, base = _range_bytes(), None
         while size >= HUGE_PAGE_BYTES and base is None:
-            base = _map(size, NO_ACCESS)
+            base = _map(size, _NO_ACCESS)
             size = size if base else size // 2 & -HUGE_PAGE_BYTES
         cells = size // GRANULE_BYTES + 2
         table = _map(ctypes.sizeof(ctypes.c_void_p) * cells, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -171,7 +215,7 @@ class MemoryPool:
             return  # without free runs: torch allocates
         ctypes.c_int64.from_address(module.address("base")).value = base
         ctypes.c_void_p.from_address(module.address("table")).value = table
-        address = _libc().calloc(1, RECORD_BYTES)
+        address = _libc().calloc(1, _RECORD_BYTES)
         record = _Record.from_address(address)
         record.data, record.size = base, size
         self.counters.mapped = self.counters.cached = size  # `put` takes it off again
@@ -217,25 +261,6 @@ def pool() -> MemoryPool:
     return made
 
 
-def empty_strided(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialised CPU tensor from the pool: torch.empty_strided with warm memory.
-
-    `shape` and `stride` are tuples of ints, in elements.  When the system has no memory left, the
-    cache is emptied and torch asked, which raises RuntimeError with the number of bytes.
-    """
-    return pool().empty_strided(shape, stride, dtype)
-
-
-def scratch(size_bytes: int) -> torch.Tensor:
-    """Uninitialised memory for a kernel's own use: a uint8 tensor [size_bytes], 64-byte aligned.
-
-    The memory goes back to the pool with the tensor: keep it until the kernel has returned.
-    """
-    if size_bytes < 0:
-        raise InputError(expected("scratch", "a number of bytes", size_bytes))
-    return pool().empty_strided((size_bytes,), (1,), torch.uint8)
-
-
 def _gil_function(module: CompiledModule, name: str, result: Any, *arguments: Any) -> Any:
     """A ctypes function that keeps the GIL: these take well under a microsecond."""
     return ctypes.PYFUNCTYPE(result, *arguments)(module.address(name))
@@ -256,7 +281,7 @@ def _default_limit() -> int:
 def _range_bytes() -> int:
     """Addresses to take: twice the machine's memory, for gaps; a quarter of what a limit allows."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    size = min(2 * memory, 1 << TOP_CLASS_BITS - 1)
+    size = min(2 * memory, 1 << _TOP_CLASS_BITS - 1)
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if allowed != resource.RLIM_INFINITY:
         size = min(size, allowed // 4)

@@ -15,11 +15,11 @@ from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, maximum, mod, p
 from ...ops.op import EXPENSIVE
 from ...ops.table import OPS
 from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
-from ..tensor_memory import RequireMemory
+from ..tensor_memory import EmptyStrided, RequireMemory
 from .host import host
 from .jit import CompiledModule, compile_ahead, compile_module, set_object_cache
 from .kernel_code import CpuKernelCode
-from .memory_pool import empty_strided, scratch
+from .memory_pool import pool
 from .storage_check import require_memory
 from .target import CpuTarget
 from .threads import Launch, launcher
@@ -158,15 +158,10 @@ class CpuRuntime(Runtime):
     def target(self) -> CpuTarget:
         return self._target
 
-    def empty_strided(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """From the pool."""
-        return empty_strided(shape, stride, dtype)
-
-    def scratch(self, size_bytes: int) -> torch.Tensor:
-        """From the pool."""
-        return scratch(size_bytes)
+    @property
+    def empty_strided(self) -> EmptyStrided:
+        """The pool's."""
+        return pool().empty_strided
 
     @property
     def require_memory(self) -> RequireMemory:

@@ -21,6 +21,7 @@ import torch
 from .. import tensor_memory
 from .jit import add_symbol, compile_module
 from .native_function import native_function
+from .native_text import native_text
 from .threads import loaded_symbol
 
 _QUESTIONS = ("aoti_torch_get_storage_size", "aoti_torch_get_storage_offset")
@@ -63,62 +64,4 @@ def _places() -> tuple[int, int] | None:
 
 def _text(type_place: int, tensor_place: int) -> str:
     """The module: a native function whose `self` is the one in Python; they take `Needs`."""
-    return f"""
-@torch_tensor = external global i8
-@torch_parameter = external global i8
-@_Py_NoneStruct = external global i8
-declare i32 @aoti_torch_get_storage_size(ptr, ptr)
-declare i32 @aoti_torch_get_storage_offset(ptr, ptr)
-declare i64 @PyLong_AsLongLong(ptr)
-declare void @Py_IncRef(ptr)
-declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
-
-define ptr @require_memory(ptr %self, ptr %arguments, i64 %count) nounwind {{
-entry:
-  %size_slot = alloca i64
-  %offset_slot = alloca i64
-  br label %next
-next:
-  %i = phi i64 [ 0, %entry ], [ %i3, %measure ]
-  %i1 = add i64 %i, 1
-  %i2 = add i64 %i, 2
-  %i3 = add i64 %i, 3
-  %is_last = icmp sgt i64 %i3, %count
-  br i1 %is_last, label %answer, label %look
-look:
-  %object_slot = getelementptr ptr, ptr %arguments, i64 %i
-  %object = load ptr, ptr %object_slot
-  %type_slot = getelementptr i8, ptr %object, i64 {type_place}
-  %type = load ptr, ptr %type_slot
-  %is_tensor = icmp eq ptr %type, @torch_tensor
-  %is_parameter = icmp eq ptr %type, @torch_parameter
-  %is_known = or i1 %is_tensor, %is_parameter
-  br i1 %is_known, label %ask, label %suspect
-ask:
-  %tensor = getelementptr i8, ptr %object, i64 {tensor_place}
-  %no_size = call i32 @aoti_torch_get_storage_size(ptr %tensor, ptr %size_slot)
-  %no_offset = call i32 @aoti_torch_get_storage_offset(ptr %tensor, ptr %offset_slot)
-  %errors = or i32 %no_size, %no_offset
-  %is_error = icmp ne i32 %errors, 0
-  br i1 %is_error, label %suspect, label %measure
-measure:  ; the bytes from the first element to the end of the storage, against those needed
-  %needed_slot = getelementptr ptr, ptr %arguments, i64 %i1
-  %needed_object = load ptr, ptr %needed_slot
-  %needed = call i64 @PyLong_AsLongLong(ptr %needed_object)
-  %each_slot = getelementptr ptr, ptr %arguments, i64 %i2
-  %each_object = load ptr, ptr %each_slot
-  %each = call i64 @PyLong_AsLongLong(ptr %each_object)
-  %size = load i64, ptr %size_slot
-  %offset = load i64, ptr %offset_slot
-  %before = mul i64 %offset, %each
-  %there = sub i64 %size, %before
-  %is_short = icmp slt i64 %there, %needed
-  br i1 %is_short, label %suspect, label %next
-answer:
-  call void @Py_IncRef(ptr @_Py_NoneStruct)
-  ret ptr @_Py_NoneStruct
-suspect:
-  %verdict = call ptr @PyObject_Vectorcall(ptr %self, ptr %arguments, i64 %count, ptr null)
-  ret ptr %verdict
-}}
-"""
+    return native_text("require_memory", TYPE_PLACE=type_place, TENSOR_PLACE=tensor_place)

@@ -13,7 +13,7 @@ torch.get_num_threads()) threads; OpenMP may give fewer, for instance inside a p
 Behind the given slots there is one more, the status of this call: `launch` gives True if a range
 function has set it, because the kernel refuses the call, and else None.
 
-`launch` is a C function that the JIT compiles once per process, from the text below; it follows
+`launch` is a C function that the JIT compiles once per process, from native/launch.ll; it follows
 CPython's vector call convention and uses only its stable interface.  Measured on a Zen 4, a launch
 with 3 pointers and a size: 0.08 us on one thread (ctypes: 0.52 us with c_void_p arguments, 0.30 us
 packed into an array), 0.7 us with an empty parallel region of two threads.  Its body calls
@@ -44,6 +44,7 @@ import torch
 from ...errors import InternalError, expected
 from .jit import CompiledModule, add_symbol, compile_module
 from .native_function import native_function
+from .native_text import native_text
 
 Launch = Callable[..., bool | None]
 
@@ -162,184 +163,11 @@ _PYTHON_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctyp
 
 # ---- the text that is compiled once ----------------------------------------------------------
 
-_SHARE = """
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-
-define internal void @share(ptr %job) nounwind {
-  %range = load ptr, ptr %job
-  %slot = getelementptr ptr, ptr %job, i64 1
-  %args = load ptr, ptr %slot
-  %thread = call i32 @omp_get_thread_num()
-  %threads = call i32 @omp_get_num_threads()
-  %wide_thread = zext i32 %thread to i64
-  %wide_threads = zext i32 %threads to i64
-  call void %range(ptr %args, i64 %wide_thread, i64 %wide_threads)
-  ret void
-}
-"""
-
-_FORK_JOIN = {
-    "gomp": f"""{_SHARE}
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-
-define internal void @fork_join(ptr %range, ptr %args, i32 %threads) nounwind {{
-  %job = alloca [2 x ptr]
-  store ptr %range, ptr %job
-  %slot = getelementptr ptr, ptr %job, i64 1
-  store ptr %args, ptr %slot
-  call void @GOMP_parallel(ptr @share, ptr %job, i32 %threads, i32 0)
-  ret void
-}}
-""",
-    # An ident_t says where in a source file the region is; 2 marks it as made by a compiler.
-    "kmpc": f"""{_SHARE}
-@source = private constant [24 x i8] c";pyfuser;parallel;0;0;;\\00", align 8
-%ident_t = type {{ i32, i32, i32, i32, ptr }}
-@ident = private constant %ident_t {{ i32 0, i32 2, i32 0, i32 23, ptr @source }}
-declare i32 @__kmpc_global_thread_num(ptr)
-declare void @__kmpc_push_num_threads(ptr, i32, i32)
-declare void @__kmpc_fork_call(ptr, i32, ptr, ...)
-
-define internal void @microtask(ptr %global_thread, ptr %bound_thread, ptr %job) nounwind {{
-  call void @share(ptr %job)
-  ret void
-}}
-
-define internal void @fork_join(ptr %range, ptr %args, i32 %threads) nounwind {{
-  %job = alloca [2 x ptr]
-  store ptr %range, ptr %job
-  %slot = getelementptr ptr, ptr %job, i64 1
-  store ptr %args, ptr %slot
-  %self = call i32 @__kmpc_global_thread_num(ptr @ident)
-  call void @__kmpc_push_num_threads(ptr @ident, i32 %self, i32 %threads)
-  call void (ptr, i32, ptr, ...) @__kmpc_fork_call(ptr @ident, i32 1, ptr @microtask, ptr %job)
-  ret void
-}}
-""",
-    "python": """
-declare void @pyfuser_python_parallel(ptr, ptr, i32)
-
-define internal void @fork_join(ptr %range, ptr %args, i32 %threads) nounwind {
-  call void @pyfuser_python_parallel(ptr %range, ptr %args, i32 %threads)
-  ret void
-}
-""",
-}
-
-_ENTRY = """
-@serial_only = global i32 0  ; not 0 in a forked child
-@_Py_NoneStruct = external global i8
-@_Py_TrueStruct = external global i8
-declare i32 @pyfuser_thread_limit()
-declare ptr @PyLong_AsVoidPtr(ptr)
-declare i64 @PyLong_AsUnsignedLongLongMask(ptr)
-declare double @PyFloat_AsDouble(ptr)
-declare ptr @PyErr_Occurred()
-declare void @PyErr_Clear()
-declare i32 @PyErr_BadArgument()
-declare ptr @PyEval_SaveThread()
-declare void @PyEval_RestoreThread(ptr)
-declare void @Py_IncRef(ptr)
-
-define void @pyfuser_parallel(ptr %range, ptr %args, i32 %threads) nounwind {
-  %serial_only = load i32, ptr @serial_only
-  %forked = icmp ne i32 %serial_only, 0
-  %one = icmp sle i32 %threads, 1
-  %serial = or i1 %forked, %one
-  br i1 %serial, label %alone, label %together
-alone:
-  call void %range(ptr %args, i64 0, i64 1)
-  ret void
-together:
-  call void @fork_join(ptr %range, ptr %args, i32 %threads)
-  ret void
-}
-
-; PyObject *launch(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
-define ptr @launch(ptr %self, ptr %arguments, i64 %count) nounwind {
-entry:
-  %empty = icmp slt i64 %count, 1
-  br i1 %empty, label %wrong_count, label %begin
-wrong_count:
-  %ignored = call i32 @PyErr_BadArgument()
-  ret ptr null
-begin:
-  %table = call ptr @PyLong_AsVoidPtr(ptr %self)
-  %with_status = add i64 %count, 1
-  %slots = alloca i64, i64 %with_status, align 64
-  %status = getelementptr i64, ptr %slots, i64 %count
-  store i64 0, ptr %status
-  br label %convert
-
-convert:  ; slots[i] = the bits of argument i
-  %i = phi i64 [ 0, %begin ], [ %next, %store ]
-  %argument_slot = getelementptr ptr, ptr %arguments, i64 %i
-  %argument = load ptr, ptr %argument_slot
-  %integer = call i64 @PyLong_AsUnsignedLongLongMask(ptr %argument)
-  %maybe_error = icmp eq i64 %integer, -1
-  br i1 %maybe_error, label %check_integer, label %store
-check_integer:
-  %error = call ptr @PyErr_Occurred()
-  %no_error = icmp eq ptr %error, null
-  br i1 %no_error, label %store, label %try_float
-try_float:
-  call void @PyErr_Clear()
-  %float = call double @PyFloat_AsDouble(ptr %argument)
-  %bits = bitcast double %float to i64
-  %float_error = call ptr @PyErr_Occurred()
-  %is_float = icmp eq ptr %float_error, null
-  br i1 %is_float, label %store, label %failed
-failed:
-  ret ptr null
-store:
-  %bits_to_store = phi i64 [ %integer, %convert ], [ -1, %check_integer ], [ %bits, %try_float ]
-  %slot = getelementptr i64, ptr %slots, i64 %i
-  store i64 %bits_to_store, ptr %slot
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %convert, label %limit
-
-limit:  ; threads = min(most_threads, torch's number), asked for only if it matters
-  %most = load i64, ptr %slots
-  %several = icmp sgt i64 %most, 1
-  br i1 %several, label %ask, label %run
-ask:
-  %torch_limit = call i32 @pyfuser_thread_limit()
-  %wide_limit = zext i32 %torch_limit to i64
-  %fewer = icmp slt i64 %most, %wide_limit
-  %least = select i1 %fewer, i64 %most, i64 %wide_limit
-  br label %run
-run:
-  %wide_threads = phi i64 [ 1, %limit ], [ %least, %ask ]
-  %threads = trunc i64 %wide_threads to i32
-  %args = getelementptr i64, ptr %slots, i64 1
-  %saved = call ptr @PyEval_SaveThread()
-  br label %phase
-phase:
-  %p = phi i64 [ 0, %run ], [ %next_p, %run_phase ]
-  %range_slot = getelementptr ptr, ptr %table, i64 %p
-  %range = load ptr, ptr %range_slot
-  %last = icmp eq ptr %range, null
-  br i1 %last, label %done, label %run_phase
-run_phase:
-  call void @pyfuser_parallel(ptr %range, ptr %args, i32 %threads)
-  %next_p = add i64 %p, 1
-  br label %phase
-done:
-  call void @PyEval_RestoreThread(ptr %saved)
-  %set = load i64, ptr %status
-  %refused = icmp ne i64 %set, 0
-  %result = select i1 %refused, ptr @_Py_TrueStruct, ptr @_Py_NoneStruct
-  call void @Py_IncRef(ptr %result)
-  ret ptr %result
-}
-"""
-
 
 def runtime_text(runtime: str) -> str:
     """The LLVM IR of `pyfuser_parallel` and `launch` for the runtime `gomp`, `kmpc` or `python`."""
-    return _FORK_JOIN[runtime] + _ENTRY
+    shared = [] if runtime == "python" else ["share"]
+    return native_text(*shared, f"fork_join_{runtime}", "launch")
 
 
 @functools.cache

@@ -20,9 +20,12 @@ from hypothesis import strategies as st
 from benchmarks import peak_memory
 from pyfuser import memory
 from pyfuser.devices.cpu import memory_pool
-from pyfuser.devices.cpu.memory_pool import MemoryPool
-from pyfuser.devices.cpu.memory_pool_text import THRESHOLD_BYTES
-from pyfuser.devices.cpu.memory_runs_text import GRANULE_BYTES, HUGE_PAGE_BYTES
+from pyfuser.devices.cpu.memory_pool import (
+    GRANULE_BYTES,
+    HUGE_PAGE_BYTES,
+    THRESHOLD_BYTES,
+    MemoryPool,
+)
 from pyfuser.errors import InputError
 from tests.support.folders import ROOT
 
@@ -48,6 +51,13 @@ def shared_pool() -> MemoryPool:
     return MemoryPool()
 
 
+def empty_strided(
+    shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor of the process's own pool."""
+    return memory_pool.pool().empty_strided(shape, stride, dtype)
+
+
 def allocate(pool: MemoryPool, size: int) -> torch.Tensor:
     return pool.empty_strided((size,), (1,), torch.uint8)
 
@@ -59,7 +69,7 @@ def allocate(pool: MemoryPool, size: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (2, 1, 4), (300, 1000)])
 def test_like_a_tensor_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     stride = torch.empty(shape).stride()
-    ours = memory_pool.empty_strided(shape, stride, dtype)
+    ours = empty_strided(shape, stride, dtype)
     theirs = torch.empty(shape, dtype=dtype)
     assert (ours.shape, ours.stride(), ours.dtype) == (theirs.shape, stride, dtype)
     assert ours.device.type == "cpu" and ours.is_contiguous() and not ours._is_view()
@@ -71,28 +81,28 @@ def test_like_a_tensor_of_torch(dtype: torch.dtype, shape: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("n", [4, 700])
 def test_strided_layouts(n: int) -> None:
-    transposed = memory_pool.empty_strided((n, n), (1, n), torch.float32)
+    transposed = empty_strided((n, n), (1, n), torch.float32)
     assert not transposed.is_contiguous() and transposed.t().is_contiguous()
     source = torch.randn(n, n)
     assert torch.equal(transposed.copy_(source), source)
-    channels_last = memory_pool.empty_strided((2, 3, n, n), (3 * n * n, 1, 3 * n, 3), torch.float32)
+    channels_last = empty_strided((2, 3, n, n), (3 * n * n, 1, 3 * n, 3), torch.float32)
     assert channels_last.is_contiguous(memory_format=torch.channels_last)
     channels_last.fill_(0)
-    padded = memory_pool.empty_strided((n, n), (n + 5, 1), torch.float32)
+    padded = empty_strided((n, n), (n + 5, 1), torch.float32)
     assert padded.untyped_storage().nbytes() == 4 * ((n - 1) * (n + 5) + n)
-    expanded = memory_pool.empty_strided((n, n), (0, 1), torch.float32)
+    expanded = empty_strided((n, n), (0, 1), torch.float32)
     assert expanded.untyped_storage().nbytes() == 4 * n
 
 
 def test_torch_size_is_a_shape() -> None:
     like = torch.empty(3, 4)
-    assert memory_pool.empty_strided(like.shape, like.stride(), like.dtype).shape == (3, 4)
+    assert empty_strided(like.shape, like.stride(), like.dtype).shape == (3, 4)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 5)])
 def test_no_elements(shape: tuple[int, ...]) -> None:
     stride = torch.empty(shape).stride()
-    assert memory_pool.empty_strided(shape, stride, torch.float32).shape == shape
+    assert empty_strided(shape, stride, torch.float32).shape == shape
 
 
 @pytest.mark.parametrize(
@@ -108,34 +118,34 @@ def test_no_elements(shape: tuple[int, ...]) -> None:
 )
 def test_what_torch_refuses(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
     with pytest.raises(RuntimeError):
-        memory_pool.empty_strided(shape, stride, torch.float64)
+        empty_strided(shape, stride, torch.float64)
 
 
 @pytest.mark.parametrize(("shape", "stride"), [((2.0,), (1,)), ((2,), ("1",)), ([2], [1])])
 def test_wrong_types(shape: object, stride: object) -> None:
     with pytest.raises((TypeError, SystemError)):
-        memory_pool.empty_strided(shape, stride, torch.float32)  # type: ignore[arg-type]
+        empty_strided(shape, stride, torch.float32)  # type: ignore[arg-type]
 
 
 def test_dtype_that_dlpack_lacks() -> None:
-    quantized = memory_pool.empty_strided((4,), (1,), torch.float8_e4m3fn)
+    quantized = empty_strided((4,), (1,), torch.float8_e4m3fn)
     assert quantized.dtype == torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("size", [100, MIB])
 def test_operations_on_the_storage(size: int) -> None:
-    x = memory_pool.empty_strided((size,), (1,), torch.float32).fill_(2)
+    x = empty_strided((size,), (1,), torch.float32).fill_(2)
     assert copy.deepcopy(x).sum() == 2 * size
     assert x.numpy().sum() == 2 * size
     x.resize_(size // 2)
     assert x.sum() == size
     x.set_(torch.ones(3))
     assert x.tolist() == [1, 1, 1]
-    shared = memory_pool.empty_strided((size,), (1,), torch.float32).fill_(3).share_memory_()
+    shared = empty_strided((size,), (1,), torch.float32).fill_(3).share_memory_()
     assert shared.is_shared() and shared.sum() == 3 * size
     with pytest.raises(RuntimeError, match="resiz"):
-        memory_pool.empty_strided((size,), (1,), torch.float32).resize_(2 * size)
-    parameter = torch.nn.Parameter(memory_pool.empty_strided((size,), (1,), torch.float32).fill_(1))
+        empty_strided((size,), (1,), torch.float32).resize_(2 * size)
+    parameter = torch.nn.Parameter(empty_strided((size,), (1,), torch.float32).fill_(1))
     parameter.sum().backward()
     assert parameter.grad is not None and parameter.grad.sum() == size
 
@@ -244,7 +254,7 @@ def test_any_order_of_blocks(actions: list[tuple[int, int]], limit: int) -> None
 def test_a_block_is_at_most_a_granule_too_big(size: int) -> None:
     mine = shared_pool()
     mine.empty_cache()
-    answer = mine.acquire((size,), (1,), 1 | 8 << 8 | 1 << 16)
+    answer = mine._acquire((size,), (1,), 1 | 8 << 8 | 1 << 16)
     if size < 1 << 47:
         assert size <= answer < size + GRANULE_BYTES
     else:
@@ -390,14 +400,6 @@ def test_without_addresses_torch_allocates(addresses: int, monkeypatch: pytest.M
     assert x.eq(2).all()
 
 
-def test_scratch() -> None:
-    x = memory_pool.scratch(1000)
-    assert (x.dtype, x.numel(), x.data_ptr() % 64) == (torch.uint8, 1000, 0)
-    assert memory_pool.scratch(0).numel() == 0
-    with pytest.raises(InputError, match="scratch: expected a number of bytes, got -1"):
-        memory_pool.scratch(-1)
-
-
 # ---- threads, processes ----------------------------------------------------------------------
 
 
@@ -453,10 +455,10 @@ def test_tensors_that_outlive_the_interpreter() -> None:
     script = """
 import ctypes, threading, time
 import torch
-from pyfuser.devices.cpu.memory_pool import empty_strided
+from pyfuser.devices.cpu.memory_pool import pool
 
 def big():
-    return empty_strided((1 << 20,), (1,), torch.float32)
+    return pool().empty_strided((1 << 20,), (1,), torch.float32)
 
 kept = [big() for _ in range(3)]
 leaked = big().mul_(1)
@@ -483,20 +485,20 @@ print("end")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child_has_a_pool_of_its_own() -> None:
-    kept = memory_pool.empty_strided((MIB,), (1,), torch.uint8)
+    kept = empty_strided((MIB,), (1,), torch.uint8)
     kept[:] = 5
     stop = threading.Event()
 
     def allocate_and_release() -> None:
         while not stop.is_set():
-            memory_pool.empty_strided((MIB,), (1,), torch.uint8)
+            empty_strided((MIB,), (1,), torch.uint8)
 
     busy = threading.Thread(target=allocate_and_release)
     busy.start()
     for _ in range(5):
         child = os.fork()
         if child == 0:
-            x = memory_pool.empty_strided((MIB,), (1,), torch.uint8)
+            x = empty_strided((MIB,), (1,), torch.uint8)
             x[:1] = 6
             del x
             memory_pool.pool().empty_cache()
@@ -513,7 +515,7 @@ def test_forked_child_has_a_pool_of_its_own() -> None:
 def test_memory_module_speaks_for_the_pool() -> None:
     memory.empty_cache()
     before = memory.stats("cpu")
-    x = memory_pool.empty_strided((MIB,), (1,), torch.float32)
+    x = empty_strided((MIB,), (1,), torch.float32)
     during = memory.stats("cpu")
     assert during.in_use == before.in_use + 4 * MIB
     assert memory.stats().in_use >= during.in_use

@@ -1,40 +1,13 @@
-"""The native part of the memory pool, as LLVM IR text: take a block, give it back, from any thread.
+; The native part of the memory pool: take a block, give it back, from any thread.
+;
+; A block is a run of the pool's addresses (memory_runs.ll).  Its record begins with a
+; DLManagedTensor (DLPack's C structure, which torch turns into a tensor without copying; its
+; deleter is `release`), and has room for a shape and strides at its end. `release` may run with or
+; without the GIL, in any thread, after the interpreter has gone.  Invariants: memory_pool.py.
+;
+; allocate and acquire are native functions (native_function.py); discard is the system's side.
 
-A block is a run of the pool's addresses (memory_runs_text.py).  Its record begins with a
-DLManagedTensor (DLPack's C structure, which torch turns into a tensor without copying; its deleter
-is `release`), and has room for a shape and strides at its end.  `release` may run with or without
-the GIL, in any thread, after the interpreter has gone.  Invariants: memory_pool.py.
-"""
-
-from __future__ import annotations
-
-import mmap
-
-from .memory_runs_text import (
-    GRANULE_BYTES,
-    HEADER_BYTES,
-    MOST_DIMENSIONS,
-    TOP_CLASS_BITS,
-    runs_text,
-)
-
-# From here on the pool wins: the median of allocate, fill, free in us, pool against torch.empty,
-# was 2.8 / 3.0 at 64 KiB, 4.3 / 4.7 at 256 KiB, 8.3 / 10.2 at 1 MiB, 96 / 273 at 16 MiB, and
-# 8.0 / 20.8 ms at 64 MiB.  Below it malloc keeps its memory warm, and shares it with all others.
-THRESHOLD_BYTES = 256 << 10
-# mmap's arguments for addresses without memory, in place of what was there: PROT_NONE, and
-# MAP_FIXED, which Python's mmap module doesn't name and is 0x10 on Linux, macOS and the BSDs.
-NO_ACCESS = 0
-_MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
-
-
-def pool_text() -> str:
-    """The module: `acquire` (a native function), `release`, `discard`, and the runs."""
-    return _DECLARATIONS + runs_text() + _RELEASE + _DESCRIBE + _ACQUIRE
-
-
-_DECLARATIONS = """
-@capsule_name = private constant [9 x i8] c"dltensor\\00"
+@capsule_name = private constant [9 x i8] c"dltensor\00"
 
 declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
 declare i32 @posix_memalign(ptr, i64, i64)
@@ -45,24 +18,26 @@ declare ptr @PyLong_FromLongLong(i64)
 declare ptr @PyErr_Occurred()
 declare i32 @PyErr_BadArgument()
 declare ptr @PyCapsule_New(ptr, ptr, ptr)
+declare i32 @PyCapsule_IsValid(ptr, ptr)
+declare ptr @PyDict_GetItem(ptr, ptr)
+declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
 declare void @Py_IncRef(ptr)
+declare void @Py_DecRef(ptr)
 @_Py_NoneStruct = external global i8
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64)
-"""
 
-_RELEASE = f"""
 ; Takes a run's memory away; its addresses stay the pool's.
-define void @discard(ptr %record) nounwind {{
+define void @discard(ptr %record) nounwind {
   %data = load ptr, ptr %record
   %size_slot = getelementptr %record, ptr %record, i64 0, i32 12
   %size = load i64, ptr %size_slot
-  %ignored = call ptr @mmap(ptr %data, i64 %size, i32 {NO_ACCESS}, i32 {_MAP_FLAGS}, i32 -1, i64 0)
+  %ignored = call ptr @mmap(ptr %data, i64 %size, i32 $NO_ACCESS, i32 $MAP_FLAGS, i32 -1, i64 0)
   ret void
-}}
+}
 
 ; The deleter of a big tensor: its memory stays warm, or goes to the system if the pool is full.
-define void @release(ptr %record) nounwind {{
+define void @release(ptr %record) nounwind {
   call void @lock()
   %size_slot = getelementptr %record, ptr %record, i64 0, i32 12
   %size = load i64, ptr %size_slot
@@ -83,19 +58,17 @@ drop:
   call void @discard(ptr %record)
   call void @put(ptr %record, i64 1)
   ret void
-}}
+}
 
 ; The deleter of a small tensor: record and data are one block of malloc's.
-define void @release_small(ptr %record) nounwind {{
+define void @release_small(ptr %record) nounwind {
   call void @free(ptr %record)
   ret void
-}}
-"""
+}
 
-_DESCRIBE = f"""
 ; Fills the DLManagedTensor and wraps it; sizes and strides are copied behind the header.
 define internal ptr @capsule(ptr %record, i64 %rank, i32 %type, ptr %sizes, ptr %strides,
-                             ptr %deleter) nounwind {{
+                             ptr %deleter) nounwind {
 entry:
   %device = getelementptr %record, ptr %record, i64 0, i32 1
   store i32 1, ptr %device
@@ -106,7 +79,7 @@ entry:
   store i32 %short_rank, ptr %rank_slot
   %type_slot = getelementptr %record, ptr %record, i64 0, i32 4
   store i32 %type, ptr %type_slot
-  %shape = getelementptr i8, ptr %record, i64 {HEADER_BYTES}
+  %shape = getelementptr i8, ptr %record, i64 $HEADER_BYTES
   %steps = getelementptr i64, ptr %shape, i64 %rank
   %shape_slot = getelementptr %record, ptr %record, i64 0, i32 5
   store ptr %shape, ptr %shape_slot
@@ -137,16 +110,14 @@ copy_one:
 done:
   %result = call ptr @PyCapsule_New(ptr %record, ptr @capsule_name, ptr null)
   ret ptr %result
-}}
-"""
+}
 
-_ACQUIRE = f"""
-; PyObject *acquire(self, {{shape, stride, DLPack type}}, 3): a capsule; None for what torch should
+; PyObject *acquire(self, {shape, stride, DLPack type}, 3): a capsule; None for what torch should
 ; allocate; the bytes of a block if no warm run has room for it.
-define ptr @acquire(ptr %self, ptr %arguments, i64 %count) nounwind {{
+define ptr @acquire(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
-  %sizes = alloca [{MOST_DIMENSIONS} x i64]
-  %strides = alloca [{MOST_DIMENSIONS} x i64]
+  %sizes = alloca [$MOST_DIMENSIONS x i64]
+  %strides = alloca [$MOST_DIMENSIONS x i64]
   %small_slot = alloca ptr
   %three = icmp eq i64 %count, 3
   br i1 %three, label %parse, label %bad_argument
@@ -166,7 +137,7 @@ check_rank:
   %same_rank = icmp eq i64 %rank, %stride_rank
   br i1 %same_rank, label %check_most, label %none
 check_most:
-  %rank_fits = icmp sle i64 %rank, {MOST_DIMENSIONS}
+  %rank_fits = icmp sle i64 %rank, $MOST_DIMENSIONS
   br i1 %rank_fits, label %dimension, label %none
 
 dimension:  ; extent = 1 + sum of (size - 1) * stride
@@ -193,12 +164,12 @@ unusual:
   br i1 %no_error, label %none, label %failed
 accumulate:
   %last = sub i64 %size, 1
-  %product = call {{ i64, i1 }} @llvm.smul.with.overflow.i64(i64 %last, i64 %step)
-  %reach = extractvalue {{ i64, i1 }} %product, 0
-  %overflow_1 = extractvalue {{ i64, i1 }} %product, 1
-  %sum = call {{ i64, i1 }} @llvm.sadd.with.overflow.i64(i64 %extent, i64 %reach)
-  %extent_next = extractvalue {{ i64, i1 }} %sum, 0
-  %overflow_2 = extractvalue {{ i64, i1 }} %sum, 1
+  %product = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %last, i64 %step)
+  %reach = extractvalue { i64, i1 } %product, 0
+  %overflow_1 = extractvalue { i64, i1 } %product, 1
+  %sum = call { i64, i1 } @llvm.sadd.with.overflow.i64(i64 %extent, i64 %reach)
+  %extent_next = extractvalue { i64, i1 } %sum, 0
+  %overflow_2 = extractvalue { i64, i1 } %sum, 1
   %overflow = or i1 %overflow_1, %overflow_2
   br i1 %overflow, label %none, label %next_dimension
 next_dimension:
@@ -211,19 +182,19 @@ measured:
   %bits = and i32 %shifted, 255
   %element = lshr i32 %bits, 3
   %wide_element = zext i32 %element to i64
-  %scaled = call {{ i64, i1 }} @llvm.smul.with.overflow.i64(i64 %extent, i64 %wide_element)
-  %bytes = extractvalue {{ i64, i1 }} %scaled, 0
-  %overflow_3 = extractvalue {{ i64, i1 }} %scaled, 1
-  %too_big = icmp sge i64 %bytes, {1 << TOP_CLASS_BITS}
+  %scaled = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %extent, i64 %wide_element)
+  %bytes = extractvalue { i64, i1 } %scaled, 0
+  %overflow_3 = extractvalue { i64, i1 } %scaled, 1
+  %too_big = icmp sge i64 %bytes, $MOST_BYTES
   %refuse = or i1 %overflow_3, %too_big
   br i1 %refuse, label %none, label %choose
 choose:
-  %is_small = icmp slt i64 %bytes, {THRESHOLD_BYTES}
+  %is_small = icmp slt i64 %bytes, $THRESHOLD_BYTES
   br i1 %is_small, label %small, label %big
 
 small:  ; header, shape and strides, data: one block
   %rank_bytes = shl i64 %rank, 4
-  %unaligned = add i64 %rank_bytes, {HEADER_BYTES + 63}
+  %unaligned = add i64 %rank_bytes, $HEADER_AND_63_BYTES
   %data_offset = and i64 %unaligned, -64
   %small_bytes = add i64 %data_offset, %bytes
   %status = call i32 @posix_memalign(ptr %small_slot, i64 64, i64 %small_bytes)
@@ -238,8 +209,8 @@ small_ready:
   ret ptr %small_capsule
 
 big:
-  %bytes_up = add i64 %bytes, {GRANULE_BYTES - 1}
-  %block = and i64 %bytes_up, {-GRANULE_BYTES}
+  %bytes_up = add i64 %bytes, $GRANULE_LESS_1
+  %block = and i64 %bytes_up, $GRANULE_MASK
   call void @lock()
   %run = call ptr @best_fit(i64 %block)
   %is_miss = icmp eq ptr %run, null
@@ -275,5 +246,53 @@ bad_argument:
   br label %failed
 failed:
   ret ptr null
-}}
-"""
+}
+
+; PyObject *allocate(self, {shape, stride, dtype}, 3): a tensor.  `self` is a tuple: the function
+; that is asked for all but small blocks and warm runs; what turns a capsule into a tensor; DLPack's
+; type by dtype.
+define ptr @allocate(ptr %self, ptr %arguments, i64 %count) nounwind {
+entry:
+  %acquired = alloca [3 x ptr]
+  %capsule_slot = alloca ptr
+  %slow = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %three = icmp eq i64 %count, 3
+  br i1 %three, label %find_type, label %ask
+find_type:
+  %types = call ptr @PyTuple_GetItem(ptr %self, i64 2)
+  %dtype_slot = getelementptr ptr, ptr %arguments, i64 2
+  %dtype = load ptr, ptr %dtype_slot
+  %type = call ptr @PyDict_GetItem(ptr %types, ptr %dtype)
+  %has_type = icmp ne ptr %type, null
+  br i1 %has_type, label %acquire, label %ask
+acquire:
+  %shape = load ptr, ptr %arguments
+  store ptr %shape, ptr %acquired
+  %stride_slot = getelementptr ptr, ptr %arguments, i64 1
+  %stride = load ptr, ptr %stride_slot
+  %acquired_stride = getelementptr ptr, ptr %acquired, i64 1
+  store ptr %stride, ptr %acquired_stride
+  %acquired_type = getelementptr ptr, ptr %acquired, i64 2
+  store ptr %type, ptr %acquired_type
+  %answer = call ptr @acquire(ptr null, ptr %acquired, i64 3)
+  %is_error = icmp eq ptr %answer, null
+  br i1 %is_error, label %failed, label %look
+look:
+  %valid = call i32 @PyCapsule_IsValid(ptr %answer, ptr @capsule_name)
+  %is_capsule = icmp ne i32 %valid, 0
+  br i1 %is_capsule, label %wrap, label %no_room
+wrap:
+  %to_tensor = call ptr @PyTuple_GetItem(ptr %self, i64 1)
+  store ptr %answer, ptr %capsule_slot
+  %tensor = call ptr @PyObject_Vectorcall(ptr %to_tensor, ptr %capsule_slot, i64 1, ptr null)
+  call void @Py_DecRef(ptr %answer)
+  ret ptr %tensor
+no_room:
+  call void @Py_DecRef(ptr %answer)
+  br label %ask
+ask:
+  %given = call ptr @PyObject_Vectorcall(ptr %slow, ptr %arguments, i64 %count, ptr null)
+  ret ptr %given
+failed:
+  ret ptr null
+}
