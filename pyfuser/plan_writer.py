@@ -74,13 +74,11 @@ class ProgramWriter:
         self.gives_views = gives_views
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
+        self.empty = writer.constant("empty", program.runtime.empty_strided)
+        self.scratch = writer.constant("scratch", program.runtime.scratch)
 
     def write(self) -> None:
         """Everything up to where the outputs are there; `write_scalars` comes first."""
-        self.writer.constants |= {
-            "empty": self.program.runtime.empty_strided,
-            "scratch": self.program.runtime.scratch,
-        }
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if built is None:
@@ -174,7 +172,7 @@ class ProgramWriter:
         stored = {a: a.size if is_output else a.extent for a in tensor.axes}
         shape = tuple_text([self.sizes.text(stored[a]) for a in tensor.axes])
         stride = tuple_text(self._dense_strides(tensor, stored))
-        self.writer.line(f"{name} = empty({shape}, {stride}, {dtype})")
+        self.writer.line(f"{name} = {self.empty}({shape}, {stride}, {dtype})")
         self.local[tensor] = Operand.of(name)
 
     def _dense_strides(
@@ -298,12 +296,13 @@ class _Launch:
         number = f"_{len(self.scratch_names)}_" if self.scratch_names else ""
         buffer, address = self.name(f"s{number}"), self.name(f"p{number}")
         if size.isdigit():
-            self.line(f"{buffer} = scratch({size})")
+            self.line(f"{buffer} = {self.program.scratch}({size})")
             self.line(f"{address} = {buffer}.data_ptr()")
         else:
             bytes_name = self.name(f"bytes{number}")
             self.line(f"{bytes_name} = {size}")
-            self.line(f"{buffer} = scratch({bytes_name}) if {bytes_name} else None")
+            make = self.program.scratch
+            self.line(f"{buffer} = {make}({bytes_name}) if {bytes_name} else None")
             self.line(f"{address} = {buffer}.data_ptr() if {bytes_name} else 0")
         self.scratch_names.append(buffer)
         return buffer, address

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .disjoint_sets import DisjointSets
 from .scalar_queries import substitute
 from .scalars import IntExpr, Symbol
 
@@ -22,16 +23,16 @@ class SizeClasses:
     """Sizes that are equal; the first by rank stands for each class."""
 
     def __init__(self) -> None:
-        self.parent: dict[IntExpr, IntExpr] = {}
+        self._sets: DisjointSets[IntExpr] = DisjointSets()
 
     def find(self, extent: IntExpr) -> IntExpr:
         """What stands for a size."""
-        root = extent
-        while (up := self.parent.get(root, root)) is not root:
-            root = up
-        while extent is not root:
-            self.parent[extent], extent = root, self.parent[extent]
-        return root
+        return self._sets.find(extent)
+
+    @property
+    def replaced(self) -> list[IntExpr]:
+        """The sizes that another one stands for."""
+        return list(self._sets.joined)
 
     def join(self, a: IntExpr, b: IntExpr) -> None:
         """Makes two sizes equal.
@@ -39,8 +40,8 @@ class SizeClasses:
         Two different constants can't be: the pair stays and fails when it is bound.
         """
         first, second = sorted((self.find(a), self.find(b)), key=_rank)
-        if first is not second and not second.is_constant:
-            self.parent[second] = first
+        if not second.is_constant:
+            self._sets.join(first, second)
 
 
 class EqualSizes:
@@ -52,7 +53,7 @@ class EqualSizes:
         classes = SizeClasses()
         for pair in listed:
             classes.join(*pair)
-        for known in list(classes.parent):
+        for known in classes.replaced:
             if isinstance(known, Symbol):
                 self._symbols[known] = classes.find(known)
         self._classes = SizeClasses()

@@ -15,6 +15,7 @@ import torch
 from torch.fx import Node
 
 from ..analysis.size_conditions import SizeConditions
+from ..errors import UnsupportedError, expected
 from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
 from ..ir.fusion import Fusion
@@ -129,6 +130,10 @@ def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
         for value, node in zip(built.fusion.inputs, built.inputs, strict=False)
         if _may_be_updated(node, region)
     }
+    made_on = tensor_of(region.outputs[0])
+    if not built.inputs and made_on is not None and made_on.device != torch.get_default_device():
+        what = "tensors to read, which say what device it runs on"
+        raise UnsupportedError(expected("region", what, f"none, on {made_on.device}"))
     metadata = []
     for node in built.inputs:
         value = tensor_of(node)

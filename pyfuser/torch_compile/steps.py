@@ -8,13 +8,13 @@ order.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.fx import Graph, Node
 
+from ..ir.ordering import topological_order
 from .fusion_nodes import FusionNode
 from .views import Views, is_getitem, is_view_list
 
@@ -53,7 +53,9 @@ def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[
             steps.append(_library_step(node, views, place))
     _wait_for_producers(steps)
     _keep_effects_in_order(steps)
-    return _ordered(steps)
+    order = topological_order([step.waits_for for step in steps], [step.place for step in steps])
+    assert len(order) == len(steps), "a cycle among the steps of a graph"
+    return [steps[number] for number in order]
 
 
 def _runs(node: Node) -> bool:
@@ -114,26 +116,6 @@ def has_effects(node: Node) -> bool:
     if torch.Tag.nondeterministic_seeded in target.tags:
         return True
     return target._schema.is_mutable or not target._schema.returns or node.is_impure()
-
-
-def _ordered(steps: Sequence[Step]) -> list[Step]:
-    waiting = [len(step.waits_for) for step in steps]
-    readers: list[list[int]] = [[] for _ in steps]
-    for i, step in enumerate(steps):
-        for other in step.waits_for:
-            readers[other].append(i)
-    ready = [(step.place, i) for i, step in enumerate(steps) if not waiting[i]]
-    heapq.heapify(ready)
-    found: list[Step] = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        found.append(steps[i])
-        for reader in readers[i]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, (steps[reader].place, reader))
-    assert len(found) == len(steps), "a cycle among the steps of a graph"
-    return found
 
 
 def last_reads(steps: Iterable[Step]) -> dict[Node, int]:

@@ -7,13 +7,15 @@ graph, so a view costs nothing at run time until somebody wants it as a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from .sizes import Size, size_of, sizes_of
+from .sizes import Size, hint, size_of, sizes_of
 
 aten = torch.ops.aten
 
@@ -47,6 +49,14 @@ def tensor_of(node: Node) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         return value
     return None
+
+
+def bytes_of(node: Node) -> int:
+    """Bytes of a node's tensors; sizes that aren't known count as what they were traced with."""
+    value = node.meta.get("val")
+    entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
+    tensors = (entry for entry in entries if isinstance(entry, torch.Tensor))
+    return sum(prod(hint(n, 1) for n in each.shape) * each.element_size() for each in tensors)
 
 
 def is_view(node: Node) -> bool:

@@ -20,6 +20,7 @@ import torch
 from torch.fx import Node
 
 from ..analysis.size_conditions import SizeConditions
+from ..devices.registry import runtime_of
 from ..devices.switches import switched_off
 from ..dtypes import fits_64_bits
 from ..executor import Resolved
@@ -115,11 +116,10 @@ class GraphWriter:
         """(source, `call`)."""
         self.writer.constants |= {"view_of": _native_view or view_of, "with_strides": with_strides}
         self.writer.constants |= {"math": math, "torch": torch}
-        self.writer.constants |= {
-            "switched_off": switched_off(self.traced.runtime.device.type),
-            "by_torch": self.by_torch,
-        }
-        self.writer.line("if switched_off: return by_torch(args)")
+        self.writer.constants["by_torch"] = self.by_torch
+        types = dict.fromkeys(device.type for device in self.traced.runtimes)
+        off = [self.writer.constant("switched_off", switched_off(each)) for each in types]
+        self.writer.line(f"if {' or '.join(off)}: return by_torch(args)")
         self._write_arguments()
         steps = self.traced.steps
         last = last_reads(steps)
@@ -184,14 +184,16 @@ class GraphWriter:
         fusions = [step.fusion for step in self.traced.steps if step.fusion is not None]
         used = {views.base(node) for fusion in fusions for node in fusion.inputs}
         used |= {views.base(target) for target in self.in_place.values()}
-        needs = []
+        needs: dict[torch.device, list[tuple[str, str, int]]] = {}
         for node in self.traced.placeholders:
             value = tensor_of(node)
             if node in used and value is not None and not _gets_memory(node):
                 bytes_each, name = value.element_size(), self.names[node]
                 shape, stride = map(self._texts, (views[node].shape, views[node].stride))
-                needs.append((name, span_text(shape, stride, bytes_each), bytes_each))
-        self.writer.memory_check(self.traced.runtime, needs)
+                need = (name, span_text(shape, stride, bytes_each), bytes_each)
+                needs.setdefault(value.device, []).append(need)
+        for device, of_device in needs.items():
+            self.writer.memory_check(self.traced.runtimes[device], of_device)
 
     def _write_results(self) -> None:
         texts = [self._argument(result) for result in self.traced.outputs]
@@ -365,7 +367,7 @@ class GraphWriter:
         meta = tensor_of(node)
         assert meta is not None
         view = self.traced.views[node]
-        empty = self.writer.constant("empty", self.traced.runtime.empty_strided)
+        empty = self.writer.constant("empty", runtime_of(meta.device).empty_strided)
         dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
         made = f"{empty}({self._sizes(view.shape)}, {self._sizes(view.stride)}, {dtype})"
         self.writer.line(f"{self.names[node]} = {made}")

@@ -10,7 +10,7 @@ alone stays torch's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch.fx import Graph, Node
@@ -27,16 +27,24 @@ def devices(nodes: Iterable[Node]) -> set[torch.device]:
     """The devices of a graph's tensors; numbers on the CPU count where there is nothing else."""
     tensors = [value for node in nodes if (value := tensor_of(node)) is not None]
     found = {value.device for value in tensors if not is_cpu_scalar(value)}
-    return found or {value.device for value in tensors}
+    # Without any tensor it is arithmetic on sizes alone.
+    return found or {value.device for value in tensors} or {torch.device("cpu")}
 
 
-def move_numbers(graph: Graph, device: torch.device) -> dict[Node, str]:
-    """Copies the numbers to the device; the nodes that stay on the CPU, and why."""
-    if device.type == "cpu":
+def move_numbers(graph: Graph, kernels: Collection[torch.device]) -> dict[Node, str]:
+    """Copies the numbers to the devices that have `kernels`, where something there reads them.
+
+    The nodes that stay on the CPU, and why; none where that has kernels itself.
+    """
+    others = [device for device in kernels if device.type != "cpu"]
+    if not others:
         return {}
     for node in list(graph.nodes):
         if _is_number(node):
-            _move(graph, node)
+            for device in others:
+                _move(graph, node, device)
+    if len(others) < len(kernels):
+        return {}
     return {
         node: "it computes with numbers on the CPU"
         for node in graph.nodes
@@ -50,19 +58,24 @@ def _is_number(node: Node) -> bool:
     return value is not None and is_cpu_scalar(value)
 
 
-def _move(graph: Graph, node: Node) -> None:
+def _move(graph: Graph, node: Node, device: torch.device) -> None:
     """Has the nodes whose results are on a device read a copy of the number there."""
     readers = [
         user
         for user in sorted(node.users)
-        if user.target not in _MOVES and tensor_of(user) is not None and not _is_number(user)
+        if user.target not in _MOVES and _is_on(user, device) and not _is_number(user)
     ]
     if not readers:
         return
-    value, result = tensor_of(node), tensor_of(readers[0])
-    assert value is not None and result is not None
+    value = tensor_of(node)
+    assert value is not None
     with graph.inserting_before(readers[0]):
-        moved = graph.call_function(aten._to_copy.default, (node,), {"device": result.device})
-    moved.meta = {**node.meta, "val": value.to(result.device)}
+        moved = graph.call_function(aten._to_copy.default, (node,), {"device": device})
+    moved.meta = {**node.meta, "val": value.to(device)}
     for reader in readers:
         reader.replace_input_with(node, moved)
+
+
+def _is_on(node: Node, device: torch.device) -> bool:
+    value = tensor_of(node)
+    return value is not None and value.device == device
