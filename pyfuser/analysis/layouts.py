@@ -13,6 +13,7 @@ import torch
 
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
+from ..ops.metadata import TensorMetadata
 
 Layout = tuple[tuple[int, ...], tuple[bool | None, ...]]
 
@@ -22,7 +23,7 @@ def dense_layout(rank: int) -> Layout:
     return tuple(range(rank)), (True,) * rank
 
 
-def tensor_layout(tensor: torch.Tensor) -> Layout:
+def tensor_layout(tensor: torch.Tensor | TensorMetadata) -> Layout:
     """The layout of a tensor."""
     if tensor.is_contiguous():
         return dense_layout(tensor.dim())

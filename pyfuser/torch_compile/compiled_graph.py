@@ -23,7 +23,7 @@ from ..analysis.size_conditions import SizeConditions
 from ..devices.registry import has_runtime
 from ..devices.switches import switched_off
 from ..executor import Resolved
-from ..trace import DUMP, Trace
+from ..trace import DUMP, Trace, graph_trace
 from .graph import prepare
 from .graph_passes.cpu_scalars import devices
 from .graph_script import graph_script
@@ -89,7 +89,7 @@ def _function_of_arguments(texts: Iterable[str]) -> Callable[[list[Any]], tuple[
     return made
 
 
-def compile_graph(graph_module: GraphModule, trace: Trace = DUMP) -> Call:
+def compile_graph(graph_module: GraphModule) -> Call:
     """The compiled graph; the graph itself, run by torch, where it can't be compiled."""
     by_torch = interpreted(graph_module)
     try:
@@ -97,7 +97,7 @@ def compile_graph(graph_module: GraphModule, trace: Trace = DUMP) -> Call:
         off = [switched_off(each) for each in types if has_runtime(each)]
         if off and all(off):
             return _compiled_when_on(graph_module, by_torch, off)
-        return boxed(CompiledGraph(graph_module, by_torch, trace).call)
+        return boxed(CompiledGraph(graph_module, by_torch, graph_trace()).call)
     except Exception as error:  # nothing that torch runs may fail
         fallback.warn(error, "a graph", partial(graph_script, graph_module))
         return by_torch

@@ -67,7 +67,7 @@ class FusionNode:
 
     def start(self, values: Mapping[Size, Any]) -> None:
         """Begins with the kernels for these sizes."""
-        self.executor.start(self._inputs(values))
+        self.executor.start(self.inputs_for(values))
 
     def resolve(
         self, sizes: GraphSizes, values: Mapping[Size, Any], noted: SizeConditions
@@ -78,7 +78,7 @@ class FusionNode:
         gets the conditions for these.  So no call of a graph with changing sizes waits for a
         compiler again.
         """
-        inputs = self._inputs(values)
+        inputs = self.inputs_for(values)
         if sizes.is_static:
             return self.executor.resolve(inputs)
         layout_sizes = {
@@ -109,7 +109,7 @@ class FusionNode:
                 if isinstance(axis.size, Symbol):
                     yield axis.size.name, size
 
-    def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
+    def inputs_for(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""
         tensors = tuple(m.at(values) for m in self.metadata)
         return tensors + tuple(numbers(self.scalars, values))

@@ -22,6 +22,7 @@ from ..devices.runtime import Runtime
 from ..devices.switches import can_fuse_on
 from ..errors import UnsupportedError, expected
 from ..executor import Resolved
+from ..ir.fusion import Fusion
 from ..trace import DUMP, Trace
 from .aten import NotTranslated
 from .fusion_nodes import FusionNode, fusion_node
@@ -33,6 +34,8 @@ from .partition import Region, partition
 from .sizes import GraphSizes, Size, size_of
 from .steps import Step, steps_of
 from .views import Views
+
+FusionCall = tuple[Fusion, tuple[Any, ...]]  # with metadata of tensors, and numbers
 
 
 @dataclass(eq=False)
@@ -104,6 +107,12 @@ class TracedGraph:
                 fusion.start(values)
         return [fusion.resolve(self.sizes, values, conditions) for fusion in fusions]
 
+    def fusion_calls(self) -> list[FusionCall]:
+        """The different fusions, with what they are called with for the sizes of tracing."""
+        values = self.sizes.values(self.sizes.hints)
+        different = {fusion.key: fusion for fusion in self.fusions}
+        return [(each.executor.fusion, each.inputs_for(values)) for each in different.values()]
+
     def without_kernels(self) -> dict[Node, str]:
         """The nodes of fusions of which a part has no kernel for the sizes of tracing, and why.
 
@@ -144,6 +153,8 @@ def prepare(graph_module: GraphModule, trace: Trace = DUMP) -> TracedGraph:
         }
         marks = {node: number.get(node, "-") for node in traced.graph.nodes}
         trace.stage("regions", GraphText(traced.graph, marks))
+    if trace.wants("fusions"):
+        trace.stage("fusions", traced.fusion_calls())
     return traced
 
 
