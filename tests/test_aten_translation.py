@@ -15,7 +15,8 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from pyfuser.ops.evaluator import evaluate
-from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, cost, is_view, refusal
+from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, cost, refusal
+from pyfuser.torch_compile.views import is_view
 
 aten = torch.ops.aten
 DTYPES = (

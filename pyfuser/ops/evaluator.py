@@ -15,6 +15,7 @@ from ..dtypes import FLOATING, REDUCED_FLOATING, DataType, to_torch
 from ..errors import InternalError, UnsupportedError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import (
+    VIEWS,
     BroadcastOp,
     ExpandOp,
     Expr,
@@ -78,10 +79,6 @@ def raise_refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
         for expr in exprs:
             if not needed.isdisjoint(expr.outputs):
                 evaluator.run(expr)
-
-
-# These move no data: torch computes them as views where the strides allow it.
-VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)
 
 
 class _Evaluator:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...dtypes import DataType, compute_dtype, from_torch, is_floating
-from .region import Call, meta_of
+from .region_builder import Call, meta_of
 from .term import Term
 from .translation import Build, Cost, Table, Translation
 
