@@ -22,6 +22,7 @@ from .ir.domains import IterDomain
 from .ir.fusion import Fusion
 from .ir.kernel import ScalarParameter, TensorParameter
 from .ir.scalars import ONE, IntExpr, Symbol
+from .ir.strides import strides_in_order
 from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import convert_number, evaluate_scalar
 from .plan_text import Sizes, Writer, is_number, tuple_text
@@ -178,28 +179,22 @@ class ProgramWriter:
     def _dense_strides(
         self, tensor: TensorView, extents: Mapping[IterDomain, IntExpr]
     ) -> list[str]:
-        """The strides of an output: dense in the order of its allocation domain.
+        """The texts of the strides of an output: dense in the order of its allocation domain."""
+        axes = tensor.axes
+        sizes = ["1" if extents[axis] is ONE else self.sizes.text(extents[axis]) for axis in axes]
+        order = tensor.domain.memory_order
+        return strides_in_order(sizes, order, "1", self._stride_times)
 
-        As torch has them: a size of 0 counts as 1.
-        """
-        strides: dict[IterDomain, str] = {}
-        running = "1"
-        innermost_first = list(reversed(tensor.domain.allocated))
-        for position, axis in enumerate(innermost_first):
-            strides[axis] = running
-            if position == len(innermost_first) - 1:
-                break
-            size = "1" if extents[axis] is ONE else self.sizes.text(extents[axis])
-            if size in ("0", "1"):
-                continue
-            at_least_one = size if is_number(size) else self.writer.number(f"{size} or 1")
-            if running == "1":
-                running = at_least_one
-            elif is_number(running) and is_number(at_least_one):
-                running = str(int(running) * int(at_least_one))
-            else:
-                running = self.writer.number(f"{running} * {at_least_one}")
-        return [strides[axis] for axis in tensor.axes]
+    def _stride_times(self, stride: str, size: str) -> str:
+        """The product of two texts, in which a size of 0 counts as 1."""
+        if size in ("0", "1"):
+            return stride
+        at_least_one = size if is_number(size) else self.writer.number(f"{size} or 1")
+        if stride == "1":
+            return at_least_one
+        if is_number(stride) and is_number(at_least_one):
+            return str(int(stride) * int(at_least_one))
+        return self.writer.number(f"{stride} * {at_least_one}")
 
     # -- what torch runs
 

@@ -18,7 +18,7 @@ from pyfuser.compiler import compiled_kernel_count
 from pyfuser.dtypes import from_torch
 from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ir.exprs import GatherOp, WindowOp
-from pyfuser.ir.text import definition_key
+from pyfuser.ir.keys import definition_key
 from pyfuser.ir.vals import TensorView
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run as simplified

@@ -369,15 +369,6 @@ def made_up(value: Val) -> torch.Tensor | bool | int | float:
     expanded = [axis.expanded_extent is not None for axis in value.domain.logical]
     kept = [1 if flag else size for flag, size in zip(expanded, shape, strict=True)]
     tensor = torch.testing.make_tensor(kept, dtype=to_torch(value.dtype), device="cpu")
-    order = _memory_order(value)
+    order = value.domain.memory_order
     positions = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(positions).expand(shape)
-
-
-def _memory_order(tensor: TensorView) -> list[int]:
-    """The logical axes from the outermost in memory to the innermost."""
-    logical = tensor.domain.logical
-    allocation = tensor.domain.allocation
-    if allocation is None or sorted(map(id, allocation)) != sorted(map(id, logical)):
-        return list(range(len(logical)))
-    return [next(n for n, axis in enumerate(logical) if axis is each) for each in allocation]

@@ -316,10 +316,7 @@ def with_layout(
     A value that has them already is copied only when its storage is one of `taken`.  What comes out
     is no view to autograd, which refuses to change in place a view that a compiled graph returns.
     """
-    axes, allocation = tensor.axes, tensor.domain.allocated
-    order = list(range(len(axes)))
-    if set(axes) == set(allocation):
-        order = [axes.index(axis) for axis in allocation]
+    order = tensor.domain.memory_order
     dense = value.permute(order).contiguous()
     if _storage(dense) in taken:
         dense = dense.clone()

@@ -91,11 +91,20 @@ class Op:
 
     def cuda_for(self, dtype: DataType, *operands: str) -> str:
         """The CUDA C++ expression of a primitive op on `operands` computed in `dtype`."""
+        suffix = "f" if dtype is DataType.Float else ""
+        return self._cuda_template(dtype).format(*operands, f=suffix)
+
+    def cuda_uses(self, dtype: DataType, count: int) -> list[int]:
+        """How often each of `count` operands stands in the CUDA C++ expression."""
+        template = self._cuda_template(dtype)
+        return [template.count(f"{{{position}}}") for position in range(count)]
+
+    def _cuda_template(self, dtype: DataType) -> str:
         floating = dtypes.is_floating(dtype)
         template = self.cuda if floating else self.cuda_integer or self.cuda
         if template is None:
             raise InternalError(expected(self.name, "a dtype with a CUDA spelling", dtype))
-        return template.format(*operands, f="f" if dtype is DataType.Float else "")
+        return template
 
 
 def _column(dtype: DataType) -> int:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from ..aten import cost, refusal
-from ..fusion_nodes import is_dense, memory_order
+from ..fusion_nodes import is_dense, lies_in_order
 from ..sizes import Size, sizes_of
 from ..views import is_view, tensor_of
 
@@ -200,7 +200,7 @@ def _is_plain(node: Node) -> bool:
     value = tensor_of(node)
     if not isinstance(value, FakeTensor) or value.is_neg() or value.is_conj():
         return False
-    return memory_order(value) is None and is_dense(value)
+    return lies_in_order(value) and is_dense(value)
 
 
 def _is_pointwise(node: Node) -> bool:
