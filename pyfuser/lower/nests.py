@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.costs import is_copy
 from ..analysis.mapping import producers
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
@@ -31,7 +32,7 @@ from ..ir.scalars import ONE, ZERO, IntExpr, Symbol
 from ..ir.schedule import MemoryType
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
-from ..ops.pointwise import COPIES, resolve_expr
+from ..ops.pointwise import resolve_expr
 from .indexing import Indexer
 from .memory import KernelMemory
 from .reads import gather_predicate
@@ -147,7 +148,7 @@ class NestBuilder:
                 inputs.append(IndexValue(ZERO if axis.is_broadcast else indices[axis]))
                 dtypes = (tensor.dtype, tensor.dtype, tensor.dtype)
                 op = "iota"
-            case PointwiseOp() if expr.op not in COPIES:
+            case PointwiseOp() if not is_copy(expr):
                 resolution = resolve_expr(expr)
                 op, dtypes = expr.op, resolution.compute
             case _:  # set, broadcast, reshape, full, slice, gather, ...: only indices differ

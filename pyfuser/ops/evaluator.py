@@ -37,7 +37,7 @@ from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
 from .checking import check_index, check_op, may_refuse
 from .metadata import device_of, is_cpu_scalar
-from .pointwise import COPIES, resolve_expr
+from .pointwise import resolve_expr
 from .table import OPS, REDUCTIONS
 
 
@@ -157,7 +157,7 @@ class _Evaluator:
     def pointwise(self, expr: PointwiseOp) -> torch.Tensor:
         """One row of the op table."""
         output = expr.output
-        if expr.op in COPIES:
+        if OPS[expr.op].is_copy:
             return self.values[expr.inputs[0]]
         resolution = resolve_expr(expr)
         operands = [

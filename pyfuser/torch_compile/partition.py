@@ -23,6 +23,7 @@ from torch.fx import Graph, Node
 
 from ..ir.disjoint_sets import DisjointSets
 from .aten import cost, refusal
+from .op_facts import facts
 from .views import bytes_of, is_getitem, is_view, is_view_list, viewed
 
 aten = torch.ops.aten
@@ -32,7 +33,6 @@ _MOST_NODES = 160
 _LAST = 1 << 30  # the level of the graph's output
 # What torch does as well when nothing is computed in the kernel.
 _NOT_ALONE = ("view", "read")
-_COPIES = (aten.clone.default, aten.copy.default, aten.lift_fresh_copy.default)
 
 
 @dataclass(eq=False)
@@ -178,7 +178,7 @@ class _Partitioner:
 
     def _is_worth_it(self, group: list[Node]) -> bool:
         working = (n for n in group if not is_getitem(n) and n not in self.views)
-        return any(n.target not in _COPIES and cost(n) not in _NOT_ALONE for n in working)
+        return any(_computes(n) and cost(n) not in _NOT_ALONE for n in working)
 
     def _region(self, group: list[Node]) -> Region:
         chosen = set(group)
@@ -199,6 +199,11 @@ class _Partitioner:
             assert source is not None
             node = source
         return node
+
+
+def _computes(node: Node) -> bool:
+    """False for copies."""
+    return not (facts(node).copies or facts(node).writes)
 
 
 def _has_tensor(node: Node) -> bool:

@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 
 from ..ir.ordering import topological_order
 from .fusion_nodes import FusionNode
+from .op_facts import has_effects
 from .views import Views, is_getitem, is_view_list
 
 aten = torch.ops.aten
@@ -106,16 +107,6 @@ def _keep_effects_in_order(steps: Sequence[Step]) -> None:
 def _is_ordered(node: Node) -> bool:
     """True for what stays in the order in which it was traced."""
     return has_effects(node) and node.target is not aten.copy_.default
-
-
-def has_effects(node: Node) -> bool:
-    """True for what runs even where nobody reads it: writes, random draws, assertions."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        return True
-    return target._schema.is_mutable or not target._schema.returns or node.is_impure()
 
 
 def last_reads(steps: Iterable[Step]) -> dict[Node, int]:

@@ -10,23 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch.fx import Node
 
+from .op_facts import facts
 from .sizes import Size, hint, size_of, sizes_of
 
 aten = torch.ops.aten
-
-# Views whose schemas don't say so, because they may also be copies.
-_MAY_BE_VIEWS = (
-    aten._unsafe_view.default,
-    aten.reshape.default,
-    aten.lift_fresh.default,
-    aten.contiguous.default,
-    aten._reshape_alias.default,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +79,8 @@ def viewed(node: Node) -> Node | None:
         return None
     if is_getitem(node):
         # split and its like give several views of one tensor
-        return viewed(source) if _returns_views(source.target) else None
-    return source if _returns_views(node.target) else None
+        return viewed(source) if _returns_views(source) else None
+    return source if _returns_views(node) else None
 
 
 def is_getitem(node: Node) -> bool:
@@ -97,12 +88,12 @@ def is_getitem(node: Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem" and node.op == "call_function"
 
 
-def _returns_views(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+def _returns_views(node: Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if target in _MAY_BE_VIEWS:
+    if facts(node).may_view:
         return True
-    schema = target._schema
+    schema = node.target._schema
     return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
 
 

@@ -16,11 +16,10 @@ import torch
 from torch.fx import Graph, Node
 
 from ...ops.metadata import is_cpu_scalar
+from ..op_facts import facts
 from ..views import tensor_of
 
 aten = torch.ops.aten
-
-_MOVES = (aten._to_copy.default, aten.copy_.default)
 
 
 def devices(nodes: Iterable[Node]) -> set[torch.device]:
@@ -63,7 +62,7 @@ def _move(graph: Graph, node: Node, device: torch.device) -> None:
     readers = [
         user
         for user in sorted(node.users)
-        if user.target not in _MOVES and _is_on(user, device) and not _is_number(user)
+        if not _moves(user) and _is_on(user, device) and not _is_number(user)
     ]
     if not readers:
         return
@@ -74,6 +73,11 @@ def _move(graph: Graph, node: Node, device: torch.device) -> None:
     moved.meta = {**node.meta, "val": value.to(device)}
     for reader in readers:
         reader.replace_input_with(node, moved)
+
+
+def _moves(node: Node) -> bool:
+    """True for an op that takes its operand from one device to another by itself."""
+    return facts(node).converts or node.target is aten.copy_.default
 
 
 def _is_on(node: Node, device: torch.device) -> bool:
