@@ -1,7 +1,8 @@
 """Sizes that a definition forces to be equal, as classes with one size that stands for each.
 
-Adding two tensors makes their sizes equal.  The pass that gives them one symbol asks for the
-classes, and so does the verifier, for which such sizes count as one.
+Adding two tensors makes their sizes equal.  Loops can be shared only between equal extents, so
+lowering puts `representatives` in place of symbols; the pass that gives such sizes one symbol asks
+for the classes, and for the verifier they count as one.
 """
 
 from __future__ import annotations
@@ -44,18 +45,36 @@ class SizeClasses:
             self._sets.join(first, second)
 
 
+def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, IntExpr]:
+    """Symbol -> what stands for it; symbols that stand for themselves are absent.
+
+    A constant stands for all symbols that are equal to it, and what is computed from other symbols
+    for one that is equal to that.
+    """
+    chosen: dict[Symbol, IntExpr] = {}
+
+    def resolve(expr: IntExpr) -> IntExpr:
+        while True:
+            replaced = substitute(expr, chosen)
+            if replaced is expr:
+                return expr
+            expr = replaced
+
+    for a, b in pairs:
+        keep, drop = sorted((resolve(a), resolve(b)), key=_rank)
+        if isinstance(keep, Symbol) and not isinstance(drop, Symbol):
+            keep, drop = drop, keep  # a tensor as long as two others together
+        if keep is not drop and isinstance(drop, Symbol) and drop not in keep.symbols:
+            chosen[drop] = keep
+    return {symbol: resolve(symbol) for symbol in chosen}
+
+
 class EqualSizes:
     """What stands for any size, however it is written, given the pairs of equal ones."""
 
     def __init__(self, pairs: Iterable[tuple[IntExpr, IntExpr]]) -> None:
-        self._symbols: dict[Symbol, IntExpr] = {}
         listed = list(pairs)
-        classes = SizeClasses()
-        for pair in listed:
-            classes.join(*pair)
-        for known in classes.replaced:
-            if isinstance(known, Symbol):
-                self._symbols[known] = classes.find(known)
+        self._symbols = representatives(listed)
         self._classes = SizeClasses()
         for a, b in listed:
             self._classes.join(substitute(a, self._symbols), substitute(b, self._symbols))

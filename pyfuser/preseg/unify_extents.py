@@ -16,7 +16,7 @@ After:
 from __future__ import annotations
 
 from ..ir.equal_sizes import SizeClasses
-from ..ir.fusion import Cloner, Fusion
+from ..ir.fusion import Fusion
 from ..ir.scalar_queries import substitute
 from ..ir.scalars import IntExpr, Symbol
 
@@ -27,17 +27,8 @@ def unify_extents(fusion: Fusion) -> Fusion:
     composites = _composites(fusion, values)
     if not values and not composites:
         return fusion
-    target = Fusion()
-    cloner = Cloner(fusion, target, values, composites)
-    target.inputs = [cloner.value(v) for v in fusion.inputs]
-    cloner.exprs(fusion.exprs)
-    target.outputs = [cloner.value(v) for v in fusion.outputs]
-    target.hidden_outputs = {cloner.value(v) for v in fusion.hidden_outputs}
-    target.aliases = {cloner.value(o): cloner.value(i) for o, i in fusion.aliases.items()}
-    target.overwritten = {cloner.value(v) for v in fusion.overwritten}
-    pairs = ((cloner.extent(a), cloner.extent(b)) for a, b in fusion.equal_extents)
-    target.equal_extents = [pair for pair in dict.fromkeys(pairs) if pair[0] is not pair[1]]
-    return target
+    unified, _ = fusion.clone(values, composites)
+    return unified
 
 
 def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
