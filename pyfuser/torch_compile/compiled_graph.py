@@ -23,7 +23,7 @@ from ..analysis.size_conditions import SizeConditions
 from ..devices.registry import has_runtime
 from ..devices.switches import switched_off
 from ..executor import Resolved
-from ..trace import DUMP, Trace, graph_trace
+from ..trace import graph_trace
 from .graph import prepare
 from .graph_passes.cpu_scalars import devices
 from .graph_script import graph_script
@@ -42,11 +42,10 @@ class CompiledGraph:
     written, where sizes change.
     """
 
-    def __init__(
-        self, graph_module: GraphModule, by_torch: Call | None = None, trace: Trace = DUMP
-    ) -> None:
+    def __init__(self, graph_module: GraphModule, by_torch: Call | None = None) -> None:
         """`by_torch` is what `interpreted` gave for the graph, if it was asked already."""
         self.by_torch = by_torch or interpreted(graph_module)
+        trace = graph_trace()
         self.traced = prepare(graph_module, trace)
         self.source = ""
         self.resolved: Sequence[Resolved] = ()
@@ -97,7 +96,7 @@ def compile_graph(graph_module: GraphModule) -> Call:
         off = [switched_off(each) for each in types if has_runtime(each)]
         if off and all(off):
             return _compiled_when_on(graph_module, by_torch, off)
-        return boxed(CompiledGraph(graph_module, by_torch, graph_trace()).call)
+        return boxed(CompiledGraph(graph_module, by_torch).call)
     except Exception as error:  # nothing that torch runs may fail
         fallback.warn(error, "a graph", partial(graph_script, graph_module))
         return by_torch
