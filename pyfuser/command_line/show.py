@@ -88,6 +88,9 @@ class RecordedGraph(Texts):
         self.stages["graph_passes"] = "".join(f"{each}\n" for each in self.passes)
 
 
+Shown = tuple[str, Texts]  # with a title
+
+
 @dataclass(slots=True)
 class _Recorder:
     """Keeps the definitions in the order in which they were finished, and the graphs."""
@@ -154,16 +157,17 @@ def _print_all(
     after: str | None,
 ) -> None:
     """Every definition of the script, then every graph and its fusions."""
-    shown = [
-        (f"fusion {number} of {len(recorded)}", stages_of(each, device))
-        for number, each in enumerate(recorded, 1)
-    ]
-    for number, graph in enumerate(graphs, 1):
-        title = f"graph {number} of {len(graphs)}"
-        shown.append((title, graph))
-        for position, (fusion, inputs) in enumerate(graph.fusions):
-            of_fusion = f"{title}, fusion {position + 1} of {len(graph.fusions)}"
-            shown.append((of_fusion, _stages_of_call(fusion, inputs, device)))
+    titled = [(f"graph {number} of {len(graphs)}", each) for number, each in enumerate(graphs, 1)]
+    is_of_graphs = stage in GRAPH_STAGES or any(after in graph.passes for graph in graphs)
+    if graphs and is_of_graphs:  # fusions have nothing of it, and take their time
+        shown: list[Shown] = list(titled)
+    else:
+        shown = [
+            (f"fusion {number} of {len(recorded)}", stages_of(each, device))
+            for number, each in enumerate(recorded, 1)
+        ]
+        for title, graph in titled:
+            shown += [(title, graph), *_of_fusions(title, graph, device)]
     if after is not None:
         shown = _only(shown, lambda texts: texts.passes, after, "show --after", "the passes ")
     elif stage is not None:
@@ -172,7 +176,11 @@ def _print_all(
         _print(texts, title, device, stage, after)
 
 
-Shown = tuple[str, Texts]
+def _of_fusions(title: str, graph: RecordedGraph, device: str) -> Iterator[Shown]:
+    """The fusions of a graph."""
+    for number, (fusion, inputs) in enumerate(graph.fusions, 1):
+        of_fusion = f"{title}, fusion {number} of {len(graph.fusions)}"
+        yield of_fusion, _stages_of_call(fusion, inputs, device)
 
 
 def _only(
