@@ -2,12 +2,15 @@
 
 Every function that compiles takes one and tells it what it makes; what is shown so is what runs.
 `DUMP` prints to standard error the stages that PYFUSER_DUMP names; `Texts` keeps them as text, for
-`show` and the interface.
+`show` and the interface.  A graph is compiled when torch asks for it: whoever wants to see that
+compilation says so beforehand (`watching_graphs`).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from . import options
@@ -61,3 +64,21 @@ class Texts:
     def wants(self, *names: str) -> bool:
         """All of them."""
         return True
+
+
+_watchers: list[Callable[[], Trace]] = []
+
+
+def graph_trace() -> Trace:
+    """Who sees the compilation of the next graph."""
+    return _watchers[-1]() if _watchers else DUMP
+
+
+@contextmanager
+def watching_graphs(trace: Callable[[], Trace]) -> Iterator[None]:
+    """While in use, each graph that torch has compiled is seen by what `trace` makes for it."""
+    _watchers.append(trace)
+    try:
+        yield
+    finally:
+        _watchers.remove(trace)

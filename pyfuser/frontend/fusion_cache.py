@@ -1,7 +1,7 @@
 """LRUCache and LruFusionCache: equal definitions share one executor, the oldest are dropped.
 
 A definition is compiled once however often it is written down: the key is the definition itself
-(`pyfuser.ir.text.definition_key`).  Safe to use from several threads.
+(`pyfuser.ir.keys.definition_key`).  Safe to use from several threads.
 """
 
 from __future__ import annotations

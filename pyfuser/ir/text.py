@@ -2,8 +2,8 @@
 
 The Python is a function of a FusionDefinition: inputs in order, operations in the order in which
 the outputs need them, outputs.  Everything implicit (casts, broadcasts) is there by name, so that
-running it gives an equal definition; `definition_key`, the same text with values renumbered as they
-appear, is what "equal" means.  Sizes are read off tensors that are there already (`fd.ops.size`).
+running it gives an equal definition; what "equal" means is in keys.py.  Sizes are read off tensors
+that are there already (`fd.ops.size`).
 """
 
 from __future__ import annotations
@@ -58,14 +58,9 @@ _INLINED = (
 _HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
 
 
-def translate(fusion: Fusion) -> str:
-    """The fusion as the Python that defines it."""
-    return _Translator(fusion, canonical=False).text()
-
-
-def definition_key(fusion: Fusion) -> str:
-    """A text that two fusions share when they are the same definition."""
-    return _Translator(fusion, canonical=True).text()
+def translate(fusion: Fusion, canonical: bool = False) -> str:
+    """The fusion as the Python that defines it; `canonical`: values are numbered as they appear."""
+    return _Translator(fusion, canonical).text()
 
 
 def number_text(value: PythonNumber) -> str:

@@ -141,7 +141,8 @@ def test_show_says_that_a_script_defines_no_fusion(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", script(tmp_path, "")]) == 1
-    assert "expected a FusionDefinition in" in capsys.readouterr().err.replace("\n", " ")
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert "expected a FusionDefinition or a torch.compile with pyfuser in" in error
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_show_refuses_a_stage_that_the_device_does_not_have_before_it_runs_the_s
 ) -> None:
     assert main(["show", script(tmp_path, "1 / 0"), *arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("show: expected one of fusion, ")
+    assert error.startswith("show: expected one of graph, ")
     assert error.strip().endswith(message)
 
 
@@ -266,7 +267,8 @@ def test_an_unknown_stage_to_dump_is_warned_of_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_stages_to_dump_are_those_of_show() -> None:
-    assert frozenset(show.STAGES) - {"lower"} == options._STAGES  # a list of passes
+    lists_of_passes = {"lower", "graph_passes"}
+    assert frozenset(show.STAGES) - lists_of_passes == options._STAGES
 
 
 def test_ops_prints_every_row(capsys: pytest.CaptureFixture[str]) -> None:

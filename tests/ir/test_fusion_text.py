@@ -12,7 +12,8 @@ import torch
 from pyfuser import DataType, FusionDefinition
 from pyfuser.errors import UnsupportedError
 from pyfuser.ir.fusion import Fusion
-from pyfuser.ir.text import definition_key, number_text, translate
+from pyfuser.ir.keys import definition_key
+from pyfuser.ir.text import number_text, translate
 from pyfuser.ir.verify import verify_fusion
 from pyfuser.ops.evaluator import evaluate
 

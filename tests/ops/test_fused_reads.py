@@ -15,7 +15,7 @@ from torch.nn import functional
 from pyfuser import DataType, FusionDefinition
 from pyfuser.compiler import compiled_kernel_count
 from pyfuser.ir.exprs import GatherOp, WindowOp
-from pyfuser.ir.text import definition_key
+from pyfuser.ir.keys import definition_key
 from pyfuser.ir.vals import TensorView
 from pyfuser.preseg import run as simplified
 from pyfuser.schedule.common import Layouts

@@ -13,7 +13,8 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from pyfuser.ops.evaluator import evaluate
-from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, cost, is_view, refusal
+from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, cost, refusal
+from pyfuser.torch_compile.views import is_view
 from tests.torch_compile.aten_graphs import OneNode, flat, of_metadata, require_close, tensor_maker
 from tests.torch_compile.aten_samples import arguments
 

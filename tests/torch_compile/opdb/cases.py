@@ -158,9 +158,9 @@ class _observed:
     def __enter__(self) -> None:
         prepare = compiled_graph.prepare
 
-        def observing(graph_module: Any) -> Any:
+        def observing(*given: Any) -> Any:
             self.found.graphs += 1
-            traced = prepare(graph_module)
+            traced = prepare(*given)
             self.found.regions += len(traced.fusions)
             return traced
 

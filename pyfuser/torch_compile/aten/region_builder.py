@@ -1,4 +1,4 @@
-"""Region: the fusion under construction and what its values stand for; a `Call` is one node of it.
+"""RegionBuilder: a fusion under construction and what its values stand for; a `Call` is one node.
 
 Halves are *held* in Float: a value of a half dtype is either still in that dtype (an input, what an
 explicit conversion gave, and views of them) or in Float and not rounded; the fusion's outputs are
@@ -47,7 +47,7 @@ def held_dtype(dtype: torch.dtype) -> DataType:
     return compute_dtype(from_torch(dtype))
 
 
-class Region:
+class RegionBuilder:
     """A fusion and what its values stand for."""
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ class Region:
 class Call:
     """One node that is being translated: its metadata, and its arguments as terms."""
 
-    def __init__(self, region: Region, node: Node) -> None:
-        self.region, self.node = region, node
-        self.fusion = region.fusion
+    def __init__(self, builder: RegionBuilder, node: Node) -> None:
+        self.builder, self.node = builder, node
+        self.fusion = builder.fusion
         self.meta = node.meta["val"]
 
     @property
@@ -114,7 +114,7 @@ class Call:
 
     def tensor(self, argument: Any) -> TensorView:
         """The value of a node, in the dtype it is kept in."""
-        found = self.region.values.get(argument) if isinstance(argument, Node) else None
+        found = self.builder.values.get(argument) if isinstance(argument, Node) else None
         if not isinstance(found, TensorView):
             raise self.refuse(expected("argument", "a tensor of the region", argument))
         return found
@@ -122,16 +122,16 @@ class Call:
     def held(self, argument: Any, dtype: DataType | None = None) -> Term:
         """A tensor in `dtype`, or in the held dtype of its own."""
         chosen = held_dtype(meta_of(argument).dtype) if dtype is None else dtype
-        return self.term(self.region.cast(self.tensor(argument), chosen))
+        return self.term(self.builder.cast(self.tensor(argument), chosen))
 
     def exact(self, argument: Any, dtype: DataType | None = None) -> Term:
         """A tensor with the rounding of its logical dtype, then in `dtype` or its held dtype."""
         logical = from_torch(meta_of(argument).dtype)
         chosen = compute_dtype(logical) if dtype is None else dtype
         tensor = self.tensor(argument)
-        if tensor.dtype is not logical and tensor not in self.region.rounded:
-            tensor = self.region.cast(tensor, logical)
-        return self.term(self.region.cast(tensor, chosen))
+        if tensor.dtype is not logical and tensor not in self.builder.rounded:
+            tensor = self.builder.cast(tensor, logical)
+        return self.term(self.builder.cast(tensor, chosen))
 
     def operand(self, argument: Any, dtype: DataType) -> Term:
         """A tensor or a number in `dtype`."""
@@ -155,7 +155,7 @@ class Call:
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             if isinstance(value, torch.SymInt) and value.node.maybe_as_int() is not None:
                 return self.number(int(value), dtype)
-            return self.term(self.region.sizes.number(value))
+            return self.term(self.builder.sizes.number(value))
         if not isinstance(value, (bool, int, float)):
             raise self.refuse(expected("argument", "a number", value))
         if dtype is DataType.Bool:
@@ -191,7 +191,7 @@ class Call:
 
     def entries(self, sizes: Any) -> list[Any]:
         """Sizes as builders take them."""
-        return [self.region.sizes.entry(meta_of(size)) for size in sizes]
+        return [self.builder.sizes.entry(meta_of(size)) for size in sizes]
 
     # -- results
 
