@@ -1,6 +1,7 @@
 """Graphs with tensors of two devices: what concerns one device alone is fused, the rest is torch's.
 
-The other device is `meta`: without kernels, as it is, or with those of tests/support/other_device.py.
+The other device is `meta`: without kernels, as it is, or with those of
+tests/support/other_device.py.
 """
 
 from __future__ import annotations
