@@ -1,7 +1,7 @@
-"""Sizes that a definition forces to be equal, as classes with one size that stands for each.
+"""Sizes that a definition forces to be equal, as classes with one representative each.
 
-Adding two tensors makes their sizes equal.  The pass that gives them one symbol asks for the
-classes, and so does the verifier, for which such sizes count as one.
+Adding two tensors makes their sizes equal.  The pass that gives equal sizes one symbol uses these
+classes, and so does the verifier, which treats equal sizes as one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from .scalars import IntExpr, Symbol
 
 
 def _rank(extent: IntExpr) -> tuple[bool, bool, int, str]:
-    """Constants first, then i0, i1, ..., i10, then what is computed."""
+    """Constants first, then i0, i1, ..., i10, then computed sizes."""
     is_computed = not isinstance(extent, Symbol)
     return (not extent.is_constant, is_computed, len(str(extent)), str(extent))
 
 
 class SizeClasses:
-    """Sizes that are equal; the first by rank stands for each class."""
+    """Classes of equal sizes; the first by rank represents its class."""
 
     def __init__(self) -> None:
         self.parent: dict[IntExpr, IntExpr] = {}
 
     def find(self, extent: IntExpr) -> IntExpr:
-        """What stands for a size."""
+        """The representative of a size."""
         root = extent
         while (up := self.parent.get(root, root)) is not root:
             root = up
@@ -36,7 +36,7 @@ class SizeClasses:
     def join(self, a: IntExpr, b: IntExpr) -> None:
         """Makes two sizes equal.
 
-        Two different constants can't be: the pair stays and fails when it is bound.
+        Two different constants can't be equal: the pair stays, and the check fails at run time.
         """
         first, second = sorted((self.find(a), self.find(b)), key=_rank)
         if first is not second and not second.is_constant:
@@ -44,7 +44,7 @@ class SizeClasses:
 
 
 class EqualSizes:
-    """What stands for any size, however it is written, given the pairs of equal ones."""
+    """The representative of any size, however it is written, given the pairs of equal sizes."""
 
     def __init__(self, pairs: Iterable[tuple[IntExpr, IntExpr]]) -> None:
         self._symbols: dict[Symbol, IntExpr] = {}
@@ -60,5 +60,5 @@ class EqualSizes:
             self._classes.join(substitute(a, self._symbols), substitute(b, self._symbols))
 
     def find(self, size: IntExpr) -> IntExpr:
-        """The size that stands for this one and all that are equal to it."""
+        """The size that represents this one and all sizes equal to it."""
         return self._classes.find(substitute(size, self._symbols))

@@ -1,4 +1,4 @@
-"""SegmentedFusion: a fusion cut into groups that become one kernel each, and why.
+"""SegmentedFusion: a fusion cut into groups that each become one kernel, with the reason.
 
 segmented ::= fusion, segment...
 segment   ::= exprs, inputs, outputs, scheduler, reason
@@ -53,9 +53,9 @@ class SegmentedFusion:
 def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     """A Fusion of its own for one segment.
 
-    Inputs that other segments compute become dense inputs; what is stored for other segments only
-    has one element along an expanded axis.  Sizes keep their symbols; a size that
-    no input shows (it comes from a scalar) stays a scalar input of the segment.
+    Inputs that other segments compute become dense inputs.  A tensor that is stored only for other
+    segments has one element along an expanded axis.  Sizes keep their symbols; a size that no input
+    has (it comes from a scalar) stays a scalar input of the segment.
     """
     target = Fusion()
     cloner = Cloner(whole, target)
