@@ -1,6 +1,6 @@
-"""What a schedule may not do; each error names the tensor and the axis.
+"""Rejects illegal schedules; each error names the tensor and the axis.
 
-Stands after the loop structure is known and before anything is built from it.
+Runs once the loop structure is known, before anything is built from it.
 """
 
 from __future__ import annotations
