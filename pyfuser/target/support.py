@@ -1,4 +1,4 @@
-"""What kernels compute at all, by dtype and by the op table: where most targets agree."""
+"""What kernels can compute, by dtype and by the op table: the part that most targets share."""
 
 from __future__ import annotations
 
