@@ -1,9 +1,10 @@
-"""`show FILE.py`: what the compiler makes of every fusion that a script defines, stage by stage.
+"""`show FILE.py`: prints each compiler stage of every fusion that a script defines.
 
 Runs the script with `FusionDefinition.execute` and `manual_execute` replaced: a call is recorded
-and answered by the eager evaluator, so a schedule for a GPU can be looked at where there is none.
-A definition that the script never runs is shown with inputs made up from its own shapes.  The
-script's own output goes to standard error.  What a script defined before it failed is shown.
+and answered by the eager evaluator, so a GPU schedule can be shown on a machine without a GPU. A
+definition that the script never runs is shown with inputs made up from its shapes.  The script's
+own output goes to standard error.  If the script fails, the definitions up to the failure are
+shown.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ from ..trace import Texts
 STAGES = (
     "fusion", "preseg", "segments", "scheduled", "lower", "kernel", "llvm", "asm", "cuda", "ptx"
 )  # fmt: skip
-# The stages that only one kind of device has; the others are everybody's.
+# The stages that only one kind of device has; all devices have the others.
 _CPU_STAGES = ("llvm", "asm")
 _CUDA_STAGES = ("cuda", "ptx")
 _LANGUAGES = {"fusion": "python", "llvm": "llvm", "asm": "gas", "cuda": "cuda", "ptx": "ptx"}
-# What there is to choose from where no NVRTC is there to say it.
+# The architectures to choose from if there is no NVRTC to list them.
 _ARCHITECTURES = tuple(
     f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
 )
-# A size that the definition leaves open; small, and not a multiple of any vector's width.
+# For sizes that the definition leaves open: small, and not a multiple of any vector width.
 _MADE_UP_SIZE = 100
 
 
 @dataclass(slots=True)
 class Recorded:
-    """A definition of the script and what it was run with (None: it wasn't)."""
+    """A definition of the script and the inputs of its run (None: it wasn't run)."""
 
     definition: FusionDefinition
     inputs: list[Any] | None = None
@@ -77,7 +78,7 @@ class _Recorder:
             raise DefinitionError(message)
         recorded, flat = self.defined(definition), flattened(inputs)
         outputs = evaluate(definition.fusion.definition, flat)
-        if recorded.inputs is None:  # those that don't fit aren't shown
+        if recorded.inputs is None:  # inputs that don't fit aren't shown
             recorded.inputs, recorded.by_hand = flat, by_hand
         return outputs
 
@@ -91,7 +92,7 @@ def run(
 ) -> int:
     """Prints the stages (all, or `stage`) of the fusions of the script `file` for `device`.
 
-    With `after`, what the pass of that name leaves.
+    With `after`, prints the result of the pass of that name.
     """
     errors = Console(stderr=True, highlight=False)
     if complaint := _complaint(device, stage):
@@ -115,11 +116,11 @@ def run(
 
 
 def _complaint(device: str, stage: str | None) -> str | None:
-    """What is wrong with the arguments, before the script runs; None where nothing is."""
+    """What is wrong with the arguments, before the script runs; None if nothing is."""
     if device != "cpu":
         if not re.fullmatch(r"sm_\d+[af]?", device):
             return expected("show", "the device cpu or sm_NN", device)
-        # Without NVRTC only PTX is out of reach.
+        # Without NVRTC only PTX is unavailable.
         known = nvrtc.supported_architectures() if nvrtc.is_available() else _ARCHITECTURES
         if device.rstrip("af") not in known:
             return expected("show", f"the device cpu or one of {', '.join(known)}", device)
@@ -135,9 +136,9 @@ def _complaint(device: str, stage: str | None) -> str | None:
 
 
 def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], str | None]:
-    """Runs the script: its definitions, each with the inputs of its first run, and how it failed.
+    """Runs the script: its definitions, each with the inputs of its first run, and its failure.
 
-    None for a script that came to its end.
+    The failure is None for a script that ran to its end.
     """
     recorder, failure = _Recorder(), None
     with (
@@ -156,9 +157,10 @@ def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], st
 
 
 def _run_script(path: Path) -> None:
-    """As `python FILE` does; as `python -m` does where it imports from the package that it is in.
+    """Runs it as `python FILE` does, or as `python -m` does if it has relative imports.
 
-    Only then: the package's own code would run first, and the folder wouldn't be searched.
+    Not always as `python -m`: the package's own code would run first, and the folder wouldn't be
+    searched.
     """
     root = path.parent
     while (root / "__init__.py").is_file():
@@ -174,7 +176,7 @@ def _run_script(path: Path) -> None:
 def _has_relative_imports(path: Path) -> bool:
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # running it says what is wrong
+    except (SyntaxError, ValueError):  # running it reports the error
         return False
     return any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
 
@@ -271,7 +273,7 @@ def stages_of(recorded: Recorded, device: str) -> Texts:
 
 
 def _with_passes(texts: Texts) -> Texts:
-    """Lowering as a stage of its own: the names of its passes."""
+    """Adds lowering as a stage of its own: the names of its passes."""
     lowering = [each.__name__ for each in (*SCHEDULE_PASSES, build_nests, *KERNEL_PASSES)]
     ran = [name for name in lowering if name in texts.passes]
     texts.stage("lower", "".join(f"{name}\n" for name in ran))
