@@ -157,10 +157,9 @@ def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], st
 
 
 def _run_script(path: Path) -> None:
-    """Runs it as `python FILE` does, or as `python -m` does if it has relative imports.
+    """Runs it as `python FILE` does, or as `python -m` if it imports from its own package.
 
-    Not always as `python -m`: the package's own code would run first, and the folder wouldn't be
-    searched.
+    Only then as `python -m`, which runs the package's own code first and doesn't search the folder.
     """
     root = path.parent
     while (root / "__init__.py").is_file():

@@ -61,7 +61,7 @@ def rfactor_blocks(
 ) -> int:
     """Makes partial results for the blocks of a chain of loops that begins at `start`.
 
-    Each level of the chain has `counts` loops; returns how many loops are left to the tensor.
+    `counts` has the number of loops of each level.  Returns how many loops are left to the tensor.
 
     Only sums that round are cut.
     """

@@ -158,7 +158,7 @@ class Correspondence:
 
 
 class NumberedReplay(Replay):
-    """A replay that finds the target's axes by number, and creates those that a reshape would create."""
+    """A replay that finds the target's axes by number, and makes those a reshape would make."""
 
     def __init__(self, ids: IdFactory, correspondence: Correspondence, target: TensorView) -> None:
         super().__init__(ids, {}, target)
