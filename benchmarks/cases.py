@@ -43,7 +43,7 @@ class Case:
 
 
 def definition(case: Case, inputs: Sequence[torch.Tensor]) -> FusionDefinition:
-    """The case as a fusion for inputs like these; half precision is widened first and narrowed last."""
+    """The case as a fusion for inputs like these; half precision is computed in float32."""
     storage = _DATA_TYPES[inputs[0].dtype]
     narrow = storage is not DataType.Float
     with FusionDefinition() as fd:
