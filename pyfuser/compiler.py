@@ -2,8 +2,9 @@
 
 Upfront compilation (`prepare`) needs no inputs: it simplifies the definition.  Run-time compilation
 (`Program`, `Part.build`) happens when the layouts of the inputs are known: the simplified fusion is
-specialised for them and cut into segments; each segment gets, for every set of heuristic parameters
-that its sizes ask for, one kernel.  A segment that can't be compiled is left to the fallback.
+specialised for them and cut into segments.  Each segment is a part of a program, of one of three
+kinds: a kernel, library calls, views.  A kernel's part gets one for every set of heuristic
+parameters that its sizes ask for; where it can't be compiled, the fallback computes the part.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
 from .ir.schedule import ScheduledFusion
-from .ir.segmented import Segment, SegmentedFusion, segment_fusion
+from .ir.segmented import PartKind, Segment, SegmentedFusion, segment_fusion
 from .ir.verify import verify_segmented
 from .kernel_cache import KernelCache
 from .lower.lowering import lower
 from .lower.work import Excess, excess, is_too_much, total_runs
 from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
-from .schedule.registry import scheduler
+from .schedule.registry import BY_LIBRARY, AutomaticScheduler, scheduler
 from .segment.segmenter import segment as cut
 from .target.target import Code, Target
 from .trace import DUMP, Texts, Trace
@@ -40,8 +41,6 @@ _connected: set[Runtime] = set()
 MOST_KERNELS = 256  # of one segment: heuristics round, so that there are a few
 
 TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that targets have of their own
-
-EVALUATED = ("no_op", "expr_eval")  # schedulers whose segments torch computes
 
 
 def prepare(fusion: Fusion, moves_reads: bool = True, trace: Trace = DUMP) -> Fusion:
@@ -59,14 +58,44 @@ def prepare(fusion: Fusion, moves_reads: bool = True, trace: Trace = DUMP) -> Fu
 
 @dataclass(eq=False)
 class Part:
-    """One segment of a program, and its kernels by heuristic parameters.
-
-    A part without a kernel (None) runs through the fallback.  `lowered` and `codes` are kernels
-    that were started: lowered, or there as text and on their way to machine code.
-    """
+    """One segment of a program, as a Fusion of its own."""
 
     segment: Segment
     fusion: Fusion
+
+    def work(self, sizes: Mapping[str, int], target: Target) -> tuple[int, Excess | None]:
+        """How many statements its kernel runs for these sizes, and by what they are too many."""
+        return 0, None
+
+    def start(self, sizes: Mapping[str, int], runtime: Runtime) -> None:
+        """Begins with the kernel for these sizes."""
+
+    def build(
+        self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
+    ) -> LoadedKernel | None:
+        """The kernel for these sizes; None where there is none."""
+        return None
+
+
+@dataclass(eq=False)
+class LibraryPart(Part):
+    """What torch computes, since no kernel of the target does (library_calls.py)."""
+
+
+@dataclass(eq=False)
+class ViewPart(Part):
+    """What is an input seen in another way, or has no elements: nothing is computed."""
+
+
+@dataclass(eq=False)
+class KernelPart(Part):
+    """What one kernel computes, and its kernels by heuristic parameters.
+
+    One that can't be made (None) runs through the fallback.  `lowered` and `codes` are kernels
+    that were started: lowered, or there as text and on their way to machine code.
+    """
+
+    scheduler: AutomaticScheduler
     kernels: dict[object, LoadedKernel | None] = field(default_factory=dict)
     lowered: dict[object, Kernel] = field(default_factory=dict)
     codes: dict[object, Code] = field(default_factory=dict)
@@ -77,12 +106,9 @@ class Part:
 
         What it lowers for that is kept for `start` and `build`.
         """
-        name = self.segment.scheduler
-        if name in EVALUATED:
-            return 0, None
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
-            parameters = scheduler(name).heuristics(self.fusion, sizes, target)
-            kernel = self._lower(name, parameters, target)
+            parameters = self.scheduler.heuristics(self.fusion, sizes, target)
+            kernel = self._lower(parameters, target)
             return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
         return 0, None
 
@@ -91,14 +117,11 @@ class Part:
 
         `build` takes it from there; the time between the two is the compiler's.
         """
-        name = self.segment.scheduler
-        if name in EVALUATED:
-            return
         with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
-            parameters = scheduler(name).heuristics(self.fusion, sizes, runtime.target)
+            parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
             if parameters not in self.kernels and parameters not in self.codes:
                 _make_room(self.codes)
-                self.codes[parameters] = code = self._generate(name, parameters, runtime.target)
+                self.codes[parameters] = code = self._generate(parameters, runtime.target)
                 _share_objects(runtime)
                 if (runtime, code.text) not in _binaries:
                     runtime.compile_ahead(code)
@@ -110,14 +133,11 @@ class Part:
 
         `report` is told of a failure, and may raise it.
         """
-        name = self.segment.scheduler
-        if name in EVALUATED:
-            return None
         with self.lock:
             try:
-                parameters = scheduler(name).heuristics(self.fusion, sizes, runtime.target)
+                parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
                 if parameters not in self.kernels:
-                    made = self._compile(name, parameters, runtime, report)
+                    made = self._compile(parameters, runtime, report)
                     _make_room(self.kernels)
                     self.kernels[parameters] = made
                 return self.kernels[parameters]
@@ -125,30 +145,40 @@ class Part:
                 report(error, self.fusion)
                 return None
 
-    def _compile(
-        self, name: str, parameters: Any, runtime: Runtime, report: Report
-    ) -> LoadedKernel | None:
+    def _compile(self, parameters: Any, runtime: Runtime, report: Report) -> LoadedKernel | None:
         try:
             code = self.codes.pop(parameters, None)
             if code is None:
-                code = self._generate(name, parameters, runtime.target)
+                code = self._generate(parameters, runtime.target)
             return build_kernel(code, runtime)
         except Exception as error:
             report(error, self.fusion)
             return None
 
-    def _lower(self, name: str, parameters: Any, target: Target) -> Kernel:
+    def _lower(self, parameters: Any, target: Target) -> Kernel:
         found = self.lowered.get(parameters)
         if found is None:
-            scheduled = scheduler(name).schedule(self.fusion, parameters)
+            scheduled = self.scheduler.schedule(self.fusion, parameters)
             _make_room(self.lowered)
             found = self.lowered[parameters] = lowered(scheduled, target)
         return found
 
-    def _generate(self, name: str, parameters: Any, target: Target) -> Code:
-        kernel = self._lower(name, parameters, target)
+    def _generate(self, parameters: Any, target: Target) -> Code:
+        kernel = self._lower(parameters, target)
         del self.lowered[parameters]
         return kernel_code(kernel, target)
+
+
+def part_of(fusion: Fusion, segment: Segment) -> Part:
+    """The part of a program that a segment of a fusion becomes."""
+    own, _ = segment_fusion(fusion, segment)
+    match segment.kind:
+        case PartKind.kernel:
+            return KernelPart(segment, own, scheduler(segment.scheduler))
+        case PartKind.library:
+            return LibraryPart(segment, own)
+        case PartKind.view:
+            return ViewPart(segment, own)
 
 
 def _make_room(kernels: dict[object, Any]) -> None:
@@ -286,7 +316,7 @@ def _bounded(
         found = segmented_fusion(fusion, rough, report, stored)
         if options.strict():
             verify_segmented(found)
-        parts = [Part(s, segment_fusion(fusion, s)[0]) for s in found.segments]
+        parts = [part_of(fusion, segment) for segment in found.segments]
         work = [part.work(sizes, rough.target) for part in parts]
         names = {excess.tensor.name for _, excess in work if excess is not None}
         if stored >= names:
@@ -303,7 +333,8 @@ def segmented_fusion(
     except Exception as error:
         report(error, fusion)
         outputs = [t for t in fusion.outputs if t.expr is not None]
-        whole = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "expr_eval")  # type: ignore[arg-type]
+        name, kind = BY_LIBRARY.name, BY_LIBRARY.kind
+        whole = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, name, kind)  # type: ignore[arg-type]
         return SegmentedFusion(fusion, [whole])
 
 
@@ -313,21 +344,20 @@ def compile_scheduled_program(scheduled: ScheduledFusion, runtime: Runtime) -> P
     built = build_kernel(kernel_code(lowered(scheduled, target), target), runtime)
     fusion = scheduled.fusion
     outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
-    segment = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, "user")  # type: ignore[arg-type]
-    part = _BuiltPart(segment, fusion)
-    part.built = built
-    return Program(fusion, [part], runtime)
+    exprs, kind = fusion.live_exprs(), PartKind.kernel
+    segment = Segment(exprs, list(fusion.inputs), outputs, "user", kind)  # type: ignore[arg-type]
+    return Program(fusion, [_BuiltPart(segment, fusion, built)], runtime)
 
 
 @dataclass(eq=False)
 class _BuiltPart(Part):
     """A part whose one kernel is there already."""
 
-    built: LoadedKernel | None = None
+    built: LoadedKernel
 
     def build(
         self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
-    ) -> LoadedKernel | None:
+    ) -> LoadedKernel:
         return self.built
 
 
@@ -348,11 +378,9 @@ def stages(
     prepare(definition, found.moves_reads, texts)
     texts.stage("segments", found.segmented)
     for part in found.parts:
-        name = part.segment.scheduler
-        if name not in EVALUATED:
-            chosen = scheduler(name)
-            parameters = chosen.heuristics(part.fusion, sizes, target)
-            scheduled_stages(chosen.schedule(part.fusion, parameters), target, texts)
+        if isinstance(part, KernelPart):
+            parameters = part.scheduler.heuristics(part.fusion, sizes, target)
+            scheduled_stages(part.scheduler.schedule(part.fusion, parameters), target, texts)
     return texts.stages
 
 

@@ -297,7 +297,7 @@ def _check_launch(
     scheduled: ScheduledFusion, kernels: Sequence[LoadedKernel | None], sizes: Mapping[str, int]
 ) -> None:
     """A user's schedule must keep to the limits of all devices (D3), at these sizes too."""
-    if scheduled.scheduler != "user":
+    if not scheduled.is_by_hand:
         return
     for built in kernels:
         for phase in () if built is None else built.kernel.phases:

@@ -37,6 +37,11 @@ def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
     return evaluate(fusion, inputs)
 
 
+def run_part(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
+    """The outputs of a part of a fusion; what updates an input does so when all parts are done."""
+    return evaluate(fusion, inputs, updates=False)
+
+
 def run_views(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
     """The outputs of a fusion that computes nothing: views of its inputs where they can be."""
     return evaluate(fusion, inputs, views=True)

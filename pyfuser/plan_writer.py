@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from . import fallback
-from .compiler import Part, Program
+from .compiler import LibraryPart, Part, Program, ViewPart
 from .devices.runtime import LoadedKernel
 from .dtypes import FLOATING, DataType, fits_64_bits, to_torch
 from .errors import InternalError, expected
@@ -27,13 +27,15 @@ from .ir.fusion import Fusion
 from .ir.kernel import ScalarParameter, TensorParameter
 from .ir.scalars import ONE, IntExpr, Symbol
 from .ir.vals import Scalar, TensorView, Val
+from .library_calls import LibraryCalls
+from .library_parts import TorchPart
 from .ops.binding import convert_number, evaluate_scalar
 from .plan_text import Sizes, Writer, is_number, tuple_text
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """How the source names a tensor, and its address.
+class PlanValue:
+    """How the source of a plan names a tensor, and its address; or a number.
 
     Either may have to be made: a view that only kernels read is never a tensor.  `described` is an
     expression that makes the tensor where it stands, and nothing elsewhere.
@@ -44,17 +46,17 @@ class Operand:
     described: Callable[[], str]
 
     @staticmethod
-    def of(name: str) -> Operand:
+    def of(name: str) -> PlanValue:
         """A tensor that is there under this name."""
-        return Operand(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
+        return PlanValue(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
 
 
 class ProgramWriter:
     """Writes the statements of one program.
 
     `symbols` are the texts of the sizes and strides that it reads, by name; `prefix` begins every
-    name it makes; `local` has the operands of the program's inputs and, when it is done, of its
-    outputs; `given` has the operands of outputs that are written where they are, instead of into
+    name it makes; `local` has the values of the program's inputs and, when it is done, of its
+    outputs; `given` has the values of outputs that are written where they are, instead of into
     new memory, `names` are for outputs that are to have a certain one.  Without `gives_views` an
     output never shares memory with an input.
     """
@@ -64,10 +66,10 @@ class ProgramWriter:
         writer: Writer,
         program: Program,
         kernels: tuple[LoadedKernel | None, ...],
-        local: dict[Val, Operand],
+        local: dict[Val, PlanValue],
         symbols: Mapping[str, str],
         prefix: str = "",
-        given: Mapping[Val, Operand] | None = None,
+        given: Mapping[Val, PlanValue] | None = None,
         names: Mapping[Val, str] | None = None,
         gives_views: bool = True,
     ) -> None:
@@ -76,6 +78,7 @@ class ProgramWriter:
         self.sizes = Sizes(writer, dict(symbols))
         self.given, self.names = given or {}, names or {}
         self.gives_views = gives_views
+        self.library = LibraryCalls(writer)
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
 
@@ -84,10 +87,10 @@ class ProgramWriter:
         self.writer.constants["empty"] = self.program.runtime.empty_strided
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
-            if built is None:
-                self._write_fallback(part)
-            else:
+            if built is not None:
                 self._write_launch(number, part, built)
+            else:
+                self._write_by_torch(part)
             dead = [
                 self.local[t].tensor()
                 for t, at in last_use.items()
@@ -185,7 +188,7 @@ class ProgramWriter:
         shape = tuple_text([self.sizes.text(stored[a]) for a in tensor.axes])
         stride = tuple_text(self._dense_strides(tensor, stored))
         self.writer.line(f"{name} = empty({shape}, {stride}, {dtype})")
-        self.local[tensor] = Operand.of(name)
+        self.local[tensor] = PlanValue.of(name)
 
     def _dense_strides(
         self, tensor: TensorView, extents: Mapping[IterDomain, IntExpr]
@@ -215,19 +218,70 @@ class ProgramWriter:
 
     # -- what torch runs
 
-    def _write_fallback(self, part: Part) -> None:
+    def _write_by_torch(self, part: Part) -> None:
+        """Views, and what no kernel computes; the evaluator where no single calls do it."""
+        torch_part = TorchPart(self, self.library, part.segment)
+        is_written = False
+        if isinstance(part, ViewPart):
+            updated = set(self.program.fusion.aliases.values())
+            # A view of an input that is updated afterwards would show the update.
+            is_unchanged = updated.isdisjoint(part.segment.inputs)
+            is_written = torch_part.write_views(self.gives_views and is_unchanged)
+        elif isinstance(part, LibraryPart):
+            is_written = torch_part.write_calls()
+        if not is_written:
+            self._write_evaluation(part)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of the program are."""
+        return self.program.runtime.device
+
+    def allocate(self, tensor: TensorView) -> str:
+        """Memory of the runtime for a tensor; its name."""
+        self._write_allocation(tensor)
+        return self.local[tensor].tensor()
+
+    def is_stored_whole(self, tensor: TensorView) -> bool:
+        """False where memory has one element along an axis that has more."""
+        is_output = tensor in self.program.fusion.outputs
+        return is_output or all(axis.size is axis.extent for axis in tensor.axes)
+
+    def strides(self, tensor: TensorView) -> str:
+        """The strides that a tensor has, if it is stored whole."""
+        return tuple_text(self._dense_strides(tensor, {axis: axis.size for axis in tensor.axes}))
+
+    def put(self, tensor: TensorView, text: str) -> str:
+        """Gives the value of an expression a tensor's name, which it returns."""
+        name = self._name(tensor)
+        self.writer.line(f"{name} = {text}")
+        self.local[tensor] = PlanValue.of(name)
+        return name
+
+    def has(self, tensor: TensorView) -> bool:
+        """True where a tensor is there."""
+        return tensor in self.local
+
+    def drop(self, tensors: Sequence[TensorView]) -> None:
+        """Deletes tensors that nobody reads any more."""
+        if tensors:
+            self.writer.line(f"del {', '.join(self.local.pop(t).tensor() for t in tensors)}")
+
+    def plain_tensor(self, value: Val) -> str:
+        """An expression of a tensor for torch; autograd sees nothing of a plan."""
+        text = self._known(value)
+        return f"{text}.detach()" if value in self.program.fusion.inputs else text
+
+    def _write_evaluation(self, part: Part) -> None:
+        """A part that the evaluator computes: no kernel could be made, no single calls do it."""
         fusion = self.writer.constant(f"{self.prefix}fusion", part.fusion)
         inputs = [self._known(value) for value in part.segment.inputs]
         outputs = [self._name(t) for t in part.segment.outputs]
         joined = "".join(f"{name}, " for name in outputs)
-        # a view of an input that is updated afterwards would show the update
-        updated = set(self.program.fusion.aliases.values())
-        is_free = part.segment.scheduler == "no_op" and updated.isdisjoint(part.segment.inputs)
-        runs_views = is_free and self.gives_views
-        run = self.writer.constant("run", fallback.run_views if runs_views else fallback.run)
+        run = self.writer.constant("run", fallback.run_part)
         self.writer.line(f"{joined}= {run}({fusion}, [{', '.join(inputs)}])")
         for tensor, name in zip(part.segment.outputs, outputs, strict=True):
-            self.local[tensor] = Operand.of(name)
+            self.local[tensor] = PlanValue.of(name)
 
     def described(self, value: Val) -> str:
         """An expression of a value that the host reads only now and then."""

@@ -33,7 +33,7 @@ from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
 from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import Input
 from .plan_text import Sizes, Writer, condition_texts, span_text
-from .plan_writer import Operand, ProgramWriter
+from .plan_writer import PlanValue, ProgramWriter
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
 
@@ -110,8 +110,8 @@ class _PlanWriter:
         else:
             self.writer.line("if inputs: return None")
         definition = self.program.fusion
-        local: dict[Val, Operand] = {
-            value: Operand.of(name) for value, name in zip(definition.inputs, names, strict=True)
+        local: dict[Val, PlanValue] = {
+            value: PlanValue.of(name) for value, name in zip(definition.inputs, names, strict=True)
         }
         program = ProgramWriter(self.writer, self.program, self.kernels, local, self.symbols)
         program.write_scalars(self.fusion)
@@ -260,7 +260,7 @@ class _PlanWriter:
 
     # -- results
 
-    def _write_results(self, fusion: Fusion, local: Mapping[Val, Operand]) -> None:
+    def _write_results(self, fusion: Fusion, local: Mapping[Val, PlanValue]) -> None:
         updated = set(fusion.aliases.values())
         names = {value: operand.tensor() for value, operand in local.items()}
         sources = dict(names)

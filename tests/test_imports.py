@@ -33,6 +33,8 @@ LAYERS = (
     {"kernel_cache", "disk_cache", "fallback"},
     {"compiler"},
     {"plan_text"},
+    {"library_calls"},
+    {"library_parts"},
     {"plan_writer"},
     {"plans"},
     {"executor"},

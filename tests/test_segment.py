@@ -23,7 +23,7 @@ from pyfuser.preseg import run
 from pyfuser.schedule.acceptance import SizeInfo, examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
 from pyfuser.segment.groups import Groups
-from pyfuser.segment.segmenter import accepted_parts, merge_all
+from pyfuser.segment.segmenter import accepted_drafts, merge_all
 from pyfuser.segment.units import unit_graph
 from tests.targets import SINGLE, segment, size_info
 
@@ -594,7 +594,7 @@ def test_random_graph_of_a_thousand(seed: int) -> None:
         merge_all(groups, epilogues_first)
         # What the summaries accept, the schedulers accept too: no group was cut in halves.
         found = len(groups.in_order())
-        assert len(accepted_parts(groups)) == found < len(graph.units) / 10
+        assert len(accepted_drafts(groups)) == found < len(graph.units) / 10
 
 
 def test_segments_print_their_scheduler_and_reason() -> None:

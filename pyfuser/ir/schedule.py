@@ -135,13 +135,18 @@ class TensorSchedule:
 class ScheduledFusion:
     """A fusion with a schedule for each of its tensors.
 
-    `scheduler` and `parameters` say which scheduler made the schedule and what it decided.
+    `scheduler` and `parameters` say which scheduler made the schedule and what it decided; None is a user.
     """
 
     fusion: Fusion
     schedules: dict[TensorView, TensorSchedule] = field(default_factory=dict)
-    scheduler: str = "user"
+    scheduler: str | None = None
     parameters: object = None
+
+    @property
+    def is_by_hand(self) -> bool:
+        """True for a user's schedule, which is taken at its word and refused where it's wrong."""
+        return self.scheduler is None
 
     def __getitem__(self, tensor: TensorView) -> TensorSchedule:
         """The schedule of a tensor; unscheduled at first: loop = logical, inputs global."""
@@ -178,7 +183,7 @@ class ScheduledFusion:
         return copy
 
     def __str__(self) -> str:
-        lines = [f"scheduler: {self.scheduler}"]
+        lines = [f"scheduler: {self.scheduler or 'user'}"]
         if self.parameters is not None:
             lines.append(f"parameters: {self.parameters}")
         lines += [str(self[t]) for t in self.fusion.tensors]

@@ -1,30 +1,44 @@
-"""SegmentedFusion: a fusion cut into groups that each become one kernel, with the reason.
+"""SegmentedFusion: a fusion cut into groups that each become one part of a program.
 
 segmented ::= fusion, segment...
-segment   ::= exprs, inputs, outputs, scheduler, reason
+segment   ::= exprs, inputs, outputs, scheduler, kind, reason
+kind      ::= kernel | library | view
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from .exprs import Expr
 from .fusion import Cloner, Fusion
 from .vals import TensorView, Val
 
 
+class PartKind(Enum):
+    """What runs a segment: a kernel of ours, calls of torch's library, or nothing at all.
+
+    The outputs of a view are empty, or show an input in another way.
+    """
+
+    kernel = "kernel"
+    library = "library"
+    view = "view"
+
+
 @dataclass(eq=False)
 class Segment:
-    """Expressions that one scheduler turns into one kernel.
+    """Expressions that one scheduler has taken, as one part of a program.
 
-    `reason` says why the group ends where it does; `inputs` and `outputs` are values of the whole
-    fusion.
+    `scheduler` is its name, which people read; `kind` is what the program is made by.  `reason`
+    says why the group ends where it does; `inputs` and `outputs` are values of the whole fusion.
     """
 
     exprs: list[Expr]
     inputs: list[Val]
     outputs: list[TensorView]
     scheduler: str
+    kind: PartKind
     reason: str = ""
 
     def __str__(self) -> str:

@@ -124,7 +124,7 @@ class KernelMemory:
             offset = self._strided(source, gather_axes(expr, source, indices))
             stride = ZERO if axis.extent is ONE else self._strides[source][axis]
             access = Access(self._buffers[source], offset)
-            known = gather_inside(expr, self.indexer.scheduled.scheduler == "user")
+            known = gather_inside(expr, self.indexer.scheduled.is_by_hand)
             return Gathered(access, others[0], stride, axis.size, expr.wraps, known)
         assert isinstance(expr, WindowOp)
         value = self.operand(expr, source, consumer)

@@ -90,7 +90,7 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
             if consumer not in structure.extents:
                 continue
             foreign = _foreign_axes(indexer, expr, producer, consumer)
-            if scheduled.scheduler != "user":
+            if not scheduled.is_by_hand:
                 _make_visible(scheduled[producer], foreign)
             memory = scheduled[producer].memory_type
             _check_visible(producer, memory, foreign)

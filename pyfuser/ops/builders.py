@@ -24,7 +24,7 @@ from .gather_builders import (
     select,
     take_along_axis,
 )
-from .pointwise import Operand, cast, pointwise
+from .pointwise import Argument, cast, pointwise
 from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
@@ -79,7 +79,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
 }
 
 
-def _row(name: str, fusion: Fusion, *operands: Operand) -> Val:
+def _row(name: str, fusion: Fusion, *operands: Argument) -> Val:
     return pointwise(fusion, name, *operands)
 
 

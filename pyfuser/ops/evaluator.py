@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ..dtypes import FLOATING, REDUCED_FLOATING, DataType, to_torch
+from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType, to_torch
 from ..errors import InternalError, UnsupportedError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import (
@@ -46,21 +46,22 @@ def evaluate(
     dtype_override: torch.dtype | None = None,
     keep_rounding: bool = False,
     views: bool = False,
+    updates: bool = True,
 ) -> list[torch.Tensor]:
     """The outputs of the fusion for these inputs, computed by torch.
 
     With `dtype_override` every floating tensor is computed and returned in that dtype (scalars are
     still those of the definition, rounded to the dtypes it uses them in), and `keep_rounding` still
     rounds where the definition casts to Half or BFloat16.  Outputs that alias an input update it
-    and, when hidden, aren't returned; with `views` one that is a view of an input shares its
-    memory.  Raises InputError for wrong inputs.
+    and, when hidden, aren't returned; without `updates` they are tensors like others.  With `views`
+    one that is a view of an input shares its memory.  Raises InputError for wrong inputs.
     """
     binding = bind(fusion, inputs)
     with torch.no_grad():
         evaluator = _Evaluator(fusion, inputs, binding, dtype_override, keep_rounding)
         for expr in fusion.live_exprs():
             evaluator.run(expr)
-        return evaluator.results(inputs, views)
+        return evaluator.results(inputs, views) if updates else evaluator.computed(inputs)
 
 
 def raise_refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
@@ -170,7 +171,8 @@ class _Evaluator:
         if expr.op != "cast":
             check_op(OPS[expr.op], operands, resolution)
             return OPS[expr.op].reference(*operands)
-        source = operands[0].real if operands[0].is_complex() else operands[0]
+        is_dropped = operands[0].is_complex() and output.dtype not in COMPLEX
+        source = operands[0].real if is_dropped else operands[0]
         if self.keep_rounding and output.dtype in REDUCED_FLOATING:
             return source.to(to_torch(output.dtype))
         return source
@@ -275,6 +277,23 @@ class _Evaluator:
         With `views` an output that only looks at an input differently shares its memory.
         """
         given = dict(zip(self.fusion.inputs, inputs, strict=True))
+        made = self._made(inputs, views)
+        for output, target in self.fusion.aliases.items():
+            updated = given[target]
+            assert isinstance(updated, torch.Tensor)
+            updated.detach().copy_(made[output])
+            made[output] = updated
+        hidden = self.fusion.hidden_outputs
+        return [made[output] for output in self.fusion.outputs if output not in hidden]
+
+    def computed(self, inputs: Sequence[Input]) -> list[torch.Tensor]:
+        """All outputs in their layouts; no input is updated."""
+        made = self._made(inputs, views=False)
+        return [made[output] for output in self.fusion.outputs]
+
+    def _made(self, inputs: Sequence[Input], views: bool) -> dict[Val, torch.Tensor]:
+        """The outputs in their layouts, each with memory of its own but for views."""
+        given = dict(zip(self.fusion.inputs, inputs, strict=True))
         owned = {_storage(t) for t in inputs if isinstance(t, torch.Tensor)}
         made: dict[Val, torch.Tensor] = {}
         for output in dict.fromkeys(self.fusion.outputs):
@@ -292,13 +311,7 @@ class _Evaluator:
                 continue
             made[output] = with_layout(output, value, owned)
             owned.add(_storage(made[output]))
-        for output, target in self.fusion.aliases.items():
-            updated = given[target]
-            assert isinstance(updated, torch.Tensor)
-            updated.detach().copy_(made[output])
-            made[output] = updated
-        hidden = self.fusion.hidden_outputs
-        return [made[output] for output in self.fusion.outputs if output not in hidden]
+        return made
 
 
 def reduced_dims(output: TensorView) -> tuple[int, ...]:

@@ -53,6 +53,8 @@ class Op:
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
                 for a definition with a subnormal step such as silu, within the least normal number)
+    aten        the ATen op that the row is on floating and complex operands, where `reference` is a
+                function of pyfuser, which says more about integers
     """
 
     name: str
@@ -70,6 +72,7 @@ class Op:
     samples: tuple[float, float] = (-10.0, 10.0)
     ulp32: int = 0
     ulp64: int = 0
+    aten: str | None = None
 
     @property
     def is_expensive(self) -> bool:

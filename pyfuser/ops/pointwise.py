@@ -34,13 +34,13 @@ from .dtype_rules import DtypeRule, OperandType, Resolution, resolve
 from .op import Op
 from .table import OPS
 
-Operand = Val | PythonNumber
+Argument = Val | PythonNumber
 
 # These move elements as they are, whatever their dtype: nothing is computed.
 COPIES = ("set", "segment_set")
 
 
-def as_val(fusion: Fusion, operand: Operand, op: str = "operand") -> Val:
+def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
     """A value as it is; a Python number as a constant of its own dtype.
 
     Raises DefinitionError for anything else, and for a value of another fusion.
@@ -144,7 +144,7 @@ def new_tensor(fusion: Fusion, axes: Sequence[IterDomain], dtype: DataType) -> T
     return fusion.new_tensor(plain_domain(axes), dtype)
 
 
-def cast(fusion: Fusion, operand: Operand, dtype: DataType) -> Val:
+def cast(fusion: Fusion, operand: Argument, dtype: DataType) -> Val:
     """[...] -> [...] in `dtype`; to the dtype it has, a copy."""
     require_dtype("cast", dtype)
     value = as_val(fusion, operand, "cast")
@@ -191,7 +191,7 @@ def prepend_axes(fusion: Fusion, tensor: TensorView, rank: int) -> TensorView:
     return output
 
 
-def pointwise(fusion: Fusion, op: str, *operands: Operand) -> Val:
+def pointwise(fusion: Fusion, op: str, *operands: Argument) -> Val:
     """One row of the op table on aligned elements: a tensor if any operand is one, else a scalar.
 
     Raises DefinitionError where the op doesn't take these dtypes or sizes, UnsupportedError for
@@ -284,7 +284,7 @@ def _difference(value: Val) -> IntExpr | None:
             return None
 
 
-def size_of_scalar(fusion: Fusion, op: str, entry: Operand) -> IntExpr:
+def size_of_scalar(fusion: Fusion, op: str, entry: Argument) -> IntExpr:
     """A number or an integer scalar as a size; a scalar that isn't one yet gets a symbol.
 
     A floating scalar is cast to Int first.  Raises DefinitionError for a negative number.

@@ -45,7 +45,7 @@ _ARITHMETIC = (
     ),
     Op(
         "sub", 2, DtypeRule.PROMOTE, references.through_integers(torch.sub),
-        "a - b; exclusive or for Bool", "fsub|sub|sub|xor", "{0} - {1}",
+        "a - b; exclusive or for Bool", "fsub|sub|sub|xor", "{0} - {1}", aten="sub",
     ),
     Op(
         "mul", 2, DtypeRule.PROMOTE, torch.mul, "a * b; and for Bool", "fmul|mul|mul|and",
@@ -55,6 +55,7 @@ _ARITHMETIC = (
         "div", 2, DtypeRule.PROMOTE, references.div,
         "a / b, truncated for integers", "fdiv|@div|@div|and",
         "{0} / {1}", "truncating_divide({0}, {1})", check=ZERO_DIVISION, cost=DIVISION,
+        aten="div",
     ),
     Op(
         "mod", 2, DtypeRule.PROMOTE, references.fmod, "as fmod",
@@ -74,7 +75,7 @@ _ARITHMETIC = (
         "pow", 2, DtypeRule.PROMOTE, references.pow_,
         "a to the power b; integers wrap, and a negative exponent gives 1, -1 or 0", "@pow",
         "pow{f}({0}, {1})", "integer_power({0}, {1})", samples=(0.0, 10.0), ulp32=2, ulp64=4,
-        cost=EXPENSIVE,
+        cost=EXPENSIVE, aten="pow",
     ),
     Op(
         "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a of equals; NaN wins",

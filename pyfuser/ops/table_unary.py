@@ -160,13 +160,13 @@ _KEPT = (
     Op(
         "abs", 1, DtypeRule.REAL_PART, references.through_integers(torch.abs),
         "magnitude; the smallest integer stays itself", "@abs|@abs|copy|copy",
-        "fabs{f}({0})", "{0} < 0 ? -{0} : {0}",
+        "fabs{f}({0})", "{0} < 0 ? -{0} : {0}", aten="abs",
     ),
     Op("real", 1, DtypeRule.REAL_PART, torch.real, "real part", definition=_identity),
     Op("imag", 1, DtypeRule.IMAGINARY_PART, torch.imag, "imaginary part of a complex"),
     Op(
         "neg", 1, DtypeRule.PROMOTE, references.through_integers(torch.neg),
-        "-x; Bool stays itself", "fneg|@neg|@neg|copy", "-{0}",
+        "-x; Bool stays itself", "fneg|@neg|@neg|copy", "-{0}", aten="neg",
     ),
     Op(
         "sign", 1, DtypeRule.KEEP, torch.sign, "-1, 0 or 1; 0 for NaN", definition=_sign,

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
+from ..ir.segmented import PartKind
 from ..target.target import Target
 from .acceptance import (
     NO_REFERENCE,
@@ -171,10 +172,14 @@ def innermost_is_reduced(facts: Facts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AutomaticScheduler:
-    """A scheduler of SCHEDULERS: its acceptance rule, and its module for the rest."""
+    """A scheduler of SCHEDULERS: its acceptance rule, and its module for the rest.
+
+    `kind` is what becomes of a segment that it takes; only kernels are scheduled.
+    """
 
     name: str
     refusal: Callable[[Facts, SizeInfo], str | None]
+    kind: PartKind = PartKind.kernel
 
     def refuse(self, facts: Facts, sizes: SizeInfo) -> Refusal | None:
         """`can_schedule` for facts that are already known."""
@@ -204,9 +209,12 @@ def _module_of(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
+# Also for what no scheduler takes.
+BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, PartKind.library)
+
 SCHEDULERS: tuple[AutomaticScheduler, ...] = (
-    AutomaticScheduler("expr_eval", refuse_expr_eval),
-    AutomaticScheduler("no_op", refuse_no_op),
+    BY_LIBRARY,
+    AutomaticScheduler("no_op", refuse_no_op, PartKind.view),
     AutomaticScheduler("reduction", refuse_reduction),
     AutomaticScheduler("pointwise", refuse_pointwise),
     AutomaticScheduler("inner_persistent", refuse_inner_persistent),

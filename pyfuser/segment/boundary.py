@@ -16,13 +16,14 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import Symbol
 from ..ir.segmented import Segment
 from ..ir.vals import Scalar, TensorView, Val
+from ..schedule.registry import AutomaticScheduler
 
 
 def make_segment(
     fusion: Fusion,
     exprs: Iterable[Expr],
     outputs: list[TensorView],
-    scheduler: str,
+    scheduler: AutomaticScheduler,
     reason: str = "",
 ) -> Segment:
     """A segment of these expressions (in topological order), with the inputs it needs."""
@@ -34,7 +35,8 @@ def make_segment(
     host = _host_exprs(body)
     scalars = _scalar_inputs(fusion, host + body)
     sizes = _hidden_sizes(fusion, tensors, host + body, scalars)
-    return Segment(host + body, [*tensors, *scalars, *sizes], outputs, scheduler, reason)
+    inputs = [*tensors, *scalars, *sizes]
+    return Segment(host + body, inputs, outputs, scheduler.name, scheduler.kind, reason)
 
 
 def _host_exprs(body: list[Expr]) -> list[Expr]:

@@ -2,7 +2,7 @@
 
 Left alone, such a tensor lies in the order of its own axes.  Where a permute stands before it that
 isn't the order in which its kernel, and those that read it, go through their other tensors; then
-one of the two would be read in short pieces far apart.  Stands behind the choice of parts, and
+one of the two would be read in short pieces far apart.  Stands behind the choice of drafts, and
 before the segments become fusions of their own.
 
 Before:  t [b, d, t, n] = permute(s [t, b, d, n]) * u [b, d, n], stored in the order of its axes
@@ -16,20 +16,20 @@ from collections.abc import Iterator
 from ..ir.domains import IterDomain
 from ..ir.exprs import WindowOp
 from ..ir.vals import TensorView
-from .parts import Cut, Part
+from .drafts import Cut, SegmentDraft
 
 Order = tuple[int, ...]
 
 
 def set_memory_orders(cut: Cut) -> None:
-    """Gives each tensor that only parts read the order of most bytes that are moved beside it."""
+    """Gives each tensor that only drafts read the order of most bytes that are moved beside it."""
     undecided = {t for t in cut.readers if t in cut.maker and t not in cut.graph.outputs}
-    for part in cut.parts:
-        for tensor in cut.outputs(part):
+    for draft in cut.drafts:
+        for tensor in cut.outputs(draft):
             if tensor not in undecided:
                 continue
             undecided.discard(tensor)
-            if part.moves_data and tensor.domain.allocation is None:
+            if draft.moves_data and tensor.domain.allocation is None:
                 order = _order(cut, tensor, undecided)
                 if order is not None:
                     tensor.domain.allocation = order
@@ -44,7 +44,7 @@ def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[Ite
     own = tuple(numbers)
     votes: dict[Order, int] = {own: 0}
     for number in (cut.maker[tensor], *cut.readers[tensor]):
-        for beside, all_axes in _layouts(cut, cut.parts[number]):
+        for beside, all_axes in _layouts(cut, cut.drafts[number]):
             order = tuple(n for n in all_axes if n in numbers)
             if beside is not tensor and beside not in undecided and len(order) == len(own):
                 votes[order] = votes.get(order, 0) + cut.bytes_of(beside)
@@ -52,18 +52,18 @@ def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[Ite
     return None if best == own else [numbers[n] for n in best]
 
 
-def _layouts(cut: Cut, part: Part) -> Iterator[tuple[TensorView, Order]]:
-    """What a part reads and stores, with the axes that run along its memory, outermost first.
+def _layouts(cut: Cut, draft: SegmentDraft) -> Iterator[tuple[TensorView, Order]]:
+    """What a draft reads and stores, with the axes that run along its memory, outermost first.
 
     What is read through a window counts with the axes of what it shows.
     """
     space = cut.graph.space
     shown = {
         expr.source: dict(zip(expr.source.axes, expr.tensor_outputs[0].axes, strict=True))
-        for expr in part.exprs
+        for expr in draft.exprs
         if isinstance(expr, WindowOp) and expr.source is not None
     }
-    for tensor in (*part.reads, *cut.outputs(part)):
+    for tensor in (*draft.reads, *cut.outputs(draft)):
         names = shown.get(tensor, {})
         along = [names.get(axis, axis) for axis in tensor.domain.allocated]
         yield tensor, tuple(space.number(axis) for axis in along if not axis.is_broadcast)

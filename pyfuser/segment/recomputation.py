@@ -1,12 +1,12 @@
-"""Recomputation across a cut: a part computes a cheap tensor itself instead of reading it.
+"""Recomputation across a cut: a draft computes a cheap tensor itself instead of reading it.
 
-It stands behind the cut into parts, whose units it leaves where they are.  A tensor that one part
+It stands behind the cut into drafts, whose units it leaves where they are.  A tensor that one draft
 stores and others read is computed again by the readers where a short chain of cheap expressions
 leads to it from what is in memory anyway, where that moves no more bytes, and where the schedulers
-take the parts that come of it; what nobody reads any more is dropped.
+take the drafts that come of it; what nobody reads any more is dropped.
 
-Before:  part 1: xhat = (x - mean) * rstd; ...; stores xhat    part 2: sum(dy * xhat), reads xhat
-After:   part 1: xhat = (x - mean) * rstd; ...                 part 2: the same, reads x, mean, rstd
+Before:  1: xhat = (x - mean) * rstd; ...; stores xhat    2: sum(dy * xhat), reads xhat
+After:   1: xhat = (x - mean) * rstd; ...                 2: the same, reads x, mean, rstd
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ..analysis.costs import recomputation_cost
 from ..ir.exprs import Expr
 from ..ir.vals import TensorView
-from ..schedule.registry import find
-from .parts import Cut, Part
+from ..schedule.registry import AutomaticScheduler, find
+from .drafts import Cut, SegmentDraft
 
 # A row or a column of scales that is read as well doesn't count beside a tensor of many of them.
 _ROW_SHARE = 16
@@ -25,14 +25,14 @@ _ROW_SHARE = 16
 
 @dataclass(slots=True)
 class Chain:
-    """Expressions that make a tensor from others: what a part has to read beside its own."""
+    """Expressions that make a tensor from others: what a draft has to read beside its own."""
 
     exprs: set[Expr]
     sources: set[TensorView]
 
 
 def recompute_across_cuts(cut: Cut) -> Cut:
-    """The cut with fewer bytes between its parts."""
+    """The cut with fewer bytes between its drafts."""
     changed = True
     while changed:
         changed = False
@@ -45,12 +45,12 @@ def recompute_across_cuts(cut: Cut) -> Cut:
 
 def _without(cut: Cut, tensor: TensorView) -> Cut | None:
     """The cut where those readers of a tensor that gain by it compute it; None when none does."""
-    if tensor not in cut.maker or not cut.parts[cut.maker[tensor]].moves_data:
+    if tensor not in cut.maker or not cut.drafts[cut.maker[tensor]].moves_data:
         return None
     chains = {
         number: chain
         for number in cut.readers[tensor]
-        if cut.parts[number].moves_data and (chain := _chain(cut, number, tensor)) is not None
+        if cut.drafts[number].moves_data and (chain := _chain(cut, number, tensor)) is not None
     }
     size = cut.bytes_of(tensor)
     added = {n: sum(map(cut.bytes_of, chain.sources)) - size for n, chain in chains.items()}
@@ -64,10 +64,10 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
 
 
 def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
-    """How a part can make a tensor that it reads; None where that is expensive or impossible."""
-    part = cut.parts[number]
-    there = {t for expr in part.exprs for t in expr.tensor_outputs}
-    there |= part.reads.keys() - {tensor}
+    """How a draft can make a tensor that it reads; None where that is expensive or impossible."""
+    draft = cut.drafts[number]
+    there = {t for expr in draft.exprs for t in expr.tensor_outputs}
+    there |= draft.reads.keys() - {tensor}
     chain, cost, stack = Chain(set(), set()), 0, [tensor]
     most = cut.sizes.target.recomputation_budget
     axes = cut.graph.space.axes
@@ -92,20 +92,20 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
 
 
 def _accepted(cut: Cut, chains: dict[int, Chain]) -> Cut | None:
-    """The cut with these chains computed by these parts; None where a scheduler refuses one."""
-    parts = list(cut.parts)
+    """The cut with these chains computed by these drafts; None where a scheduler refuses one."""
+    drafts = list(cut.drafts)
     for number, chain in chains.items():
-        parts[number] = parts[number].computing(chain.exprs)
-    tried = Cut(cut.graph, cut.sizes, parts).without_dead_units()
-    names: dict[Part, str] = {}
-    before = {part: cut.outputs(part) for part in cut.parts}
-    for part in tried.parts:
-        if before.get(part) == tried.outputs(part):
+        drafts[number] = drafts[number].computing(chain.exprs)
+    tried = Cut(cut.graph, cut.sizes, drafts).without_dead_units()
+    schedulers: dict[SegmentDraft, AutomaticScheduler] = {}
+    before = {draft: cut.outputs(draft) for draft in cut.drafts}
+    for draft in tried.drafts:
+        if before.get(draft) == tried.outputs(draft):
             continue
-        chosen, _ = find(tried.facts(part), tried.sizes)
+        chosen, _ = find(tried.facts(draft), tried.sizes)
         if chosen is None:
             return None
-        names[part] = chosen.name
-    for part, name in names.items():
-        part.scheduler = name
+        schedulers[draft] = chosen
+    for draft, scheduler in schedulers.items():
+        draft.scheduler = scheduler
     return tried

@@ -19,11 +19,11 @@ from ..ir.fusion import Fusion
 from ..ir.segmented import Segment, SegmentedFusion
 from ..ir.vals import TensorView
 from ..schedule.acceptance import SizeInfo, examine, examine_exprs
-from ..schedule.registry import closest, find
+from ..schedule.registry import BY_LIBRARY, AutomaticScheduler, closest, find
 from .boundary import make_segment
+from .drafts import Cut, SegmentDraft, with_free
 from .groups import Group, Groups
 from .memory_orders import set_memory_orders
-from .parts import Cut, Part, with_free
 from .recomputation import recompute_across_cuts
 from .repeated_work import has_repeated_work
 from .units import Unit, UnitGraph, unit_graph
@@ -42,39 +42,39 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
     if chosen is not None and not stored and not has_repeated_work(facts, sizes):
-        return _whole(fusion, chosen.name)
+        return _whole(fusion, chosen)
     graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
     if len({unit.signature for unit in graph.units} - {None}) > 1:
         best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)
     set_memory_orders(best)
-    return SegmentedFusion(fusion, [_segment_of(best, part) for part in best.parts])
+    return SegmentedFusion(fusion, [_segment_of(best, draft) for draft in best.drafts])
 
 
 def _cost(cut: Cut) -> int:
-    """What running the parts costs, in bytes moved."""
-    return cut.bytes_moved() + cut.sizes.target.launch_bytes * len(cut.parts)
+    """What running the drafts costs, in bytes moved."""
+    return cut.bytes_moved() + cut.sizes.target.launch_bytes * len(cut.drafts)
 
 
 def _cut(graph: UnitGraph, sizes: SizeInfo, epilogues_first: bool = False) -> Cut:
-    """The parts that come of merging in one order."""
+    """The drafts that come of merging in one order."""
     groups = Groups(graph, sizes)
     merge_all(groups, epilogues_first)
-    return recompute_across_cuts(Cut(graph, sizes, accepted_parts(groups)))
+    return recompute_across_cuts(Cut(graph, sizes, accepted_drafts(groups)))
 
 
-def accepted_parts(groups: Groups) -> list[Part]:
-    """The groups as parts that a scheduler takes, in order."""
-    parts: list[Part] = []
+def accepted_drafts(groups: Groups) -> list[SegmentDraft]:
+    """The groups as drafts that a scheduler takes, in order."""
+    drafts: list[SegmentDraft] = []
     for group in groups.in_order():
         found = _accepted(groups.graph, groups.sizes, group.units)
         if len(found) == 1:
             found[0].reason = found[0].reason or _reason(groups, group)
-        parts += found
-    return parts
+        drafts += found
+    return drafts
 
 
-def _whole(fusion: Fusion, scheduler: str) -> SegmentedFusion:
+def _whole(fusion: Fusion, scheduler: AutomaticScheduler) -> SegmentedFusion:
     """One segment; none where every output is an input."""
     exprs = fusion.live_exprs()
     distinct = dict.fromkeys(fusion.outputs)
@@ -179,8 +179,10 @@ def _merge_siblings(groups: Groups) -> bool:
     return changed
 
 
-def _accepted(graph: UnitGraph, sizes: SizeInfo, units: list[Unit], reason: str = "") -> list[Part]:
-    """The units as parts that a scheduler takes: one, or halves where none takes them all."""
+def _accepted(
+    graph: UnitGraph, sizes: SizeInfo, units: list[Unit], reason: str = ""
+) -> list[SegmentDraft]:
+    """The units as drafts that a scheduler takes: one, or halves where none takes them all."""
     units = sorted(units, key=lambda unit: unit.position)
     outputs = _outputs(graph, units)
     chosen_units = set(units)
@@ -189,10 +191,10 @@ def _accepted(graph: UnitGraph, sizes: SizeInfo, units: list[Unit], reason: str 
     facts = examine_exprs(exprs, outputs, set(graph.fusion.aliases), stored)
     chosen, refusals = find(facts, sizes)
     if chosen is not None:
-        return [Part(graph, units, chosen.name, reason)]
+        return [SegmentDraft(graph, units, chosen, reason)]
     why = str(closest(facts, refusals))
     if len(units) == 1:
-        return [Part(graph, units, "expr_eval", why)]
+        return [SegmentDraft(graph, units, BY_LIBRARY, why)]
     middle = len(units) // 2
     first = _accepted(graph, sizes, units[:middle], why)
     return first + _accepted(graph, sizes, units[middle:], reason)
@@ -218,6 +220,6 @@ def _reason(groups: Groups, group: Group) -> str:
     return why or "merging it with its consumer would make a cycle"
 
 
-def _segment_of(cut: Cut, part: Part) -> Segment:
-    fusion, outputs = cut.graph.fusion, cut.outputs(part)
-    return make_segment(fusion, part.exprs, outputs, part.scheduler, part.reason)
+def _segment_of(cut: Cut, draft: SegmentDraft) -> Segment:
+    fusion, outputs = cut.graph.fusion, cut.outputs(draft)
+    return make_segment(fusion, draft.exprs, outputs, draft.scheduler, draft.reason)

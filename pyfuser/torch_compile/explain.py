@@ -27,7 +27,7 @@ from .views import tensor_of
 
 @dataclass(frozen=True)
 class Kernel:
-    """One part of a region: its scheduler ("expr_eval" and "no_op" run through torch), its ops."""
+    """One part of a region: its scheduler ("expr_eval": library calls, "no_op": views), its ops."""
 
     scheduler: str
     ops: tuple[str, ...]

@@ -17,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from .. import fallback
 from ..analysis.size_conditions import SizeConditions
+from ..compiler import ViewPart
 from ..devices.registry import runtime_of
 from ..devices.runtime import Runtime
 from ..devices.switches import can_fuse_on
@@ -77,7 +78,7 @@ class TracedGraph:
         fusions = [step.fusion for step in self.steps if step.fusion is not None]
         for fusion, made in zip(fusions, resolved, strict=True):
             for part, kernel in zip(made.program.parts, made.kernels, strict=True):
-                if kernel is None and part.segment.scheduler != "no_op":
+                if kernel is None and not isinstance(part, ViewPart):
                     reason = part.segment.reason or "its kernel couldn't be made"
                     found |= dict.fromkeys(fusion.region.nodes, reason)
         return found

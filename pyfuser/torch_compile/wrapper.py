@@ -20,21 +20,16 @@ import torch
 from torch.fx import Node
 
 from ..analysis.size_conditions import SizeConditions
+from ..devices.runtime import Runtime
 from ..devices.switches import switched_off
 from ..dtypes import fits_64_bits
 from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.vals import Val
-from ..plan_text import (
-    Sizes,
-    Writer,
-    condition_texts,
-    is_number,
-    span_text,
-    tuple_text,
-)
-from ..plan_writer import Operand, ProgramWriter
+from ..library_calls import LibraryCalls, is_product
+from ..plan_text import Sizes, Writer, condition_texts, is_number, span_text, tuple_text
+from ..plan_writer import PlanValue, ProgramWriter
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
@@ -44,25 +39,6 @@ from .views import is_getitem, tensor_of
 
 aten = torch.ops.aten
 
-# torch's own view of memory by sizes, strides and an offset from the base's first element.
-_native_view = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-_native_view = getattr(_native_view, "_reinterpret_tensor", None)
-
-
-def view_of(
-    base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
-) -> torch.Tensor:
-    """A view of a tensor's memory, `offset` elements from its first one on."""
-    if _native_view is not None:
-        return _native_view(base, shape, stride, offset)  # type: ignore[no-any-return]
-    return base.as_strided(shape, stride, base.storage_offset() + offset)
-
-
-def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a tensor laid out as the graph's metadata says."""
-    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
-
 
 def require_64_bits(number: int) -> None:
     """Raises for a number that kernels can't take; the words are torch's."""
@@ -70,16 +46,9 @@ def require_64_bits(number: int) -> None:
         raise OverflowError("int too big to convert")
 
 
-# Library calls that take `out=`: the function, and how many of the arguments come before it.
-_INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
-    aten.mm.default: ("mm", torch.mm),
-    aten.bmm.default: ("bmm", torch.bmm),
-    aten.addmm.default: ("addmm", torch.addmm),
-    aten.baddbmm.default: ("baddbmm", torch.baddbmm),
-}
 _RESERVED = frozenset(
-    """args by_torch call empty evaluate_scalar refused require_memory run slot
-    switched_off torch view_of with_strides math""".split()  # noqa: SIM905
+    """args by_torch call convert_number device empty evaluate_scalar math refused require_memory
+    run slot switched_off torch view_of with_strides""".split()  # noqa: SIM905
 ) | frozenset(keyword.kwlist)
 # (the names of `Writer` constants that have no prefix)
 
@@ -101,6 +70,7 @@ class GraphWriter:
         self.traced, self.resolved, self.by_torch = traced, resolved, by_torch
         self.conditions = conditions
         self.writer = Writer()
+        self.library = LibraryCalls(self.writer)
         self.sizes = Sizes(self.writer, {})
         self.symbols: dict[sympy.Symbol, str] = {}
         self.known: dict[Size, str] = {}
@@ -113,7 +83,6 @@ class GraphWriter:
 
     def write(self) -> tuple[str, Callable[..., Any]]:
         """(source, `call`)."""
-        self.writer.constants |= {"view_of": _native_view or view_of, "with_strides": with_strides}
         self.writer.constants |= {"math": math, "torch": torch}
         self.writer.constants |= {
             "switched_off": switched_off(self.traced.runtime.device.type),
@@ -228,8 +197,8 @@ class GraphWriter:
         view = self.traced.views[node]
         if node in self.tensors or view.is_whole(self.traced.views[view.base]):
             return self._tensor(node)
-        sizes = ", ".join((self._sizes(view.shape), self._sizes(view.stride)))
-        return f"view_of({self._tensor(view.base)}, {sizes}, {self._size(view.offset)})"
+        shape, stride = self._sizes(view.shape), self._sizes(view.stride)
+        return self.library.view(self._tensor(view.base), shape, stride, self._size(view.offset))
 
     def _pointer(self, node: Node) -> str:
         """The address of a node's first element, without a tensor for it."""
@@ -283,17 +252,17 @@ class GraphWriter:
         assert fusion is not None
         resolved = self.resolved[number]
         definition = resolved.program.fusion
-        local: dict[Val, Operand] = {}
+        local: dict[Val, PlanValue] = {}
         for value, node in zip(definition.inputs, fusion.inputs, strict=False):
-            local[value] = self._operand(node)
+            local[value] = self._plan_value(node)
         for value, scalar in zip(
             definition.inputs[len(fusion.inputs) :], fusion.scalars, strict=True
         ):
-            local[value] = Operand.of(self._number(scalar))
+            local[value] = PlanValue.of(self._number(scalar))
         outputs = zip(definition.outputs, fusion.outputs, strict=True)
         names = {value: self.names[node] for value, node in outputs}
         given = {
-            definition.outputs[i]: self._operand(self.in_place[node])
+            definition.outputs[i]: self._plan_value(self.in_place[node])
             for i, node in enumerate(fusion.outputs)
             if node in self.in_place
         }
@@ -313,12 +282,12 @@ class GraphWriter:
         program.write()
         self._take_outputs(step, definition, local)
 
-    def _operand(self, node: Node) -> Operand:
-        return Operand(
+    def _plan_value(self, node: Node) -> PlanValue:
+        return PlanValue(
             lambda: self._tensor(node), lambda: self._pointer(node), lambda: self._described(node)
         )
 
-    def _take_outputs(self, step: Step, definition: Fusion, local: Mapping[Val, Operand]) -> None:
+    def _take_outputs(self, step: Step, definition: Fusion, local: Mapping[Val, PlanValue]) -> None:
         """Makes the outputs what the graph's metadata promises, under the graph's names."""
         assert step.fusion is not None
         taken: set[Val] = set()
@@ -327,7 +296,7 @@ class GraphWriter:
             name, made, meta = self.names[node], local[value].tensor(), tensor_of(node)
             assert meta is not None
             if not is_dense(meta):
-                made = f"with_strides({made}, {self._sizes(self.traced.views[node].stride)})"
+                made = self.library.copied(made, self._sizes(self.traced.views[node].stride))
             elif value in taken or value in inputs:  # nobody may see another's memory
                 made = f"{made}.clone()"
             taken.add(value)
@@ -338,42 +307,27 @@ class GraphWriter:
     # -- library calls
 
     def _write_library_call(self, step: Step) -> None:
-        node = step.node
-        into = _INTO_MEMORY.get(node.target)
+        node, name = step.node, self.names[step.node]
         meta = tensor_of(node)
-        if into is not None and meta is not None and meta.device.type == "cpu" and is_dense(meta):
-            self._write_into_memory(node, *into)
+        runtime = self._memory_for(meta) if is_product(node.target) else None
+        if meta is not None and runtime is not None:
+            view = self.traced.views[node]
+            shape, stride = self._sizes(view.shape), self._sizes(view.stride)
+            self.library.allocate(runtime, name, shape, stride, meta.dtype)
+            self.library.call_into(name, node.target, self._arguments(node))
+            self._own(node)
             return
-        function = self._function(node)
-        arguments = [self._argument(a) for a in node.args]
-        arguments += [f"{k}={self._argument(a)}" for k, a in node.kwargs.items()]
-        name = self.names[node]
-        self.writer.line(f"{name} = {function}({', '.join(arguments)})")
+        self.library.call(name, node.target, self._arguments(node))
         self._own(node)
         if meta is not None:
             self._check_metadata(node)
         self._write_picks(node)
 
-    def _function(self, node: Node) -> str:
-        target: Any = node.target
-        label = getattr(target, "_name", getattr(target, "__name__", "function"))
-        name = "".join(c if c.isalnum() else "_" for c in f"call_{label}")
-        # The operator's own binding: the overload's __call__ adds a Python frame to it.
-        return self.writer.constant(name, getattr(target, "_op", target))
-
-    def _write_into_memory(self, node: Node, name: str, function: Callable[..., Any]) -> None:
-        meta = tensor_of(node)
-        assert meta is not None
-        view = self.traced.views[node]
-        empty = self.writer.constant("empty", self.traced.runtime.empty_strided)
-        dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
-        made = f"{empty}({self._sizes(view.shape)}, {self._sizes(view.stride)}, {dtype})"
-        self.writer.line(f"{self.names[node]} = {made}")
-        self._own(node)
-        into = self.writer.constant(f"into_{name}", function)
-        arguments = [self._argument(a) for a in node.args]
-        arguments += [f"{k}={self._argument(a)}" for k, a in node.kwargs.items()]
-        self.writer.line(f"{into}({', '.join(arguments)}, out={self.names[node]})")
+    def _memory_for(self, meta: torch.Tensor | None) -> Runtime | None:
+        """The runtime that makes the memory of a result; None where torch makes it."""
+        runtime = self.traced.runtime
+        has_memory = meta is not None and meta.device == runtime.device and is_dense(meta)
+        return runtime if has_memory else None
 
     def _write_picks(self, node: Node) -> None:
         """The results of a call that gives several."""
@@ -393,13 +347,9 @@ class GraphWriter:
         """Kernels and views rely on the metadata's strides and dtype; a call may give others."""
         view, meta, name = self.traced.views[node], tensor_of(node), self.names[node]
         assert meta is not None
-        dtype = self.writer.constant(str(meta.dtype).replace(".", "_"), meta.dtype)
-        other = f"{name}.dtype is not {dtype} and not {name}.is_quantized"
-        self.writer.line(f"if {other}: {name} = {name}.to({dtype})")
-        if len(view.shape) < 2:
-            return
-        stride = self._sizes(view.stride)
-        self.writer.line(f"if {name}.stride() != {stride}: {name} = with_strides({name}, {stride})")
+        self.library.require_dtype(name, meta.dtype)
+        if len(view.shape) >= 2:
+            self.library.require_strides(name, self._sizes(view.stride))
 
     def _write_update(self, step: Step) -> None:
         target, value = step.node.args[0], step.node.args[1]
@@ -408,6 +358,12 @@ class GraphWriter:
             self.writer.line(f"{self._tensor(target)}.copy_({self._argument(value)})")
 
     # -- arguments of calls
+
+    def _arguments(self, node: Node) -> list[str]:
+        return [
+            *map(self._argument, node.args),
+            *(f"{name}={self._argument(given)}" for name, given in node.kwargs.items()),
+        ]
 
     def _argument(self, argument: Any) -> str:
         if isinstance(argument, Node):

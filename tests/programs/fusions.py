@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase
 
-from pyfuser.compiler import Part
+from pyfuser.compiler import KernelPart
 from pyfuser.errors import ScheduleError
 from pyfuser.interface import ManualKernel
 from pyfuser.ir.fusion import Fusion
@@ -99,15 +99,15 @@ KINDS: tuple[Callable[[int], int], ...] = (
 
 @contextmanager
 def counted_schedulers() -> Iterator[None]:
-    """Counts in `schedulers` what builds kernels."""
-    original = Part.build
+    """Counts in `schedulers` whose kernels are asked for."""
+    original = KernelPart.build
 
-    def build(self: Part, *arguments: Any, **keywords: Any) -> Any:
+    def build(self: KernelPart, *arguments: Any, **keywords: Any) -> Any:
         schedulers[self.segment.scheduler] += 1
         return original(self, *arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Part, "build", build)
+        patch.setattr(KernelPart, "build", build)
         yield
 
 

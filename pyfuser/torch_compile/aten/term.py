@@ -18,10 +18,10 @@ from ...ops.pointwise import as_tensor, cast, constant, pointwise
 from ...ops.reduction_builders import reduce, reduced_element_count, var_mean
 from ...ops.shape_builders import broadcast
 
-Operand = Union["Term", Val, PythonNumber]
+TermLike = Union["Term", Val, PythonNumber]
 
 
-def value_of(operand: Operand) -> Val | PythonNumber:
+def value_of(operand: TermLike) -> Val | PythonNumber:
     """The value inside a term; anything else as it is."""
     return operand.value if isinstance(operand, Term) else operand
 
@@ -43,71 +43,71 @@ class Term:
         """The dtype the value is held in."""
         return self.value.dtype
 
-    def op(self, name: str, *others: Operand) -> Term:
+    def op(self, name: str, *others: TermLike) -> Term:
         """The row `name` of the op table, with this term as its first operand."""
         operands = [value_of(other) for other in others]
         return Term(self.fusion, pointwise(self.fusion, name, self.value, *operands))
 
-    def _reversed(self, name: str, other: Operand) -> Term:
+    def _reversed(self, name: str, other: TermLike) -> Term:
         return Term(self.fusion, pointwise(self.fusion, name, value_of(other), self.value))
 
-    def __add__(self, other: Operand) -> Term:
+    def __add__(self, other: TermLike) -> Term:
         return self.op("add", other)
 
-    def __radd__(self, other: Operand) -> Term:
+    def __radd__(self, other: TermLike) -> Term:
         return self._reversed("add", other)
 
-    def __sub__(self, other: Operand) -> Term:
+    def __sub__(self, other: TermLike) -> Term:
         return self.op("sub", other)
 
-    def __rsub__(self, other: Operand) -> Term:
+    def __rsub__(self, other: TermLike) -> Term:
         return self._reversed("sub", other)
 
-    def __mul__(self, other: Operand) -> Term:
+    def __mul__(self, other: TermLike) -> Term:
         return self.op("mul", other)
 
-    def __rmul__(self, other: Operand) -> Term:
+    def __rmul__(self, other: TermLike) -> Term:
         return self._reversed("mul", other)
 
-    def __truediv__(self, other: Operand) -> Term:
+    def __truediv__(self, other: TermLike) -> Term:
         return self.op("div", other)
 
-    def __rtruediv__(self, other: Operand) -> Term:
+    def __rtruediv__(self, other: TermLike) -> Term:
         return self._reversed("div", other)
 
     def __neg__(self) -> Term:
         return self.op("neg")
 
-    def __lt__(self, other: Operand) -> Term:
+    def __lt__(self, other: TermLike) -> Term:
         return self.op("lt", other)
 
-    def __le__(self, other: Operand) -> Term:
+    def __le__(self, other: TermLike) -> Term:
         return self.op("le", other)
 
-    def __gt__(self, other: Operand) -> Term:
+    def __gt__(self, other: TermLike) -> Term:
         return self.op("gt", other)
 
-    def __ge__(self, other: Operand) -> Term:
+    def __ge__(self, other: TermLike) -> Term:
         return self.op("ge", other)
 
-    def __and__(self, other: Operand) -> Term:
+    def __and__(self, other: TermLike) -> Term:
         return self.op("bitwise_and", other)
 
-    def __or__(self, other: Operand) -> Term:
+    def __or__(self, other: TermLike) -> Term:
         return self.op("bitwise_or", other)
 
-    def __xor__(self, other: Operand) -> Term:
+    def __xor__(self, other: TermLike) -> Term:
         return self.op("bitwise_xor", other)
 
-    def equals(self, other: Operand) -> Term:
+    def equals(self, other: TermLike) -> Term:
         """Where both are equal."""
         return self.op("eq", other)
 
-    def differs(self, other: Operand) -> Term:
+    def differs(self, other: TermLike) -> Term:
         """Where they are not equal."""
         return self.op("ne", other)
 
-    def choose(self, yes: Operand, no: Operand) -> Term:
+    def choose(self, yes: TermLike, no: TermLike) -> Term:
         """`yes` where this Bool term is true, else `no`; at least one of them is a term."""
         model = next(t for t in (yes, no) if isinstance(t, Term))
         return self.op("where", *(typed(self.fusion, t, model.dtype) for t in (yes, no)))
@@ -153,7 +153,7 @@ class Term:
         return Term(self.fusion, broadcast(self.fusion, self.value, is_new))
 
 
-def typed(fusion: Fusion, operand: Operand, dtype: DataType) -> Val:
+def typed(fusion: Fusion, operand: TermLike, dtype: DataType) -> Val:
     """A Python number as a constant of `dtype`; a value as it is."""
     value = value_of(operand)
     if isinstance(value, Val):

@@ -1,9 +1,9 @@
-"""Parts: units that one scheduler has accepted as one kernel, and what a cut into parts moves.
+"""Drafts of segments: units that one scheduler has accepted, and what a cut into drafts moves.
 
-A part computes its own units and, `again`, expressions of units that stand in other parts.  A `Cut`
-knows which tensors its parts read of each other, so which have to be stored, and counts bytes: a
-tensor once for each part that reads it and once where it is written.  Invariant: parts stand in an
-order they can run in, and every unit that something needs is in exactly one of them.
+A draft computes its own units and, `again`, expressions of units that stand in other drafts.  A
+`Cut` knows which tensors its drafts read of each other, so which have to be stored, and counts
+bytes: a tensor once for each draft that reads it and once where it is written.  Invariant: drafts
+stand in an order they can run in, and every unit that something needs is in exactly one of them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from ..dtypes import size_in_bytes
 from ..ir.exprs import Expr
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import product
+from ..ir.segmented import PartKind
 from ..ir.vals import TensorView
 from ..schedule.acceptance import Facts, SizeInfo, examine_exprs
+from ..schedule.registry import AutomaticScheduler
 from .units import Unit, UnitGraph, free_exprs
 
 # What a size counts as that nobody has said: only tensors of different rank are then told apart.
@@ -24,15 +26,15 @@ _UNKNOWN_SIZE = 256
 
 
 @dataclass(slots=True, eq=False)
-class Part:
-    """Units that one scheduler has accepted as one kernel, and what it computes again.
+class SegmentDraft:
+    """Units that one scheduler has accepted as one segment, and what it computes again.
 
     `exprs` are all its expressions in the fusion's order, `reads` the tensors it doesn't make.
     """
 
     graph: UnitGraph
     units: list[Unit]
-    scheduler: str
+    scheduler: AutomaticScheduler
     reason: str = ""
     again: frozenset[Expr] = frozenset()
     exprs: list[Expr] = field(init=False)
@@ -46,11 +48,11 @@ class Part:
 
     @property
     def moves_data(self) -> bool:
-        """True for kernels; views cost nothing, and what torch evaluates is torch's."""
-        return self.scheduler not in ("no_op", "expr_eval")
+        """True for kernels; views cost nothing, and what library calls move is torch's."""
+        return self.scheduler.kind is PartKind.kernel
 
-    def needed_for(self, wanted: Collection[TensorView]) -> Part | None:
-        """The part with only what leads to these of its units' tensors; None when nothing does."""
+    def needed_for(self, wanted: Collection[TensorView]) -> SegmentDraft | None:
+        """The draft with only what leads to these of its units' tensors; None when nothing does."""
         needed = {t for unit in self.units for t in unit.outputs if t in wanted}
         for expr in reversed(self.exprs):
             if not needed.isdisjoint(expr.tensor_outputs):
@@ -61,12 +63,12 @@ class Part:
             return self
         if not units:
             return None
-        return Part(self.graph, units, self.scheduler, self.reason, frozenset(again))
+        return SegmentDraft(self.graph, units, self.scheduler, self.reason, frozenset(again))
 
-    def computing(self, exprs: Iterable[Expr]) -> Part:
-        """The part with more expressions that it computes again."""
+    def computing(self, exprs: Iterable[Expr]) -> SegmentDraft:
+        """The draft with more expressions that it computes again."""
         again = self.again.union(expr for expr in exprs if expr not in self.graph.free)
-        return Part(self.graph, self.units, self.scheduler, self.reason, again)
+        return SegmentDraft(self.graph, self.units, self.scheduler, self.reason, again)
 
 
 def with_free(graph: UnitGraph, exprs: Iterable[Expr]) -> list[Expr]:
@@ -76,30 +78,30 @@ def with_free(graph: UnitGraph, exprs: Iterable[Expr]) -> list[Expr]:
 
 
 class Cut:
-    """A fusion cut into parts, with what each reads and stores."""
+    """A fusion cut into drafts, with what each reads and stores."""
 
-    def __init__(self, graph: UnitGraph, sizes: SizeInfo, parts: list[Part]) -> None:
-        self.graph, self.sizes, self.parts = graph, sizes, parts
-        self.maker = {t: i for i, p in enumerate(parts) for u in p.units for t in u.outputs}
+    def __init__(self, graph: UnitGraph, sizes: SizeInfo, drafts: list[SegmentDraft]) -> None:
+        self.graph, self.sizes, self.drafts = graph, sizes, drafts
+        self.maker = {t: i for i, p in enumerate(drafts) for u in p.units for t in u.outputs}
         self.readers: dict[TensorView, list[int]] = {}
-        for number, part in enumerate(parts):
-            for tensor in part.reads:
+        for number, draft in enumerate(drafts):
+            for tensor in draft.reads:
                 self.readers.setdefault(tensor, []).append(number)
 
     def is_stored(self, tensor: TensorView) -> bool:
-        """True for what one part computes and another, or the caller, reads."""
+        """True for what one draft computes and another, or the caller, reads."""
         return tensor in self.readers or tensor in self.graph.outputs
 
-    def outputs(self, part: Part) -> list[TensorView]:
-        """The tensors that leave a part."""
-        made = (tensor for unit in part.units for tensor in unit.outputs)
+    def outputs(self, draft: SegmentDraft) -> list[TensorView]:
+        """The tensors that leave a draft."""
+        made = (tensor for unit in draft.units for tensor in unit.outputs)
         return [tensor for tensor in made if self.is_stored(tensor)]
 
-    def facts(self, part: Part) -> Facts:
-        """What the schedulers look at, of one part."""
-        outputs = self.outputs(part)
+    def facts(self, draft: SegmentDraft) -> Facts:
+        """What the schedulers look at, of one draft."""
+        outputs = self.outputs(draft)
         stored = [tensor for tensor in outputs if tensor in self.readers]
-        return examine_exprs(part.exprs, outputs, set(self.graph.fusion.aliases), stored)
+        return examine_exprs(draft.exprs, outputs, set(self.graph.fusion.aliases), stored)
 
     def bytes_of(self, tensor: TensorView) -> int:
         """About the bytes that a kernel reads or writes of a tensor."""
@@ -114,15 +116,15 @@ class Cut:
 
     def bytes_moved(self) -> int:
         """About the bytes that all kernels read and write."""
-        kernels = (part for part in self.parts if part.moves_data)
+        kernels = (draft for draft in self.drafts if draft.moves_data)
         return sum(self.bytes_of(t) for p in kernels for t in (*p.reads, *self.outputs(p)))
 
     def without_dead_units(self) -> Cut:
-        """The cut without units, and parts, whose results nobody reads any more."""
+        """The cut without units, and drafts, whose results nobody reads any more."""
         wanted = set(self.graph.outputs)
-        kept: list[Part] = []
-        for part in reversed(self.parts):
-            needed = part.needed_for(wanted)
+        kept: list[SegmentDraft] = []
+        for draft in reversed(self.drafts):
+            needed = draft.needed_for(wanted)
             if needed is not None:
                 kept.append(needed)
                 wanted.update(needed.reads)

@@ -1,0 +1,313 @@
+"""Library parts and view parts of a program: the calls and views that a plan has for a segment.
+
+A row of the op table that is an ATen op, on operands of the dtypes it computes in, becomes a call
+of the resolved overload; so do casts and sums.  Expressions that only look at memory in another way
+become views.  What has no such call (rows that torch spells as several calls, reads at computed
+places, values that may be refused) is the evaluator's: then nothing of the segment is written here.
+Invariant: what is written gives what the evaluator gives, in dtypes and shapes, and in values but
+for the last digits that torch's loops differ in; outputs have the strides that a kernel gives them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch._ops import OpOverload
+
+from .dtypes import COMPLEX, FLOATING, DataType, to_torch
+from .errors import InternalError, expected
+from .ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    PermuteOp,
+    PointwiseOp,
+    ReductionOp,
+    ReshapeOp,
+    SqueezeOp,
+)
+from .ir.scalars import IntExpr
+from .ir.segmented import Segment
+from .ir.vals import Scalar, TensorView, Val
+from .library_calls import LibraryCalls, overload_into
+from .ops.binding import convert_number
+from .ops.checking import may_refuse
+from .ops.evaluator import VIEWS, reduced_dims
+from .ops.op import Op
+from .ops.pointwise import COPIES, resolve_expr
+from .ops.table import OPS
+from .plan_text import Sizes, tuple_text
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of `overload` with the operands, converted to `compute`, which gives a `result`.
+
+    `arguments` are the texts of what follows the operands; `dtype` is one that is asked for.
+    """
+
+    overload: OpOverload
+    compute: tuple[DataType, ...]
+    result: torch.dtype
+    arguments: tuple[str, ...] = ()
+    dtype: torch.dtype | None = None
+
+    @property
+    def gives_view(self) -> bool:
+        """True where the result may share memory with an operand."""
+        return any(given.alias_info is not None for given in self.overload._schema.returns)
+
+
+def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
+    """What computes each expression that has a tensor: a call, or None for a view or a copy.
+
+    None where an expression has no direct call.
+    """
+    found: dict[Expr, Call | None] = {}
+    for expr in segment.exprs:
+        if not expr.tensor_outputs:
+            continue
+        found[expr] = None if is_shown(expr) else _call(expr)
+        if found[expr] is None and not is_shown(expr):
+            return None
+    return found
+
+
+def is_shown(expr: Expr | None) -> bool:
+    """True where the elements of the output are those of the input, as they are."""
+    return isinstance(expr, VIEWS) or is_copy(expr)
+
+
+def is_copy(expr: Expr | None) -> bool:
+    """True for what gives the elements memory of their own, where they are an output."""
+    return isinstance(expr, PointwiseOp) and expr.op in COPIES
+
+
+def shown_from(tensor: TensorView, inputs: Collection[Val]) -> list[Expr] | None:
+    """The expressions that show a tensor from one of the inputs, the first one first.
+
+    None where it is computed.
+    """
+    found: list[Expr] = []
+    value: Val = tensor
+    while value not in inputs:
+        expr = value.expr
+        if expr is None or not is_shown(expr):
+            return None
+        found.append(expr)
+        value = expr.inputs[0]
+    return found[::-1]
+
+
+def shown_text(expr: Expr, source: str, size: Callable[[IntExpr], str]) -> str:
+    """An expression of what `expr` shows of a source; `size` has the text of a size."""
+    output = expr.tensor_outputs[0]
+    match expr:
+        case BroadcastOp(flags=flags):
+            return source + "".join(f".unsqueeze({d})" for d, flag in enumerate(flags) if flag)
+        case SqueezeOp(flags=flags):
+            dropped = [d for d, flag in enumerate(flags) if flag]
+            return source + "".join(f".select({d}, 0)" for d in reversed(dropped))
+        case PermuteOp(dims=dims):
+            return f"{source}.permute({tuple_text([str(d) for d in dims])})"
+        case ExpandOp():
+            return f"{source}.expand({tuple_text([size(axis.size) for axis in output.axes])})"
+        case ReshapeOp():
+            return f"{source}.reshape({tuple_text([size(axis.size) for axis in output.axes])})"
+        case PointwiseOp():
+            return source
+    raise InternalError(expected("plan", "an expression that shows its input", expr.name))
+
+
+def _call(expr: Expr) -> Call | None:
+    """The call that computes an expression; None where there is none."""
+    output = expr.output
+    if not isinstance(output, TensorView) or may_refuse(expr):
+        return None
+    # What is expanded has one shape where it is stored and another where it is read.
+    if any(axis.size is not axis.extent for axis in output.axes):
+        return None
+    match expr:
+        case PointwiseOp(op="cast"):
+            return _cast(expr.inputs[0].dtype, output.dtype)
+        case PointwiseOp():
+            compute = tuple(resolve_expr(expr).compute)
+            overload = overload_of(OPS[expr.op], compute[-1])
+            if overload is not None:
+                return Call(overload, compute, _result(overload, compute))
+        case ReductionOp(op="sum") if dims := reduced_dims(output):
+            dtype = to_torch(expr.inputs[0].dtype)
+            compute, places = (expr.inputs[0].dtype,), (str(list(dims)),)
+            return Call(aten.sum.dim_IntList, compute, dtype, places, dtype)
+    return None
+
+
+def _cast(source: DataType, target: DataType) -> Call:
+    dtype = to_torch(target)
+    if source in COMPLEX and target not in COMPLEX:
+        return Call(aten.real.default, (source,), dtype)
+    return Call(aten._to_copy.default, (source,), dtype, dtype=dtype)
+
+
+def _result(overload: OpOverload, compute: tuple[DataType, ...]) -> torch.dtype:
+    """The dtype of what a call gives."""
+    operands = [torch.empty((), dtype=to_torch(dtype), device="meta") for dtype in compute]
+    dtype: torch.dtype = overload(*operands).dtype
+    return dtype
+
+
+@functools.cache
+def overload_of(op: Op, dtype: DataType) -> OpOverload | None:
+    """The ATen overload that a row is for operands computed in a dtype; None where none is."""
+    name = op.aten if dtype in (*FLOATING, *COMPLEX) else None
+    if name is None:
+        name = getattr(op.reference, "__name__", "")
+        if getattr(torch, name, None) is not op.reference:
+            return None
+    packet = getattr(aten, name)
+    for each in packet.overloads():
+        overload: OpOverload = getattr(packet, each)
+        given = [a for a in overload._schema.arguments if not a.has_default_value()]
+        returned = overload._schema.returns
+        if any(a.is_out or a.kwarg_only for a in given) or len(given) != op.arity:
+            continue
+        if all(str(value.type) == "Tensor" for value in (*given, *returned)):
+            return overload
+    return None
+
+
+class PlanValues(Protocol):
+    """The values of a program in a plan: the plan writer, as a part sees it."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The texts of sizes."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors of the program are."""
+
+    def allocate(self, tensor: TensorView) -> str:
+        """Memory of the runtime for a tensor; its name."""
+
+    def put(self, tensor: TensorView, text: str) -> str:
+        """Gives the value of an expression a tensor's name, which it returns."""
+
+    def has(self, tensor: TensorView) -> bool:
+        """True where a tensor is there."""
+
+    def drop(self, tensors: Sequence[TensorView]) -> None:
+        """Deletes tensors that nobody reads any more."""
+
+    def plain_tensor(self, value: Val) -> str:
+        """An expression of a tensor for torch."""
+
+    def scalar(self, scalar: Scalar) -> str:
+        """The text of a number."""
+
+    def strides(self, tensor: TensorView) -> str:
+        """The strides that a tensor has, if it is stored whole."""
+
+    def is_stored_whole(self, tensor: TensorView) -> bool:
+        """False where memory has one element along an axis that has more."""
+
+
+class TorchPart:
+    """Writes one segment, as views or as library calls."""
+
+    def __init__(self, values: PlanValues, library: LibraryCalls, segment: Segment) -> None:
+        self.values, self.library, self.segment = values, library, segment
+
+    def write_views(self, gives_views: bool) -> bool:
+        """Outputs that show an input in another way, or have no elements.
+
+        Without `gives_views` each gets memory of its own.  False where that can't be written.
+        """
+        outputs = self.segment.outputs
+        if not all(self.values.is_stored_whole(tensor) for tensor in outputs):
+            return False
+        for tensor in outputs:
+            exprs = shown_from(tensor, self.segment.inputs)
+            if exprs is None:  # without elements: there is nothing to compute
+                self.values.allocate(tensor)
+                continue
+            text = self.values.plain_tensor(exprs[0].inputs[0] if exprs else tensor)
+            for expr in exprs:
+                text = shown_text(expr, text, self.values.sizes.text)
+            has_order = tensor.domain.allocation is not None
+            if has_order or not gives_views or any(map(is_copy, exprs)):
+                self._copy(tensor, text)
+            else:
+                self.values.put(tensor, text)
+        return True
+
+    def write_calls(self) -> bool:
+        """One call of torch after the other; False where an expression has none."""
+        calls = calls_of(self.segment)
+        if calls is None or not all(map(self.values.is_stored_whole, self.segment.outputs)):
+            return False
+        between = []
+        for expr, call in calls.items():
+            tensor = expr.tensor_outputs[0]
+            if tensor not in self.segment.outputs:
+                if self.values.has(tensor):  # another part's output, which costs nothing to repeat
+                    continue
+                between.append(tensor)
+            if call is not None:
+                self._write_call(tensor, expr, call)
+                continue
+            source = self.values.plain_tensor(expr.inputs[0])
+            text = shown_text(expr, source, self.values.sizes.text)
+            if tensor in self.segment.outputs:
+                self._copy(tensor, text)
+            else:
+                self.values.put(tensor, text)
+        self.values.drop(between)
+        return True
+
+    def _copy(self, tensor: TensorView, text: str) -> None:
+        """Memory of its own for the value of an expression."""
+        self.library.writer.line(f"{self.values.allocate(tensor)}.copy_({text})")
+
+    def _write_call(self, tensor: TensorView, expr: Expr, call: Call) -> None:
+        library, dtype = self.library, to_torch(tensor.dtype)
+        arguments = [*map(self._operand, expr.inputs, call.compute), *call.arguments]
+        if call.dtype is not None:
+            arguments.append(f"dtype={library.dtype(call.dtype)}")
+        text = f"{library.function(call.overload)}({', '.join(arguments)})"
+        into = overload_into(call.overload) if call.result is dtype else None
+        if into is not None:
+            library.call_into(self.values.allocate(tensor), into, arguments)
+        elif call.gives_view:
+            self._copy(tensor, text)
+        else:
+            same = "" if call.result is dtype else f".to({library.dtype(dtype)})"
+            name = self.values.put(tensor, text + same)
+            if len(tensor.axes) >= 2:
+                library.require_strides(name, self.values.strides(tensor))
+
+    def _operand(self, value: Val, dtype: DataType) -> str:
+        """An expression of an operand as a tensor of a dtype; numbers have no dimensions."""
+        kind = to_torch(dtype)
+        if isinstance(value, Scalar):
+            return self._number(value, dtype)
+        text = self.values.plain_tensor(value)
+        return text if value.dtype is dtype else f"{text}.to({self.library.dtype(kind)})"
+
+    def _number(self, value: Scalar, dtype: DataType) -> str:
+        """A number as a tensor; a constant is made once, with the plan."""
+        writer, kind, device = self.library.writer, to_torch(dtype), self.values.device
+        if value.constant is not None:
+            number = torch.tensor(convert_number(value.constant, dtype), dtype=kind, device=device)
+            return writer.constant(f"f_number{value.name}_{dtype.name}", number)
+        convert = writer.constant("convert_number", convert_number)
+        target = writer.constant(f"dtype_{dtype.name}", dtype)
+        number_text = f"{convert}({self.values.scalar(value)}, {target})"
+        where = f"dtype={self.library.dtype(kind)}, device={writer.constant('device', device)}"
+        return f"{self.library.function(aten.full.default)}((), {number_text}, {where})"
