@@ -1,7 +1,7 @@
-"""`python -m pyfuser`: shows what the compiler makes of a script, the op table, the surroundings.
+"""`python -m pyfuser`: shows the compiler's stages for a script, the op table, the environment.
 
-Reads the arguments and calls one function of `pyfuser.command_line`; the exit status is 0 when that
-worked, 1 when it found something wrong, 2 for arguments that make no sense.
+Reads the arguments and calls one function of `pyfuser.command_line`; the exit status is 0 on
+success, 1 if the command found something wrong, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .command_line import doctor, operations, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; `arguments` are those of the process unless given.  Returns its status."""
+    """Runs one command; `arguments` default to those of the process.  Returns its status."""
     parsed = _parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _run(parsed)
@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """What comes behind `--` is the script's, options too.
+    """Splits the arguments at `--`: everything after it belongs to the script, options too.
 
-    argparse would look for options of ours in it if one of ours comes between it and the script.
+    argparse would look for our own options in it if one of them comes between it and the script.
     """
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)

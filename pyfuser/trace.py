@@ -1,8 +1,8 @@
-"""Trace: who sees the stages and passes of a compilation as they happen.
+"""Trace: an observer of the stages and passes of a compilation as they happen.
 
-Every function that compiles takes one and tells it what it makes; what is shown so is what runs.
-`DUMP` prints to standard error the stages that PYFUSER_DUMP names; `Texts` keeps them as text, for
-`show` and the interface.
+Every function that compiles takes a trace and passes it what it makes, so the observed stages are
+exactly what runs. `DUMP` prints the stages named by PYFUSER_DUMP to standard error; `Texts` keeps
+them as text, for `show` and the interface.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from . import options
 
 
 class Trace(Protocol):
-    """Sees a compilation."""
+    """Observes a compilation."""
 
     def stage(self, name: str, value: object) -> None:
-        """A stage is done: the noun that comes out of it, or a text."""
+        """Called when a stage is done, with the resulting noun or a text."""
 
     def after(self, name: str, value: object) -> None:
-        """A pass is done: the noun that it leaves."""
+        """Called when a pass is done, with the resulting noun."""
 
     def wants(self, *names: str) -> bool:
-        """True where one of these stages is looked at: some are made for looking at alone."""
+        """True if one of these stages is observed: some are made only for that."""
 
 
 class _Dump:
-    """See the text of the module."""
+    """See the module's docstring."""
 
     def stage(self, name: str, value: object) -> None:
         if self.wants(name):
@@ -44,7 +44,7 @@ DUMP: Trace = _Dump()
 
 
 class Texts:
-    """Stages as texts by name, those of several kernels one behind the other; passes likewise."""
+    """Stages as texts by name, those of several kernels concatenated; passes likewise."""
 
     def __init__(self) -> None:
         self.stages: dict[str, str] = {}

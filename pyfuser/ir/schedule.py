@@ -135,7 +135,8 @@ class TensorSchedule:
 class ScheduledFusion:
     """A fusion with a schedule for each of its tensors.
 
-    `scheduler` and `parameters` say which scheduler made the schedule and what it decided; None is a user.
+    `scheduler` and `parameters` say which scheduler made the schedule and what it decided; None
+    stands for a user.
     """
 
     fusion: Fusion
