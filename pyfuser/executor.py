@@ -174,10 +174,10 @@ class Executor:
         layout_sizes: Mapping[str, int] | None = None,
     ) -> Resolved:
         """The program for these inputs (tensors or their metadata), and its kernels.
-        Compiles everything missing.  InputError if the inputs don't fit the definition.  Decisions from
-        sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names of their
-        symbols), the layout classes are decided from these.
-                names of their symbols), only the decisions about layout classes are noted, in it.
+
+        Compiles everything missing.  InputError if the inputs don't fit the definition.  Decisions
+        from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names of
+        their symbols), the layout classes are decided from these.
         """
         sizes = bind(self.fusion, inputs).sizes
         noted: Mapping[str, int] = sizes

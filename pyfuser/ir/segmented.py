@@ -1,4 +1,4 @@
-"""SegmentedFusion: a fusion cut into groups that each become one part of a program.
+"""SegmentedFusion: a fusion cut into groups that become one part of a program each.
 
 segmented ::= fusion, segment...
 segment   ::= exprs, inputs, outputs, scheduler, kind, reason
@@ -18,7 +18,7 @@ from .vals import TensorView, Val
 class PartKind(Enum):
     """What runs a segment: a kernel of ours, calls of torch's library, or nothing at all.
 
-    The outputs of a view are empty, or show an input in another way.
+    The outputs of a view are empty, or views of an input.
     """
 
     kernel = "kernel"
@@ -28,10 +28,10 @@ class PartKind(Enum):
 
 @dataclass(eq=False)
 class Segment:
-    """Expressions that one scheduler has taken, as one part of a program.
+    """Expressions that one scheduler has accepted, as one part of a program.
 
-    `scheduler` is its name, which people read; `kind` is what the program is made by.  `reason`
-    says why the group ends where it does; `inputs` and `outputs` are values of the whole fusion.
+    `scheduler` is its name, for human readers; `kind` says what runs the part.  `reason` says why
+    the group ends where it does; `inputs` and `outputs` are values of the whole fusion.
     """
 
     exprs: list[Expr]
