@@ -176,8 +176,8 @@ class Executor:
         """The program for these inputs (tensors or their metadata), and its kernels.
 
         Compiles everything missing.  InputError if the inputs don't fit the definition.  Decisions
-        from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names of
-        their symbols), the layout classes are decided from these.
+        from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names
+        of their symbols), the layout classes are decided from these.
         """
         sizes = bind(self.fusion, inputs).sizes
         noted: Mapping[str, int] = sizes
