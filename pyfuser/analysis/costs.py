@@ -1,4 +1,4 @@
-"""What computing an expression again costs: asked by passes and schedulers before they do."""
+"""The cost of recomputing an expression, on which passes and schedulers base decisions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..ops.table import OPS
 
 
 def is_expensive(expr: Expr) -> bool:
-    """True for a pointwise operation that is better kept than computed again."""
+    """True for a pointwise operation whose result is better kept than recomputed."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_expensive
 
 
@@ -17,7 +17,7 @@ def is_repeatable(expr: Expr) -> bool:
 
 
 def recomputation_cost(expr: Expr) -> int | None:
-    """What it costs to compute an expression again, in additions an element; None for too much."""
+    """The cost of recomputing an expression, in additions per element; None if too expensive."""
     match expr:
         case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
             return 0

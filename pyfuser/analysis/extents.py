@@ -1,8 +1,8 @@
 """Which symbolic sizes a definition forces to be equal, and how long loops over axes are.
 
-Adding two tensors makes their sizes equal; one symbol then stands for all of a class, and a
-constant for all symbols equal to it.  Loops can be shared only between equal extents, so this runs
-before anything that compares them.
+Adding two tensors makes their sizes equal; one symbol then represents the whole class, and a
+constant represents all symbols equal to it.  Loops can be shared only between equal extents, so
+this runs before anything that compares extents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _preference(expr: IntExpr) -> tuple[int, int, str]:
 
 
 def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, IntExpr]:
-    """Symbol -> what stands for it; symbols that stand for themselves are absent."""
+    """Symbol -> its representative; symbols that represent themselves are absent."""
     chosen: dict[Symbol, IntExpr] = {}
 
     def resolve(expr: IntExpr) -> IntExpr:
@@ -46,9 +46,10 @@ def effective_extents(
 ) -> dict[IterDomain, IntExpr]:
     """The extent of every axis of a tensor as loops see it.
 
-    Expanded axes of an output are iterated in full: they are materialised.  A broadcast that shares
-    no loop with a real axis runs once however it was split; the parts of a real axis, even of one
-    that a split left a single iteration, are as long as its other tensors have them.
+    Expanded axes of an output are iterated in full, because the output is materialised.  A
+    broadcast that shares no loop with a real axis runs once, however it was split.  The parts of a
+    real axis, even one that a split left with a single iteration, have the extents that they have
+    in the other tensors.
     """
     is_output = tensor in scheduled.fusion.outputs
     logical = tensor.domain.logical

@@ -1,4 +1,4 @@
-"""The nouns of the op table: one row a pointwise op (`Op`), one row a reduction (`Reduction`).
+"""The nouns of the op table: one row per pointwise op (`Op`) and per reduction (`Reduction`).
 
     Op        = name, arity, rule, reference, spelling, test range, accuracy
     spelling  = definition (in terms of other rows)  |  llvm and cuda (primitive)  |  nothing
@@ -23,9 +23,10 @@ from pyfuser.ops.value_checks import ValueCheck
 
 Number = bool | int | float
 
-# What rows cost, in additions.  A division takes several times an addition's time, but less than
-# reading an element from memory; what is expensive takes more than reading its operands once more
-# from a private cache (some 10 cycles a vector): passes keep it rather than compute it again.
+# The cost of rows, in additions.  A division takes several times as long as an addition, but less
+# than reading an element from memory.  An expensive op takes longer than reading its operands again
+# from a private cache (some 10 cycles per vector), so passes keep its result instead of recomputing
+# it.
 DIVISION = 4
 EXPENSIVE = 8
 
@@ -36,25 +37,25 @@ _FLOATING, _SIGNED, _UNSIGNED, _BOOL = range(4)
 class Op:
     """A pointwise op.
 
-    reference   torch, on tensors of the compute dtypes (scalars come as 0-dim tensors); handed
-                Double for Float operands it is the more precise reference
+    reference   torch, on tensors of the compute dtypes (scalars come as 0-dim tensors); applied to
+                Double instead of Float operands it is the more precise reference
     llvm        `floating|signed|unsigned|bool`, or one spelling for all four: an instruction
-                (`fadd`, `icmp slt`), `copy` (the operand itself), `-` (never asked for), or
+                (`fadd`, `icmp slt`), `copy` (the operand itself), `-` (never used), or
                 `@routine` (vector math, or an emission routine of the code generator)
     cuda        a C++ expression of operands that are names of variables of the compute dtype, to
                 be assigned to a variable of the result type; {f} is "f" for Float and "" for
-                Double; functions that C++ hasn't are those of the CUDA device's helpers
+                Double; functions missing in C++ come from the CUDA device's helpers
     cuda_integer  the same for integers and Bool, where it differs
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
-    check       the operands that torch refuses; `reference` gives some value for these
-    cost        what an element takes, in additions (DIVISION, EXPENSIVE)
-    is_repeatable  False where computing it twice isn't computing it once: random numbers, cuts
-    samples     range of floating test inputs that holds the op's interesting part
+    check       the operands that torch refuses; `reference` returns some value for these
+    cost        the cost per element, in additions (DIVISION, EXPENSIVE)
+    is_repeatable  False if computing it twice differs from computing it once: random numbers, cuts
+    samples     range of floating test inputs that contains the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
                 for a definition with a subnormal step such as silu, within the least normal number)
-    aten        the ATen op that the row is on floating and complex operands, where `reference` is a
-                function of pyfuser, which says more about integers
+    aten        the ATen op that equals the row on floating and complex operands if `reference` is
+                a function of pyfuser, which also covers integers
     """
 
     name: str
@@ -76,12 +77,12 @@ class Op:
 
     @property
     def is_expensive(self) -> bool:
-        """True where it is better kept than computed again."""
+        """True if the result is better kept than recomputed."""
         return self.cost >= EXPENSIVE
 
     @property
     def in_kernels(self) -> bool:
-        """True when code generators can spell the op; the fallback runs the others."""
+        """True if code generators can spell the op; the fallback runs the others."""
         return self.definition is not None or self.llvm is not None
 
     def llvm_for(self, dtype: DataType) -> str:
@@ -115,7 +116,7 @@ class Reduction:
     """A reduction: folds `combine` (an Op's name) over dimensions, from `identity` on.
 
     reference   torch, on a tensor of the accumulation dtype and the dimensions to remove
-    widens      True where Bool and the integers accumulate in Int and a dtype may be asked for
+    widens      True if Bool and the integers accumulate in Int and a dtype may be requested
     """
 
     name: str
