@@ -7,9 +7,12 @@ STAMP := $(VENV)/installed
 # Two test processes: each runs kernels on all cores, so more processes gain little.
 WORKERS ?= 2
 # The device-independent test files.
-EMULATED := tests/test_engine.py tests/test_frontend.py tests/test_plans.py tests/test_schedules.py \
-	tests/test_pointwise_kernels.py tests/test_reductions.py tests/test_reads.py tests/test_checks.py \
-	tests/test_everyday_programs.py tests/test_torch_compile_inputs.py tests/test_torch_compile_running.py
+EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_everyday_programs.py \
+	frontend/test_frontend.py frontend/test_handles.py \
+	schedule/test_schedules.py schedule/test_random_schedules.py \
+	ops/test_pointwise_kernels.py ops/test_reductions.py ops/test_reads.py ops/test_fused_reads.py \
+	ops/test_checks.py ops/test_no_alarms.py \
+	torch_compile/test_inputs.py torch_compile/test_running.py)
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
@@ -58,7 +61,8 @@ gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
 opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; resumes where it stopped)
-	$(BIN)/python -m pytest -q -n $(WORKERS) tests/opdb_all.py --tb=short --show-capture=no -W ignore \
+	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \
+		--tb=short --show-capture=no -W ignore \
 		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
 
 show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAGE=kernel] [DEVICE=cpu] [ARGS="--n 8"]

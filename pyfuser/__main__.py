@@ -53,12 +53,16 @@ def _run(parsed: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pyfuser", description="A fusion compiler for PyTorch.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    shown = commands.add_parser("show", help="print the compiler's stages for a script's fusions")
-    shown.add_argument("file", metavar="FILE.py", help="a script that defines fusions")
+    shown = commands.add_parser(
+        "show", help="print the compiler's stages for a script's fusions and graphs"
+    )
+    shown.add_argument(
+        "file", metavar="FILE.py", help="a script that defines fusions or calls torch.compile"
+    )
     shown.add_argument("arguments", nargs="*", help="the script's; options of its behind --")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
-    shown.add_argument("--after", metavar="PASS", help="what one pass of preseg or lower leaves")
+    shown.add_argument("--after", metavar="PASS", help="what one pass leaves")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from . import fallback
-from .analysis.extents import representatives
 from .analysis.layouts import Layout, dense_layout, layout_of
 from .analysis.size_conditions import SizeConditions
 from .compiler import (
@@ -31,6 +30,7 @@ from .devices.runtime import LoadedKernel
 from .devices.switches import change_count, switched_off, watch
 from .devices.tensor_memory import require_memory, span_bytes
 from .errors import InternalError, UnsupportedError, expected
+from .ir.equal_sizes import representatives
 from .ir.fusion import Fusion
 from .ir.scalars import Symbol
 from .ir.schedule import ScheduledFusion

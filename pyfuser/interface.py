@@ -19,10 +19,9 @@ from .compiler import compiled_kernel_count
 from .devices.switches import can_fuse_on, override_can_fuse_on
 from .errors import InputError, UnsupportedError, expected
 from .executor import Executor
-from .ir.domains import history
 from .ir.fusion import Fusion
+from .ir.keys import structure_key
 from .ir.schedule import ScheduledFusion
-from .ir.vals import Scalar, TensorView, Val
 from .kernel_cache import KernelCache
 from .ops.binding import bind
 from .ops.metadata import device_of
@@ -62,39 +61,6 @@ class ManualKernel:
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs."""
         return self.executor.execute(inputs)
-
-
-def structure_key(fusion: Fusion) -> str:
-    """A text that is equal for two fusions exactly if they compute the same thing.
-
-    It is the printed definition together with facts that aren't printed: memory layouts of tensors,
-    the origin of reshaped axes, dtypes of constants, and which outputs are written over inputs.
-    """
-    values = list(fusion.inputs)
-    for expr in fusion.exprs:
-        values += [*expr.inputs, *expr.outputs]
-    parts = [str(fusion)]
-    parts += [f"{a} == {b}" for a, b in fusion.equal_extents]
-    parts += [_hidden_facts(value) for value in dict.fromkeys(values)]
-    parts += [f"{output.name} over {target.name}" for output, target in fusion.aliases.items()]
-    parts += sorted(f"{target.name} may be overwritten" for target in fusion.overwritten)
-    parts += [
-        f"{position} hidden"
-        for position, output in enumerate(fusion.outputs)
-        if output in fusion.hidden_outputs
-    ]
-    return "\n".join(parts)
-
-
-def _hidden_facts(value: Val) -> str:
-    """The facts that identify a value and aren't printed with it."""
-    if not isinstance(value, TensorView):
-        constant = value.constant if isinstance(value, Scalar) else None
-        return f"{value} {value.dtype} {constant!r}"
-    domain = value.domain
-    transforms = [str(e) for e in history(domain.logical, domain.root_or_logical)]
-    memory = f"{domain.allocated} {domain.contiguity} {value.is_cpu_scalar}"
-    return f"T{value.name} {domain.root_or_logical} {transforms} {domain.logical} {memory}"
 
 
 class FusionKey(int):

@@ -22,6 +22,7 @@ from torch._ops import OpOverload
 from .dtypes import COMPLEX, FLOATING, DataType, to_torch
 from .errors import InternalError, expected
 from .ir.exprs import (
+    VIEWS,
     BroadcastOp,
     ExpandOp,
     Expr,
@@ -37,9 +38,9 @@ from .ir.vals import Scalar, TensorView, Val
 from .library_calls import LibraryCalls, overload_into
 from .ops.binding import convert_number
 from .ops.checking import may_refuse
-from .ops.evaluator import VIEWS, reduced_dims
+from .ops.evaluator import reduced_dims
 from .ops.op import Op
-from .ops.pointwise import COPIES, resolve_expr
+from .ops.pointwise import resolve_expr
 from .ops.table import OPS
 from .plan_text import Sizes, tuple_text
 
@@ -87,7 +88,7 @@ def is_shown(expr: Expr | None) -> bool:
 
 def is_copy(expr: Expr | None) -> bool:
     """True for expressions that give the elements their own memory if they are an output."""
-    return isinstance(expr, PointwiseOp) and expr.op in COPIES
+    return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
 
 
 def shown_from(tensor: TensorView, inputs: Collection[Val]) -> list[Expr] | None:

@@ -2,7 +2,8 @@
 
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
 PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
-                            llvm, asm, cuda, ptx) of everything that is compiled, to stderr
+                            llvm, asm, cuda, ptx; graph, regions, call of a torch.compile graph) of
+                            everything that is compiled, to stderr
 PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser); used only
                             if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
@@ -20,7 +21,10 @@ import warnings
 from pathlib import Path
 
 _STAGES = frozenset(
-    ("fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx")
+    (
+        *("graph", "regions", "call"),
+        *("fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"),
+    )
 )
 
 

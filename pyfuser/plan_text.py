@@ -71,8 +71,8 @@ class Writer:
         """
         if needs:
             arguments = ", ".join(f"{name}, {span}, {each}" for name, span, each in needs)
-            self.constants["require_memory"] = runtime.require_memory
-            self.line(f"require_memory({arguments})")
+            require = self.constant("require_memory", runtime.require_memory)
+            self.line(f"{require}({arguments})")
 
     def build(self, function: str, title: str) -> tuple[str, Callable[..., Any]]:
         """(source, the function): `function` is its head, such as `plan(inputs)`."""

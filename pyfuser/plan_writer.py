@@ -26,6 +26,7 @@ from .ir.exprs import PointwiseOp
 from .ir.fusion import Fusion
 from .ir.kernel import ScalarParameter, TensorParameter
 from .ir.scalars import ONE, IntExpr, Symbol
+from .ir.strides import strides_in_order
 from .ir.vals import Scalar, TensorView, Val
 from .library_calls import LibraryCalls
 from .library_parts import TorchPart
@@ -81,10 +82,10 @@ class ProgramWriter:
         self.library = LibraryCalls(writer)
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
+        self.empty = writer.constant("empty", program.runtime.empty_strided)
 
     def write(self) -> None:
         """Everything up to where the outputs are there; `write_scalars` comes first."""
-        self.writer.constants["empty"] = self.program.runtime.empty_strided
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if built is not None:
@@ -187,34 +188,28 @@ class ProgramWriter:
         stored = {a: a.size if is_output else a.extent for a in tensor.axes}
         shape = tuple_text([self.sizes.text(stored[a]) for a in tensor.axes])
         stride = tuple_text(self._dense_strides(tensor, stored))
-        self.writer.line(f"{name} = empty({shape}, {stride}, {dtype})")
+        self.writer.line(f"{name} = {self.empty}({shape}, {stride}, {dtype})")
         self.local[tensor] = PlanValue.of(name)
 
     def _dense_strides(
         self, tensor: TensorView, extents: Mapping[IterDomain, IntExpr]
     ) -> list[str]:
-        """The strides of an output: dense in the order of its allocation domain.
+        """The texts of the strides of an output: dense in the order of its allocation domain."""
+        axes = tensor.axes
+        sizes = ["1" if extents[axis] is ONE else self.sizes.text(extents[axis]) for axis in axes]
+        order = tensor.domain.memory_order
+        return strides_in_order(sizes, order, "1", self._stride_times)
 
-        As torch has them: a size of 0 counts as 1.
-        """
-        strides: dict[IterDomain, str] = {}
-        running = "1"
-        innermost_first = list(reversed(tensor.domain.allocated))
-        for position, axis in enumerate(innermost_first):
-            strides[axis] = running
-            if position == len(innermost_first) - 1:
-                break
-            size = "1" if extents[axis] is ONE else self.sizes.text(extents[axis])
-            if size in ("0", "1"):
-                continue
-            at_least_one = size if is_number(size) else self.writer.number(f"{size} or 1")
-            if running == "1":
-                running = at_least_one
-            elif is_number(running) and is_number(at_least_one):
-                running = str(int(running) * int(at_least_one))
-            else:
-                running = self.writer.number(f"{running} * {at_least_one}")
-        return [strides[axis] for axis in tensor.axes]
+    def _stride_times(self, stride: str, size: str) -> str:
+        """The product of two texts, in which a size of 0 counts as 1."""
+        if size in ("0", "1"):
+            return stride
+        at_least_one = size if is_number(size) else self.writer.number(f"{size} or 1")
+        if stride == "1":
+            return at_least_one
+        if is_number(stride) and is_number(at_least_one):
+            return str(int(stride) * int(at_least_one))
+        return self.writer.number(f"{stride} * {at_least_one}")
 
     # -- what torch runs
 
@@ -373,7 +368,7 @@ class _Launch:
         return buffer, address
 
     def _bytes(self, size: str) -> str:
-        return f"empty(({size},), (1,), {self.constant('uint8', torch.uint8)})"
+        return f"{self.program.empty}(({size},), (1,), {self.constant('uint8', torch.uint8)})"
 
     def call(self, text: str) -> None:
         """Adds the launch; what torch raises, if the kernel refuses the values of its inputs.

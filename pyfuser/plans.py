@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from .analysis.extents import representatives
 from .analysis.size_conditions import SizeConditions
 from .compiler import Program
 from .devices.runtime import LoadedKernel
 from .dtypes import FLOATING, to_torch
+from .ir.equal_sizes import representatives
 from .ir.fusion import Fusion
 from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
 from .ir.vals import Scalar, TensorView, Val

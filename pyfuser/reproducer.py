@@ -20,6 +20,7 @@ import torch
 
 from . import options
 from .ir.fusion import Fusion
+from .ir.strides import is_contiguous
 from .ir.text import translate
 from .ir.vals import PythonNumber
 from .ops.binding import Input
@@ -67,22 +68,12 @@ def descriptions(inputs: Sequence[Input]) -> list[Description]:
             str(value.device),
             tuple(value.shape),
             tuple(value.stride()),
-            _is_contiguous(tuple(value.shape), tuple(value.stride())),
+            is_contiguous(tuple(value.shape), tuple(value.stride())),
         )
         if isinstance(value, TensorLike)
         else value
         for value in inputs
     ]
-
-
-def _is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """True if these strides are those of a new tensor, except for axes of one element."""
-    dense = 1
-    for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        if size != 1 and step != dense:
-            return not all(shape)
-        dense *= size
-    return True
 
 
 def literal(description: Description) -> str:

@@ -1,13 +1,16 @@
 """Trace: an observer of the stages and passes of a compilation as they happen.
 
 Every function that compiles takes a trace and passes it what it makes, so the observed stages are
-exactly what runs. `DUMP` prints the stages named by PYFUSER_DUMP to standard error; `Texts` keeps
-them as text, for `show` and the interface.
+exactly what runs.  `DUMP` prints the stages named by PYFUSER_DUMP to standard error; `Texts` keeps
+them as text, for `show` and the interface.  A graph is compiled when torch asks for it, so a
+compilation has to be observed through `watching_graphs`, set beforehand.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from . import options
@@ -61,3 +64,21 @@ class Texts:
     def wants(self, *names: str) -> bool:
         """All of them."""
         return True
+
+
+_watchers: list[Callable[[], Trace]] = []
+
+
+def graph_trace() -> Trace:
+    """Who sees the compilation of the next graph."""
+    return _watchers[-1]() if _watchers else DUMP
+
+
+@contextmanager
+def watching_graphs(trace: Callable[[], Trace]) -> Iterator[None]:
+    """While in use, each graph that torch has compiled is seen by what `trace` makes for it."""
+    _watchers.append(trace)
+    try:
+        yield
+    finally:
+        _watchers.remove(trace)

@@ -10,6 +10,15 @@ from pathlib import Path
 
 import pytest
 
+# An assert of a helper says what it compared, as those of the tests do.
+pytest.register_assert_rewrite(
+    "tests.support",
+    "tests.legacy_defects.running",
+    "tests.ops.checked_cases",
+    "tests.ops.read_definitions",
+    "tests.segment.fusions",
+)
+
 _FOLDER = Path(__file__).parent / "golden"
 
 
@@ -60,4 +69,8 @@ def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-pytest_plugins = ["tests.poison", "tests.opdb_report", "tests.other_device"]
+pytest_plugins = [
+    "tests.support.poison",
+    "tests.torch_compile.opdb.report",
+    "tests.support.other_device",
+]

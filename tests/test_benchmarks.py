@@ -20,8 +20,7 @@ from benchmarks.models.results import ModelResults, ModelRow
 from benchmarks.report import Results, Row, write_readme
 from benchmarks.zoo.results import ZooResults, ZooRow
 from demo import gpt, kernels, training
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.folders import ROOT
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,7 @@ import torch
 from pyfuser import compiler, options
 from pyfuser.devices.registry import runtime_of
 from pyfuser.disk_cache import _DIGEST_BYTES, _MAGIC, DiskCache, disk_cache, untrusted
-
-ROOT = Path(__file__).parent.parent
+from tests.support.folders import ROOT
 
 
 def entries(directory: Path) -> list[Path]:

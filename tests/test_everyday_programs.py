@@ -1,16 +1,16 @@
 """Small functions that any PyTorch user writes, on inputs and on intermediates; see the table.
 
-Nothing falls back: the environment is strict (tests/compiled.py).
+Nothing falls back: the environment is strict (tests/support/compiled.py).
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.compiled import fresh as fresh
 from tests.programs.check import check
 from tests.programs.everyday import program, rows
 from tests.programs.program import Program
+from tests.support.compiled import fresh as fresh
 
 ROWS = rows()
 

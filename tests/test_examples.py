@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.folders import ROOT
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 

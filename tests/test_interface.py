@@ -45,8 +45,7 @@ from pyfuser.interface import (
 from pyfuser.ir.fusion import Fusion
 from pyfuser.kernel_cache import KernelCache
 from pyfuser.torch_compile import graph as graphs
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.folders import ROOT
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,9 @@ from pyfuser.library_parts import overload_of
 from pyfuser.ops.dtype_rules import OperandType, resolve
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.ops.table import OPS
+from tests.support.folders import ROOT
 
-PACKAGE = Path(__file__).resolve().parent.parent / "pyfuser"
+PACKAGE = ROOT / "pyfuser"
 
 Define = Callable[..., Any]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.ir.text import definition_key
-from tests.random_fusions import RandomFusion, fusions
+from pyfuser.ir.keys import definition_key
+from tests.support.random_fusions import RandomFusion, fusions
 
 pytestmark = pytest.mark.usefixtures("poison")
 

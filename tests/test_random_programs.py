@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.compiled import fresh as fresh
 from tests.programs.check import Wrong, check, compare, judged
 from tests.programs.fusions import check_fusions
 from tests.programs.generate import generate
@@ -20,17 +19,27 @@ from tests.programs.running import Chaotic, references
 from tests.programs.shrink import shrunk
 from tests.programs.traced import TracedLayouts
 from tests.programs.workers import Worker
+from tests.support.compiled import fresh as fresh
 
 # Statements at most: tracing takes most of the time, and grows with their number.
 MOST = 12
 RANDOM = "torch.randn({shape}, generator=seed(1))"
 
 
+# Of the seeds, those of which torch itself fails, with backend="aot_eager" too, and how.
+TORCH_FAILS = {
+    120: "more than one element of the written-to tensor refers to a single memory location",
+    160: "RuntimeError when making fake tensor call",
+}
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_random_programs(seed: int) -> None:
     program = generate(seed, MOST)
     outcome = check(program)
-    if not outcome.passed:
+    if seed in TORCH_FAILS:
+        assert outcome.kind == "torch" and TORCH_FAILS[seed] in outcome.message
+    elif outcome.kind != "ok":
         text = f"{outcome.signature}\n{outcome.detail}\n{program.script()}"
         pytest.fail(text, pytrace=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.random_reads import check_chain
+from tests.support.random_reads import check_chain
 
 pytestmark = pytest.mark.usefixtures("poison")
 

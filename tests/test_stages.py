@@ -18,12 +18,12 @@ from pyfuser.analysis.layouts import layout_of
 from pyfuser.command_line import show
 from pyfuser.devices.cpu.host import host
 from pyfuser.devices.registry import target_of
-from pyfuser.ir.text import definition_key
+from pyfuser.ir.keys import definition_key
 from pyfuser.lower.lowering import KERNEL_PASSES, SCHEDULE_PASSES, build_nests
 from pyfuser.ops.binding import bind
 from pyfuser.preseg.pipeline import PIPELINE
 from pyfuser.trace import Texts
-from tests.targets import PRETENDED
+from tests.support.targets import PRETENDED
 
 Golden = Callable[[str, str], None]
 STAGES = ("fusion", "preseg", "segments", "scheduled", "kernel")

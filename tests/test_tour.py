@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import runpy
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +15,9 @@ from pyfuser import compiler
 from pyfuser.analysis.layouts import layout_of
 from pyfuser.command_line import show
 from pyfuser.ops.binding import bind
-from tests.targets import WIDE
+from tests.support.folders import ROOT
+from tests.support.targets import WIDE
 
-ROOT = Path(__file__).resolve().parent.parent
 TOUR = ROOT / "docs" / "tour.md"
 STAGES = ("fusion", "segments", "scheduled", "kernel", "llvm", "cuda")
 

@@ -12,6 +12,7 @@ import pyfuser
 from pyfuser.interface import registered_fusion
 from pyfuser.torch_compile.backend import BackendOptions, compile_with
 from pyfuser.torch_compile.compiled_graph import Call, CompiledGraph, boxed
+from pyfuser.torch_compile.graph_text import call_text
 
 
 class Block(nn.Module):
@@ -31,8 +32,7 @@ def line(node: Node) -> str:
     """A call as `name = op(arguments)  # [sizes]`."""
     value = node.meta.get("val")
     sizes = f"  # {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
-    op = getattr(node.target, "_name", "getitem").removeprefix("aten::")
-    return f"{node.name} = {op}({', '.join(map(str, node.args))}){sizes}"
+    return call_text(node) + sizes
 
 
 def compile_and_print(graph_module: GraphModule) -> Call:

@@ -1,4 +1,4 @@
-"""The cost of recomputing an expression, on which passes and schedulers base decisions."""
+"""Facts of the op table about expressions: the cost of recomputing them, and whether one may."""
 
 from __future__ import annotations
 
@@ -12,8 +12,18 @@ def is_expensive(expr: Expr) -> bool:
 
 
 def is_repeatable(expr: Expr) -> bool:
-    """False for a pointwise operation that must be computed once: random numbers, cuts."""
+    """False for a pointwise operation that must be computed once."""
     return not isinstance(expr, PointwiseOp) or OPS[expr.op].is_repeatable
+
+
+def is_copy(expr: Expr) -> bool:
+    """True where elements are moved as they are, whatever their dtype: nothing is computed."""
+    return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
+
+
+def is_cut(expr: Expr) -> bool:
+    """True where what reads the result is in another kernel than what it is made from."""
+    return isinstance(expr, PointwiseOp) and OPS[expr.op].is_cut
 
 
 def recomputation_cost(expr: Expr) -> int | None:

@@ -1,44 +1,13 @@
-"""Which symbolic sizes a definition forces to be equal, and how long loops over axes are.
-
-Adding two tensors makes their sizes equal; one symbol then represents the whole class, and a
-constant represents all symbols equal to it.  Loops can be shared only between equal extents, so
-this runs before anything that compares extents.
-"""
+"""The extents of the loops over a scheduled tensor's axes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..ir.domains import IterDomain, Merge, Split, history
-from ..ir.scalar_queries import substitute
-from ..ir.scalars import ONE, Integer, IntExpr, Symbol, ceil_div
+from ..ir.scalars import ONE, IntExpr, ceil_div
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-
-
-def _preference(expr: IntExpr) -> tuple[int, int, str]:
-    kind = 0 if isinstance(expr, Integer) else 1 if isinstance(expr, Symbol) else 2
-    return kind, len(str(expr)), str(expr)
-
-
-def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, IntExpr]:
-    """Symbol -> its representative; symbols that represent themselves are absent."""
-    chosen: dict[Symbol, IntExpr] = {}
-
-    def resolve(expr: IntExpr) -> IntExpr:
-        while True:
-            replaced = substitute(expr, chosen)
-            if replaced is expr:
-                return expr
-            expr = replaced
-
-    for a, b in pairs:
-        keep, drop = sorted((resolve(a), resolve(b)), key=_preference)
-        if isinstance(keep, Symbol) and not isinstance(drop, Symbol):
-            keep, drop = drop, keep  # a tensor as long as two others together
-        if keep is not drop and isinstance(drop, Symbol) and drop not in keep.symbols:
-            chosen[drop] = keep
-    return {symbol: resolve(symbol) for symbol in chosen}
 
 
 def effective_extents(

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IdExpr, IterDomain, Split, history
 from ..ir.exprs import Expr, ReadOp
 from ..ir.scalars import IntExpr
@@ -78,7 +79,7 @@ class IterationSpace:
         self._build(exprs)
 
     def _build(self, exprs: list[Expr]) -> None:
-        self._parent: dict[IterDomain, IterDomain] = {}
+        self._sets: DisjointSets[IterDomain] = DisjointSets()
         self._owners: dict[IterDomain, dict[TensorView, IterDomain]] = {}
         self._made: dict[tuple[object, ...], tuple[IterDomain, ...]] = {}
         self._id_exprs: dict[TensorView, list[_AxisStep]] = {}
@@ -92,24 +93,14 @@ class IterationSpace:
         for expr in exprs:
             self._add(expr)
 
-    def _find(self, axis: IterDomain) -> IterDomain:
-        root = axis
-        while (up := self._parent.setdefault(root, root)) is not root:
-            root = up
-        while axis is not root:
-            self._parent[axis], axis = root, self._parent[axis]
-        return root
-
     def _enter(self, tensor: TensorView) -> None:
         domain = tensor.domain
         for axis in (*domain.root_or_logical, *domain.logical):
-            if axis not in self._parent:
-                self._parent[axis] = axis
-                self._owners[axis] = {tensor: axis}
+            self._owners.setdefault(axis, {tensor: axis})
 
     def _join(self, a: IterDomain, b: IterDomain) -> bool:
         """Gives both axes one number; False, with no change, if a tensor would have it twice."""
-        a, b = self._find(a), self._find(b)
+        a, b = self._sets.find(a), self._sets.find(b)
         if a is b:
             return True
         large, small = self._owners.setdefault(a, {}), self._owners.setdefault(b, {})
@@ -119,7 +110,7 @@ class IterationSpace:
             self._entangled.update(large, small)
             return False
         large.update(small)
-        self._parent[b] = a
+        self._sets.join(a, b)
         return True
 
     def _add(self, expr: Expr) -> None:
@@ -153,7 +144,9 @@ class IterationSpace:
         steps = []
         for expr in history(tensor.domain.logical, tensor.domain.root):
             how = (expr.factor, expr.inner_split) if isinstance(expr, Split) else ()
-            key = (type(expr), *map(self._find, expr.inputs), *how)
+            for axis in expr.inputs:
+                self._owners.setdefault(axis, {})
+            key = (type(expr), *map(self._sets.find, expr.inputs), *how)
             for old, new in zip(self._made.get(key, ()), expr.outputs, strict=False):
                 self._join(old, new)
             self._made.setdefault(key, expr.outputs)
@@ -163,12 +156,12 @@ class IterationSpace:
         self._id_exprs[tensor] = steps
 
     def knows(self, axis: IterDomain) -> bool:
-        """True for axes of the tensors' root and logical domains."""
-        return axis in self._parent
+        """True for axes of the tensors' root and logical domains, and between the two."""
+        return axis in self._owners
 
     def number(self, axis: IterDomain) -> int:
         """The number of a concrete axis."""
-        representative = self._find(axis)
+        representative = self._sets.find(axis)
         found = self._numbers.get(representative)
         if found is None:
             found = self._numbers[representative] = len(self._numbers)

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import torch
 
 from ..ir.fusion import Fusion
+from ..ir.strides import contiguity_flags, memory_order
 from ..ir.vals import TensorView
+from ..ops.metadata import TensorMetadata
 
 Layout = tuple[tuple[int, ...], tuple[bool | None, ...]]
 
@@ -22,7 +24,7 @@ def dense_layout(rank: int) -> Layout:
     return tuple(range(rank)), (True,) * rank
 
 
-def tensor_layout(tensor: torch.Tensor) -> Layout:
+def tensor_layout(tensor: torch.Tensor | TensorMetadata) -> Layout:
     """The layout of a tensor."""
     if tensor.is_contiguous():
         return dense_layout(tensor.dim())
@@ -31,24 +33,11 @@ def tensor_layout(tensor: torch.Tensor) -> Layout:
 
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout:
     """(axes, outermost in memory first; contiguity of each)."""
-    moving = [d for d in range(len(sizes)) if sizes[d] != 1 and strides[d] != 0]
-    by_stride = sorted(moving, key=lambda d: strides[d], reverse=True)
-    if by_stride == moving:
-        order = tuple(range(len(sizes)))
-    else:
-        still = [d for d in range(len(sizes)) if d not in moving]
-        order = (*still, *by_stride)
-    contiguity: list[bool | None] = []
-    wanted = 1
-    for d in reversed(order):
-        if sizes[d] == 1:
-            contiguity.append(True)
-        elif strides[d] == 0:
-            contiguity.append(None)
-        else:
-            contiguity.append(strides[d] == wanted)
-            wanted = strides[d] * sizes[d]
-    return order, tuple(reversed(contiguity))
+    order = memory_order(sizes, strides)
+    flags = contiguity_flags(sizes, strides, order)
+    return tuple(order), tuple(
+        True if sizes[d] == 1 else flag for d, flag in zip(order, flags, strict=True)
+    )
 
 
 def specialise(fusion: Fusion, layouts: Sequence[Layout]) -> Fusion:

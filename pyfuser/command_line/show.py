@@ -1,10 +1,10 @@
 """`show FILE.py`: prints each compiler stage of every fusion that a script defines.
 
 Runs the script with `FusionDefinition.execute` and `manual_execute` replaced: a call is recorded
-and answered by the eager evaluator, so a GPU schedule can be shown on a machine without a GPU. A
-definition that the script never runs is shown with inputs made up from its shapes.  The script's
-own output goes to standard error.  If the script fails, the definitions up to the failure are
-shown.
+and answered by the eager evaluator, so a GPU schedule can be shown on a machine without a GPU.  A
+definition that the script never runs is shown with inputs made up from its shapes.  Graphs of
+torch.compile are compiled and run as usual, and shown with their fusions.  The script's own output
+goes to standard error.  If the script fails, the definitions up to the failure are shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,19 @@ from ..dtypes import is_floating, to_torch
 from ..errors import DefinitionError, PyfuserError, expected
 from ..frontend.definition import FusionDefinition
 from ..frontend.executors import flattened
+from ..ir.fusion import Fusion
 from ..ir.scalars import Integer
 from ..ir.vals import Scalar, TensorView, Val
 from ..lower.lowering import KERNEL_PASSES, SCHEDULE_PASSES, build_nests
 from ..ops.binding import bind
 from ..ops.evaluator import evaluate
-from ..trace import Texts
+from ..ops.metadata import TensorLike
+from ..trace import Texts, watching_graphs
 
+# Of a graph of torch.compile; then those of each fusion, its own or one that the script defines.
+GRAPH_STAGES = ("graph", "graph_passes", "regions", "call")
 STAGES = (
+    *GRAPH_STAGES,
     "fusion", "preseg", "segments", "scheduled", "lower", "kernel", "llvm", "asm", "cuda", "ptx"
 )  # fmt: skip
 # The stages that only one kind of device has; all devices have the others.
@@ -63,11 +68,39 @@ class Recorded:
     by_hand: bool = False
 
 
+class RecordedGraph(Texts):
+    """A graph that the script has torch compile: its stages, and its fusions with their inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fusions: list[tuple[Fusion, Sequence[Any]]] = []
+
+    def stage(self, name: str, value: Any) -> None:
+        """Keeps the text of a stage of the graph; the fusions, to show the stages of each."""
+        if name == "fusions":
+            self.fusions = value
+        else:
+            super().stage(name, value)
+
+    def after(self, name: str, value: object) -> None:
+        """Keeps the text; the passes that there are, in order, are a stage."""
+        super().after(name, value)
+        self.stages["graph_passes"] = "".join(f"{each}\n" for each in self.passes)
+
+
+Shown = tuple[str, Texts]  # with a title
+
+
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps the definitions in the order in which they were finished."""
+    """Keeps the definitions in the order in which they were finished, and the graphs."""
 
     found: dict[int, Recorded] = field(default_factory=dict)
+    graphs: list[RecordedGraph] = field(default_factory=list)
+
+    def graph(self) -> RecordedGraph:
+        self.graphs.append(RecordedGraph())
+        return self.graphs[-1]
 
     def defined(self, definition: FusionDefinition) -> Recorded:
         return self.found.setdefault(id(definition), Recorded(definition))
@@ -101,18 +134,68 @@ def run(
     if not Path(file).is_file():
         errors.print(expected("show", "a script", file))
         return 2
-    recorded, failure = record(file, arguments)
-    if not recorded:
-        errors.print(expected("show", f"a FusionDefinition in {file}", "none"), soft_wrap=True)
+    recorder, failure = recording(file, arguments)
+    found = list(recorder.found.values())
+    if not found and not recorder.graphs:
+        what = f"a FusionDefinition or a torch.compile with pyfuser in {file}"
+        errors.print(expected("show", what, "none"), soft_wrap=True)
     try:
-        for number, each in enumerate(recorded, 1):
-            _print(each, f"fusion {number} of {len(recorded)}", device, stage, after)
+        _print_all(found, recorder.graphs, device, stage, after)
     except PyfuserError as error:
         errors.print(str(error), markup=False, soft_wrap=True)
         return 1
     if failure is not None:
         errors.print(expected("show", "a script that ends", failure), markup=False, soft_wrap=True)
-    return 0 if recorded and failure is None else 1
+    return 0 if (found or recorder.graphs) and failure is None else 1
+
+
+def _print_all(
+    recorded: Sequence[Recorded],
+    graphs: Sequence[RecordedGraph],
+    device: str,
+    stage: str | None,
+    after: str | None,
+) -> None:
+    """Every definition of the script, then every graph and its fusions."""
+    titled = [(f"graph {number} of {len(graphs)}", each) for number, each in enumerate(graphs, 1)]
+    is_of_graphs = stage in GRAPH_STAGES or any(after in graph.passes for graph in graphs)
+    if graphs and is_of_graphs:  # fusions have nothing of it, and take their time
+        shown: list[Shown] = list(titled)
+    else:
+        shown = [
+            (f"fusion {number} of {len(recorded)}", stages_of(each, device))
+            for number, each in enumerate(recorded, 1)
+        ]
+        for title, graph in titled:
+            shown += [(title, graph), *_of_fusions(title, graph, device)]
+    if after is not None:
+        shown = _only(shown, lambda texts: texts.passes, after, "show --after", "the passes ")
+    elif stage is not None:
+        shown = _only(shown, lambda texts: texts.stages, stage, "show")
+    for title, texts in shown:
+        _print(texts, title, device, stage, after)
+
+
+def _of_fusions(title: str, graph: RecordedGraph, device: str) -> Iterator[Shown]:
+    """The fusions of a graph."""
+    for number, (fusion, inputs) in enumerate(graph.fusions, 1):
+        of_fusion = f"{title}, fusion {number} of {len(graph.fusions)}"
+        yield of_fusion, _stages_of_call(fusion, inputs, device)
+
+
+def _only(
+    shown: list[Shown],
+    names: Callable[[Texts], Mapping[str, str]],
+    name: str,
+    operation: str,
+    what: str = "",
+) -> list[Shown]:
+    """Those that have a stage or a pass of this name.  DefinitionError where none has."""
+    found = [each for each in shown if name in names(each[1])]
+    if shown and not found:
+        known = ", ".join(dict.fromkeys(each for _, texts in shown for each in names(texts)))
+        raise DefinitionError(expected(operation, f"one of {what}{known}", name))
+    return found
 
 
 def _complaint(device: str, stage: str | None) -> str | None:
@@ -140,9 +223,16 @@ def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], st
 
     The failure is None for a script that ran to its end.
     """
+    recorder, failure = recording(file, arguments)
+    return list(recorder.found.values()), failure
+
+
+def recording(file: str, arguments: Sequence[str] = ()) -> tuple[_Recorder, str | None]:
+    """Runs the script: what it defines and has compiled, and how it failed (see `record`)."""
     recorder, failure = _Recorder(), None
     with (
         _intercepted(recorder),
+        watching_graphs(recorder.graph),
         contextlib.redirect_stdout(sys.stderr),
         _replaced(sys, "argv", [file, *arguments]),
         _replaced(sys, "path", [str(Path(file).resolve().parent), *sys.path]),
@@ -153,7 +243,7 @@ def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], st
             failure = None if end.code in (None, 0) else f"SystemExit: {end.code}"
         except Exception as error:
             failure = _text_of(error, file)
-    return list(recorder.found.values()), failure
+    return recorder, failure
 
 
 def _run_script(path: Path) -> None:
@@ -226,22 +316,13 @@ def _intercepted(recorder: _Recorder) -> Iterator[None]:
         yield
 
 
-def _print(
-    recorded: Recorded, title: str, device: str, stage: str | None, after: str | None
-) -> None:
-    found = stages_of(recorded, device)
+def _print(texts: Texts, title: str, device: str, stage: str | None, after: str | None) -> None:
     if after is not None:
-        if after not in found.passes:
-            known = ", ".join(found.passes)
-            raise DefinitionError(expected("show --after", f"one of the passes {known}", after))
-        _print_text(f"{title}, after {after}, {device}", "after", found.passes[after])
+        _print_text(f"{title}, after {after}, {device}", "after", texts.passes[after])
         return
-    texts = found.stages
-    if stage is not None and stage not in texts:
-        raise DefinitionError(expected("show", f"one of {', '.join(texts)} for {device}", stage))
     for name in STAGES:
-        if name in texts and stage in (None, name):
-            _print_text(f"{title}, {name}, {device}", name, texts[name])
+        if name in texts.stages and stage in (None, name):
+            _print_text(f"{title}, {name}, {device}", name, texts.stages[name])
 
 
 def _print_text(title: str, name: str, text: str) -> None:
@@ -255,19 +336,24 @@ def _print_text(title: str, name: str, text: str) -> None:
 
 def stages_of(recorded: Recorded, device: str) -> Texts:
     """The stages, from the definition to the last text that `device` has, and the passes."""
-    texts, graph = Texts(), recorded.definition.fusion.graph
-    target = target_of(device)
+    graph = recorded.definition.fusion.graph
     if recorded.by_hand:
+        texts = Texts()
         texts.stage("fusion", graph.definition)
-        compiler.scheduled_stages(graph.user_schedule, target, texts)
+        compiler.scheduled_stages(graph.user_schedule, target_of(device), texts)
         return _with_passes(texts)
     inputs = recorded.inputs
     if inputs is None:
         inputs = [made_up(value) for value in graph.definition.inputs]
-    sizes = bind(graph.definition, inputs).sizes
-    tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
-    layouts = [tensor_layout(each) for each in tensors]
-    compiler.stages(graph.definition, sizes, layouts, target, texts)
+    return _stages_of_call(graph.definition, inputs, device)
+
+
+def _stages_of_call(definition: Fusion, inputs: Sequence[Any], device: str) -> Texts:
+    """The stages of a fusion as it is called with these inputs, or their metadata."""
+    texts = Texts()
+    sizes = bind(definition, inputs).sizes
+    layouts = [tensor_layout(each) for each in inputs if isinstance(each, TensorLike)]
+    compiler.stages(definition, sizes, layouts, target_of(device), texts)
     return _with_passes(texts)
 
 
@@ -291,15 +377,6 @@ def made_up(value: Val) -> torch.Tensor | bool | int | float:
     expanded = [axis.expanded_extent is not None for axis in value.domain.logical]
     kept = [1 if flag else size for flag, size in zip(expanded, shape, strict=True)]
     tensor = torch.testing.make_tensor(kept, dtype=to_torch(value.dtype), device="cpu")
-    order = _memory_order(value)
+    order = value.domain.memory_order
     positions = sorted(range(len(order)), key=order.__getitem__)
     return tensor.permute(order).contiguous().permute(positions).expand(shape)
-
-
-def _memory_order(tensor: TensorView) -> list[int]:
-    """The logical axes from the outermost in memory to the innermost."""
-    logical = tensor.domain.logical
-    allocation = tensor.domain.allocation
-    if allocation is None or sorted(map(id, allocation)) != sorted(map(id, logical)):
-        return list(range(len(logical)))
-    return [next(n for n, axis in enumerate(logical) if axis is each) for each in allocation]

@@ -16,6 +16,7 @@ from ..dtypes import DataType, of_python_value
 from ..errors import DefinitionError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
 from ..ir.scalars import ONE, Integer
+from ..ir.strides import contiguity_flags
 from ..ir.vals import PythonNumber, Scalar
 from ..ops.pointwise import constant, require_dtype
 from .fusion import Fusion
@@ -45,16 +46,8 @@ def compute_tensor_descriptor(
     for dim in range(rank):
         if strides[dim] == 0:
             order.insert(dim, dim)
-    contiguity: list[bool | None] = [None] * rank
-    dense = 1
-    for position in reversed(range(rank)):
-        dim = order[position]
-        if strides[dim] == 0 or sizes[dim] == 1:
-            continue
-        contiguity[position] = strides[dim] == dense
-        dense = strides[dim] * sizes[dim]
     stride_order = [rank - 1 - order.index(dim) for dim in range(rank)]
-    return contiguity, stride_order
+    return contiguity_flags(sizes, strides, order), stride_order
 
 
 def _wrapped_order(stride_order: Sequence[int], rank: int) -> list[int]:

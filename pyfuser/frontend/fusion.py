@@ -13,7 +13,7 @@ import torch
 
 from ..errors import DefinitionError, expected
 from ..ir import fusion as ir
-from ..ir import text
+from ..ir.keys import definition_key
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import Val
 from .tensor_view import TensorView
@@ -128,7 +128,7 @@ class Fusion:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Fusion):
             return NotImplemented
-        return text.definition_key(self.definition) == text.definition_key(other.definition)
+        return definition_key(self.definition) == definition_key(other.definition)
 
     def __hash__(self) -> int:
-        return hash(text.definition_key(self.definition))
+        return hash(definition_key(self.definition))

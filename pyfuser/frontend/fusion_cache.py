@@ -1,7 +1,7 @@
 """LRUCache and LruFusionCache: equal definitions share an executor, the oldest is dropped.
 
 A definition is compiled only once, however often it is written: the key is the definition itself
-(`pyfuser.ir.text.definition_key`).  Thread-safe.
+(`pyfuser.ir.keys.definition_key`).  Thread-safe.
 """
 
 from __future__ import annotations

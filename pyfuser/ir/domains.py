@@ -226,6 +226,17 @@ class TensorDomain:
             return self.allocation
         return without_reductions(self.logical)
 
+    @property
+    def memory_order(self) -> list[int]:
+        """The positions of the axes that consumers see, outermost in memory first.
+
+        As they stand where the axes in memory are others (parts of them).
+        """
+        axes, allocated = without_reductions(self.logical), self.allocated
+        if set(axes) != set(allocated):
+            return list(range(len(axes)))
+        return [axes.index(axis) for axis in allocated]
+
     def __str__(self) -> str:
         return "[" + ", ".join(map(str, self.loop)) + "]"
 

@@ -1,13 +1,15 @@
 """Sizes that a definition forces to be equal, as classes with one representative each.
 
-Adding two tensors makes their sizes equal.  The pass that gives equal sizes one symbol uses these
-classes, and so does the verifier, which treats equal sizes as one.
+Adding two tensors makes their sizes equal.  Loops can be shared only between equal extents, so
+lowering replaces symbols by their `representatives`.  The pass that gives equal sizes one symbol
+uses the classes, and so does the verifier, which treats equal sizes as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .disjoint_sets import DisjointSets
 from .scalar_queries import substitute
 from .scalars import IntExpr, Symbol
 
@@ -22,16 +24,16 @@ class SizeClasses:
     """Classes of equal sizes; the first by rank represents its class."""
 
     def __init__(self) -> None:
-        self.parent: dict[IntExpr, IntExpr] = {}
+        self._sets: DisjointSets[IntExpr] = DisjointSets()
 
     def find(self, extent: IntExpr) -> IntExpr:
         """The representative of a size."""
-        root = extent
-        while (up := self.parent.get(root, root)) is not root:
-            root = up
-        while extent is not root:
-            self.parent[extent], extent = root, self.parent[extent]
-        return root
+        return self._sets.find(extent)
+
+    @property
+    def replaced(self) -> list[IntExpr]:
+        """The sizes that another one represents."""
+        return list(self._sets.joined)
 
     def join(self, a: IntExpr, b: IntExpr) -> None:
         """Makes two sizes equal.
@@ -39,22 +41,40 @@ class SizeClasses:
         Two different constants can't be equal: the pair stays, and the check fails at run time.
         """
         first, second = sorted((self.find(a), self.find(b)), key=_rank)
-        if first is not second and not second.is_constant:
-            self.parent[second] = first
+        if not second.is_constant:
+            self._sets.join(first, second)
+
+
+def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, IntExpr]:
+    """Symbol -> what stands for it; symbols that stand for themselves are absent.
+
+    A constant stands for all symbols that are equal to it, and what is computed from other symbols
+    for one that is equal to that.
+    """
+    chosen: dict[Symbol, IntExpr] = {}
+
+    def resolve(expr: IntExpr) -> IntExpr:
+        while True:
+            replaced = substitute(expr, chosen)
+            if replaced is expr:
+                return expr
+            expr = replaced
+
+    for a, b in pairs:
+        keep, drop = sorted((resolve(a), resolve(b)), key=_rank)
+        if isinstance(keep, Symbol) and not isinstance(drop, Symbol):
+            keep, drop = drop, keep  # a tensor as long as two others together
+        if keep is not drop and isinstance(drop, Symbol) and drop not in keep.symbols:
+            chosen[drop] = keep
+    return {symbol: resolve(symbol) for symbol in chosen}
 
 
 class EqualSizes:
     """The representative of any size, however it is written, given the pairs of equal sizes."""
 
     def __init__(self, pairs: Iterable[tuple[IntExpr, IntExpr]]) -> None:
-        self._symbols: dict[Symbol, IntExpr] = {}
         listed = list(pairs)
-        classes = SizeClasses()
-        for pair in listed:
-            classes.join(*pair)
-        for known in list(classes.parent):
-            if isinstance(known, Symbol):
-                self._symbols[known] = classes.find(known)
+        self._symbols = representatives(listed)
         self._classes = SizeClasses()
         for a, b in listed:
             self._classes.join(substitute(a, self._symbols), substitute(b, self._symbols))

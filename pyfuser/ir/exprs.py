@@ -302,3 +302,7 @@ class GatherOp(ReadOp):
 
     def attributes(self) -> tuple[Any, ...]:
         return (self.source_axes, self.index_axes, self.op)
+
+
+# These move no data: torch computes them as views where the strides allow it.
+VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)

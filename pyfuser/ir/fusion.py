@@ -153,18 +153,22 @@ class Fusion:
                 needed.update(expr.inputs)
         return live[::-1]
 
-    def clone(self, extents: Mapping[Symbol, IntExpr] | None = None) -> tuple[Fusion, Cloner]:
+    def clone(
+        self,
+        extents: Mapping[Symbol, IntExpr] | None = None,
+        composites: Mapping[IntExpr, IntExpr] | None = None,
+    ) -> tuple[Fusion, Cloner]:
         """A copy that shares nothing, with sizes substituted, and the mapping from old to new."""
         target = Fusion()
-        cloner = Cloner(self, target, extents)
+        cloner = Cloner(self, target, extents, composites)
         target.inputs = [cloner.value(v) for v in self.inputs]
         cloner.exprs(self.exprs)
         target.outputs = [cloner.value(v) for v in self.outputs]
         target.hidden_outputs = {cloner.value(v) for v in self.hidden_outputs}
         target.aliases = {cloner.value(o): cloner.value(i) for o, i in self.aliases.items()}
         target.overwritten = {cloner.value(v) for v in self.overwritten}
-        pairs = [(cloner.extent(a), cloner.extent(b)) for a, b in self.equal_extents]
-        target.equal_extents = [(a, b) for a, b in pairs if a is not b]
+        pairs = ((cloner.extent(a), cloner.extent(b)) for a, b in self.equal_extents)
+        target.equal_extents = [pair for pair in dict.fromkeys(pairs) if pair[0] is not pair[1]]
         return target, cloner
 
     def math_text(self, from_outputs_only: bool = False) -> str:

@@ -2,8 +2,7 @@
 
 The Python is a function of a FusionDefinition: inputs in order, operations in the order in which
 the outputs need them, outputs.  Implicit operations (casts, broadcasts) are written out, so running
-it gives an equal definition.  Two definitions are equal if they have the same `definition_key`: the
-same text with the values renumbered in order of appearance.  Sizes are taken from tensors that are
+it gives an equal definition; keys.py defines "equal".  Sizes are taken from tensors that are
 already defined (`fd.ops.size`).
 """
 
@@ -59,14 +58,9 @@ _INLINED = (
 _HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
 
 
-def translate(fusion: Fusion) -> str:
-    """The fusion as the Python that defines it."""
-    return _Translator(fusion, canonical=False).text()
-
-
-def definition_key(fusion: Fusion) -> str:
-    """A text that two fusions have in common exactly if their definitions are equal."""
-    return _Translator(fusion, canonical=True).text()
+def translate(fusion: Fusion, canonical: bool = False) -> str:
+    """The fusion as the Python that defines it; `canonical` numbers values in order of use."""
+    return _Translator(fusion, canonical).text()
 
 
 def number_text(value: PythonNumber) -> str:

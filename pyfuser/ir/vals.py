@@ -114,11 +114,6 @@ class TensorView(Val):
         """The logical axes its consumers see."""
         return without_reductions(self.domain.logical)
 
-    @property
-    def is_reduction_result(self) -> bool:
-        """True when its definition reduces."""
-        return any(axis.is_reduction for axis in self.domain.root_or_logical)
-
     def label(self) -> str:
         """`T3_g_float`: name, memory (g for inputs and outputs, l otherwise), dtype."""
         memory = "g" if self in self.fusion.inputs or self in self.fusion.outputs else "l"

@@ -14,10 +14,13 @@ from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import axes_match
 from ..errors import ScheduleError, expected
+from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.scalars import ONE, ZERO, IntExpr, Symbol
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+
+LoopPlace = tuple[TensorView, int]  # a position in a tensor's loop domain
 
 
 @dataclass(eq=False, slots=True)
@@ -36,29 +39,23 @@ class LoopStructure:
         self.scheduled = scheduled
         self.tensors = [t for t in scheduled.fusion.tensors if t.expr is not None]
         self.extents: dict[TensorView, dict[IterDomain, IntExpr]] = {}
-        self._parent: dict[tuple[TensorView, int], tuple[TensorView, int]] = {}
-        self._loops: dict[tuple[TensorView, int], Loop] = {}
+        self._shared: DisjointSets[LoopPlace] = DisjointSets()
+        self._loops: dict[LoopPlace, Loop] = {}
         for tensor in reversed(self.tensors):
             self._analyse(tensor)
         self._name_loops()
 
     def loop(self, tensor: TensorView, position: int) -> Loop:
         """The loop at a position of a tensor's loop domain."""
-        return self._loops[self._find((tensor, position))]
+        return self._loops[self.place(tensor, position)]
 
     def loops(self, tensor: TensorView) -> list[Loop]:
         """All loops of a tensor, outermost first."""
         return [self.loop(tensor, i) for i in range(len(self.scheduled[tensor].loop))]
 
-    def _find(self, key: tuple[TensorView, int]) -> tuple[TensorView, int]:
-        while key in self._parent:
-            key = self._parent[key]
-        return key
-
-    def _join(self, a: tuple[TensorView, int], b: tuple[TensorView, int]) -> None:
-        a, b = self._find(a), self._find(b)
-        if a != b:
-            self._parent[a] = b
+    def place(self, tensor: TensorView, position: int) -> LoopPlace:
+        """What stands for the loop that a tensor has at a position, for all that share it."""
+        return self._shared.find((tensor, position))
 
     def _analyse(self, tensor: TensorView) -> None:
         schedule = self.scheduled[tensor]
@@ -81,7 +78,7 @@ class LoopStructure:
                     if extent is not ONE:
                         promoted.setdefault(axis, extent)
                 shared.append((position, consumer))
-                self._join((tensor, position), (consumer, position))
+                self._shared.join((consumer, position), (tensor, position))
         self.extents[tensor] = effective_extents(self.scheduled, tensor, promoted)
         for position, consumer in shared:
             self._check_extents(tensor, consumer, position)
@@ -89,7 +86,7 @@ class LoopStructure:
         for sibling in tensor.expr.tensor_outputs:
             if sibling in self.extents and sibling is not tensor:
                 for position in range(len(schedule.loop)):
-                    self._join((tensor, position), (sibling, position))
+                    self._shared.join((sibling, position), (tensor, position))
 
     def _check_extents(self, tensor: TensorView, consumer: TensorView, position: int) -> None:
         mine, other = (
@@ -100,11 +97,11 @@ class LoopStructure:
             raise ScheduleError(expected("inline", f"{what} ({other})", mine))
 
     def _name_loops(self) -> None:
-        members: dict[tuple[TensorView, int], list[tuple[TensorView, int]]] = {}
+        members: dict[LoopPlace, list[LoopPlace]] = {}
         for tensor in self.tensors:
             for position in range(len(self.scheduled[tensor].loop)):
-                key = (tensor, position)
-                members.setdefault(self._find(key), []).append(key)
+                place = self.place(tensor, position)
+                members.setdefault(place, []).append((tensor, position))
         for number, (root, group) in enumerate(members.items()):
             kind = self._parallel_type(group)
             extents = [self.extents[t][self.scheduled[t].loop[p]] for t, p in group]
@@ -114,7 +111,7 @@ class LoopStructure:
             index: IntExpr = ZERO if extent is ONE else Symbol.of(name, extent)
             self._loops[root] = Loop(index, extent, kind)
 
-    def _parallel_type(self, group: list[tuple[TensorView, int]]) -> ParallelType:
+    def _parallel_type(self, group: list[LoopPlace]) -> ParallelType:
         kinds = {self.scheduled[t].loop[p].parallel_type for t, p in group}
         kinds.discard(ParallelType.serial)
         if len(kinds) > 1:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..analysis.extents import representatives
 from ..ir.domains import BLOCK, GRID, ParallelType
+from ..ir.equal_sizes import representatives
 from ..ir.kernel import (
     Allocate,
     Compute,

@@ -9,9 +9,9 @@ outermost reduction loop.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
+from ..analysis.costs import is_copy
 from ..analysis.mapping import producers
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
@@ -27,11 +27,12 @@ from ..ir.kernel import (
     Reduce,
     Statement,
 )
+from ..ir.ordering import topological_order
 from ..ir.scalars import ONE, ZERO, IntExpr, Symbol
 from ..ir.schedule import MemoryType
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
-from ..ops.pointwise import COPIES, resolve_expr
+from ..ops.pointwise import resolve_expr
 from .indexing import Indexer
 from .memory import KernelMemory
 from .reads import gather_predicate
@@ -69,37 +70,26 @@ class NestBuilder:
         members: dict[object, list[TensorView]] = {}
         for tensor in tensors:
             if len(self.scheduled[tensor].loop) > depth:
-                key: object = self.structure._find((tensor, depth))
+                key: object = self.structure.place(tensor, depth)
             else:
                 key = id(tensor.expr)
             members.setdefault(key, []).append(tensor)
         units = [tuple(unit) for unit in members.values()]
         number = {tensor: i for i, unit in enumerate(units) for tensor in unit}
         before: list[set[int]] = [set() for _ in units]
-        after: list[set[int]] = [set() for _ in units]
         for tensor in tensors:
             for _, producer in producers(tensor):
                 i, j = number.get(producer), number[tensor]
                 if i is not None and i != j:
                     before[j].add(i)
-                    after[i].add(j)
-        ready = [i for i, needs in enumerate(before) if not needs]
-        heapq.heapify(ready)
-        order: list[Unit] = []
-        while ready:
-            i = heapq.heappop(ready)
-            order.append(units[i])
-            for j in after[i]:
-                before[j].discard(i)
-                if not before[j]:
-                    heapq.heappush(ready, j)
+        order = topological_order(before)
         if len(order) != len(units):
-            stuck = next(units[i][0] for i, needs in enumerate(before) if needs)
+            stuck = units[min(set(range(len(units))) - set(order))][0]
             what = f"T{stuck.name} to be computable"
             raise ScheduleError(
                 expected("schedule", what, "shared loops that wait for each other in a circle")
             )
-        return order
+        return [units[i] for i in order]
 
     def _allocate(self, tensor: TensorView, depth: int, body: list[Statement]) -> None:
         schedule = self.scheduled[tensor]
@@ -158,7 +148,7 @@ class NestBuilder:
                 inputs.append(IndexValue(ZERO if axis.is_broadcast else indices[axis]))
                 dtypes = (tensor.dtype, tensor.dtype, tensor.dtype)
                 op = "iota"
-            case PointwiseOp() if expr.op not in COPIES:
+            case PointwiseOp() if not is_copy(expr):
                 resolution = resolve_expr(expr)
                 op, dtypes = expr.op, resolution.compute
             case _:  # set, broadcast, reshape, full, slice, gather, ...: only indices differ

@@ -79,7 +79,7 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
     """The phase of every computed tensor; moves registers read across phases to scratch."""
     structure, scheduled = indexer.structure, indexer.scheduled
     cluster = {
-        t: structure._find((t, 0)) if scheduled[t].loop else (t, -1) for t in structure.tensors
+        t: structure.place(t, 0) if scheduled[t].loop else (t, -1) for t in structure.tensors
     }
     edges: list[tuple[TensorView, TensorView, int]] = []
     launched: dict[ParallelType, IntExpr] = {}

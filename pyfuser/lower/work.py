@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..analysis.costs import is_copy
 from ..ir.domains import ParallelType, history
 from ..ir.exprs import Expr, PointwiseOp, ReadOp, ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
@@ -22,7 +23,6 @@ from ..ir.kernel import Kernel, Runs
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, IntExpr, product
 from ..ir.vals import TensorView
-from ..ops.pointwise import COPIES
 from .indexing import Indexer
 
 # A kernel may run up to this many times as many statements as its operations run unfused.
@@ -44,7 +44,7 @@ class Excess:
 def computes(expr: Expr) -> bool:
     """True for expressions that need instructions: not for views and copies."""
     if isinstance(expr, PointwiseOp):
-        return expr.op not in COPIES
+        return not is_copy(expr)
     return isinstance(expr, ReductionOp | WelfordOp | ReadOp)
 
 

@@ -15,6 +15,7 @@ from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType, to_torch
 from ..errors import InternalError, UnsupportedError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import (
+    VIEWS,
     BroadcastOp,
     ExpandOp,
     Expr,
@@ -36,7 +37,7 @@ from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
 from .checking import check_index, check_op, may_refuse
 from .metadata import device_of, is_cpu_scalar
-from .pointwise import COPIES, resolve_expr
+from .pointwise import resolve_expr
 from .table import OPS, REDUCTIONS
 
 
@@ -79,10 +80,6 @@ def raise_refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
         for expr in exprs:
             if not needed.isdisjoint(expr.outputs):
                 evaluator.run(expr)
-
-
-# These move no data: torch computes them as views if the strides allow it.
-VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)
 
 
 class _Evaluator:
@@ -161,7 +158,7 @@ class _Evaluator:
     def pointwise(self, expr: PointwiseOp) -> torch.Tensor:
         """One row of the op table."""
         output = expr.output
-        if expr.op in COPIES:
+        if OPS[expr.op].is_copy:
             return self.values[expr.inputs[0]]
         resolution = resolve_expr(expr)
         operands = [
@@ -332,10 +329,7 @@ def with_layout(
     A value that already has them is copied only if its storage is one of `taken`.  The result isn't
     a view to autograd, which refuses in-place changes to a view that a compiled graph returns.
     """
-    axes, allocation = tensor.axes, tensor.domain.allocated
-    order = list(range(len(axes)))
-    if set(axes) == set(allocation):
-        order = [axes.index(axis) for axis in allocation]
+    order = tensor.domain.memory_order
     dense = value.permute(order).contiguous()
     if _storage(dense) in taken:
         dense = dense.clone()

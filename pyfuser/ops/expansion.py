@@ -30,7 +30,7 @@ MakeConstant = Callable[[Number, DataType], V]
 
 
 @dataclass(frozen=True, slots=True)
-class Term(Generic[V]):
+class TypedValue(Generic[V]):
     """A value inside a definition, with its dtype."""
 
     value: V
@@ -59,19 +59,19 @@ class Scope(Generic[V]):
         """True if the definition is computed in Float or Double."""
         return dtypes.is_floating(self.dtype)
 
-    def constant(self, number: Number, dtype: DataType | None = None) -> Term[V]:
+    def constant(self, number: Number, dtype: DataType | None = None) -> TypedValue[V]:
         """A constant of the compute dtype, or of `dtype`."""
         dtype = dtype or self.dtype
         if dtype is DataType.Bool:
             number = bool(number)
-        return Term(self._constant(number, dtype), dtype)
+        return TypedValue(self._constant(number, dtype), dtype)
 
-    def __getattr__(self, name: str) -> Callable[..., Term[V]]:
+    def __getattr__(self, name: str) -> Callable[..., TypedValue[V]]:
         op = self._ops.get(name)
         if op is None:
             raise AttributeError(expected("definition", "the name of an op", name))
 
-        def apply(*operands: Term[V]) -> Term[V]:
+        def apply(*operands: TypedValue[V]) -> TypedValue[V]:
             resolution = resolve(op, [OperandType(t.dtype) for t in operands])
             given = tuple(t.dtype for t in operands)
             if given != resolution.compute:
@@ -84,21 +84,21 @@ class Scope(Generic[V]):
 def _expand(
     ops: Mapping[str, Op],
     op: Op,
-    operands: tuple[Term[V], ...],
+    operands: tuple[TypedValue[V], ...],
     resolution: Resolution,
     emit: Emit[V],
     constant: MakeConstant[V],
-) -> Term[V]:
+) -> TypedValue[V]:
     compute = resolution.compute[-1]
     result = dtypes.compute_dtype(resolution.result)
     if op.definition is not None:
         made = op.definition(Scope(ops, emit, constant, compute), *operands)
-        if not isinstance(made, Term) or made.dtype is not result:
+        if not isinstance(made, TypedValue) or made.dtype is not result:
             raise InternalError(expected(op.name, f"a definition that gives {result}", made))
         return made
     if not op.in_kernels:
         raise UnsupportedError(expected(op.name, "an op that kernels compute", "one they don't"))
-    return Term(emit(op, tuple(t.value for t in operands), compute, result), result)
+    return TypedValue(emit(op, tuple(t.value for t in operands), compute, result), result)
 
 
 def expand(
@@ -117,7 +117,7 @@ def expand(
     for dtype in resolution.compute:
         if dtypes.is_complex(dtype):
             raise UnsupportedError(expected(op.name, "operands that kernels compute", dtype))
-    terms = tuple(Term(v, d) for v, d in zip(operands, resolution.compute, strict=True))
+    terms = tuple(TypedValue(v, d) for v, d in zip(operands, resolution.compute, strict=True))
     return _expand(ops, op, terms, resolution, emit, constant).value
 
 
@@ -132,6 +132,8 @@ def refused(
     """A Bool: true where the op's check refuses the operands (given as for `expand`)."""
     if op.check is None:
         raise InternalError(expected(op.name, "an op that has a check", "one without"))
-    terms = tuple(Term(v, d) for v, d in zip(operands, resolution.compute, strict=True))
-    made: Term[V] = op.check.refuses(Scope(ops, emit, constant, resolution.compute[-1]), *terms)
+    terms = tuple(TypedValue(v, d) for v, d in zip(operands, resolution.compute, strict=True))
+    made: TypedValue[V] = op.check.refuses(
+        Scope(ops, emit, constant, resolution.compute[-1]), *terms
+    )
     return made.value

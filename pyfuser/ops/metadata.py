@@ -15,6 +15,7 @@ from typing import ClassVar, overload
 import torch
 
 from ..errors import InputError, expected
+from ..ir.strides import is_contiguous
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,7 @@ class TensorMetadata:
 
     def is_contiguous(self) -> bool:
         """True if the elements are in memory in row-major order, without gaps."""
-        dense = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if size != 1 and stride != dense:
-                return 0 in self.shape
-            dense *= size
-        return True
+        return is_contiguous(self.shape, self.strides)
 
     def is_neg(self) -> bool:
         """False: no negation is pending."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -30,6 +31,10 @@ Number = bool | int | float
 DIVISION = 4
 EXPENSIVE = 8
 
+Language = Literal["llvm", "cuda"]
+LANGUAGES: tuple[Language, ...] = ("llvm", "cuda")
+
+_GIVING_BOOL = (DtypeRule.COMPARE, DtypeRule.PREDICATE, DtypeRule.LOGICAL)
 _FLOATING, _SIGNED, _UNSIGNED, _BOOL = range(4)
 
 
@@ -49,7 +54,11 @@ class Op:
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
     check       the operands that torch refuses; `reference` returns some value for these
     cost        the cost per element, in additions (DIVISION, EXPENSIVE)
-    is_repeatable  False if computing it twice differs from computing it once: random numbers, cuts
+    is_random   each computation gives different numbers
+    is_copy     the result is the operand
+    is_cut      its readers are in another kernel than its operands
+    keeps_values  a result is an operand's value, its negation, or 0: half precision stays exact
+    is_stepped  a rounding of an operand may move the result by a whole step (see `jumps`)
     samples     range of floating test inputs that contains the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
@@ -69,7 +78,11 @@ class Op:
     definition: Callable[..., object] | None = None
     check: ValueCheck | None = None
     cost: int = 1
-    is_repeatable: bool = True
+    is_random: bool = False
+    is_copy: bool = False
+    is_cut: bool = False
+    keeps_values: bool = False
+    is_stepped: bool = False
     samples: tuple[float, float] = (-10.0, 10.0)
     ulp32: int = 0
     ulp64: int = 0
@@ -81,9 +94,26 @@ class Op:
         return self.cost >= EXPENSIVE
 
     @property
+    def is_repeatable(self) -> bool:
+        """False where computing it twice isn't computing it once."""
+        return not (self.is_random or self.is_cut)
+
+    @property
+    def jumps(self) -> bool:
+        """True where the last bit of an operand may change the result by more than a rounding."""
+        return self.is_stepped or self.rule in _GIVING_BOOL
+
+    @property
     def in_kernels(self) -> bool:
-        """True if code generators can spell the op; the fallback runs the others."""
-        return self.definition is not None or self.llvm is not None
+        """True if some code generator can spell the op; the fallback runs the others."""
+        return any(map(self.is_spelled_in, LANGUAGES))
+
+    def is_spelled_in(self, language: Language) -> bool:
+        """True if the code generator for a language can spell the op, or other ops define it."""
+        if self.definition is not None:
+            return True
+        spelling = self.llvm if language == "llvm" else self.cuda or self.cuda_integer
+        return spelling is not None
 
     def llvm_for(self, dtype: DataType) -> str:
         """The LLVM spelling of a primitive op whose operands are computed in `dtype`."""
@@ -95,11 +125,20 @@ class Op:
 
     def cuda_for(self, dtype: DataType, *operands: str) -> str:
         """The CUDA C++ expression of a primitive op on `operands` computed in `dtype`."""
+        suffix = "f" if dtype is DataType.Float else ""
+        return self._cuda_template(dtype).format(*operands, f=suffix)
+
+    def cuda_uses(self, dtype: DataType, count: int) -> list[int]:
+        """How often each of `count` operands stands in the CUDA C++ expression."""
+        template = self._cuda_template(dtype)
+        return [template.count(f"{{{position}}}") for position in range(count)]
+
+    def _cuda_template(self, dtype: DataType) -> str:
         floating = dtypes.is_floating(dtype)
         template = self.cuda if floating else self.cuda_integer or self.cuda
         if template is None:
             raise InternalError(expected(self.name, "a dtype with a CUDA spelling", dtype))
-        return template.format(*operands, f="f" if dtype is DataType.Float else "")
+        return template
 
 
 def _column(dtype: DataType) -> int:
@@ -117,6 +156,8 @@ class Reduction:
 
     reference   torch, on a tensor of the accumulation dtype and the dimensions to remove
     widens      True if Bool and the integers accumulate in Int and a dtype may be requested
+    repeated    the Op that reduces n equal elements: (element, n); None if n doesn't matter
+    rounds      True if each floating step rounds: the order and length of a chain matter
     """
 
     name: str
@@ -125,6 +166,8 @@ class Reduction:
     reference: Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
     widens: bool
     doc: str
+    repeated: str | None = None
+    rounds: bool = False
 
     def resolve(self, dtype: DataType, requested: DataType = DataType.Null) -> Resolution:
         """The accumulation and result dtypes; see `dtype_rules.resolve_reduction`."""

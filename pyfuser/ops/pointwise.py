@@ -33,11 +33,9 @@ from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from .dtype_rules import DtypeRule, OperandType, Resolution, resolve
 from .op import Op
 from .table import OPS
+from .value_checks import ZERO_DIVISION
 
 Argument = Val | PythonNumber
-
-# These move elements unchanged, whatever their dtype: nothing is computed.
-COPIES = ("set", "segment_set")
 
 
 def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
@@ -204,7 +202,7 @@ def pointwise(fusion: Fusion, op: str, *operands: Argument) -> Val:
     resolution = resolve(row, [operand_type(v) for v in values])
     if not any(isinstance(value, TensorView) for value in values):
         return _scalar_pointwise(fusion, row, values, resolution.result)
-    if op in COPIES:
+    if OPS[op].is_copy:
         return elementwise(fusion, op, as_tensor(fusion, values[0], op), values[0].dtype)
     return _tensor_pointwise(fusion, row, values, resolution)
 
@@ -259,14 +257,14 @@ def _size_of_result(op: str, values: Sequence[Val], result: DataType) -> IntExpr
     sizes = [value.extent for value in values if isinstance(value, Scalar)]
     if op == "maximum" and any(size is not None for size in sizes):
         sizes = [_difference(value) for value in values]
-    if op in COPIES:
+    if OPS[op].is_copy:
         return sizes[0]
     if op not in (*_SIZE_OPS, "sub") or len(sizes) != 2:
         return None
     a, b = sizes
     if a is None or b is None:
         return None
-    if op in ("div", "mod", "fmod", "remainder") and b is Integer.of(0):
+    if OPS[op].check is ZERO_DIVISION and b is Integer.of(0):
         return None
     if op == "sub":
         return a - b if proves_at_most(b, a) else None

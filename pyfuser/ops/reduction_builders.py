@@ -59,8 +59,9 @@ def reduce(
     flat, rest = _without_broadcasts(fusion, ready, reduced)
     output = _reduction(fusion, op, flat, rest) if rest else flat
     repeats = _expansion(fusion, tensor, reduced)
-    if repeats is not None and op in ("sum", "prod"):
-        combined = pointwise(fusion, "mul" if op == "sum" else "pow", output, repeats)
+    repeated = REDUCTIONS[op].repeated
+    if repeats is not None and repeated is not None:
+        combined = pointwise(fusion, repeated, output, repeats)
         output = as_tensor(fusion, combined, op)
     if output.dtype is not resolution.result:
         output = cast_tensor(fusion, output, resolution.result)

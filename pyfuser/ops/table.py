@@ -24,8 +24,14 @@ OPS: dict[str, Op] = {op.name: op for op in (*UNARY, *BINARY, *TERNARY, CAST)}
 REDUCTIONS: dict[str, Reduction] = {
     reduction.name: reduction
     for reduction in (
-        Reduction("sum", "add", lambda dtype: 0, references.sum_, True, "sum of the elements"),
-        Reduction("prod", "mul", lambda dtype: 1, references.prod, True, "product of the elements"),
+        Reduction(
+            "sum", "add", lambda dtype: 0, references.sum_, True, "sum of the elements",
+            repeated="mul", rounds=True,
+        ),
+        Reduction(
+            "prod", "mul", lambda dtype: 1, references.prod, True,
+            "product of the elements", repeated="pow",
+        ),
         Reduction(
             "max", "maximum", lambda dtype: references.lowest(to_torch(dtype)), references.max_,
             False, "greatest element; NaN wins",

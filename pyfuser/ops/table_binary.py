@@ -64,12 +64,12 @@ _ARITHMETIC = (
     Op(
         "fmod", 2, DtypeRule.PROMOTE, references.fmod,
         "remainder with the sign of a", "@fmod", "fmod{f}({0}, {1})",
-        "truncating_modulo({0}, {1})", check=ZERO_DIVISION, cost=EXPENSIVE,
+        "truncating_modulo({0}, {1})", check=ZERO_DIVISION, cost=EXPENSIVE, is_stepped=True,
     ),
     Op(
         "remainder", 2, DtypeRule.PROMOTE, references.remainder,
         "remainder with the sign of b", definition=_remainder, check=ZERO_DIVISION,
-        cost=EXPENSIVE,
+        cost=EXPENSIVE, is_stepped=True,
     ),
     Op(
         "pow", 2, DtypeRule.PROMOTE, references.pow_,
@@ -79,11 +79,11 @@ _ARITHMETIC = (
     ),
     Op(
         "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a if equal; NaN wins",
-        "@minimum|@minimum|@minimum|and", "minimum({0}, {1})",
+        "@minimum|@minimum|@minimum|and", "minimum({0}, {1})", keeps_values=True,
     ),
     Op(
         "maximum", 2, DtypeRule.PROMOTE, references.maximum, "the greater, a if equal; NaN wins",
-        "@maximum|@maximum|@maximum|or", "maximum({0}, {1})",
+        "@maximum|@maximum|@maximum|or", "maximum({0}, {1})", keeps_values=True,
     ),
     Op(
         "truediv", 2, DtypeRule.FLOAT, torch.div, "a / b in floating point",
@@ -96,6 +96,7 @@ _ARITHMETIC = (
     Op(
         "nextafter", 2, DtypeRule.FLOAT_RESULT, torch.nextafter,
         "the number after a in the direction of b", "@nextafter", "nextafter{f}({0}, {1})",
+        is_stepped=True,
     ),
 )  # fmt: skip
 

@@ -42,6 +42,7 @@ def _rounding(name: str, doc: str, reference: references.Reference, cuda: str | 
     return Op(
         name, 1, DtypeRule.KEEP, references.identity_on_integers(reference), doc,
         f"@{name}|copy|copy|copy", (cuda or name) + "{f}({0})", cuda_integer="{0}",
+        is_stepped=True,
     )  # fmt: skip
 
 
@@ -142,9 +143,12 @@ _KEPT = (
     _rounding("floor", "the greatest whole number not above x", torch.floor),
     Op(
         "frac", 1, DtypeRule.KEEP, references.frac, "x - trunc(x); 0 for integers",
-        definition=lambda o, x: o.sub(x, o.trunc(x)),
+        definition=lambda o, x: o.sub(x, o.trunc(x)), is_stepped=True,
     ),
-    Op("relu", 1, DtypeRule.KEEP, references.relu, "0 where x < 0, else x", definition=_relu),
+    Op(
+        "relu", 1, DtypeRule.KEEP, references.relu, "0 where x < 0, else x", definition=_relu,
+        keeps_values=True,
+    ),
     _rounding("round", "nearest whole number, ties to even", torch.round, "rint"),
     Op(
         "silu", 1, DtypeRule.KEEP_FLOATING, lambda x: x * torch.sigmoid(x), "x * sigmoid(x)",
@@ -152,24 +156,25 @@ _KEPT = (
         cost=EXPENSIVE,
     ),
     _rounding("trunc", "x without its fraction", torch.trunc),
-    Op("set", 1, DtypeRule.KEEP, torch.clone, "a copy", definition=_identity),
+    Op("set", 1, DtypeRule.KEEP, torch.clone, "a copy", definition=_identity, is_copy=True),
     Op(
         "segment_set", 1, DtypeRule.KEEP, torch.clone,
-        "a copy that always begins a new segment", definition=_identity, is_repeatable=False,
+        "a copy that always begins a new segment", definition=_identity, is_copy=True, is_cut=True,
     ),
     Op(
         "abs", 1, DtypeRule.REAL_PART, references.through_integers(torch.abs),
         "magnitude; the smallest integer stays itself", "@abs|@abs|copy|copy",
-        "fabs{f}({0})", "{0} < 0 ? -{0} : {0}", aten="abs",
+        "fabs{f}({0})", "{0} < 0 ? -{0} : {0}", keeps_values=True, aten="abs",
     ),
     Op("real", 1, DtypeRule.REAL_PART, torch.real, "real part", definition=_identity),
     Op("imag", 1, DtypeRule.IMAGINARY_PART, torch.imag, "imaginary part of a complex"),
     Op(
         "neg", 1, DtypeRule.PROMOTE, references.through_integers(torch.neg),
-        "-x; Bool stays itself", "fneg|@neg|@neg|copy", "-{0}", aten="neg",
+        "-x; Bool stays itself", "fneg|@neg|@neg|copy", "-{0}", keeps_values=True, aten="neg",
     ),
     Op(
         "sign", 1, DtypeRule.KEEP, torch.sign, "-1, 0 or 1; 0 for NaN", definition=_sign,
+        is_stepped=True,
     ),
 )  # fmt: skip
 
@@ -202,7 +207,7 @@ _RANDOM = (
         DtypeRule.RANDOM,
         torch.rand_like,
         "uniform random numbers in [0, 1)",
-        is_repeatable=False,
+        is_random=True,
     ),
     Op(
         "randn_like",
@@ -210,7 +215,7 @@ _RANDOM = (
         DtypeRule.RANDOM,
         torch.randn_like,
         "standard normal random numbers",
-        is_repeatable=False,
+        is_random=True,
     ),
 )
 

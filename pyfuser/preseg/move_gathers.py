@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.costs import recomputation_cost
+from ..analysis.costs import is_copy, recomputation_cost
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
 from ..ir.exprs import (
@@ -34,7 +34,7 @@ from ..ir.exprs import (
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, product
 from ..ir.vals import TensorView
-from ..ops.pointwise import COPIES, copy_axis, new_tensor
+from ..ops.pointwise import copy_axis, new_tensor
 from .read_moving import Moved, is_movable, recomputed, try_move, unexpanded
 from .rewriting import Rewriter, rewrite
 
@@ -115,9 +115,9 @@ class _Mover:
         if self.is_less:
             return True
         cost = recomputation_cost(expr)
-        if cost is None or (self.work + cost > _MOST_RECOMPUTED and expr.op not in COPIES):
+        if cost is None or (self.work + cost > _MOST_RECOMPUTED and not is_copy(expr)):
             return False
-        self.work += 0 if expr.op in COPIES else cost
+        self.work += 0 if is_copy(expr) else cost
         return True
 
     def _leaf(self, tensor: TensorView, places: Places) -> TensorView:

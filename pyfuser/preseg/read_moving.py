@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..analysis.costs import is_copy, is_cut
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, ExpandOp, Expr, PointwiseOp, SqueezeOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, IntExpr
 from ..ir.vals import TensorView, Val
-from ..ops.pointwise import COPIES, copy_axis, new_tensor
+from ..ops.pointwise import copy_axis, new_tensor
 from .rewriting import Rewriter
 
 Moved = TensorView | None
@@ -21,7 +22,7 @@ Moved = TensorView | None
 
 def is_movable(expr: Expr) -> bool:
     """True for pointwise operations on elements; a segment_set keeps its place."""
-    return isinstance(expr, PointwiseOp) and expr.op != "segment_set"
+    return isinstance(expr, PointwiseOp) and not is_cut(expr)
 
 
 def joined_axes(
@@ -51,7 +52,7 @@ def recomputed(
             return None
         operands.append(moved)
     tensors = [v for v in operands if isinstance(v, TensorView)]
-    if expr.op in COPIES:
+    if is_copy(expr):
         return tensors[0]
     output = new_tensor(fusion, joined_axes(fusion, tensors, sizes), expr.output.dtype)
     fusion.add_expr(expr.rebuild(operands, (output,)))

@@ -1,8 +1,8 @@
 """Unify extents: sizes that the definition forces to be equal get one symbol, or their constant.
 
 Runs before the passes that compare sizes (common subexpressions, empty tensors) and lets the
-compiler see that tensors added to each other are indexed alike.  It is a union-find over the pairs
-in `equal_extents`: a constant wins, otherwise the first symbol in order represents its class.  Only
+compiler see that tensors added to each other are indexed alike.  In the classes of the pairs in
+`equal_extents` a constant wins, otherwise the first symbol in order represents its class.  Only
 sizes of input tensors are replaced: binding the input then checks the equality.  Sizes that come
 only from a scalar stay, with their pair, and are compared at run time.  A computed size (of two
 tensors side by side) is replaced as a whole; binding the definition has checked it.
@@ -16,7 +16,7 @@ After:
 from __future__ import annotations
 
 from ..ir.equal_sizes import SizeClasses
-from ..ir.fusion import Cloner, Fusion
+from ..ir.fusion import Fusion
 from ..ir.scalar_queries import substitute
 from ..ir.scalars import IntExpr, Symbol
 
@@ -27,17 +27,8 @@ def unify_extents(fusion: Fusion) -> Fusion:
     composites = _composites(fusion, values)
     if not values and not composites:
         return fusion
-    target = Fusion()
-    cloner = Cloner(fusion, target, values, composites)
-    target.inputs = [cloner.value(v) for v in fusion.inputs]
-    cloner.exprs(fusion.exprs)
-    target.outputs = [cloner.value(v) for v in fusion.outputs]
-    target.hidden_outputs = {cloner.value(v) for v in fusion.hidden_outputs}
-    target.aliases = {cloner.value(o): cloner.value(i) for o, i in fusion.aliases.items()}
-    target.overwritten = {cloner.value(v) for v in fusion.overwritten}
-    pairs = ((cloner.extent(a), cloner.extent(b)) for a, b in fusion.equal_extents)
-    target.equal_extents = [pair for pair in dict.fromkeys(pairs) if pair[0] is not pair[1]]
-    return target
+    unified, _ = fusion.clone(values, composites)
+    return unified
 
 
 def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
@@ -47,7 +38,7 @@ def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
     for pair in fusion.equal_extents:
         if all(extent.is_constant or extent in shown for extent in pair):
             classes.join(*pair)
-    return {s: classes.find(s) for s in classes.parent if isinstance(s, Symbol)}
+    return {s: classes.find(s) for s in classes.replaced if isinstance(s, Symbol)}
 
 
 def _composites(fusion: Fusion, values: dict[Symbol, IntExpr]) -> dict[IntExpr, IntExpr]:
@@ -59,7 +50,7 @@ def _composites(fusion: Fusion, values: dict[Symbol, IntExpr]) -> dict[IntExpr, 
         is_computed = any(not isinstance(extent, Symbol) for extent in pair)
         if is_computed or all(extent in shown for extent in pair):
             classes.join(*pair)
-    return {e: classes.find(e) for e in classes.parent if not isinstance(e, Symbol)}
+    return {e: classes.find(e) for e in classes.replaced if not isinstance(e, Symbol)}
 
 
 def _shown(fusion: Fusion) -> set[IntExpr]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..analysis.costs import is_copy, is_cut
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import size_in_bytes
 from ..ir.exprs import (
@@ -271,8 +272,7 @@ def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
     for expr in exprs:
         if expr.source is not None and expr.source.expr in chosen:
             return f"{expr.name} reads T{expr.source.name} at other places than it is computed"
-        is_cut = isinstance(expr, PointwiseOp) and expr.op == "segment_set"
-        if is_cut and not chosen.isdisjoint(expr.output.uses_list):
+        if is_cut(expr) and not chosen.isdisjoint(expr.output.uses_list):
             return f"segment_set cuts behind T{expr.output.name}"
     return None if is_connected(exprs) else "the fusion is not connected"
 
@@ -342,7 +342,9 @@ def view_source(
         match expr:
             case _ if current.domain.allocation is not None:
                 return None
-            case PointwiseOp(op="set" | "segment_set") | BroadcastOp() | SqueezeOp():
+            case PointwiseOp() if is_copy(expr):
+                pass
+            case BroadcastOp() | SqueezeOp():
                 pass
             case ReshapeOp():
                 reshaped = True

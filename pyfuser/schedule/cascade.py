@@ -22,6 +22,7 @@ from ..ir.exprs import ReductionOp
 from ..ir.scalars import IntExpr, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+from ..ops.table import REDUCTIONS
 from ..target.cascade import Levels
 from .common import Layouts
 from .rewrite import rfactor
@@ -76,4 +77,5 @@ def rfactor_blocks(
 
 def _rounds(tensor: TensorView) -> bool:
     expr = tensor.expr
-    return isinstance(expr, ReductionOp) and expr.op == "sum" and is_floating(tensor.dtype)
+    is_rounded = isinstance(expr, ReductionOp) and REDUCTIONS[expr.op].rounds
+    return is_rounded and is_floating(tensor.dtype)

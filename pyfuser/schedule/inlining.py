@@ -15,6 +15,7 @@ from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
 from ..analysis.matching import Pairs, axes_match
 from ..errors import ScheduleError, expected
+from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, ReductionOp, WelfordOp
 from ..ir.scalars import ONE, IntExpr
@@ -37,7 +38,7 @@ class LoopSharing:
         self.ancestors = [0] * len(self.tensors)
         self.descendants = [0] * len(self.tensors)
         self._reach()
-        self.parent: dict[tuple[int, int], tuple[int, int]] = {}
+        self.sets: DisjointSets[tuple[int, int]] = DisjointSets()
         self.members: dict[tuple[int, int], Masks] = {}
         self.extents: dict[tuple[int, int], IntExpr] = {}
         self.shapes: dict[tuple[int, int], tuple[IntExpr, ...]] = {}
@@ -62,10 +63,7 @@ class LoopSharing:
 
     def find(self, tensor: TensorView, position: int) -> tuple[int, int]:
         """The representative of the loop at `position` of a tensor."""
-        key = (self.number[tensor], position)
-        while key in self.parent:
-            key = self.parent[key]
-        return key
+        return self.sets.find((self.number[tensor], position))
 
     def masks(self, root: tuple[int, int]) -> Masks:
         """The masks of the tensors that share a loop, and of those above and below them."""
@@ -85,7 +83,7 @@ class LoopSharing:
         if a != b:
             joined = _united(self.masks(a), self.masks(b))
             extent = self.extent(a) if self.extent(b) is ONE else self.extent(b)
-            self.parent[a] = b
+            self.sets.join(b, a)
             self.shapes[b] = max(self.shape(a), self.shape(b), key=len)
             self.members[b], self.extents[b] = joined, extent
             shared = self.shared.setdefault(position, set())

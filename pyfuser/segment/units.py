@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from ..analysis.costs import is_cut
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import is_complex, size_in_bytes
 from ..ir.exprs import (
@@ -184,7 +185,7 @@ def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
         exprs = free_exprs([unit.expr], free) | {unit.expr}
         clashing = {t for e in exprs for t in conflicts.get(e, ())}
         for producer in unit.producers:
-            forced = isinstance(producer.expr, PointwiseOp) and producer.expr.op == "segment_set"
+            forced = is_cut(producer.expr)
             # Where one tensor comes in twice along different axes, any of the producers may lead
             # to the other use: the unit keeps apart from all of them.
             if forced:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from ..dtypes import KERNEL_DTYPES
 from ..ir.exprs import Expr, PointwiseOp
+from ..ops.op import Language
 from ..ops.table import OPS
 
 
-def unsupported(expr: Expr) -> str | None:
-    """Why no kernel can compute an expression (a dtype, an op without a spelling), or None."""
+def unsupported(expr: Expr, language: Language) -> str | None:
+    """Why no kernel in a language can compute an expression: a dtype, an op without a spelling.
+
+    None where one can.
+    """
     for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
         if tensor.dtype not in KERNEL_DTYPES:
             return f"T{tensor.name} has {tensor.dtype}, which kernels don't compute"
-    if isinstance(expr, PointwiseOp) and (expr.op not in OPS or not OPS[expr.op].in_kernels):
+    if not isinstance(expr, PointwiseOp):
+        return None
+    if expr.op not in OPS or not OPS[expr.op].is_spelled_in(language):
         return f"kernels don't compute {expr.op}"
     return None

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-import torch
 from torch.fx import Graph, Node
+
+from .op_facts import has_effects
 
 
 def without_common_subexpressions(graph: Graph) -> Graph:
@@ -37,10 +38,7 @@ def without_common_subexpressions(graph: Graph) -> Graph:
 
 
 def _is_mergeable(node: Node) -> bool:
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-        return False
-    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags:
+    if node.op != "call_function" or has_effects(node):
         return False
     return not any(user.op == "output" for user in node.users)
 

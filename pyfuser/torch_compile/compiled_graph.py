@@ -15,15 +15,17 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import fallback
 from ..analysis.size_conditions import SizeConditions
+from ..devices.registry import has_runtime
 from ..devices.switches import switched_off
 from ..executor import Resolved
-from .graph import TracedGraph, device_of, prepare
+from ..trace import graph_trace
+from .graph import prepare
+from .graph_passes.cpu_scalars import devices
 from .graph_script import graph_script
 from .wrapper import GraphWriter
 
@@ -43,12 +45,14 @@ class CompiledGraph:
     def __init__(self, graph_module: GraphModule, by_torch: Call | None = None) -> None:
         """`by_torch` is what `interpreted` gave for the graph, if it was asked already."""
         self.by_torch = by_torch or interpreted(graph_module)
-        self.traced = _usable(graph_module)
+        trace = graph_trace()
+        self.traced = prepare(graph_module, trace)
         self.source = ""
         self.resolved: Sequence[Resolved] = ()
         self.functions: tuple[Function, ...] = ()
         self.symbols = _function_of_arguments(self.traced.sizes.sources.values())
-        function, has_others = self._write(_hints(self.traced))
+        function, has_others = self._write(self.traced.sizes.hints)
+        trace.stage("call", self.source)
         self.call = self._chooser() if has_others else function
 
     def _chooser(self) -> Call:
@@ -84,36 +88,13 @@ def _function_of_arguments(texts: Iterable[str]) -> Callable[[list[Any]], tuple[
     return made
 
 
-def _usable(graph_module: GraphModule) -> TracedGraph:
-    """The graph cut so that every fusion has kernels for the sizes it was traced with."""
-    traced = prepare(graph_module)
-    while True:
-        values = traced.sizes.values(_hints(traced))
-        left = traced.left_to_torch(traced.resolve(values, SizeConditions()))
-        if not left:
-            return traced
-        traced = prepare(graph_module, traced.outside | left)
-
-
-def _hints(traced: TracedGraph) -> tuple[int | float, ...]:
-    """The sizes that the graph was traced with."""
-    found: dict[Any, int | float] = {}
-    for node in traced.placeholders:
-        value = node.meta.get("val")
-        sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-        for size in sizes:
-            if isinstance(size, (torch.SymInt, torch.SymFloat)):
-                hint = size.node.hint
-                found.setdefault(size.node.expr, 2 if hint is None else hint)
-    return tuple(found[symbol] for symbol in traced.sizes.sources)
-
-
 def compile_graph(graph_module: GraphModule) -> Call:
     """The compiled graph; the graph itself, run by torch, where it can't be compiled."""
     by_torch = interpreted(graph_module)
     try:
-        off = switched_off(device_of(graph_module.graph.nodes).type)
-        if off:
+        types = sorted({device.type for device in devices(graph_module.graph.nodes)})
+        off = [switched_off(each) for each in types if has_runtime(each)]
+        if off and all(off):
             return _compiled_when_on(graph_module, by_torch, off)
         return boxed(CompiledGraph(graph_module, by_torch).call)
     except Exception as error:  # nothing that torch runs may fail
@@ -121,14 +102,16 @@ def compile_graph(graph_module: GraphModule) -> Call:
         return by_torch
 
 
-def _compiled_when_on(graph_module: GraphModule, by_torch: Call, off: AbstractSet[str]) -> Call:
-    """A graph that torch runs until fusing on its device is switched on again."""
+def _compiled_when_on(
+    graph_module: GraphModule, by_torch: Call, off: Sequence[AbstractSet[str]]
+) -> Call:
+    """A graph that torch runs until fusing on one of its devices is switched on again."""
     made: list[Call] = []
     lock = threading.Lock()
 
     def call(args: list[Any]) -> Sequence[Any]:
         if not made:
-            if off:
+            if all(off):
                 return by_torch(args)
             with lock, _disable_current_modes():
                 if not made:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import torch
@@ -22,7 +21,8 @@ from torch.fx import GraphModule, Node
 from ..errors import UnsupportedError
 from .backend import BackendOptions, compile_with
 from .compiled_graph import Call, CompiledGraph, boxed, interpreted
-from .views import tensor_of
+from .graph_text import op_name
+from .views import bytes_of
 
 
 @dataclass(frozen=True)
@@ -175,14 +175,14 @@ def _graph_report(name: str, compiled: CompiledGraph, seen: set[int]) -> GraphRe
         )
         stored = set(fusion.outputs)
         saved = sum(
-            _bytes(node)
+            bytes_of(node)
             for node in fusion.region.nodes
-            if node not in stored and traced.views.base(node) is node
+            if node in traced.views and node not in stored and traced.views.base(node) is node
         )
         regions.append(
             RegionReport(
                 fusion.key,
-                tuple(_op(node) for node in fusion.region.nodes),
+                tuple(op_name(node) for node in fusion.region.nodes),
                 kernels,
                 len(fusion.inputs),
                 len(fusion.outputs),
@@ -192,30 +192,20 @@ def _graph_report(name: str, compiled: CompiledGraph, seen: set[int]) -> GraphRe
         )
         seen.add(fusion.key)
     calls = Counter(
-        _op(step.node) for step in traced.steps if step.fusion is None and not step.is_update
+        op_name(step.node) for step in traced.steps if step.fusion is None and not step.is_update
     )
     outside = Counter(
-        (_op(node), reason) for node, reason in traced.outside.items() if node not in inside
+        (op_name(node), reason) for node, reason in traced.outside.items() if node not in inside
     )
     return GraphReport(name, tuple(regions), dict(calls), dict(outside), compiled.source)
 
 
 def _report_of_torch(name: str, graph_module: GraphModule, reason: str) -> GraphReport:
     """The report of a graph that torch runs as a whole."""
-    calls = Counter(_op(node) for node in graph_module.graph.nodes if node.op == "call_function")
+    calls = Counter(
+        op_name(node) for node in graph_module.graph.nodes if node.op == "call_function"
+    )
     return GraphReport(name, (), dict(calls), {(op, reason): n for op, n in calls.items()}, "")
-
-
-def _op(node: Node) -> str:
-    return str(getattr(node.target, "_name", getattr(node.target, "__name__", node.target)))
-
-
-def _bytes(node: Node) -> int:
-    value = tensor_of(node)
-    if value is None:
-        return 0
-    sizes = [size if isinstance(size, int) else int(size.node.hint or 1) for size in value.shape]
-    return prod(sizes) * value.element_size()
 
 
 def _region_table(graph: GraphReport) -> Table:

@@ -15,17 +15,20 @@ import torch
 from torch.fx import Node
 
 from ..analysis.size_conditions import SizeConditions
+from ..errors import UnsupportedError, expected
 from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
+from ..ir import strides
 from ..ir.fusion import Fusion
 from ..ir.scalars import Symbol
+from ..ir.strides import memory_order
 from ..ir.vals import Scalar, TensorView
 from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
 from ..plans import stride_name
 from .aten import build_region
 from .partition import Region
-from .sizes import GraphSizes, Size, hint, size_of, sizes_of
+from .sizes import GraphSizes, Size, hints, size_of, sizes_of
 from .views import tensor_of
 
 
@@ -66,7 +69,7 @@ class FusionNode:
 
     def start(self, values: Mapping[Size, Any]) -> None:
         """Begins with the kernels for these sizes."""
-        self.executor.start(self._inputs(values))
+        self.executor.start(self.inputs_for(values))
 
     def resolve(
         self, sizes: GraphSizes, values: Mapping[Size, Any], noted: SizeConditions
@@ -77,7 +80,7 @@ class FusionNode:
         gets the conditions for these.  So no call of a graph with changing sizes waits for a
         compiler again.
         """
-        inputs = self._inputs(values)
+        inputs = self.inputs_for(values)
         if sizes.is_static:
             return self.executor.resolve(inputs)
         layout_sizes = {
@@ -108,7 +111,7 @@ class FusionNode:
                 if isinstance(axis.size, Symbol):
                     yield axis.size.name, size
 
-    def _inputs(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
+    def inputs_for(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""
         tensors = tuple(m.at(values) for m in self.metadata)
         return tensors + tuple(numbers(self.scalars, values))
@@ -129,6 +132,10 @@ def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
         for value, node in zip(built.fusion.inputs, built.inputs, strict=False)
         if _may_be_updated(node, region)
     }
+    made_on = tensor_of(region.outputs[0])
+    if not built.inputs and made_on is not None and made_on.device != torch.get_default_device():
+        what = "tensors to read, which say what device it runs on"
+        raise UnsupportedError(expected("region", what, f"none, on {made_on.device}"))
     metadata = []
     for node in built.inputs:
         value = tensor_of(node)
@@ -168,14 +175,14 @@ def _allocation_order(value: torch.Tensor) -> list[int]:
 
     Nothing is read by such a stride, but torch decides by it how later results are laid out.
     """
-    shape, strides = [hint(size) for size in value.shape], [hint(s) for s in value.stride()]
+    shape, stride = hints(value.shape), hints(value.stride())
     rank = len(shape)
     waiting = [dim for dim in reversed(range(rank)) if shape[dim] == 1]
-    moving = sorted((d for d in range(rank) if shape[d] != 1), key=lambda d: -strides[d])
+    moving = sorted((d for d in range(rank) if shape[d] != 1), key=lambda d: -stride[d])
     inward: list[int] = []  # innermost first
     running = 1
     for dim in (*reversed(moving), None):
-        fitting = [d for d in waiting if strides[d] == running]
+        fitting = [d for d in waiting if stride[d] == running]
         waiting = [d for d in waiting if d not in fitting]
         inward += fitting
         if dim is not None:
@@ -197,33 +204,13 @@ def _may_be_updated(node: Node, region: Region) -> bool:
     )
 
 
-def memory_order(value: torch.Tensor) -> list[int] | None:
-    """Dimensions, outermost in memory first; None where that is their own order."""
-    hints = [hint(stride) for stride in value.stride()]
-    shape = [hint(size) for size in value.shape]
-    moving = [d for d in range(len(shape)) if shape[d] != 1]
-    ordered = sorted(moving, key=lambda d: -hints[d])
-    if ordered == moving:
-        return None
-    still = [d for d in range(len(shape)) if shape[d] == 1]
-    return still + ordered
-
-
-def dense_strides(value: torch.Tensor) -> tuple[int, ...]:
-    """The strides (by hints) that a kernel writes an output of this metadata with."""
-    order = memory_order(value) or list(range(value.dim()))
-    strides = [0] * value.dim()
-    running = 1
-    for dim in reversed(order):
-        strides[dim] = running
-        running *= max(hint(value.shape[dim]), 1)
-    return tuple(strides)
+def lies_in_order(value: torch.Tensor) -> bool:
+    """True where the dimensions lie in memory as they stand."""
+    rank = value.dim()
+    return memory_order(hints(value.shape), hints(value.stride())) == list(range(rank))
 
 
 def is_dense(value: torch.Tensor) -> bool:
     """True where a kernel can write an output exactly as the metadata lays it out."""
-    wanted = dense_strides(value)
-    return all(
-        hint(size) == 1 or hint(stride) == dense
-        for size, stride, dense in zip(value.shape, value.stride(), wanted, strict=True)
-    )
+    shape, stride = hints(value.shape), hints(value.stride())
+    return strides.is_dense(shape, stride, memory_order(shape, stride))

@@ -1,13 +1,13 @@
 """A traced graph made ready: what comes in and goes out, its views, sizes, fusion nodes and steps.
 
-`prepare` takes a functional aten graph from AOTAutograd, flattens list ops, cuts it into regions
-and makes a fusion node of each; a region that can't be translated or compiled is left to torch,
-with the reason, and the graph is cut again.
+`prepare` takes a functional aten graph from AOTAutograd, runs the graph passes over it, once, cuts
+it into regions and makes a fusion node of each.  A region that can't be translated or compiled is
+left to torch, with the reason, and only the cut is made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -23,15 +23,20 @@ from ..devices.runtime import Runtime
 from ..devices.switches import can_fuse_on
 from ..errors import UnsupportedError, expected
 from ..executor import Resolved
+from ..ir.fusion import Fusion
+from ..trace import DUMP, Trace
 from .aten import NotTranslated
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
 from .graph_passes.cpu_scalars import devices, move_numbers
 from .graph_script import graph_script
+from .graph_text import GraphText
 from .partition import Region, partition
-from .sizes import GraphSizes, Size
+from .sizes import GraphSizes, Size, size_of
 from .steps import Step, steps_of
 from .views import Views
+
+FusionCall = tuple[Fusion, tuple[Any, ...]]  # with metadata of tensors, and numbers
 
 
 @dataclass(eq=False)
@@ -39,25 +44,56 @@ class TracedGraph:
     """A graph, and everything the wrapper is written from.
 
     `outputs` are the graph's results as they stand (nodes, None, numbers); `results` the nodes
-    among them; `attributes` the constants that the graph holds.  `outside` says why nodes are in no
+    among them; `attributes` the constants that the graph holds; `runtimes` those of its devices
+    that have kernels.  `cut` finds the fusions and the steps; `outside` says why nodes are in no
     kernel.
     """
 
-    graph: Graph
+    graph_module: GraphModule
     placeholders: list[Node]
     attributes: dict[Node, Any]
     outputs: list[Any]
-    runtime: Runtime
+    runtimes: Mapping[torch.device, Runtime]
     sizes: GraphSizes
     views: Views
-    fusions: list[FusionNode]
-    steps: list[Step]
-    outside: dict[Node, str] = field(default_factory=dict)
+    outside: dict[Node, str]
+    fusions: list[FusionNode] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def graph(self) -> Graph:
+        """The nodes."""
+        return self.graph_module.graph
 
     @property
     def results(self) -> list[Node]:
         """The outputs that are nodes."""
         return [output for output in self.outputs if isinstance(output, Node)]
+
+    def cut(self) -> None:
+        """Makes the fusions and the steps; what turns out not to fit in a kernel is outside."""
+        while True:
+            found = partition(self.graph, self.outside)
+            try:
+                self.fusions = [self._fusion(region) for region in found.regions]
+                break
+            except _Unusable as unusable:
+                self.outside |= unusable.reasons
+        self.outside = found.outside
+        self.steps = steps_of(self.graph, self.fusions, self.views)
+
+    def _fusion(self, region: Region) -> FusionNode:
+        try:
+            return fusion_node(region, self.sizes)
+        except NotTranslated as error:
+            raise _Unusable({error.node: error.reason}) from error
+        except UnsupportedError as error:
+            raise _Unusable(dict.fromkeys(region.nodes, str(error))) from error
+        except Exception as error:  # a bug of ours: the region runs as aten, and says so once
+            what = f"a region of {len(region.nodes)} nodes"
+            fallback.warn(error, what, partial(graph_script, self.graph_module))
+            reason = f"{type(error).__name__}: {error}"
+            raise _Unusable(dict.fromkeys(region.nodes, reason)) from error
 
     def resolve(self, values: Mapping[Size, Any], conditions: SizeConditions) -> list[Resolved]:
         """Kernels of the fusion nodes, in the order of the steps, for the sizes of a call.
@@ -72,8 +108,18 @@ class TracedGraph:
                 fusion.start(values)
         return [fusion.resolve(self.sizes, values, conditions) for fusion in fusions]
 
-    def left_to_torch(self, resolved: Sequence[Resolved]) -> dict[Node, str]:
-        """The nodes of fusions of which a part has no kernel, and why: torch's own op is faster."""
+    def fusion_calls(self) -> list[FusionCall]:
+        """The different fusions, with what they are called with for the sizes of tracing."""
+        values = self.sizes.values(self.sizes.hints)
+        different = {fusion.key: fusion for fusion in self.fusions}
+        return [(each.executor.fusion, each.inputs_for(values)) for each in different.values()]
+
+    def without_kernels(self) -> dict[Node, str]:
+        """The nodes of fusions of which a part has no kernel for the sizes of tracing, and why.
+
+        torch's own op is faster.
+        """
+        resolved = self.resolve(self.sizes.values(self.sizes.hints), SizeConditions())
         found: dict[Node, str] = {}
         fusions = [step.fusion for step in self.steps if step.fusion is not None]
         for fusion, made in zip(fusions, resolved, strict=True):
@@ -84,52 +130,6 @@ class TracedGraph:
         return found
 
 
-def prepare(graph_module: GraphModule, outside: Mapping[Node, str] | None = None) -> TracedGraph:
-    """Everything up to kernels; nodes in `outside` are left to torch, for these reasons.
-
-    UnsupportedError for a graph that must run as it is.
-    """
-    for change in GRAPH_PASSES:
-        change(graph_module.graph)
-    graph = graph_module.graph
-    attributes = _attributes(graph_module, list(graph.nodes))
-    device = device_of(graph.nodes)
-    if not can_fuse_on(device.type):
-        raise UnsupportedError(expected("torch.compile", "a device with kernels", device))
-    on_the_cpu = move_numbers(graph, device)
-    nodes = list(graph.nodes)
-    placeholders = [node for node in nodes if node.op == "placeholder"]
-    outputs = list(nodes[-1].args[0])
-    sizes = GraphSizes()
-    for position, node in enumerate(placeholders):
-        sizes.add_placeholder(position, node.meta.get("val"))
-    views = Views(nodes)
-    for node in nodes:
-        _require_sizes(sizes, views, node)
-    excluded = {**on_the_cpu, **(outside or {})}
-    while True:
-        cut = partition(graph, excluded)
-        try:
-            fusions = [_node_of(graph_module, region, sizes) for region in cut.regions]
-            break
-        except _Unusable as unusable:
-            excluded |= unusable.reasons
-    steps = steps_of(graph, fusions, views)
-    found = cut.outside | excluded
-    return TracedGraph(
-        graph,
-        placeholders,
-        attributes,
-        outputs,
-        runtime_of(device),
-        sizes,
-        views,
-        fusions,
-        steps,
-        found,
-    )
-
-
 class _Unusable(Exception):
     """Nodes that turned out not to fit in a kernel, and why."""
 
@@ -138,17 +138,63 @@ class _Unusable(Exception):
         self.reasons = reasons
 
 
-def _node_of(graph_module: GraphModule, region: Region, sizes: GraphSizes) -> FusionNode:
-    try:
-        return fusion_node(region, sizes)
-    except NotTranslated as error:
-        raise _Unusable({error.node: error.reason}) from error
-    except UnsupportedError as error:
-        raise _Unusable(dict.fromkeys(region.nodes, str(error))) from error
-    except Exception as error:  # a bug of ours: the region runs as aten, and says so once
-        what = f"a region of {len(region.nodes)} nodes"
-        fallback.warn(error, what, partial(graph_script, graph_module))
-        raise _Unusable(dict.fromkeys(region.nodes, f"{type(error).__name__}: {error}")) from error
+def prepare(graph_module: GraphModule, trace: Trace = DUMP) -> TracedGraph:
+    """Everything up to the sizes of tracing: passes, which run once, and a cut that has kernels.
+
+    UnsupportedError for a graph that must run as it is.
+    """
+    traced = _traced(graph_module, trace)
+    traced.cut()
+    while left := traced.without_kernels():
+        traced.outside |= left
+        traced.cut()
+    if trace.wants("regions"):
+        number = {
+            node: str(i) for i, each in enumerate(traced.fusions) for node in each.region.nodes
+        }
+        marks = {node: number.get(node, "-") for node in traced.graph.nodes}
+        trace.stage("regions", GraphText(traced.graph, marks))
+    if trace.wants("fusions"):
+        trace.stage("fusions", traced.fusion_calls())
+    return traced
+
+
+def _traced(graph_module: GraphModule, trace: Trace) -> TracedGraph:
+    """The graph after its passes, not cut yet."""
+    graph = graph_module.graph
+    trace.stage("graph", GraphText(graph))
+    for change in GRAPH_PASSES:
+        change(graph)
+        trace.after(change.__name__, GraphText(graph))
+    attributes = _attributes(graph_module, list(graph.nodes))
+    runtimes = _runtimes(graph.nodes)
+    outside = move_numbers(graph, runtimes)
+    trace.after(move_numbers.__name__, GraphText(graph))
+    nodes = list(graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    sizes = GraphSizes()
+    for position, node in enumerate(placeholders):
+        sizes.add_placeholder(position, node.meta.get("val"))
+    views = Views(nodes)
+    for node in nodes:
+        _require_sizes(sizes, views, node)
+    outputs = list(nodes[-1].args[0])
+    return TracedGraph(
+        graph_module, placeholders, attributes, outputs, runtimes, sizes, views, outside
+    )
+
+
+def _runtimes(nodes: Iterable[Node]) -> dict[torch.device, Runtime]:
+    """The runtimes of those of the graph's devices that have kernels.
+
+    UnsupportedError where none has; what is computed on the others is torch's.
+    """
+    found = sorted(devices(nodes), key=str)
+    usable = {device: runtime_of(device) for device in found if can_fuse_on(device.type)}
+    if not usable:
+        got = " and ".join(map(str, found))
+        raise UnsupportedError(expected("torch.compile", "a device with kernels", got))
+    return usable
 
 
 def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]:
@@ -170,15 +216,6 @@ def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]
     return found
 
 
-def device_of(nodes: Iterable[Node]) -> torch.device:
-    """The device of the graph's tensors.  UnsupportedError where they are on two."""
-    found = devices(nodes) or {torch.device("cpu")}  # arithmetic on sizes alone
-    if len(found) != 1:
-        got = sorted(map(str, found))
-        raise UnsupportedError(expected("torch.compile", "tensors of one device", got))
-    return found.pop()
-
-
 def _require_sizes(sizes: GraphSizes, views: Views, node: Node) -> None:
     """Notes the sizes that the wrapper will need of a node."""
     if node in views:
@@ -187,6 +224,4 @@ def _require_sizes(sizes: GraphSizes, views: Views, node: Node) -> None:
             sizes.require(size)
     value = node.meta.get("val")
     if isinstance(value, (torch.SymInt, torch.SymFloat)) and node.op != "output":
-        from .sizes import size_of
-
         sizes.require(size_of(value))

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from ..ops.metadata import TensorMetadata
 from ..reproducer import descriptions, literal
-from .sizes import size_of
+from .sizes import traced_with
 
 _SCRIPT = """
 import torch
@@ -58,17 +58,9 @@ def _sizes(value: Any) -> tuple[Any, ...]:
 def _text(value: Any) -> str:
     """What makes a value like this one."""
     if isinstance(value, torch.Tensor):
-        shape, stride = (tuple(map(_number, sizes)) for sizes in (value.shape, value.stride()))
+        shape, stride = (tuple(map(traced_with, sizes)) for sizes in (value.shape, value.stride()))
         value = TensorMetadata(shape, stride, value.dtype, value.device)
     else:
-        value = _number(value)
+        value = traced_with(value)
     (described,) = descriptions([value])
     return literal(described)
-
-
-def _number(size: Any) -> Any:
-    """A size as the number that it was traced with."""
-    known = size_of(size) if isinstance(size, (torch.SymInt, torch.SymFloat)) else size
-    if known is None or isinstance(known, (bool, int, float)):
-        return known
-    return 2 if size.node.hint is None else size.node.hint

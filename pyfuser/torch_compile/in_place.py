@@ -21,6 +21,7 @@ from ..ir.exprs import PointwiseOp, ReductionOp, WelfordOp
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from .fusion_nodes import FusionNode, is_dense
+from .op_facts import facts
 from .steps import Step
 from .views import Views, tensor_of
 
@@ -58,22 +59,12 @@ def updates_in_place(
     return found
 
 
-# Library calls that raise for the values of their operands.
-_REFUSING = frozenset(
-    getattr(aten, name)
-    for name in (
-        *("index", "index_put", "index_select", "index_add", "index_copy", "index_fill", "gather"),
-        *("scatter", "scatter_add", "scatter_reduce", "embedding", "take", "put", "_assert_async"),
-    )
-)
-
-
 def _last_refusing(steps: Sequence[Step], resolved_at: Mapping[int, Resolved]) -> tuple[int, int]:
     """The last step, and the part of its program, that may raise for values; (-1, -1) for none."""
     for number in reversed(range(len(steps))):
         step = steps[number]
         if step.fusion is None:
-            if getattr(step.node.target, "overloadpacket", None) in _REFUSING:
+            if facts(step.node).refuses:
                 return number, 0
             continue
         parts = resolved_at[number].program.parts

@@ -14,16 +14,17 @@ them; where not, they end the region.  Views at its edges belong to whoever read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from types import MappingProxyType
 
 import torch
 from torch.fx import Graph, Node
 
+from ..ir.disjoint_sets import DisjointSets
 from .aten import cost, refusal
-from .sizes import hint
-from .views import is_getitem, is_view, is_view_list, viewed
+from .op_facts import facts
+from .views import bytes_of, is_getitem, is_view, is_view_list, viewed
 
 aten = torch.ops.aten
 
@@ -32,7 +33,6 @@ _MOST_NODES = 160
 _LAST = 1 << 30  # the level of the graph's output
 # What torch does as well when nothing is computed in the kernel.
 _NOT_ALONE = ("view", "read")
-_COPIES = (aten.clone.default, aten.copy.default, aten.lift_fresh_copy.default)
 
 
 @dataclass(eq=False)
@@ -52,15 +52,15 @@ class Partition:
     outside: dict[Node, str]
 
 
-def partition(graph: Graph, outside: Iterable[Node] = ()) -> Partition:
-    """Cuts a graph; nodes in `outside` are never fused."""
-    return _Partitioner(graph, set(outside)).run()
+def partition(graph: Graph, outside: Mapping[Node, str] = MappingProxyType({})) -> Partition:
+    """Cuts a graph; nodes in `outside` are never fused, for these reasons."""
+    return _Partitioner(graph, outside).run()
 
 
 class _Partitioner:
-    def __init__(self, graph: Graph, excluded: set[Node]) -> None:
+    def __init__(self, graph: Graph, outside: Mapping[Node, str]) -> None:
         self.nodes: list[Node] = [n for n in graph.nodes if n.op != "output"]
-        self.reasons: dict[Node, str] = dict.fromkeys(excluded, "its kernel couldn't be made")
+        self.reasons = dict(outside)
         self.views: set[Node] = {n for n in self.nodes if is_view(n) or is_view_list(n)}
         self.fusible: set[Node] = set()
         self.level: dict[Node, int] = {}
@@ -136,45 +136,35 @@ class _Partitioner:
             readers = [user for made in (node, *picks) for user in made.users if user not in picks]
             if not readers or any(reader not in self.fusible for reader in readers):
                 continue
-            latest = min(self.level[reader] for reader in readers)
-            if latest > self.level[node] and self._saves_memory(node):
-                self.level |= dict.fromkeys((node, *picks), latest)
+            first_reader = min(self.level[reader] for reader in readers)
+            if first_reader > self.level[node] and self._saves_memory(node):
+                self.level |= dict.fromkeys((node, *picks), first_reader)
 
     def _saves_memory(self, node: Node) -> bool:
         """False when what the node reads is more than what it makes, and would be kept for it."""
-        made = _bytes(node)
+        made = bytes_of(node)
         kept = 0
         for producer in node.all_input_nodes:
             if producer.op == "call_function":
                 last = all(
                     self.level.get(user, _LAST) <= self.level[node] for user in producer.users
                 )
-                kept += _bytes(producer) if last else 0
+                kept += bytes_of(producer) if last else 0
         return kept <= made
 
     # -- regions
 
     def _components(self) -> list[list[Node]]:
         """The fusible nodes that touch each other on one level."""
-        parent: dict[Node, Node] = {}
-
-        def find(node: Node) -> Node:
-            while parent[node] is not node:
-                parent[node] = parent[parent[node]]
-                node = parent[node]
-            return node
-
-        for node in self.nodes:
-            if node not in self.fusible:
-                continue
-            parent[node] = node
+        sets: DisjointSets[Node] = DisjointSets()
+        chosen = [node for node in self.nodes if node in self.fusible]
+        for node in chosen:
             for producer in node.all_input_nodes:
                 if producer in self.fusible and self.level[producer] == self.level[node]:
-                    parent[find(node)] = find(producer)
+                    sets.join(producer, node)
         groups: dict[Node, list[Node]] = {}
-        for node in self.nodes:
-            if node in parent:
-                groups.setdefault(find(node), []).append(node)
+        for node in chosen:
+            groups.setdefault(sets.find(node), []).append(node)
         return list(groups.values())
 
     def _split(self, group: list[Node]) -> list[list[Node]]:
@@ -190,7 +180,7 @@ class _Partitioner:
 
     def _is_worth_it(self, group: list[Node]) -> bool:
         working = (n for n in group if not is_getitem(n) and n not in self.views)
-        return any(n.target not in _COPIES and cost(n) not in _NOT_ALONE for n in working)
+        return any(_computes(n) and cost(n) not in _NOT_ALONE for n in working)
 
     def _region(self, group: list[Node]) -> Region:
         chosen = set(group)
@@ -213,20 +203,14 @@ class _Partitioner:
         return node
 
 
+def _computes(node: Node) -> bool:
+    """False for copies."""
+    return not (facts(node).copies or facts(node).writes)
+
+
 def _has_tensor(node: Node) -> bool:
     """True for nodes whose value is a tensor or has tensors in it."""
     value = node.meta.get("val")
     if isinstance(value, (list, tuple)):
         return any(isinstance(entry, torch.Tensor) for entry in value)
     return isinstance(value, torch.Tensor)
-
-
-def _bytes(node: Node) -> int:
-    """Bytes of a node's own memory; sizes that aren't known count by their hint."""
-    value = node.meta.get("val")
-    entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
-    total = 0
-    for entry in entries:
-        if isinstance(entry, torch.Tensor):
-            total += prod(hint(size, 1) for size in entry.shape) * entry.element_size()
-    return total

@@ -8,7 +8,7 @@ graph without symbols needs none of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -38,13 +38,22 @@ def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
     return tuple(size_of(value) for value in values)
 
 
-def hint(value: Any, unknown: int = 2) -> int:
+def traced_with(value: Any, unknown: int = 2) -> Any:
+    """A number that the graph was traced with, where it may change; anything else as it is."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return value
+    known = value.node.hint
+    return unknown if known is None else known
+
+
+def hint(size: Any, unknown: int = 2) -> int:
     """A size as a number: that of the inputs a graph was traced with, where it may change."""
-    known = size_of(value)
-    if isinstance(known, int):
-        return known
-    found = value.node.hint
-    return unknown if found is None else int(found)
+    return int(traced_with(size, unknown))
+
+
+def hints(sizes: Iterable[Any]) -> list[int]:
+    """`hint` each."""
+    return [hint(size) for size in sizes]
 
 
 def symbols_of(size: Size) -> frozenset[sympy.Symbol]:
@@ -68,6 +77,8 @@ class GraphSizes:
     opaque: dict[str, sympy.Expr] = field(default_factory=dict)
     least: int = 2
     """What every symbol is at least, as far as torch guarantees it."""
+    hints: tuple[int | float, ...] = ()
+    """What the graph was traced with, for each symbol of `sources`."""
 
     def add_placeholder(self, position: int, value: Any) -> None:
         """Takes the symbols that an argument brings."""
@@ -80,6 +91,8 @@ class GraphSizes:
     def _add_source(self, value: Any, text: str, first: bool = False) -> None:
         size = size_of(value)
         if isinstance(size, sympy.Symbol) and (first or size not in self.sources):
+            if size not in self.sources:
+                self.hints += (traced_with(value),)
             self.sources[size] = text
             known = value.node.shape_env.var_to_range.get(size)
             lower = 0 if known is None or not known.lower.is_Integer else int(known.lower)

@@ -8,14 +8,15 @@ order.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.fx import Graph, Node
 
+from ..ir.ordering import topological_order
 from .fusion_nodes import FusionNode
+from .op_facts import has_effects
 from .views import Views, is_getitem, is_view_list
 
 aten = torch.ops.aten
@@ -53,7 +54,9 @@ def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[
             steps.append(_library_step(node, views, place))
     _wait_for_producers(steps)
     _keep_effects_in_order(steps)
-    return _ordered(steps)
+    order = topological_order([step.waits_for for step in steps], [step.place for step in steps])
+    assert len(order) == len(steps), "a cycle among the steps of a graph"
+    return [steps[number] for number in order]
 
 
 def _runs(node: Node) -> bool:
@@ -104,36 +107,6 @@ def _keep_effects_in_order(steps: Sequence[Step]) -> None:
 def _is_ordered(node: Node) -> bool:
     """True for what stays in the order in which it was traced."""
     return has_effects(node) and node.target is not aten.copy_.default
-
-
-def has_effects(node: Node) -> bool:
-    """True for what runs even where nobody reads it: writes, random draws, assertions."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    if torch.Tag.nondeterministic_seeded in target.tags:
-        return True
-    return target._schema.is_mutable or not target._schema.returns or node.is_impure()
-
-
-def _ordered(steps: Sequence[Step]) -> list[Step]:
-    waiting = [len(step.waits_for) for step in steps]
-    readers: list[list[int]] = [[] for _ in steps]
-    for i, step in enumerate(steps):
-        for other in step.waits_for:
-            readers[other].append(i)
-    ready = [(step.place, i) for i, step in enumerate(steps) if not waiting[i]]
-    heapq.heapify(ready)
-    found: list[Step] = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        found.append(steps[i])
-        for reader in readers[i]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                heapq.heappush(ready, (steps[reader].place, reader))
-    assert len(found) == len(steps), "a cycle among the steps of a graph"
-    return found
 
 
 def last_reads(steps: Iterable[Step]) -> dict[Node, int]:

@@ -7,24 +7,17 @@ graph, so a view costs nothing at run time until somebody wants it as a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import prod
 
 import torch
 from torch.fx import Node
 
-from .sizes import Size, size_of, sizes_of
+from .op_facts import facts
+from .sizes import Size, hint, size_of, sizes_of
 
 aten = torch.ops.aten
-
-# Views whose schemas don't say so, because they may also be copies.
-_MAY_BE_VIEWS = (
-    aten._unsafe_view.default,
-    aten.reshape.default,
-    aten.lift_fresh.default,
-    aten.contiguous.default,
-    aten._reshape_alias.default,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +40,14 @@ def tensor_of(node: Node) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         return value
     return None
+
+
+def bytes_of(node: Node) -> int:
+    """Bytes of a node's tensors; sizes that aren't known count as what they were traced with."""
+    value = node.meta.get("val")
+    entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
+    tensors = (entry for entry in entries if isinstance(entry, torch.Tensor))
+    return sum(prod(hint(n, 1) for n in each.shape) * each.element_size() for each in tensors)
 
 
 def is_view(node: Node) -> bool:
@@ -78,8 +79,8 @@ def viewed(node: Node) -> Node | None:
         return None
     if is_getitem(node):
         # split and its like give several views of one tensor
-        return viewed(source) if _returns_views(source.target) else None
-    return source if _returns_views(node.target) else None
+        return viewed(source) if _returns_views(source) else None
+    return source if _returns_views(node) else None
 
 
 def is_getitem(node: Node) -> bool:
@@ -87,12 +88,12 @@ def is_getitem(node: Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem" and node.op == "call_function"
 
 
-def _returns_views(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+def _returns_views(node: Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    if target in _MAY_BE_VIEWS:
+    if facts(node).may_view:
         return True
-    schema = target._schema
+    schema = node.target._schema
     return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
 
 

@@ -84,11 +84,10 @@ class GraphWriter:
     def write(self) -> tuple[str, Callable[..., Any]]:
         """(source, `call`)."""
         self.writer.constants |= {"math": math, "torch": torch}
-        self.writer.constants |= {
-            "switched_off": switched_off(self.traced.runtime.device.type),
-            "by_torch": self.by_torch,
-        }
-        self.writer.line("if switched_off: return by_torch(args)")
+        self.writer.constants["by_torch"] = self.by_torch
+        types = dict.fromkeys(device.type for device in self.traced.runtimes)
+        off = [self.writer.constant("switched_off", switched_off(each)) for each in types]
+        self.writer.line(f"if {' or '.join(off)}: return by_torch(args)")
         self._write_arguments()
         steps = self.traced.steps
         last = last_reads(steps)
@@ -153,14 +152,16 @@ class GraphWriter:
         fusions = [step.fusion for step in self.traced.steps if step.fusion is not None]
         used = {views.base(node) for fusion in fusions for node in fusion.inputs}
         used |= {views.base(target) for target in self.in_place.values()}
-        needs = []
+        needs: dict[torch.device, list[tuple[str, str, int]]] = {}
         for node in self.traced.placeholders:
             value = tensor_of(node)
             if node in used and value is not None and not _gets_memory(node):
                 bytes_each, name = value.element_size(), self.names[node]
                 shape, stride = map(self._texts, (views[node].shape, views[node].stride))
-                needs.append((name, span_text(shape, stride, bytes_each), bytes_each))
-        self.writer.memory_check(self.traced.runtime, needs)
+                need = (name, span_text(shape, stride, bytes_each), bytes_each)
+                needs.setdefault(value.device, []).append(need)
+        for device, of_device in needs.items():
+            self.writer.memory_check(self.traced.runtimes[device], of_device)
 
     def _write_results(self) -> None:
         texts = [self._argument(result) for result in self.traced.outputs]
@@ -325,9 +326,9 @@ class GraphWriter:
 
     def _memory_for(self, meta: torch.Tensor | None) -> Runtime | None:
         """The runtime that makes the memory of a result; None where torch makes it."""
-        runtime = self.traced.runtime
-        has_memory = meta is not None and meta.device == runtime.device and is_dense(meta)
-        return runtime if has_memory else None
+        if meta is None or not is_dense(meta):
+            return None
+        return self.traced.runtimes.get(meta.device)
 
     def _write_picks(self, node: Node) -> None:
         """The results of a call that gives several."""

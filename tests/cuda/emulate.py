@@ -23,7 +23,7 @@ from pyfuser.ir.vals import TensorView
 from pyfuser.lower.lowering import lower
 from pyfuser.ops.binding import Input, bind
 from tests.cuda.harness import Module, compile_and_load
-from tests.targets import SM_90
+from tests.support.targets import SM_90
 
 SEEDS = (0, 1)
 

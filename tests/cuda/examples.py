@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pyfuser.dtypes import DataType
 from pyfuser.ir.domains import ParallelType, TensorDomain
+from pyfuser.ir.exprs import ReductionOp, WelfordOp
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.schedule import MemoryType, ScheduledFusion
 from pyfuser.ir.vals import TensorView
@@ -203,7 +204,7 @@ def _rows(scheduled: ScheduledFusion, reference: TensorView) -> ScheduledFusion:
         for axis, kind in zip(scheduled[tensor].loop, kinds, strict=False):
             axis.parallel_type = kind
     for tensor in computed:
-        if tensor.is_reduction_result:
+        if isinstance(tensor.expr, ReductionOp | WelfordOp):
             rfactor(scheduled, tensor, [1, 3])
     inline_most(scheduled)
     return scheduled

@@ -1,22 +1,30 @@
 """Random GPU schedules of small fusions: splits, merges, rfactor, caches, parallel types, inlining.
 
-A seed gives one schedule, of which many are illegal; the tests run those that aren't.
+A seed draws `Steps`, a schedule as data, which prints as the Python that makes it.  Drawn are steps
+of which all but a few give a legal schedule, and it is known which might not: `DOUBTS` says, for
+each thing that can make a schedule illegal, how the error reads.  Steps without a doubt have to be
+accepted.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
 from pyfuser.dtypes import DataType
 from pyfuser.errors import ScheduleError
-from pyfuser.ir.domains import ParallelType
+from pyfuser.ir.domains import IterDomain, Merge, ParallelType, Split
+from pyfuser.ir.exprs import ReductionOp, WelfordOp
 from pyfuser.ir.fusion import Fusion
-from pyfuser.ir.schedule import MemoryType, ScheduledFusion
+from pyfuser.ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
 from pyfuser.ir.vals import TensorView
 from pyfuser.ops import builders
+from pyfuser.ops.binding import Binding, bind
 from pyfuser.schedule.inlining import inline_at, inline_most
 from pyfuser.schedule.propagation import parallelize_like, transform_like
 from pyfuser.schedule.rewrite import cache_after, rfactor
@@ -89,58 +97,282 @@ DEFINITIONS = (
 )  # fmt: skip
 SHAPES = ((5, 37), (1, 1), (16, 32), (7, 3), (3, 70), (0, 4))
 
+MOST_THREADS = 1024
+_UNSEEN = r"to be read by the (block|thread) that wrote it, got a read across axis"
+_SHARED = (
+    r"a read across blocks inside of a shared loop|"
+    r"shared loops that wait for each other in a circle|"
+    r"loops shared with tensors on both sides of it"
+)
+# What can make a schedule illegal, and how the error reads.  Where a reader's loop isn't known to
+# be the writer's, it has to be shared, or the tensor to be in memory that the reader sees.
+DOUBTS = {
+    # The inner part of a split is split again into parts that stick out: an index in the padding is
+    # one of the next part, too.
+    "padded part": _UNSEEN,
+    # Splits of one axis, merged otherwise than they were split.
+    "regrouped parts": _UNSEEN,
+    # Rows and columns are merged where a tensor has rows alone: other threads compute its elements.
+    "merged with a broadcast": _UNSEEN,
+    # rfactor takes parts of an axis, and no other tensor has a loop for the part that it leaves.
+    "part left alone": _UNSEEN,
+    # One block writes what all of them read in a loop that they share.
+    "broadcast in global memory": _SHARED,
+    # All blocks have to be done before a result is used, which cuts shared loops in two.
+    "grid reduction": f"{_SHARED}|{_UNSEEN}",
+    "too many threads": f"expected at most {MOST_THREADS} threads a block",
+}
+_DARING = 0.12  # how often something doubtful is done where it could be
+_FACTORS = (1, 2, 3, 4, 8, 16, 32)
 
-def random_schedule(fusion: Fusion, source: random.Random) -> ScheduledFusion | None:
-    """A schedule, or None where one of its steps isn't possible."""
+# ("split", axis, factor, inner), ("merge", outer axis) or ("reorder", old, new)
+Step = tuple[str | int | bool, ...]
+
+
+@dataclass
+class Steps:
+    """A schedule as data: what is done, in this order, to a fusion."""
+
+    # of an input by its number: where a cache of it is kept
+    caches: dict[int, str] = field(default_factory=dict)
+    # the tensor whose loops all others get, by its name
+    reference: int = 0
+    # of its loops
+    transformations: list[Step] = field(default_factory=list)
+    rfactored: tuple[int, ...] = ()
+    parallel: dict[int, str] = field(default_factory=dict)
+    # at a loop of the reference, or, with None, as far as can be
+    inlined: int | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a seed stands for."""
+
+    define: Callable[[Fusion], Inputs]
+    shape: tuple[int, int]
+    steps: Steps
+    doubts: frozenset[str] = frozenset()
+
+    def scheduled(self) -> tuple[ScheduledFusion, Fusion, list[torch.Tensor]]:
+        """The scheduled fusion, the same without schedule, and inputs."""
+        fusion = Fusion()
+        inputs = self.define(fusion)(*self.shape)
+        original, _ = fusion.clone()
+        return schedule(fusion, self.steps), original, inputs
+
+    def explains(self, error: ScheduleError) -> bool:
+        """True where the error is what one of the doubts is about."""
+        return any(re.search(DOUBTS[doubt], str(error)) for doubt in self.doubts)
+
+
+def example(seed: int) -> Example:
+    """A definition, a shape and steps."""
+    source = random.Random(seed)
+    define, shape = source.choice(DEFINITIONS), source.choice(SHAPES)
+    fusion = Fusion()
+    sizes = bind(fusion, define(fusion)(*shape))
+    drawing = _Drawing(ScheduledFusion(fusion), sizes, source)
+    drawing.draw()
+    return Example(define, shape, drawing.steps, frozenset(drawing.doubts))
+
+
+def schedule(fusion: Fusion, steps: Steps) -> ScheduledFusion:
+    """Does the steps; raises ScheduleError where one of them is impossible."""
     scheduled = ScheduledFusion(fusion)
-    try:
-        _random_steps(scheduled, source)
-    except ScheduleError:
-        return None
+    inputs = fusion.input_tensors
+    for number, memory in steps.caches.items():
+        scheduled[cache_after(scheduled, inputs[number])].memory_type = MemoryType[memory]
+    reference = next(t for t in fusion.tensors if t.name == steps.reference)
+    for step in steps.transformations:
+        _transform(scheduled[reference], step)
+    if steps.rfactored:
+        made = rfactor(scheduled, reference, list(steps.rfactored))
+        reference = made if isinstance(made, TensorView) else made[0]
+    transform_like(scheduled, reference)
+    for axis, kind in steps.parallel.items():
+        scheduled[reference].parallelize(axis, ParallelType[kind])
+    parallelize_like(scheduled, reference)
+    if steps.inlined is None:
+        inline_most(scheduled)
+    else:
+        inline_at(scheduled, reference, steps.inlined, best_effort=True)
     return scheduled
 
 
-def _random_steps(scheduled: ScheduledFusion, source: random.Random) -> None:
-    fusion = scheduled.fusion
-    for tensor in fusion.input_tensors:
-        if source.random() < 0.25:
-            memory = source.choice([MemoryType.local, MemoryType.shared, MemoryType.global_])
-            scheduled[cache_after(scheduled, tensor)].memory_type = memory
-    outputs = [value for value in fusion.outputs if isinstance(value, TensorView)]
-    reduced = [t for t in fusion.tensors if t.expr is not None and t.is_reduction_result]
-    reference = source.choice(reduced if reduced and source.random() < 0.8 else outputs)
-    _random_transformations(scheduled, reference, source)
-    axes = [i for i, axis in enumerate(scheduled[reference].loop) if axis.is_reduction]
-    if len(axes) > 1 and source.random() < 0.6:
-        made = rfactor(scheduled, reference, source.sample(axes, source.randint(1, len(axes) - 1)))
-        reference = made if isinstance(made, TensorView) else made[0]
-    transform_like(scheduled, reference)
-    rank = len(scheduled[reference].loop)
-    kinds = [
-        ParallelType.grid_x, ParallelType.grid_y, ParallelType.block_x, ParallelType.block_y
-    ]  # fmt: skip
-    source.shuffle(kinds)
-    for axis in source.sample(range(rank), min(rank, source.randint(1, 4))):
-        scheduled[reference].parallelize(axis, kinds.pop())
-    parallelize_like(scheduled, reference)
-    if source.random() < 0.7:
-        inline_most(scheduled)
-    else:
-        inline_at(scheduled, reference, source.randint(0, rank), best_effort=True)
+def _transform(loops: TensorSchedule, step: Step) -> None:
+    match step:
+        case ("split", int(axis), int(factor), bool(inner)):
+            loops.split(axis, factor, inner)
+        case ("merge", int(axis)):
+            loops.merge(axis)
+        case ("reorder", int(old), int(new)):
+            loops.reorder({old: new})
 
 
-def _random_transformations(
-    scheduled: ScheduledFusion, reference: TensorView, source: random.Random
-) -> None:
-    loops = scheduled[reference]
-    for _ in range(source.randint(0, 4)):
-        rank, choice = len(loops.loop), source.random()
-        if not rank:
+class _Drawing:
+    """Draws the steps of one schedule; the reference's loops are transformed as it goes."""
+
+    def __init__(self, scheduled: ScheduledFusion, sizes: Binding, source: random.Random) -> None:
+        self.scheduled, self.sizes, self.source = scheduled, sizes, source
+        self.steps = Steps()
+        self.doubts: set[str] = set()
+        tensors = scheduled.fusion.tensors
+        self.reductions = [t for t in tensors if isinstance(t.expr, ReductionOp | WelfordOp)]
+        # Rows are rows in all tensors, and what is reduced in one of them is so in all.
+        self.reduced_places = {
+            place
+            for tensor in self.reductions
+            for place, axis in enumerate(tensor.domain.logical)
+            if axis.is_reduction
+        }
+
+    def draw(self) -> None:
+        """All steps."""
+        source = self.source
+        self._draw_caches()
+        outputs = [v for v in self.scheduled.fusion.outputs if isinstance(v, TensorView)]
+        of_reductions = self.reductions and source.random() < 0.8
+        reference = source.choice(self.reductions if of_reductions else outputs)
+        self.steps.reference = reference.name
+        loops = self.scheduled[reference]
+        for _ in range(source.randint(0, 4)):
+            self._draw_transformation(loops)
+        reduced = [self._is_reduced(axis, reference) for axis in loops.loop]
+        self._draw_rfactor(loops)
+        self._draw_parallel_types(loops.loop)
+        self._draw_inlining(reference, reduced)
+
+    def _dares(self, doubt: str) -> bool:
+        """Whether something is done that may turn out to be illegal."""
+        dared = self.source.random() < _DARING
+        if dared:
+            self.doubts.add(doubt)
+        return dared
+
+    def _draw_caches(self) -> None:
+        for number, tensor in enumerate(self.scheduled.fusion.input_tensors):
+            if self.source.random() >= 0.25:
+                continue
+            memory = self.source.choice(("local", "shared", "global_"))
+            if memory == "global_" and _lacks_axes(tensor):
+                memory = memory if self._dares("broadcast in global memory") else "local"
+            self.steps.caches[number] = memory
+
+    def _draw_transformation(self, loops: TensorSchedule) -> None:
+        rank, choice = len(loops.loop), self.source.random()
+        step: Step | None = None
+        if rank and choice < 0.55:
+            step = self._draw_split(loops)
+        elif rank > 1 and choice < 0.75:
+            step = self._draw_merge(loops)
+        elif rank:
+            step = ("reorder", self.source.randrange(rank), self.source.randrange(rank))
+        if step is not None:
+            _transform(loops, step)
+            self.steps.transformations.append(step)
+
+    def _draw_split(self, loops: TensorSchedule) -> Step:
+        place = self.source.randrange(len(loops.loop))
+        factors, axis = _FACTORS, loops.loop[place]
+        if not _is_outermost(axis):
+            size = axis.extent.value if axis.extent.is_constant else 1
+            factors = tuple(factor for factor in _FACTORS if size % factor == 0)
+            if self._dares("padded part"):
+                factors = _FACTORS
+        return ("split", place, self.source.choice(factors), self.source.random() < 0.8)
+
+    def _draw_merge(self, loops: TensorSchedule) -> Step | None:
+        """Of neighbours of which all tensors reduce both, or none does."""
+        loop = loops.loop
+        reduced = [self._is_reduced(axis, loops.tensor) for axis in loop]
+        fitting = [i for i in range(len(loop) - 1) if reduced[i] == reduced[i + 1]]
+        if not fitting:
+            return None
+        place = self.source.choice(fitting)
+        regrouped = _are_regrouped(loop[place], loop[place + 1])
+        return None if regrouped and not self._dares("regrouped parts") else ("merge", place)
+
+    def _is_reduced(self, axis: IterDomain, tensor: TensorView) -> bool:
+        """True for what is made of an axis that a tensor of the fusion reduces."""
+        place = tensor.domain.logical.index(_roots(axis)[0])
+        return place in self.reduced_places
+
+    def _draw_rfactor(self, loops: TensorSchedule) -> None:
+        places = [i for i, axis in enumerate(loops.loop) if axis.is_reduction]
+        if len(places) < 2 or self.source.random() >= 0.6:
             return
-        if choice < 0.55:
-            factor = source.choice([1, 2, 3, 4, 8, 16, 32])
-            loops.split(source.randrange(rank), factor, source.random() < 0.8)
-        elif choice < 0.75 and rank > 1:
-            loops.merge(source.randrange(rank - 1))
-        else:
-            loops.reorder({source.randrange(rank): source.randrange(rank)})
+        chosen = self.source.sample(places, self.source.randint(1, len(places) - 1))
+        if not _leaves_parts_alone(loops.loop, chosen) or self._dares("part left alone"):
+            self.steps.rfactored = tuple(sorted(chosen))
+
+    def _draw_parallel_types(self, loop: list[IterDomain]) -> None:
+        kinds = ["grid_x", "grid_y", "block_x", "block_y"]
+        self.source.shuffle(kinds)
+        rank, threads = len(loop), 1
+        for place in self.source.sample(range(rank), min(rank, self.source.randint(1, 4))):
+            kind = kinds.pop()
+            if kind.startswith("block"):
+                wanted = threads * self.sizes.size(loop[place].extent)
+                if wanted > MOST_THREADS and not self._dares("too many threads"):
+                    continue
+                threads = wanted
+            self.steps.parallel[place] = kind
+
+    def _draw_inlining(self, reference: TensorView, reduced: list[bool]) -> None:
+        if self.source.random() >= 0.7:
+            self.steps.inlined = self.source.randint(0, len(reduced))
+        across_blocks = any(
+            reduced[axis] and kind.startswith("grid") for axis, kind in self.steps.parallel.items()
+        )
+        is_read = any(t not in self.scheduled.fusion.outputs for t in self.reductions)
+        if across_blocks and is_read and not self._dares("grid reduction"):
+            self.steps.inlined = 0
+        elif self.steps.inlined is not None and self._merges_what_is_broadcast(reference):
+            far = self._dares("merged with a broadcast")
+            self.steps.inlined = self.steps.inlined if far else None
+
+    def _merges_what_is_broadcast(self, reference: TensorView) -> bool:
+        merged = any(len(set(_roots(axis))) > 1 for axis in self.scheduled[reference].loop)
+        return merged and any(map(_lacks_axes, self.scheduled.fusion.input_tensors))
+
+
+def _lacks_axes(tensor: TensorView) -> bool:
+    """True for an input that all rows or all columns share."""
+    return len(tensor.axes) < 2 or any(axis.is_broadcast for axis in tensor.axes)
+
+
+def _roots(axis: IterDomain) -> list[IterDomain]:
+    """The axes that an axis is made of."""
+    if axis.definition is None:
+        return [axis]
+    return [root for part in axis.definition.inputs for root in _roots(part)]
+
+
+def _leaves_parts_alone(loop: list[IterDomain], chosen: list[int]) -> bool:
+    """True where parts of an axis are taken, and one left has no place among what remains."""
+    roots = [set(_roots(axis)) for axis in loop]
+    taken = [roots[place] for place in chosen]
+    remaining = [axes for place, axes in enumerate(roots) if place not in chosen]
+    parts = [axes for axes in remaining if any(axes & others for others in taken)]
+    if any(len(others) > 1 and others & axes for others in taken for axes in parts):
+        return True
+    pairs = itertools.combinations(remaining, 2)
+    return any(axes in parts and axes.isdisjoint(others) for axes, others in pairs)
+
+
+def _are_regrouped(outer: IterDomain, inner: IterDomain) -> bool:
+    """True for parts of one axis that weren't one part before."""
+    halves = isinstance(outer.definition, Split) and outer.definition is inner.definition
+    return not halves and not set(_roots(outer)).isdisjoint(_roots(inner))
+
+
+def _is_outermost(axis: IterDomain) -> bool:
+    """True where an index past the end of an axis is past the end of the axes it is made of."""
+    match axis.definition:
+        case Split() as split:
+            return axis is split.outputs[0] and _is_outermost(split.inputs[0])
+        case Merge() as merge:
+            return _is_outermost(merge.inputs[0])
+        case _:
+            return True

@@ -25,8 +25,8 @@ from pyfuser.errors import CompilationError
 from pyfuser.ir.kernel import TensorParameter
 from pyfuser.target.target import Target
 from tests.cuda.harness import Module, SimtError, compile_and_load
-from tests.poison import poisoned
-from tests.targets import SM_90
+from tests.support.poison import poisoned
+from tests.support.targets import SM_90
 
 _ASSERTION = re.compile(r"assertion failed")
 _NOTHING = torch.empty(1, dtype=torch.uint8)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from pyfuser import fallback
-from tests.poison import poisoned_memory
 from tests.programs.outcome import Outcome
 from tests.programs.program import Program
 from tests.programs.running import Run, difference, finished, given, references, storage
 from tests.programs.traced import TracedLayouts
+from tests.support.poison import poisoned_memory
 
 FACTOR = 4
 # What AOTAutograd refuses of any backend whose results are views by address alone, as Inductor's.

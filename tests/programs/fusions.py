@@ -7,7 +7,6 @@ is poisoned and nothing may fall back.  `schedulers` counts which ones the kerne
 from __future__ import annotations
 
 import collections
-import random
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,13 +20,12 @@ from hypothesis import HealthCheck, Phase
 from pyfuser.compiler import KernelPart
 from pyfuser.errors import ScheduleError
 from pyfuser.interface import ManualKernel
-from pyfuser.ir.fusion import Fusion
 from pyfuser.ops.evaluator import evaluate
-from tests.cuda.random_schedules import DEFINITIONS, SHAPES, random_schedule
-from tests.poison import poisoned_memory
+from tests.cuda.random_schedules import Example, example
 from tests.programs.outcome import Outcome
-from tests.random_fusions import RandomFusion, fusions
-from tests.random_reads import check_chain
+from tests.support.poison import poisoned_memory
+from tests.support.random_fusions import RandomFusion, fusions
+from tests.support.random_reads import check_chain
 
 EXAMPLES_PER_SEED = 20
 schedulers: collections.Counter[str] = collections.Counter()
@@ -70,25 +68,27 @@ def run_reads(seed: int) -> int:
 
 
 def run_random_schedule(seed: int) -> int:
-    """Runs the schedule of a seed; 0 where it is illegal, as a ScheduleError says."""
-    source = random.Random(seed)
+    """Runs the schedule of a seed; 0 where it is refused for what is doubtful about it."""
     torch.manual_seed(seed)
-    fusion = Fusion()
-    inputs = source.choice(DEFINITIONS)(fusion)(*source.choice(SHAPES))
-    original, _ = fusion.clone()
-    scheduled = random_schedule(fusion, source)
-    if scheduled is None:
-        return 0
+    made = example(seed)
     try:
-        outputs = ManualKernel(scheduled, inputs).run(inputs)
+        run_schedule(made)
     except ScheduleError as error:
-        assert ": expected " in str(error)
+        if not made.explains(error):
+            error.add_note(str(made))
+            raise
         return 0
+    return 1
+
+
+def run_schedule(made: Example) -> None:
+    """Runs one, compared with the evaluator."""
+    scheduled, original, inputs = made.scheduled()
+    outputs = ManualKernel(scheduled, inputs).run(inputs)
     for got, want in zip(outputs, evaluate(original, inputs), strict=True):
         tolerance = {"rtol": 1e-4, "atol": 1e-5} if got.dtype is torch.float32 else {}
         torch.testing.assert_close(got, want, equal_nan=True, check_stride=False, **tolerance)
     schedulers["by hand"] += 1
-    return 1
 
 
 KINDS: tuple[Callable[[int], int], ...] = (

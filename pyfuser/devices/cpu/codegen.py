@@ -131,7 +131,6 @@ class PhaseGenerator:
             first, done = w.fresh("first"), w.fresh("done")
             w.branch_if(with_branch, first, done)
             w.label(first)
-            self._block = first
             scopes.enter()
             self.body(self.phase.body)
             scopes.leave()
@@ -142,7 +141,6 @@ class PhaseGenerator:
         thread, threads = Value("%thread", I64), Value("%threads", I64)
         begin = w.binary("udiv", w.mul(tasks, thread), threads)
         end = w.binary("udiv", w.mul(tasks, w.add(thread, w.constant(1, I64))), threads)
-        self._block = "entry"
         self.loop_between(begin, end, 1, self._task)
 
     def _task(self, task: Value) -> None:

@@ -17,8 +17,6 @@ from pyfuser.errors import UnsupportedError, expected
 _COMPUTE = {
     DataType.Double: "double",
     DataType.Float: "float",
-    DataType.Half: "float",
-    DataType.BFloat16: "float",
     DataType.Int: "i64",
     DataType.Index: "i64",
     DataType.UInt64: "i64",
@@ -38,7 +36,7 @@ _STORAGE = {
 
 def compute_type(dtype: DataType, lanes: int = 1) -> LLVMType:
     """The LLVM type values of a dtype are computed in; UnsupportedError for complex and fp8."""
-    element = _COMPUTE.get(dtype)
+    element = _COMPUTE.get(dtypes.compute_dtype(dtype))
     if element is None:
         raise UnsupportedError(expected("cpu kernel", "a dtype that kernels compute", dtype))
     return LLVMType(element, lanes)

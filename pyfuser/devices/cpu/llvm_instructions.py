@@ -281,18 +281,6 @@ class InstructionWriter:
         """Float to signed integer; the caller knows that it fits."""
         return self.convert("fptosi", a, target)
 
-    def fptosi_saturating(self, a: Value, target: LLVMType | str) -> Value:
-        """Float to signed integer, saturating, NaN gives 0."""
-        return self._saturating("fptosi", a, target)
-
-    def fptoui_saturating(self, a: Value, target: LLVMType | str) -> Value:
-        """Float to unsigned integer, saturating, NaN gives 0."""
-        return self._saturating("fptoui", a, target)
-
-    def _saturating(self, kind: str, a: Value, target: LLVMType | str) -> Value:
-        type = a.type.with_element(target if isinstance(target, str) else target.element)
-        return self.call(type, f"llvm.{kind}.sat.{type.mangled}.{a.type.mangled}", a)
-
     # -- calls and intrinsics ---------------------------------------------------------------------
 
     def call(self, type: LLVMType, function: str, *arguments: Value) -> Value:
@@ -302,14 +290,6 @@ class InstructionWriter:
             self.declarations[function] = f"declare {type} @{function}({types})"
         operands = ", ".join([f"{argument.type.text} {argument.name}" for argument in arguments])
         return self.pure(type, f"call {type.text} @{function}({operands})")
-
-    def call_void(self, function: str, *arguments: Value) -> None:
-        """A call for its effect."""
-        if function not in self.declarations:
-            types = ", ".join(str(argument.type) for argument in arguments)
-            self.declarations[function] = f"declare void @{function}({types})"
-        operands = ", ".join([argument.typed for argument in arguments])
-        self.lines.append(f"  call void @{function}({operands})")
 
     def intrinsic(self, name: str, type: LLVMType, *arguments: Value) -> Value:
         """`llvm.<name>` overloaded on the result type alone."""

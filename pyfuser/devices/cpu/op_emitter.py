@@ -76,7 +76,7 @@ def emit_op(
     computed = dtypes.compute_dtype(compute)
     resolution = Resolution((computed,) * len(args), dtypes.compute_dtype(result))
     value = expand(row, args, resolution, emit, constant)
-    if result in dtypes.REDUCED_FLOATING and op not in ("set", "segment_set"):
+    if result in dtypes.REDUCED_FLOATING and not row.is_copy:
         return emit_cast(w, value, DataType.Float, result)
     return value
 

@@ -57,7 +57,7 @@ class CpuTarget(Target):
         return False
 
     def refusal(self, expr: Expr) -> str | None:
-        return unsupported(expr)
+        return unsupported(expr, "llvm")
 
     @property
     def launch_bytes(self) -> int:

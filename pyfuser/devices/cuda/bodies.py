@@ -40,7 +40,7 @@ from .expressions import (
 )
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
-from .spelling import index_text, symbol_name, type_name
+from .spelling import Declaration, index_text, symbol_name, type_name
 from .vector_copies import vector_copy
 
 Axes = frozenset[ParallelType]
@@ -294,7 +294,8 @@ def _declaration(buffer: Buffer) -> list[Item]:
     if buffer.memory is not MemoryType.local or is_private_array(buffer):
         return []
     size = "" if is_variable(buffer) else f"[{buffer.size}]"
-    return [Item([f"{type_name(buffer.dtype)} {buffer.name}{size};"], is_declaration=True)]
+    variable = Declaration.of(type_name(buffer.dtype), f"{buffer.name}{size}")
+    return [Item([], declares=variable)]
 
 
 def _check_uniform(loop: For) -> None:

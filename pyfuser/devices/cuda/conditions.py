@@ -15,7 +15,7 @@ from itertools import groupby
 from ...ir.domains import ParallelType
 from ...ir.kernel import Less
 from ...ir.scalars import ONE, Symbol
-from .spelling import condition_text
+from .spelling import Assignment, Declaration, condition_text
 
 Conditions = tuple[Less, ...]
 
@@ -24,11 +24,14 @@ INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Lines that run if all conditions hold; a declaration goes to the beginning of its body."""
+    """Lines that run if all conditions hold.
+
+    `declares` is a variable instead, declared at the beginning of its body.
+    """
 
     lines: list[str]
     conditions: Conditions = ()
-    is_declaration: bool = False
+    declares: Declaration | None = None
 
 
 def is_first(axis: ParallelType) -> Less:
@@ -48,7 +51,7 @@ def indented(lines: Sequence[str]) -> list[str]:
 
 def hoisted(items: Sequence[Item], index: Symbol) -> tuple[list[Item], Conditions]:
     """(the items without the conditions that all share and that `index` doesn't change, these)."""
-    statements = [item for item in items if not item.is_declaration]
+    statements = [item for item in items if item.declares is None]
     if not statements:
         return list(items), ()
     shared = tuple(
@@ -57,30 +60,29 @@ def hoisted(items: Sequence[Item], index: Symbol) -> tuple[list[Item], Condition
         if index not in c.a.symbols | c.b.symbols and all(c in s.conditions for s in statements)
     )
     rest = [
-        Item(i.lines, tuple(c for c in i.conditions if c not in shared), i.is_declaration)
-        for i in items
+        Item(i.lines, tuple(c for c in i.conditions if c not in shared), i.declares) for i in items
     ]
     return rest, shared
 
 
 def assemble(items: Sequence[Item]) -> list[str]:
     """The lines of a body: declarations, then statements under few `if`s, in order."""
-    declarations = [line for item in items if item.is_declaration for line in item.lines]
-    statements = [item for item in items if not item.is_declaration]
+    declarations = [item.declares for item in items if item.declares is not None]
+    statements = [item for item in items if item.declares is None]
     return _joined(declarations, statements) + _nested(statements)
 
 
-def _joined(declarations: list[str], statements: list[Item]) -> list[str]:
+def _joined(declarations: list[Declaration], statements: list[Item]) -> list[str]:
     """The declarations, initialised by the first statements, which are removed from the list."""
-    at = {line.removesuffix(";").split()[-1]: i for i, line in enumerate(declarations)}
+    left = {each.name: each for each in declarations}
     joined: list[str] = []
     while statements and not statements[0].conditions and len(statements[0].lines) == 1:
-        name, _, value = statements[0].lines[0].partition(" = ")
-        if name not in at:
+        (line,) = statements[0].lines
+        if not isinstance(line, Assignment) or line.target not in left:
             break
-        joined.append(f"{declarations[at.pop(name)].removesuffix(';')} = {value}")
+        joined.append(Assignment.of(line.target, line.value, left.pop(line.target).kind))
         statements.pop(0)
-    return [declarations[i] for i in sorted(at.values())] + joined
+    return [*left.values(), *joined]
 
 
 def _nested(items: list[Item]) -> list[str]:

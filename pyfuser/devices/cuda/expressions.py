@@ -9,8 +9,8 @@ iota, welford).
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...dtypes import REDUCED_FLOATING, DataType, compute_dtype
@@ -33,9 +33,7 @@ from ...ir.schedule import MemoryType
 from ...ops.dtype_rules import OperandType, Resolution, resolve
 from ...ops.op import Op
 from ...ops.table import OPS, REDUCTIONS, expand, refused
-from .spelling import index_text, literal, type_name
-
-_NAME = re.compile(r"[\w.]+|\([-\w.]+\)")
+from .spelling import Assignment, index_text, literal, type_name
 
 # The number of threads in a block, and the index of one, in a text that needs them.
 THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
@@ -150,30 +148,33 @@ class ExpressionWriter:
         output, target = access_text(statement.output), statement.output.buffer.dtype
         match statement.op:
             case "set" | "cast":
-                return [f"{output} = {operand_text(statement.inputs[0], target)};"]
+                return [Assignment.of(output, operand_text(statement.inputs[0], target))]
             case "iota":
-                return [f"{output} = {_iota(statement, target)};"]
+                return [Assignment.of(output, _iota(statement, target))]
         row = OPS[statement.op]
         if not row.in_kernels:
             raise UnsupportedError(expected(row.name, "an op that kernels compute", row.name))
         resolution = _resolution(statement)
         lines: list[str] = []
         operands = [
-            self._operand(operand, dtype, row, lines, statement.is_checked)
-            for operand, dtype in zip(statement.inputs, resolution.compute, strict=True)
+            self._operand(operand, dtype, uses, lines)
+            for operand, dtype, uses in zip(
+                statement.inputs, resolution.compute, _uses(row, statement, resolution), strict=True
+            )
         ]
         if statement.is_checked:
             bad = self._refused(row, operands, resolution, lines)
             lines.append(f'require(!{bad}, "{row.name}");')
         result = compute_dtype(resolution.result)
         value = self._expand(row, operands, resolution, lines)
-        last = f"const {type_name(result)} {value} = "
-        if lines and lines[-1].startswith(last):  # the last step goes straight to the output
-            value = lines.pop().removeprefix(last).removesuffix(";")
+        last = lines[-1] if lines else None
+        if isinstance(last, Assignment) and last.target == value:  # goes straight to the output
+            lines.pop()
+            value = last.value
         # Assigning to a variable of the result's type narrows promoted integers.
         if result is not target and result is DataType.Bool:
             value = f"bool({value})"
-        return [*lines, f"{output} = {converted(value, result, target)};"]
+        return [*lines, Assignment.of(output, converted(value, result, target))]
 
     def _new_name(self) -> str:
         self._count += 1
@@ -181,17 +182,13 @@ class ExpressionWriter:
 
     def _named(self, text: str, dtype: DataType, lines: list[str]) -> str:
         name = self._new_name()
-        lines.append(f"const {type_name(dtype)} {name} = {text};")
+        lines.append(Assignment.of(name, text, f"const {type_name(dtype)}"))
         return name
 
-    def _operand(
-        self, operand: Operand, dtype: DataType, row: Op, lines: list[str], is_checked: bool
-    ) -> str:
+    def _operand(self, operand: Operand, dtype: DataType, uses: int, lines: list[str]) -> str:
         """The operand itself if the op uses it once, else the name of a constant."""
         text = operand_text(operand, dtype)
-        is_plain = row.definition is None and not is_checked
-        once = is_plain and (row.cuda_for(dtype, "?", *"....").count("?") <= 1)
-        if _NAME.fullmatch(text) or isinstance(operand, Literal) or once:
+        if uses <= 1 or _is_name(operand, dtype):
             return text
         return self._named(text, dtype, lines)
 
@@ -216,7 +213,7 @@ class ExpressionWriter:
     def initialise(self, statement: Initialise) -> list[str]:
         """Sets each accumulator to the identity."""
         return [
-            f"{access_text(output)} = {identity(statement.op, output.buffer.dtype)};"
+            Assignment.of(access_text(output), identity(statement.op, output.buffer.dtype))
             for output in statement.outputs
         ]
 
@@ -227,7 +224,7 @@ class ExpressionWriter:
         value = value or contribution(statement)
         if statement.op != "welford":
             combine = OPS[REDUCTIONS[statement.op].combine]
-            return [f"{outputs[0]} = {combine.cuda_for(dtype, outputs[0], value)};"]
+            return [Assignment.of(outputs[0], combine.cuda_for(dtype, outputs[0], value))]
         kind, name = type_name(dtype), self._new_name()
         own = f"welford<{kind}>{{{', '.join(outputs)}}}"
         fields = ("mean", "m2", "count")
@@ -235,6 +232,24 @@ class ExpressionWriter:
             f"const welford<{kind}> {name} = welford_of<{kind}>()({own}, {value});",
             *(f"{o} = {name}.{field};" for o, field in zip(outputs, fields, strict=True)),
         ]
+
+
+def _is_name(operand: Operand, dtype: DataType) -> bool:
+    """True for what can be written several times: a literal, a variable of the compute dtype."""
+    if isinstance(operand, Literal):
+        return True
+    is_variable_of = isinstance(operand, Access) and is_variable(operand.buffer)
+    return (is_variable_of or isinstance(operand, ScalarParameter)) and (
+        operand_dtype(operand) is dtype
+    )
+
+
+def _uses(row: Op, statement: Compute, resolution: Resolution) -> Sequence[int]:
+    """How often each operand stands in an op's text: definitions and checks may use it again."""
+    several = [2] * len(statement.inputs)
+    if row.definition is not None or statement.is_checked:
+        return several
+    return row.cuda_uses(resolution.compute[-1], len(several))
 
 
 def identity(op: str, dtype: DataType) -> str:

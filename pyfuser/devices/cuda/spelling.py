@@ -134,3 +134,31 @@ def condition_text(condition: Less) -> str:
     if condition.b is ONE:
         return f"{index_text(condition.a)} == 0"
     return f"{index_text(condition.a)} < {index_text(condition.b)}"
+
+
+class Assignment(str):
+    """The line `target = value;` or, of a new variable, `kind target = value;`, in its parts."""
+
+    target: str
+    value: str
+
+    @staticmethod
+    def of(target: str, value: str, kind: str = "") -> Assignment:
+        """`kind` is the type of a variable that the line makes."""
+        made = Assignment(f"{kind} {target} = {value};" if kind else f"{target} = {value};")
+        made.target, made.value = target, value
+        return made
+
+
+class Declaration(str):
+    """The line `kind name;`, in its parts; it has no value yet."""
+
+    kind: str
+    name: str
+
+    @staticmethod
+    def of(kind: str, name: str) -> Declaration:
+        """A variable; for an array, `name` has its brackets."""
+        made = Declaration(f"{kind} {name};")
+        made.kind, made.name = kind, name
+        return made

@@ -89,7 +89,7 @@ class CudaTarget(Target):
         return True
 
     def refusal(self, expr: Expr) -> str | None:
-        return unsupported(expr)
+        return unsupported(expr, "cuda")
 
     @property
     def launch_bytes(self) -> int:

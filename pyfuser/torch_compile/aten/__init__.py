@@ -6,8 +6,8 @@ Stands between AOTAutograd's functional graphs and pyfuser's IR; knows nothing o
 from .build import RegionFusion, build_region
 from .checked import check_classes
 from .decompositions import decompositions
-from .region import NotTranslated
-from .tables import TRANSLATIONS, cost, is_view, refusal
+from .region_builder import NotTranslated
+from .tables import TRANSLATIONS, cost, refusal
 
 __all__ = [
     "TRANSLATIONS",
@@ -17,6 +17,5 @@ __all__ = [
     "check_classes",
     "cost",
     "decompositions",
-    "is_view",
     "refusal",
 ]

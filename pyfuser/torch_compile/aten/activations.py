@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .decompositions import keep_scale
-from .region import Call
+from .region_builder import Call
 from .term import Term
 from .translation import Build, Table, Translation
 

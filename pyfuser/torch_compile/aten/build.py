@@ -18,13 +18,14 @@ from torch.fx import Node
 
 from ...dtypes import compute_dtype, from_torch
 from ...errors import DefinitionError, UnsupportedError, expected
-from ...ir.exprs import BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp
+from ...ir.exprs import VIEWS
 from ...ir.fusion import Fusion
 from ...ir.vals import TensorView, Val
 from ...ops.pointwise import copy
-from .region import Call, NotTranslated, Region
+from ..views import is_getitem
+from .region_builder import Call, NotTranslated, RegionBuilder
 from .sizes import is_one
-from .tables import is_item, translation_of
+from .tables import translation_of
 from .term import Term
 from .translation import arguments
 
@@ -50,46 +51,46 @@ def build_region(
     `inputs` are nodes outside whose tensors or sizes are read, `outputs` the nodes whose values
     leave.  Raises NotTranslated for a node that can't be a part.
     """
-    region = Region()
+    builder = RegionBuilder()
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
-        region.define_input(node)
+        builder.define_input(node)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
-            _translate(region, node)
+            _translate(builder, node)
     for node in outputs:
-        _define_output(region, node)
-    for scalar in region.sizes.inputs:
-        region.fusion.add_input(scalar)
-    return RegionFusion(region.fusion, tensors, region.sizes.values)
+        _define_output(builder, node)
+    for scalar in builder.sizes.inputs:
+        builder.fusion.add_input(scalar)
+    return RegionFusion(builder.fusion, tensors, builder.sizes.values)
 
 
-def _translate(region: Region, node: Node) -> None:
-    if is_item(node):
+def _translate(builder: RegionBuilder, node: Node) -> None:
+    if is_getitem(node):
         source, index = node.args
-        found = region.values.get(source)  # type: ignore[arg-type]
+        found = builder.values.get(source)  # type: ignore[arg-type]
         if not isinstance(found, tuple):
             raise NotTranslated(node, expected("getitem", "a node of the region", source))
-        region.values[node] = found[index]  # type: ignore[index]
+        builder.values[node] = found[index]  # type: ignore[index]
         return
     row = translation_of(node)
     if row is None:
         raise NotTranslated(node, "no translation of this operation")
     try:
-        result = row.build(Call(region, node), *arguments(node))
+        result = row.build(Call(builder, node), *arguments(node))
     except (DefinitionError, UnsupportedError, OverflowError) as error:
         raise NotTranslated(node, str(error)) from error
     meta = node.meta["val"]
     if isinstance(result, tuple):
-        region.values[node] = _checked_tuple(region, node, result, meta)
+        builder.values[node] = _checked_tuple(builder, node, result, meta)
         return
-    value = region.values[node] = _checked(region, node, result, meta)
-    if row.keeps_values and _all_rounded(region, node):
-        region.rounded.add(value)
+    value = builder.values[node] = _checked(builder, node, result, meta)
+    if row.keeps_values and _all_rounded(builder, node):
+        builder.rounded.add(value)
 
 
 def _checked_tuple(
-    region: Region, node: Node, results: tuple[Any, ...], metas: Any
+    builder: RegionBuilder, node: Node, results: tuple[Any, ...], metas: Any
 ) -> tuple[TensorView | None, ...]:
     found: list[TensorView | None] = []
     for position, meta in enumerate(metas):
@@ -99,16 +100,18 @@ def _checked_tuple(
                 raise NotTranslated(node, f"no value of result {position}")
             found.append(None)
             continue
-        found.append(_checked(region, node, result, meta))
+        found.append(_checked(builder, node, result, meta))
     return tuple(found)
 
 
-def _checked(region: Region, node: Node, result: Term | TensorView, meta: Any) -> TensorView:
+def _checked(
+    builder: RegionBuilder, node: Node, result: Term | TensorView, meta: Any
+) -> TensorView:
     """The value, in a dtype it may be kept in, after its axes were compared with the metadata."""
     value = result.tensor if isinstance(result, Term) else result
     logical = from_torch(meta.dtype)
     if value.dtype is not logical:
-        value = region.cast(value, compute_dtype(logical))
+        value = builder.cast(value, compute_dtype(logical))
     axes = value.axes
     if len(axes) != len(meta.shape):
         what = f"a result of rank {len(meta.shape)}"
@@ -119,28 +122,28 @@ def _checked(region: Region, node: Node, result: Term | TensorView, meta: Any) -
             what = f"size {size} in dimension {dim}"
             raise NotTranslated(node, expected("translation", what, str(axis)))
         if not has_one:
-            region.sizes.learn(size, axis.size)
+            builder.sizes.learn(size, axis.size)
     return value
 
 
-def _all_rounded(region: Region, node: Node) -> bool:
+def _all_rounded(builder: RegionBuilder, node: Node) -> bool:
     tensors = [n for n in node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)]
     floats = [n for n in tensors if n.meta["val"].dtype.is_floating_point]
-    return bool(floats) and all(region.is_rounded(n) for n in floats)
+    return bool(floats) and all(builder.is_rounded(n) for n in floats)
 
 
-def _define_output(region: Region, node: Node) -> None:
-    value = region.values.get(node)
+def _define_output(builder: RegionBuilder, node: Node) -> None:
+    value = builder.values.get(node)
     if not isinstance(value, TensorView):
         raise NotTranslated(node, expected("output", "a tensor of the region", value))
-    value = region.cast(value, from_torch(node.meta["val"].dtype))
-    fusion = region.fusion
+    value = builder.cast(value, from_torch(node.meta["val"].dtype))
+    fusion = builder.fusion
     shares_memory = value in fusion.outputs or _views_an_input(fusion, value)
     fusion.add_output(copy(fusion, value) if shares_memory else value)
 
 
 def _views_an_input(fusion: Fusion, value: Val) -> bool:
     """True where only views lead from an input to a value, which would share its memory."""
-    while isinstance(value.expr, (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)):
+    while isinstance(value.expr, VIEWS):
         value = value.expr.inputs[0]
     return value in fusion.inputs

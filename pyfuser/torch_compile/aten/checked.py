@@ -23,7 +23,7 @@ from ...dtypes import DataType, from_torch
 from ...ops.checking import check_op
 from ...ops.dtype_rules import OperandType, resolve
 from ...ops.table import OPS
-from .region import Call, meta_of
+from .region_builder import Call, meta_of
 from .term import Term
 from .translation import Table, Translation
 
@@ -70,12 +70,12 @@ for _name, _schema in _SCHEMAS.items():
 
 
 def _classes(call: Call, x: Any, classes: Any) -> Term:
-    return call.held(x).op("checked_class", call.region.sizes.entry(meta_of(classes)))
+    return call.held(x).op("checked_class", call.builder.sizes.entry(meta_of(classes)))
 
 
 def _target(call: Call, x: Any, classes: Any, ignored: Any) -> Term:
     number = call.number(ignored, DataType.Int).value
-    return call.held(x).op("checked_target", call.region.sizes.entry(meta_of(classes)), number)
+    return call.held(x).op("checked_target", call.builder.sizes.entry(meta_of(classes)), number)
 
 
 def _probability(name: str, call: Call, x: Any) -> Term:

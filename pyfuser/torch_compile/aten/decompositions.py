@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import checked, group_norm, losses, true_metadata
+from .widening import widened
 
 aten = torch.ops.aten
 
@@ -120,7 +121,7 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     """In its parts, so that the backward can have them from x again: only the sums are saved."""
     if x.dim() == 0 or x.numel() == 0 or half_to_float:
         return NotImplemented
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = widened(x)
     shifted = wide - wide.amax(dim, keepdim=True)
     result = shifted - shifted.exp().sum(dim, keepdim=True).log()
     return result.to(x.dtype).contiguous()

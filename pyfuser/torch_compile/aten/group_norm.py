@@ -15,15 +15,11 @@ import torch
 from torch._ops import OpOverload
 
 from .true_metadata import is_mixed
+from .widening import widened
 
 aten = torch.ops.aten
 
 _INNER = (2, 3)
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    """Halves in float32."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _per_channel(parameter: torch.Tensor, group: int, width: Any) -> torch.Tensor:
@@ -48,7 +44,7 @@ def native_group_norm(
         wide, mean, rstd = whole(x.float(), weight, bias, n, c, hxw, group, eps)
         return wide.to(x.dtype), mean, rstd
     width = c // group
-    grouped = _wide(x.view(n, group, width, hxw))
+    grouped = widened(x.view(n, group, width, hxw))
     variance, mean = torch.var_mean(grouped, _INNER, correction=0, keepdim=True)
     rstd = (variance + eps).rsqrt()
     result = (grouped - mean) * rstd
@@ -83,13 +79,13 @@ def native_group_norm_backward(
         wide, *of_parameters = whole(grad.float(), x.float(), *rest)
         return None if wide is None else wide.to(x.dtype), *of_parameters
     shape, width = (n, group, c // group, hxw), c // group
-    slope, grouped = _wide(grad.view(shape)), _wide(x.view(shape))
-    scale = _wide(rstd).unsqueeze(-1).unsqueeze(-1)
-    xhat = (grouped - _wide(mean).unsqueeze(-1).unsqueeze(-1)) * scale
+    slope, grouped = widened(grad.view(shape)), widened(x.view(shape))
+    scale = widened(rstd).unsqueeze(-1).unsqueeze(-1)
+    xhat = (grouped - widened(mean).unsqueeze(-1).unsqueeze(-1)) * scale
     of_input = of_weight = of_bias = None
     parameter = x.dtype if weight is None else weight.dtype
     if mask[0]:
-        weighted = slope if weight is None else slope * _per_channel(_wide(weight), group, width)
+        weighted = slope if weight is None else slope * _per_channel(widened(weight), group, width)
         across = weighted.mean(_INNER, keepdim=True)
         along = (weighted * xhat).mean(_INNER, keepdim=True)
         of_input = ((weighted - across - xhat * along) * scale).to(x.dtype).view(x.shape)

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Node
 
 from ...dtypes import DataType
-from .region import Call, meta_of
+from .region_builder import Call, meta_of
 from .sizes import size_key
 from .term import Term
 from .translation import Build, Table, Translation

@@ -12,24 +12,27 @@ from typing import Any
 import torch
 
 from ...dtypes import DataType, compute_dtype, from_torch, is_floating
-from .region import Call, meta_of
+from ...ops.dtype_rules import DtypeRule
+from ...ops.table import OPS
+from .region_builder import Call, meta_of
 from .term import Term
-from .translation import Build, Cost, Table, Translation
+from .translation import Build, Check, Table, Translation
 
 aten = torch.ops.aten
 
 # Rows of the op table that aten knows by the same name.
-_SMOOTH = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "exp2", "expm1", "erf",
-    "erfc", "erfinv", "lgamma", "log", "log10", "log1p", "log2", "sigmoid", "sin", "sinh", "tan",
-    "tanh", "silu",
+_UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh",
+    "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor", "frac", "isinf", "isnan", "isneginf",
+    "isposinf", "lgamma", "log", "log10", "log1p", "log2", "logical_not", "neg", "reciprocal",
+    "relu", "round", "rsqrt", "sigmoid", "sign", "signbit", "silu", "sin", "sinh", "sqrt", "tan",
+    "tanh", "trunc",
 )  # fmt: skip
-_SIMPLE = ("reciprocal", "rsqrt", "sqrt")
-_KEEPING = ("abs", "neg", "relu")
-_JUMPING = ("ceil", "floor", "frac", "round", "trunc", "sign")
-_PREDICATES = ("isinf", "isnan", "isposinf", "isneginf", "signbit", "logical_not")
-_BINARY = ("mul", "atan2", "nextafter", "gcd", "bitwise_and", "bitwise_or", "bitwise_xor")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_BINARY = (
+    "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
+    "bitwise_xor", "eq", "fmod", "gcd", "ge", "gt", "le", "lt", "maximum", "minimum", "mul", "ne",
+    "nextafter", "remainder",
+)  # fmt: skip
 _LOGICAL = ("logical_and", "logical_or", "logical_xor")
 
 
@@ -304,38 +307,32 @@ def all_overloads(name: str, names: tuple[str, ...], row: Translation) -> Table:
 _BOTH = ("Tensor", "Scalar", "default", "Scalar_Tensor")
 
 
+def of_row(name: str, build: Build, check: Check | None = None) -> Translation:
+    """The translation into one row of the op table, which says what it costs and keeps."""
+    row = OPS[name]
+    return Translation(build, "heavy" if row.is_expensive else "cheap", check, row.keeps_values)
+
+
+def _one_row(name: str, check: Check | None = None) -> Translation:
+    """The row, on operands rounded as torch has them where it jumps."""
+    row = OPS[name]
+    if row.arity == 1:
+        return of_row(name, _jumping(name) if row.jumps else _unary(name), check)
+    if row.rule is DtypeRule.COMPARE:
+        return of_row(name, _comparison(name), check)
+    return of_row(name, _exact_binary(name) if row.jumps else _binary(name), check)
+
+
 def _rows() -> Table:
-    table: Table = {}
-    heavy: Cost = "heavy"
-    for name in _SMOOTH:
-        table[getattr(aten, name).default] = Translation(_unary(name), heavy)
-    for name in _SIMPLE:
-        table[getattr(aten, name).default] = Translation(_unary(name))
-    for name in _KEEPING:
-        table[getattr(aten, name).default] = Translation(_unary(name), keeps_values=True)
-    for name in (*_JUMPING, *_PREDICATES):
-        table[getattr(aten, name).default] = Translation(_jumping(name))
+    table: Table = {getattr(aten, name).default: _one_row(name) for name in _UNARY}
     for name in _BINARY:
         check = _not_half if name == "nextafter" else _fits
-        cost: Cost = heavy if name in ("atan2", "gcd") else "cheap"
-        build = _exact_binary(name) if name == "nextafter" else _binary(name)
-        table |= all_overloads(name, _BOTH, Translation(build, cost, check))
-    for name in _COMPARISONS:
-        table |= all_overloads(name, _BOTH, Translation(_comparison(name), check=_fits))
+        table |= all_overloads(name, _BOTH, _one_row(name, check))
+    for name in ("left", "right"):
+        shift = _one_row(f"bitwise_{name}_shift", _fits)
+        table |= all_overloads(f"__{name[0]}shift__", _BOTH, shift)
     for name in _LOGICAL:
         table[getattr(aten, name).default] = Translation(_logical(name))
-    for name in ("minimum", "maximum"):
-        table[getattr(aten, name).default] = Translation(_binary(name), keeps_values=True)
-    for name in ("fmod", "remainder"):
-        table |= all_overloads(name, _BOTH, Translation(_exact_binary(name), heavy, _fits))
-    for name in ("__lshift__", "bitwise_left_shift"):
-        table |= all_overloads(
-            name, _BOTH, Translation(_binary("bitwise_left_shift"), "cheap", _fits)
-        )
-    for name in ("__rshift__", "bitwise_right_shift"):
-        table |= all_overloads(
-            name, _BOTH, Translation(_binary("bitwise_right_shift"), "cheap", _fits)
-        )
     return table
 
 
@@ -350,12 +347,11 @@ TRANSLATIONS: Table = {
     **all_overloads("fmax", _BOTH, Translation(_extremum("maximum", "gt"))),
     **all_overloads("fmin", _BOTH, Translation(_extremum("minimum", "lt"))),
     **all_overloads("lerp", ("Tensor", "Scalar"), Translation(_lerp)),
-    aten.bitwise_not.default: Translation(_unary("bitwise_not")),
-    aten.sgn.default: Translation(_jumping("sign")),
+    aten.sgn.default: _one_row("sign"),
     aten.positive.default: Translation(_identity),
     aten.isfinite.default: Translation(_isfinite),
-    aten.pow.Tensor_Tensor: Translation(_binary("pow"), "heavy"),
-    aten.pow.Scalar: Translation(_binary("pow"), "heavy"),
+    aten.pow.Tensor_Tensor: _one_row("pow"),
+    aten.pow.Scalar: _one_row("pow"),
     aten.pow.Tensor_Scalar: Translation(_pow_scalar, check=_fits),
     aten.square.default: Translation(_square),
     aten.clamp.default: Translation(_clamp),

@@ -19,7 +19,7 @@ from ...ops.gather_builders import embedding_fwd, gather, index, index_select, s
 from ...ops.pointwise import require_equal
 from ...ops.read_builders import cat, pad, slice, slice_scatter
 from ...ops.shape_builders import broadcast, size
-from .region import Call, meta_of
+from .region_builder import Call, meta_of
 from .shapes import index_along, is_empty
 from .sizes import is_one, size_key
 from .term import Term, typed
@@ -38,7 +38,7 @@ def _alike(call: Call, arguments: Any) -> list[TensorView]:
     tensors = [call.tensor(argument) for argument in arguments]
     if all(tensor.dtype is logical for tensor in tensors):
         return tensors
-    return [call.region.cast(tensor, compute_dtype(logical)) for tensor in tensors]
+    return [call.builder.cast(tensor, compute_dtype(logical)) for tensor in tensors]
 
 
 def _clamped(bound: Any, extent: Any, default: int) -> Any:
@@ -58,7 +58,7 @@ def _bound(call: Call, tensor: TensorView, dim: int, value: Any, extent: Any) ->
         return size(call.fusion, tensor, dim)
     if isinstance(value, int) and value < 0:
         return value
-    return call.region.sizes.entry(value)
+    return call.builder.sizes.entry(value)
 
 
 def _is_whole(start: Any, stop: Any, extent: Any) -> bool:
@@ -91,7 +91,7 @@ def _position(call: Call, index: Any) -> Any:
     value = meta_of(index)
     if isinstance(value, int) and value < 0:
         return value
-    return call.region.sizes.entry(value)
+    return call.builder.sizes.entry(value)
 
 
 def _counted(index: Any, extent: Any) -> Any:
@@ -123,7 +123,7 @@ def _cat(call: Call, tensors: Any, dim: int = 0) -> TensorView:
 def _width(call: Call, width: Any) -> Any:
     value = meta_of(width)
     is_small = isinstance(value, int) and value <= _SMALL_WIDTH
-    return value if is_small else call.region.sizes.entry(value)
+    return value if is_small else call.builder.sizes.entry(value)
 
 
 def _pad(call: Call, x: Any, widths: Any, value: Any = 0) -> TensorView:
@@ -152,7 +152,7 @@ def _place(call: Call, base: TensorView, index: Any, dim: int) -> Any:
     if isinstance(value, int) and value < 0:
         return (call.term(size(call.fusion, base, dim)) + value).value
     if isinstance(value, int) and value > 1:
-        return call.region.sizes.plain(value)
+        return call.builder.sizes.plain(value)
     return value
 
 

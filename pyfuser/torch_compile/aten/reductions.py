@@ -14,7 +14,7 @@ import torch
 
 from ...dtypes import DataType
 from .pointwise import truth
-from .region import Call, meta_of
+from .region_builder import Call, meta_of
 from .term import Term
 from .translation import Build, Table, Translation
 

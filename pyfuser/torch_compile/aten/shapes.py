@@ -15,7 +15,7 @@ from torch.fx import Node
 from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
 from ...ops.shape_builders import broadcast, expand, iota, permute, squeeze
-from .region import Call, meta_of
+from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
 from .translation import Build, Table, Translation
@@ -68,7 +68,7 @@ def _expanded(call: Call, tensor: TensorView, old: Any, new: Any) -> TensorView:
     entries: list[Any] = []
     for dim, size in enumerate(new):
         is_real = dim >= added and not is_one(old[dim - added])
-        entries.append(-1 if is_real else call.region.sizes.entry(size))
+        entries.append(-1 if is_real else call.builder.sizes.entry(size))
     if all(entry == -1 or is_one(size) for entry, size in zip(entries, new, strict=True)):
         return (
             tensor
@@ -114,7 +114,7 @@ def _converted(call: Call, x: Any, *rest: Any) -> TensorView:
         return call.tensor(x)
     if target is DataType.Bool:
         return call.exact(x).differs(0).tensor
-    return call.region.cast(call.exact(x).tensor, target)
+    return call.builder.cast(call.exact(x).tensor, target)
 
 
 def _same_device(node: Node, x: Any, *rest: Any) -> str | None:
@@ -158,14 +158,14 @@ def _schema(node: Node) -> Any:
 def _range(call: Call, start: Any, step: Any) -> TensorView:
     """start + step * i; floating ranges are counted in Double, and rounded once."""
     target = call.dtype
-    length = call.region.sizes.entry(call.meta.shape[0])
+    length = call.builder.sizes.entry(call.meta.shape[0])
     whole = all(isinstance(meta_of(v), (bool, int, torch.SymInt)) for v in (start, step))
     kind = DataType.Int if whole else DataType.Double
     if is_integer(target):
         kind = DataType.Int
     first, by = call.number(start, kind).value, call.number(step, kind).value
     counted = iota(call.fusion, length, first, by, kind)
-    return call.region.cast(counted, target)
+    return call.builder.cast(counted, target)
 
 
 def _arange(call: Call, *given: Any) -> TensorView:
@@ -196,7 +196,7 @@ def is_empty(meta: Any) -> bool:
 
 def index_along(call: Call, shape: Any, dim: int) -> Term:
     """The index along `dim`, of the rank of `shape`, with size 1 elsewhere."""
-    counted = iota(call.fusion, call.region.sizes.entry(shape[dim]))
+    counted = iota(call.fusion, call.builder.sizes.entry(shape[dim]))
     return call.term(counted).with_new_axes([d != dim % len(shape) for d in range(len(shape))])
 
 
@@ -216,7 +216,7 @@ def _triangle(is_lower: bool) -> Build:
 def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term:
     """One index in each row: the value where the position is the index."""
     at = dim % len(call.meta.shape)
-    size = call.region.sizes.entry(call.meta.shape[at])
+    size = call.builder.sizes.entry(call.meta.shape[at])
     checked = call.held(index, DataType.Int).op("checked_place", size, at)
     place = index_along(call, call.meta.shape, at).equals(checked)
     return place.choose(call.number(value, call.dtype), call.held(x))

@@ -13,7 +13,7 @@ import torch
 from ...dtypes import from_torch, is_floating
 from ...ops.binding import convert_number
 from .pointwise import all_overloads
-from .region import Call
+from .region_builder import Call
 from .term import Term
 from .translation import Build, Table, Translation
 

@@ -1,12 +1,11 @@
 """The tables of all families, and what can be said of a node without translating it.
 
 `refusal` is asked of every node of every graph, so it looks at metadata only; the partitioner also
-asks what a node costs and whether it only looks at its operand.
+asks what a node costs.
 """
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.fx import Node
 
 from ...devices.switches import can_fuse_on
 from ...dtypes import KERNEL_DTYPES, from_torch
+from ..views import is_getitem
 from . import activations, checked, norms, pointwise, reads, reductions, shapes, special
 from .translation import Cost, Table, Translation, arguments
 
@@ -49,14 +49,9 @@ def translation_of(node: Node) -> Translation | None:
     return TRANSLATIONS.get(node.target)
 
 
-def is_item(node: Node) -> bool:
-    """True where a node takes one of several results of another."""
-    return node.op == "call_function" and node.target is operator.getitem
-
-
 def refusal(node: Node) -> str | None:
     """Why a node can't be a part of a kernel; None where it can."""
-    if is_item(node):
+    if is_getitem(node):
         source = node.args[0]
         if not isinstance(source, Node) or not isinstance(node.args[1], int):
             return "an item of something else than a node"
@@ -97,7 +92,7 @@ def _metadata_refusal(node: Node) -> str | None:
 
 def cost(node: Node) -> Cost:
     """What a node's work is like: cheap, heavy, a reduction, a view, or a read."""
-    if is_item(node):
+    if is_getitem(node):
         return "view"
     row = translation_of(node)
     if row is None:
@@ -107,32 +102,3 @@ def cost(node: Node) -> Cost:
     if is_power and exponent not in pointwise.CHEAP_EXPONENTS:
         return "heavy"
     return row.cost
-
-
-def is_view(node: Node) -> bool:
-    """True where a node's result is a view of its first argument."""
-    if is_item(node):
-        source = node.args[0]
-        return isinstance(source, Node) and is_view(source)
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return False
-    return node.target in VIEWS
-
-
-def _views() -> frozenset[OpOverload]:
-    aten = torch.ops.aten
-    names = {
-        "permute": ("default",), "transpose": ("int",), "t": ("default",),
-        "view": ("default", "dtype"), "unsqueeze": ("default",),
-        "squeeze": ("default", "dim", "dims"), "expand": ("default",),
-        "alias": ("default",), "detach": ("default",), "slice": ("Tensor",), "select": ("int",),
-        "split": ("Tensor", "sizes"), "split_with_sizes": ("default",), "unbind": ("int",),
-        "diagonal": ("default",), "as_strided": ("default",), "unfold": ("default",),
-        "lift_fresh": ("default",),
-    }  # fmt: skip
-    return frozenset(
-        getattr(getattr(aten, name), overload) for name, ones in names.items() for overload in ones
-    )
-
-
-VIEWS = _views()

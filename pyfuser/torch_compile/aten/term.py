@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from ...dtypes import DataType
+from ...dtypes import DataType, is_floating
 from ...ir.fusion import Fusion
 from ...ir.vals import PythonNumber, TensorView, Val
 from ...ops.pointwise import as_tensor, cast, constant, pointwise
@@ -165,5 +165,4 @@ def typed(fusion: Fusion, operand: TermLike, dtype: DataType) -> Val:
 def _kind(dtype: DataType) -> type[bool] | type[int] | type[float]:
     if dtype is DataType.Bool:
         return bool
-    floats = (DataType.Double, DataType.Float, DataType.Half, DataType.BFloat16)
-    return float if dtype in floats else int
+    return float if is_floating(dtype) else int

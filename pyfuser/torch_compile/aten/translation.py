@@ -16,7 +16,7 @@ from typing import Any, Literal
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from .region import Result
+from .region_builder import Result
 
 Cost = Literal["cheap", "heavy", "reduction", "view", "read"]
 Build = Callable[..., Result]

@@ -19,7 +19,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..sizes import hint
+from ..sizes import hints
+from .widening import is_half
 
 aten = torch.ops.aten
 
@@ -53,15 +54,16 @@ def in_order(x: Tensor, order: list[int]) -> Tensor:
     return x.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
-def memory_order(strides: tuple[int, ...]) -> list[int]:
-    """The dimensions of a dense tensor, outermost in memory first."""
+def by_stride(strides: tuple[int, ...]) -> list[int]:
+    """The dimensions by stride, the largest first, those of one element too."""
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """An example of the sizes and strides that a traced tensor has."""
-    sizes, strides = ([hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
-    return torch.empty_strided(sizes, strides, dtype=dtype or x.dtype, device="meta")
+    return torch.empty_strided(
+        hints(x.shape), hints(x.stride()), dtype=dtype or x.dtype, device="meta"
+    )
 
 
 def _of_examples(op: Callable[..., Tensor], *given: Any, **keywords: Any) -> tuple[int, ...]:
@@ -86,7 +88,7 @@ def _pointwise(op: OpOverload) -> Callable[..., Any]:
         if _of_examples(op, *given, **keywords) == wanted:
             return NotImplemented
         shape = torch.broadcast_shapes(*(x.shape for x in operands))  # type: ignore[no-untyped-call]
-        order = memory_order(wanted)
+        order = by_stride(wanted)
         converted = (
             in_order(x.expand(shape), order) if isinstance(x, Tensor) else x for x in given
         )
@@ -118,8 +120,7 @@ def _is_channels_last(x: Tensor) -> bool:
 
 def is_mixed(x: Tensor, weight: Tensor | None) -> bool:
     """True for a half beside parameters of float32."""
-    is_half = x.dtype in (torch.float16, torch.bfloat16)
-    return is_half and weight is not None and weight.dtype is torch.float32
+    return is_half(x) and weight is not None and weight.dtype is torch.float32
 
 
 def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..., Any]:
@@ -142,7 +143,7 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
     is_alike = all(i.shape == first.shape and i.stride() == first.stride() for i in given)
     if not is_alike or first.dim() < 2 or first.is_contiguous() or first.dtype is torch.bool:
         return NotImplemented
-    order = memory_order(tuple(hint(stride) for stride in first.stride()))
+    order = by_stride(tuple(hints(first.stride())))
     inner = [None if index is None else index.permute(order) for index in indices]
     if not first.permute(order).is_contiguous():
         return NotImplemented

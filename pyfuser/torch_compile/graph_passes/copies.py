@@ -13,21 +13,24 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
+from ..op_facts import facts
 from ..views import is_view, is_view_list, tensor_of
 
 aten = torch.ops.aten
-
-_COPIES = (aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default)
 
 
 def drop_copies(graph: Graph) -> None:
     """Replaces needless copies by what they copy."""
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _COPIES and _is_needless(node):
+        if node.op == "call_function" and _is_copy(node) and _is_needless(node):
             source = node.args[0]
             assert isinstance(source, Node)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
+
+
+def _is_copy(node: Node) -> bool:
+    return facts(node).copies or facts(node).converts
 
 
 def _is_needless(node: Node) -> bool:

@@ -10,33 +10,40 @@ alone stays torch's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch.fx import Graph, Node
 
 from ...ops.metadata import is_cpu_scalar
+from ..op_facts import facts
 from ..views import tensor_of
 
 aten = torch.ops.aten
-
-_MOVES = (aten._to_copy.default, aten.copy_.default)
 
 
 def devices(nodes: Iterable[Node]) -> set[torch.device]:
     """The devices of a graph's tensors; numbers on the CPU count where there is nothing else."""
     tensors = [value for node in nodes if (value := tensor_of(node)) is not None]
     found = {value.device for value in tensors if not is_cpu_scalar(value)}
-    return found or {value.device for value in tensors}
+    # Without any tensor it is arithmetic on sizes alone.
+    return found or {value.device for value in tensors} or {torch.device("cpu")}
 
 
-def move_numbers(graph: Graph, device: torch.device) -> dict[Node, str]:
-    """Copies the numbers to the device; the nodes that stay on the CPU, and why."""
-    if device.type == "cpu":
+def move_numbers(graph: Graph, kernels: Collection[torch.device]) -> dict[Node, str]:
+    """Copies the numbers to the devices that have `kernels`, where something there reads them.
+
+    The nodes that stay on the CPU, and why; none where that has kernels itself.
+    """
+    others = [device for device in kernels if device.type != "cpu"]
+    if not others:
         return {}
     for node in list(graph.nodes):
         if _is_number(node):
-            _move(graph, node)
+            for device in others:
+                _move(graph, node, device)
+    if len(others) < len(kernels):
+        return {}
     return {
         node: "it computes with numbers on the CPU"
         for node in graph.nodes
@@ -50,19 +57,29 @@ def _is_number(node: Node) -> bool:
     return value is not None and is_cpu_scalar(value)
 
 
-def _move(graph: Graph, node: Node) -> None:
+def _move(graph: Graph, node: Node, device: torch.device) -> None:
     """Has the nodes whose results are on a device read a copy of the number there."""
     readers = [
         user
         for user in sorted(node.users)
-        if user.target not in _MOVES and tensor_of(user) is not None and not _is_number(user)
+        if not _moves(user) and _is_on(user, device) and not _is_number(user)
     ]
     if not readers:
         return
-    value, result = tensor_of(node), tensor_of(readers[0])
-    assert value is not None and result is not None
+    value = tensor_of(node)
+    assert value is not None
     with graph.inserting_before(readers[0]):
-        moved = graph.call_function(aten._to_copy.default, (node,), {"device": result.device})
-    moved.meta = {**node.meta, "val": value.to(result.device)}
+        moved = graph.call_function(aten._to_copy.default, (node,), {"device": device})
+    moved.meta = {**node.meta, "val": value.to(device)}
     for reader in readers:
         reader.replace_input_with(node, moved)
+
+
+def _moves(node: Node) -> bool:
+    """True for an op that takes its operand from one device to another by itself."""
+    return facts(node).converts or node.target is aten.copy_.default
+
+
+def _is_on(node: Node, device: torch.device) -> bool:
+    value = tensor_of(node)
+    return value is not None and value.device == device

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch.fx import Graph
 
-from ..steps import has_effects
+from ..op_facts import has_effects
 
 
 def drop_dead_nodes(graph: Graph) -> None:

@@ -14,11 +14,10 @@ import torch
 from torch.fx import Graph, Node
 
 from ..aten import refusal
+from ..op_facts import facts
 from ..views import is_view, is_view_list, tensor_of
 
 aten = torch.ops.aten
-
-_COPIES = (aten.clone.default, aten.cat.default)  # torch's own, where nothing is computed
 
 
 def join_biases(graph: Graph) -> None:
@@ -54,6 +53,11 @@ def _is_read_by_kernel(node: Node) -> bool:
         if is_view(user) or is_view_list(user):
             if _is_read_by_kernel(user):
                 return True
-        elif user.op == "call_function" and user.target not in _COPIES and refusal(user) is None:
+        elif user.op == "call_function" and not _only_moves(user) and refusal(user) is None:
             return True
     return False
+
+
+def _only_moves(node: Node) -> bool:
+    """True for torch's own copies and concatenations, where nothing is computed."""
+    return facts(node).copies or node.target is aten.cat.default

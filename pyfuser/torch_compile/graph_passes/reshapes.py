@@ -18,14 +18,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from ..aten import cost, refusal
-from ..fusion_nodes import is_dense, memory_order
+from ..fusion_nodes import is_dense, lies_in_order
+from ..op_facts import is_pointwise
 from ..sizes import Size, sizes_of
 from ..views import is_view, tensor_of
 
 aten = torch.ops.aten
 
 _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-_ALSO_POINTWISE = (aten._to_copy.default,)
 _MOST_NODES = 32  # in front of one reshape
 
 
@@ -200,14 +200,11 @@ def _is_plain(node: Node) -> bool:
     value = tensor_of(node)
     if not isinstance(value, FakeTensor) or value.is_neg() or value.is_conj():
         return False
-    return memory_order(value) is None and is_dense(value)
+    return lies_in_order(value) and is_dense(value)
 
 
 def _is_pointwise(node: Node) -> bool:
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-        return False
-    if torch.Tag.pointwise not in target.tags and target not in _ALSO_POINTWISE:
+    if node.op != "call_function" or not is_pointwise(node):
         return False
     return refusal(node) is None and cost(node) in ("cheap", "heavy")
 

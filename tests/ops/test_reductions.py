@@ -1,0 +1,442 @@
+"""Reductions and normalisations as compiled kernels: op x dimensions x dtype x layout x size.
+
+References are torch's own functions in float64 (exact for integers), tolerances those that
+`FusionDefinition.validate` has for as many elements; memory is poisoned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.dtypes import from_torch
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+Dims = tuple[int, ...]
+Reference = Callable[[torch.Tensor, Dims], list[torch.Tensor]]
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+SUBSETS: list[Dims] = [
+    dims for count in (1, 2, 3) for dims in itertools.combinations(range(3), count)
+]
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def product(x: torch.Tensor, dims: Dims) -> torch.Tensor:
+    for dim in sorted(dims, reverse=True):
+        x = x.prod(dim)
+    return x
+
+
+def moments(x: torch.Tensor, dims: Dims) -> list[torch.Tensor]:
+    """Mean, sum of squared deviations, and count, as `welford` gives them."""
+    mean = x.mean(dims, keepdim=True)
+    count = math.prod(x.shape[d] for d in dims)
+    squares = (x - mean).square().sum(dims)
+    return [mean.squeeze(dims), squares, torch.full(squares.shape, count)]
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], Reference]] = {
+    "sum": (lambda fd, x, d: [fd.ops.sum(x, d)], lambda x, d: [x.sum(d)]),
+    "prod": (lambda fd, x, d: [fd.ops.prod(x, d)], lambda x, d: [product(x, d)]),
+    "max": (lambda fd, x, d: [fd.ops.max(x, d)], lambda x, d: [x.amax(d)]),
+    "min": (lambda fd, x, d: [fd.ops.min(x, d)], lambda x, d: [x.amin(d)]),
+    "var": (lambda fd, x, d: [fd.ops.var(x, d, 1)], lambda x, d: [x.var(d, correction=1)]),
+    "var_mean": (
+        lambda fd, x, d: fd.ops.var_mean(x, d, 0),
+        lambda x, d: list(torch.var_mean(x, d, correction=0)),
+    ),
+    "welford": (lambda fd, x, d: fd.ops.welford(x, d), moments),
+}
+MOMENTS = ("var", "var_mean", "welford")
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "sliced": lambda x: torch.stack([x, x], -1).flatten(-2)[..., ::2],
+    "expanded": lambda x: x[:1].expand_as(x),
+    "misaligned": lambda x: torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape),
+}
+
+
+def random(
+    shape: Sequence[int], dtype: torch.dtype, seed: int = 0, center: float = 0.0
+) -> torch.Tensor:
+    """Numbers around the centre, small integers of both signs."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point:
+        numbers = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return (numbers - 0.5 + center).to(dtype)
+    low = 0 if dtype is torch.uint8 else -3
+    return torch.randint(low, 4, tuple(shape), generator=generator).to(dtype)
+
+
+def in_float(fd: FusionDefinition, x: Any) -> Any:
+    return x if x.dtype is DataType.Double else fd.ops.cast(x, DataType.Float)
+
+
+def reduction(name: str, x: torch.Tensor, dims: Dims) -> FusionDefinition:
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1] * x.dim(), dtype=from_torch(x.dtype))
+        if name in MOMENTS:
+            t = in_float(fd, t)
+        for output in OPERATIONS[name][0](fd, t, list(dims)):
+            fd.add_output(output)
+    return fd
+
+
+def check(fd: FusionDefinition, name: str, x: torch.Tensor, dims: Dims) -> None:
+    """The kernel's outputs equal torch's in float64, within rounding, and torch's in dtype."""
+    references = OPERATIONS[name][1](wide(x), dims)
+    fd.validate([x], references)
+    if name in ("sum", "prod", "max", "min") and x.dtype is not torch.uint8:
+        (output,) = fd.execute([x])
+        assert output.dtype is OPERATIONS[name][1](x, dims)[0].dtype
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("dims", SUBSETS, ids=str)
+def test_dims_dtypes_and_layouts(name: str, dims: Dims) -> None:
+    dtypes = FLOATS if name in MOMENTS else (*FLOATS, *INTEGERS)
+    for dtype in dtypes:
+        fd = reduction(name, torch.empty(0, 0, 0, dtype=dtype), dims)
+        for number, shape in enumerate([(3, 5, 7), (2, 17, 67)]):
+            x = random(shape, dtype, number, center=name == "prod")
+            layouts = LAYOUTS if dtype is torch.float32 else ("contiguous", "transposed")
+            for layout in layouts:
+                check(fd, name, LAYOUTS[layout](x), dims)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_kept_and_negative_dims(keepdim: bool) -> None:
+    x = random((3, 5, 7), torch.float32)
+    with FusionDefinition() as fd:
+        t = fd.from_pytorch(x)
+        fd.add_output(fd.ops.sum(t, [-1, 0], keepdim=keepdim))
+        fd.add_output(fd.ops.max(t, -2, keepdim))
+    fd.validate([x], [x.double().sum((-1, 0), keepdim=keepdim), x.double().amax(-2, keepdim)])
+
+
+SIZES = [
+    (65536, 64),
+    (1, 200_003),
+    (200_003, 1),
+    (2, 50_021),
+    (50_021, 2),
+    (7, 4099),
+    (4099, 7),
+    (1, 1),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dims", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("name", ["sum", "max", "var_mean"])
+def test_sizes(name: str, dims: Dims, dtype: torch.dtype) -> None:
+    """Few long rows (split over the cores), many short ones, and both kinds of columns."""
+    fd = reduction(name, torch.empty(0, 0, dtype=dtype), dims)
+    for shape in SIZES:
+        x = random(shape, dtype)
+        for layout in ("contiguous", "transposed"):
+            check(fd, name, LAYOUTS[layout](x), dims)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0), (4, 0, 5), (0, 2, 2)], ids=str)
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_no_elements(name: str, shape: tuple[int, ...]) -> None:
+    for dtype in (torch.float32, torch.float16, torch.int64):
+        for count in range(1, len(shape) + 1):
+            for dims in itertools.combinations(range(len(shape)), count):
+                x = torch.empty(shape, dtype=dtype)
+                check(reduction(name, x, dims), name, x, dims)
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3)], ids=str)
+def test_moments_of_no_elements(shape: tuple[int, ...]) -> None:
+    for dim in (0, 1):
+        x = torch.empty(shape)
+        fd = reduction("var_mean", x, (dim,))
+        count = x.shape[dim]
+        want = torch.full((x.shape[1 - dim],), math.nan if count == 0 else 0.0)
+        for got in fd.execute([x]):
+            torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_and_infinity(name: str, dtype: torch.dtype) -> None:
+    inf, nan = math.inf, math.nan
+    rows = [[1, inf, 2], [1, -inf, 2], [nan, 1, 2], [2, nan, inf], [-inf, inf, 1], [inf, 0, -1]]
+    short = torch.tensor(rows, dtype=dtype)
+    long = torch.ones(6, 259, dtype=dtype)
+    long[:, 100:103] = short
+    for x in (short, long):
+        for dims in ((1,), (0,), (0, 1)):
+            for layout in ("contiguous", "transposed"):
+                check(reduction(name, x, dims), name, LAYOUTS[layout](x), dims)
+
+
+def test_extremes_of_negative_zero_and_lowest_values() -> None:
+    for dtype in INTEGERS:
+        info = torch.iinfo(dtype)
+        for number in (info.min, info.max):
+            x = torch.full((3, 70), number, dtype=dtype)
+            for name in ("max", "min"):
+                check(reduction(name, x, (1,)), name, x, (1,))
+    lowest = torch.full((3, 70), -math.inf)
+    for name in ("max", "min"):
+        check(reduction(name, lowest, (1,)), name, lowest, (1,))
+
+
+def test_integer_sums_wrap() -> None:
+    x = torch.full((5, 37), 2**62 + 12345)
+    for dims in ((0,), (1,), (0, 1)):
+        (got,) = reduction("sum", x, dims).execute([x])
+        assert torch.equal(got, x.sum(dims))
+        (got,) = reduction("prod", x, dims).execute([x])
+        assert torch.equal(got, product(x, dims))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4, 300), (1, 1)], ids=str)
+def test_bools(shape: tuple[int, int]) -> None:
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(3)) > 0.4
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1, -1], dtype=DataType.Bool)
+        for dim in (0, 1):
+            fd.add_output(fd.ops.sum(t, [dim]))
+            fd.add_output(fd.ops.ne(fd.ops.sum(t, [dim]), 0))
+    outputs = fd.execute([x])
+    for dim in (0, 1):
+        assert torch.equal(outputs[2 * dim], x.sum(dim))
+        assert torch.equal(outputs[2 * dim + 1], x.any(dim))
+
+
+def test_long_sums_lose_little() -> None:
+    """Many accumulators: the error stays far below that of one running sum."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 100_003)
+    exact = x.double()
+    for dims, data in (((1,), x), ((0,), x.t())):
+        (got,) = reduction("sum", data, dims).execute([data])
+        want = (exact if dims == (1,) else exact.t()).sum(dims)
+        scale = exact.abs().sum(1)
+        assert bool(
+            ((got.double() - want).abs() < 16 * torch.finfo(torch.float32).eps * scale).all()
+        )
+
+
+def test_moments_far_from_zero() -> None:
+    """The variance of numbers with a large mean: no cancellation of squares."""
+    torch.manual_seed(0)
+    x = 10_000 + torch.randn(4, 2003)
+    variance, mean = reduction("var_mean", x, (1,)).execute([x])
+    exact = torch.var_mean(x.double(), 1, correction=0)
+    torch.testing.assert_close(variance.double(), exact[0], rtol=1e-3, atol=0)
+    torch.testing.assert_close(mean.double(), exact[1], rtol=1e-6, atol=0)
+
+
+def test_reductions_of_one_tensor_in_one_fusion() -> None:
+    x = random((19, 230), torch.float32)
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1, -1], contiguity=True)
+        for dims in ([1], [0], [0, 1]):
+            fd.add_output(fd.ops.sum(t, dims))
+            fd.add_output(fd.ops.max(fd.ops.neg(t), dims))
+        fd.add_output(fd.ops.mul(t, 2.0))
+    fd.validate([x])
+    fd.validate([x.t().contiguous()])
+
+
+# -- normalisations: (fd, x, dims, eps) -> outputs, and torch's references in float64
+
+
+def softmax(fd: FusionDefinition, x: Any, dims: list[int]) -> list[Any]:
+    y = in_float(fd, x)
+    e = fd.ops.exp(fd.ops.sub(y, fd.ops.max(y, dims, True)))
+    return [fd.ops.cast(fd.ops.div(e, fd.ops.sum(e, dims, True)), x.dtype)]
+
+
+def log_softmax(fd: FusionDefinition, x: Any, dims: list[int]) -> list[Any]:
+    y = in_float(fd, x)
+    shifted = fd.ops.sub(y, fd.ops.max(y, dims, True))
+    total = fd.ops.log(fd.ops.sum(fd.ops.exp(shifted), dims, True))
+    return [fd.ops.cast(fd.ops.sub(shifted, total), x.dtype), total]
+
+
+def layer_norm(fd: FusionDefinition, x: Any, dims: list[int]) -> list[Any]:
+    y = in_float(fd, x)
+    variance, mean = fd.ops.var_mean(y, dims, 0, True)
+    scale = fd.ops.rsqrt(fd.ops.add(variance, 1e-5))
+    return [fd.ops.cast(fd.ops.mul(fd.ops.sub(y, mean), scale), x.dtype), mean, scale]
+
+
+def rms_norm(fd: FusionDefinition, x: Any, dims: list[int]) -> list[Any]:
+    y = in_float(fd, x)
+    total = fd.ops.sum(fd.ops.mul(y, y), dims, True)
+    count = fd.define_scalar(1.0)
+    for dim in dims:
+        count = fd.ops.mul(count, x.size(dim))
+    variance = fd.ops.div(total, count)
+    return [fd.ops.cast(fd.ops.mul(y, fd.ops.rsqrt(fd.ops.add(variance, 1e-6))), x.dtype)]
+
+
+def residual_and_norm(fd: FusionDefinition, x: Any, dims: list[int]) -> list[Any]:
+    """Two outputs of full size."""
+    doubled = fd.ops.add(x, x)
+    return [doubled, layer_norm(fd, doubled, dims)[0]]
+
+
+def normalised(x: torch.Tensor, dims: Dims) -> list[torch.Tensor]:
+    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    scale = (variance + 1e-5).rsqrt()
+    return [(x - mean) * scale, mean, scale]
+
+
+def log_softmax_reference(x: torch.Tensor, dims: Dims) -> list[torch.Tensor]:
+    shifted = x - x.amax(dims, True)
+    total = shifted.exp().sum(dims, True).log()
+    return [shifted - total, total]
+
+
+NORMALISATIONS: dict[str, tuple[Callable[..., Any], Reference]] = {
+    "softmax": (softmax, lambda x, d: [log_softmax_reference(x, d)[0].exp()]),
+    "log_softmax": (log_softmax, log_softmax_reference),
+    "layer_norm": (layer_norm, normalised),
+    "rms_norm": (rms_norm, lambda x, d: [x * (x.square().mean(d, True) + 1e-6).rsqrt()]),
+    "residual": (residual_and_norm, lambda x, d: [x + x, normalised(x + x, d)[0]]),
+}
+
+
+def check_normalisation(fd: FusionDefinition, name: str, x: torch.Tensor, dims: Dims) -> None:
+    """Every output is as near to float64's as rounding lets it be.
+
+    Sums may lose 32 roundings of their largest term; dividing by a small deviation amplifies that.
+    """
+    precise = x.double()
+    amplified, least = float(precise.abs().max()), 1e-3
+    if name in ("layer_norm", "residual"):
+        amplified *= 2 * float(normalised(precise, dims)[2].max())
+        least = 1.0
+    computed_in = torch.float64 if x.dtype is torch.float64 else torch.float32
+    for got, want in zip(fd.execute([x]), NORMALISATIONS[name][1](precise, dims), strict=True):
+        assert got.shape == want.shape
+        largest = float(want.abs().max())
+        allowed = 32 * torch.finfo(computed_in).eps * max(amplified, 1) * max(largest, least)
+        allowed += torch.finfo(got.dtype).eps * largest
+        difference = float((got.double() - want).abs().max())
+        assert difference <= allowed, (name, x.dtype, x.shape, difference, allowed)
+
+
+@pytest.mark.parametrize("name", NORMALISATIONS)
+@pytest.mark.parametrize("dims", [(2,), (1,), (0,), (0, 2), (1, 2), (0, 1, 2)], ids=str)
+def test_normalisations(name: str, dims: Dims) -> None:
+    define = NORMALISATIONS[name][0]
+    for dtype in FLOATS:
+        with FusionDefinition() as fd:
+            t = fd.define_tensor([-1, -1, -1], dtype=from_torch(dtype))
+            for output in define(fd, t, list(dims)):
+                fd.add_output(output)
+        for shape in ((3, 5, 7), (2, 33, 129)):
+            x = random(shape, dtype, 7, center=1)
+            layouts = LAYOUTS if dtype is torch.float32 else ("contiguous", "transposed")
+            for layout in layouts:
+                check_normalisation(fd, name, LAYOUTS[layout](x), dims)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 70_001), (5, 4096), (70_001, 3), (2000, 64), (1, 9)], ids=str
+)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_normalisations_of_long_and_short_axes(shape: tuple[int, int], dim: int) -> None:
+    for name in ("softmax", "layer_norm"):
+        define = NORMALISATIONS[name][0]
+        for dtype in (torch.float32, torch.bfloat16):
+            with FusionDefinition() as fd:
+                t = fd.define_tensor([-1, -1], contiguity=True, dtype=from_torch(dtype))
+                for output in define(fd, t, [dim]):
+                    fd.add_output(output)
+            check_normalisation(fd, name, random(shape, dtype, 1, center=1), (dim,))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_batch_norm_with_weights_and_statistics(channels_last: bool) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(4, 6, 5, 7), torch.rand(6) + 0.5, torch.randn(6)
+    running_mean, running_variance = torch.randn(6), torch.rand(6)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    per_channel = [True, False, True, True]
+    with FusionDefinition() as fd:
+        t, w, b, rm, rv = (
+            fd.from_pytorch(v) for v in (x, weight, bias, running_mean, running_variance)
+        )
+        variance, mean = fd.ops.var_mean(t, [0, 2, 3], 0)
+        scale = fd.ops.rsqrt(fd.ops.add(variance, 1e-5))
+        shift, factor, w4, b4 = (fd.ops.broadcast(v, per_channel) for v in (mean, scale, w, b))
+        y = fd.ops.mul(fd.ops.sub(t, shift), factor)
+        fd.add_output(fd.ops.add(fd.ops.mul(y, w4), b4))
+        fd.add_output(mean)
+        fd.add_output(scale)
+        count = 4 * 5 * 7
+        unbiased = fd.ops.mul(variance, count / (count - 1))
+        for running, new in ((rm, mean), (rv, unbiased)):
+            mixed = fd.ops.add(fd.ops.mul(running, 0.9), fd.ops.mul(new, 0.1))
+            fd.add_output(mixed, running)
+    want_mean, want_variance = running_mean.double(), running_variance.double()
+    want = torch.nn.functional.batch_norm(
+        x.double(), want_mean, want_variance, weight.double(), bias.double(), True, 0.1, 1e-5
+    )
+    y, mean, scale = fd.execute([x, weight, bias, running_mean, running_variance])
+    close: Callable[..., None] = torch.testing.assert_close
+    close(y.double(), want, rtol=1e-5, atol=1e-5)
+    close(mean.double(), x.double().mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
+    exact = x.double().var((0, 2, 3), correction=0)
+    close(scale.double(), (exact + 1e-5).rsqrt(), rtol=1e-5, atol=1e-6)
+    close(running_mean.double(), want_mean, rtol=1e-5, atol=1e-6)
+    close(running_variance.double(), want_variance, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_layer_norm_with_weights(dtype: torch.dtype) -> None:
+    """The weights are of the input's dtype; the reference is torch's layer_norm."""
+    torch.manual_seed(1)
+    x, weight, bias = (torch.randn(s, dtype=torch.float64).to(dtype) for s in ((9, 70), 70, 70))
+    with FusionDefinition() as fd:
+        t, w, b = (in_float(fd, fd.from_pytorch(v)) for v in (x, weight, bias))
+        (y, _, _) = layer_norm(fd, t, [1])
+        fd.add_output(fd.ops.cast(fd.ops.add(fd.ops.mul(y, w), b), from_torch(dtype)))
+    want = torch.nn.functional.layer_norm(x.double(), [70], weight.double(), bias.double(), 1e-5)
+    fd.validate([x, weight, bias], [want])
+
+
+def test_softmax_of_masked_rows() -> None:
+    """Rows with infinities: a row of -inf only is NaN, as in torch."""
+    x = torch.randn(5, 40, generator=torch.Generator().manual_seed(2))
+    x[1, 3:] = -math.inf
+    x[2] = -math.inf
+    x[3, 7] = math.nan
+    with FusionDefinition() as fd:
+        fd.add_output(softmax(fd, fd.from_pytorch(x), [1])[0])
+    (y,) = fd.execute([x])
+    torch.testing.assert_close(y, torch.softmax(x, 1), equal_nan=True)
+
+
+def test_reduction_of_an_input_that_stands_still_along_the_lanes() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([1, -1, -1])
+        least = fd.ops.min(fd.ops.sigmoid(x), [1])
+        fd.add_output(fd.ops.broadcast(least, [False, True, False]))
+    given = torch.randn(1, 5, 1).expand(1, 5, 33)
+    (output,) = fd.execute([given])
+    torch.testing.assert_close(output, torch.sigmoid(given).amin(1, keepdim=True))

@@ -1,0 +1,248 @@
+"""What a call of a definition may be given and gives back: every kind of input, and what is none.
+
+Scalars, tensors without dimensions, negated ones, inputs that are outputs or are updated in place.
+Memory is poisoned, and nothing may fall back to torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.errors import InputError
+from pyfuser.interface import compiled_kernel_count
+from tests.support.definitions import affine, float_tensor
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+
+def test_an_output_that_updates_an_input() -> None:
+    with FusionDefinition() as fd:
+        t, s = float_tensor(fd, 2), float_tensor(fd, 2)
+        y = fd.ops.add(t, s)
+        fd.add_output(y, t)
+        fd.add_output(fd.ops.neg(s))
+    x, d = torch.randn(3, 4), torch.randn(3, 4)
+    want, address = x + d, x.data_ptr()
+    outputs = fd.execute([x, d])
+    assert len(outputs) == 1 and torch.equal(outputs[0], -d)
+    assert torch.equal(x, want) and x.data_ptr() == address
+    strided = torch.randn(4, 3).t()
+    want = strided + d
+    fd.execute([strided, d])
+    assert torch.equal(strided, want)
+
+
+def test_an_updated_input_that_is_read_elsewhere_is_read_before() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2, True)
+        total = fd.ops.sum(t, [1], keepdim=True)
+        fd.add_output(fd.ops.sub(t, total), t)
+        fd.add_output(fd.ops.mul(t, 3.0))
+        fd.add_output(total)
+    x = torch.randn(5, 8)
+    old = x.clone()
+    tripled, total = fd.execute([x])
+    assert torch.equal(tripled, old * 3)
+    torch.testing.assert_close(total, old.sum(1, keepdim=True))
+    torch.testing.assert_close(x, old - old.sum(1, keepdim=True))
+
+
+def test_an_aliased_output_that_is_also_plain_is_the_input() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 1)
+        y = fd.ops.add(t, 1.0)
+        fd.add_output(y, t)
+        fd.add_output(y)
+    x = torch.zeros(4)
+    outputs = fd.execute([x])
+    assert all(out.data_ptr() == x.data_ptr() for out in outputs) and outputs
+    assert torch.equal(x, torch.ones(4))
+
+
+def test_an_input_as_output_and_one_output_twice() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2)
+        y = fd.ops.neg(t)
+        for output in (t, y, y, t):
+            fd.add_output(output)
+    x = torch.randn(3, 2)
+    a, b, c, d = fd.execute([x])
+    assert a.data_ptr() == x.data_ptr() == d.data_ptr()
+    assert torch.equal(b, -x) and torch.equal(c, -x)
+
+
+def test_no_inputs() -> None:
+    with FusionDefinition() as fd:
+        full = fd.ops.full([3, 4], fd.define_scalar(2.0), DataType.Float)
+        fd.add_output(fd.ops.mul(full, 3.0))
+        fd.add_output(fd.ops.iota(fd.define_scalar(5), fd.define_scalar(1), fd.define_scalar(2)))
+    six, odd = fd.execute([])
+    assert torch.equal(six, torch.full((3, 4), 6.0))
+    assert odd.tolist() == [1, 3, 5, 7, 9]
+
+
+def test_tensors_without_dimensions() -> None:
+    with FusionDefinition() as fd:
+        a, b = float_tensor(fd, 0), float_tensor(fd, 2)
+        fd.add_output(fd.ops.mul(a, a))
+        fd.add_output(fd.ops.mul(b, a))
+        fd.add_output(fd.ops.sum(b, [0, 1]))
+    a, b = torch.tensor(3.0), torch.randn(4, 5)
+    square, scaled, total = fd.execute([a, b])
+    assert square.shape == () and square.item() == 9
+    assert torch.equal(scaled, b * 3)
+    torch.testing.assert_close(total, b.sum())
+
+
+def test_scalars_as_inputs_compile_once() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 1)
+        f = fd.define_scalar(dtype=DataType.Double)
+        i = fd.define_scalar(dtype=DataType.Int)
+        b = fd.define_scalar(dtype=DataType.Bool)
+        sum_ = fd.ops.add(fd.ops.mul(t, f), fd.ops.cast(i, DataType.Float))
+        fd.add_output(fd.ops.where(b, sum_, t))
+    x = torch.randn(10)
+    torch.testing.assert_close(fd.execute([x, 0.5, 3, True])[0], x * 0.5 + 3)
+    before = compiled_kernel_count()
+    for f, i in ((2.0, -4), (float("inf"), 0), (1e-30, 2**40)):
+        (y,) = fd.execute([x, f, i, True])
+        torch.testing.assert_close(y, x * f + i)
+        assert torch.equal(fd.execute([x, f, i, False])[0], x)
+    assert compiled_kernel_count() == before
+    torch.testing.assert_close(fd.execute([x, 2, True, True])[0], x * 2 + 1)
+
+
+def test_negated_and_gradient_inputs() -> None:
+    fd = affine(4.0)
+    x = torch.randn(3, 4)
+    negated = torch._neg_view(x)
+    assert negated.is_neg()
+    for _ in range(2):
+        assert torch.equal(fd.execute([negated])[0], -x * 4 + 1)
+        assert torch.equal(fd.execute([x])[0], x * 4 + 1)
+    needs = x.clone().requires_grad_()
+    (y,) = fd.execute([needs])
+    assert not y.requires_grad and torch.equal(y, x * 4 + 1)
+    with torch.no_grad():
+        assert torch.equal(fd.execute([needs])[0], y)
+    with torch.inference_mode():
+        assert torch.equal(fd.execute([torch.randn(1).expand(3, 4) * 0])[0], torch.ones(3, 4))
+
+
+def test_a_negated_input_that_is_updated() -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 1)
+        fd.add_output(fd.ops.add(t, 1.0), t)
+    x = torch.arange(4.0)
+    negated = torch._neg_view(x)
+    fd.execute([negated])
+    assert torch.equal(negated, 1 - torch.arange(4.0))
+
+
+def test_a_real_view_of_a_conjugate() -> None:
+    values = torch.randn(3, 4, dtype=torch.complex64)
+    imaginary = values.conj().imag
+    assert imaginary.is_neg()
+    (y,) = affine_of_strided().execute([imaginary])
+    torch.testing.assert_close(y, -values.imag * 2)
+
+
+def affine_of_strided() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.mul(float_tensor(fd, 2, [False, False]), 2.0))
+    return fd
+
+
+def test_outputs_do_not_share_memory_with_later_calls() -> None:
+    fd = affine(6.0)
+    x = torch.randn(50, 60)
+    first = fd.execute([x])[0]
+    copy = first.clone()
+    second = fd.execute([x + 1])[0]
+    assert first.data_ptr() != second.data_ptr() and torch.equal(first, copy)
+
+
+def test_inputs_that_swap() -> None:
+    with FusionDefinition() as fd:
+        x, y = fd.define_tensor([-1]), fd.define_tensor([-1])
+        fd.add_output(y, x)
+        fd.add_output(x, y)
+    a, b = torch.ones(2), torch.zeros(2)
+    fd.execute([a, b])
+    assert a.tolist() == [0, 0]
+    assert b.tolist() == [1, 1]
+
+
+def test_view_doesnt_show_a_later_update() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1])
+        fd.add_output(fd.ops.reshape(x, [4]))
+        fd.add_output(fd.ops.mul(x, 2.0), x)
+    given = torch.ones(2, 2)
+    (view,) = fd.execute([given])
+    assert view.tolist() == [1, 1, 1, 1]
+    assert given.tolist() == [[2, 2], [2, 2]]
+
+
+# -- wrong inputs
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([2, 1.0], "Expected input 0, .*, to be an at::Tensor but got scalar 2"),
+        (
+            [torch.ones(2, 2), torch.ones(3)],
+            "Expected input 1, d0, to be a scalar but got float tensor of rank 1",
+        ),
+        (
+            [torch.ones(2, 2).half(), 1.0],
+            "Expected input 0, .*, to be bound to a tensor of dtype float, but got a tensor of "
+            "dtype __half",
+        ),
+        (
+            [torch.ones(2, 2), 2 + 1j],
+            r"Scalar value \(2,1\) is not compatible with the expected data type: double.",
+        ),
+        ([torch.ones(2, 2)], "execute: expected 2 inputs, got 1"),
+        ([torch.ones(2, 2), 1.0, 2.0], "execute: expected 2 inputs, got 3"),
+        ([torch.ones(2), 1.0], "Expected input 0, .*, to be of rank 2, but got a tensor of rank 1"),
+        (
+            [torch.ones(4, 5).t(), 1.0],
+            "Expected input 0, .*, to be contiguous in dimension 1 .*, but got stride 5",
+        ),
+        ([torch.ones(2, 2), "x"], "Scalar value x is not compatible with the expected data type"),
+        ([None, 1.0], "Expected input 0, .*, to be an at::Tensor but got scalar None"),
+    ],
+)
+def test_wrong_inputs(inputs: list[Any], message: str) -> None:
+    with FusionDefinition() as fd:
+        t = float_tensor(fd, 2, True)
+        fd.add_output(fd.ops.mul(t, fd.define_scalar(dtype=DataType.Double)))
+    for warm in (False, True):
+        with pytest.raises(InputError, match=message):
+            fd.execute(inputs)
+        if not warm:
+            fd.execute([torch.ones(2, 2), 1.0])
+
+
+def test_sizes_that_must_be_equal() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.add(float_tensor(fd, 2), float_tensor(fd, 2)))
+    with pytest.raises(InputError, match="expected the sizes i0 and i2 to be equal, got i0 = 3"):
+        fd.execute([torch.ones(3, 2), torch.ones(4, 2)])
+
+
+def test_static_and_broadcast_sizes() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.define_tensor([4, 1], dtype=DataType.Float)))
+    assert fd.execute([torch.ones(4, 1)])[0].shape == (4, 1)
+    with pytest.raises(InputError, match="to be of size 4 in dimension 0, but got size 3"):
+        fd.execute([torch.ones(3, 1)])
+    with pytest.raises(InputError, match="to be of size 1 in dimension 1, but got size 2"):
+        fd.execute([torch.ones(4, 2)])

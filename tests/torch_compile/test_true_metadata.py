@@ -1,0 +1,158 @@
+"""Results that torch traces with other strides or dtypes than eager gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from tests.support.compiled import BACKEND
+from tests.support.compiled import fresh as fresh
+
+X, Y = torch.randn(3, 4, 5).permute(2, 0, 1), torch.randn(4, 3, 5).permute(2, 1, 0)
+PLAIN = torch.randn(5, 3, 4)
+
+BINARY = {
+    "clamp": lambda x, y: torch.clamp(x, max=y),
+    "clamp on both sides": lambda x, y: torch.clamp(x, y, x[:1] + 1),
+    "copysign": torch.copysign,
+    "floor_divide": torch.floor_divide,
+    "rounded division": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "heaviside": torch.heaviside,
+    "logaddexp": torch.logaddexp,
+    "logical_xor": torch.logical_xor,
+    "xlogy": lambda x, y: torch.xlogy(x, y.abs() + 1),
+}
+
+
+@pytest.mark.parametrize("operands", [(X, Y), (PLAIN, X), (X, PLAIN), (X, Y[:1]), (Y[0, 0], X)])
+@pytest.mark.parametrize("name", BINARY)
+def test_strides_of_permuted_operands(name: str, operands: tuple[Tensor, Tensor]) -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        made = BINARY[name](x, y)
+        return made, made.to(torch.float32) + 1
+
+    got = torch.compile(program, backend=BACKEND)(*operands)
+    for ours, eagers in zip(got, program(*operands), strict=True):
+        torch.testing.assert_close(ours, eagers, equal_nan=True)
+        assert ours.stride() == eagers.stride()
+
+
+def test_strides_of_a_clamp_by_tensors() -> None:
+    given = torch.randn(1, 2), torch.randn(2, 1), torch.randn(2, 2).t() + 3
+    got = torch.compile(torch.clamp, backend=BACKEND)(*given)
+    expected = torch.clamp(*given)
+    assert torch.equal(got, expected)
+    assert got.stride() == expected.stride() == (1, 2)
+
+
+@pytest.mark.parametrize("x", [X, Y, X[:, :1]])
+@pytest.mark.parametrize(
+    "op",
+    [functional.logsigmoid, lambda x: torch.log_softmax(x, 1), lambda x: 2**x, lambda x: 1**x],
+)
+def test_strides_of_a_permuted_input(op: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    got = torch.compile(op, backend=BACKEND)(x)
+    torch.testing.assert_close(got, op(x))
+    assert got.stride() == op(x).stride()
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "group norm": lambda: nn.GroupNorm(2, 4),
+    "batch norm": lambda: nn.BatchNorm2d(4),
+    "batch norm, inference": lambda: nn.BatchNorm2d(4).eval(),
+    "layer norm": lambda: nn.LayerNorm([6, 6]),
+}
+
+
+def _input(dtype: torch.dtype, layout: str) -> Tensor:
+    x = torch.randn(2, 4, 6, 6).to(dtype)
+    if layout == "channels last":
+        return x.to(memory_format=torch.channels_last)
+    return x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0) if layout == "permuted" else x
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels last", "permuted"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_of_a_half_beside_float32(name: str, dtype: torch.dtype, layout: str) -> None:
+    """Gradients too: the statistics that the backward gets are in float32, as eager's."""
+    torch.manual_seed(0)
+    module, x = NORMS[name](), _input(dtype, layout)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    weights = torch.arange(x.numel()).reshape(x.shape).sin()
+
+    def step(backend: str | None, as_dtype: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        own = copy.deepcopy(module)
+        if backend is None and as_dtype(x).dtype is torch.float64:
+            own = own.double()
+        given = as_dtype(x.clone()).requires_grad_()
+        result = (torch.compile(own, backend=backend) if backend else own)(given)
+        (result * weights.to(result.dtype)).sum().backward()
+        assert given.grad is not None
+        gradients = [p.grad for p in own.parameters() if p.grad is not None]
+        return [result.detach(), given.grad, *gradients]
+
+    columns = zip(step(BACKEND, Tensor.clone), step(None, Tensor.clone),
+                  step(None, Tensor.double), strict=True)  # fmt: skip
+    for ours, eagers, exact in columns:
+        assert (ours.dtype, ours.stride()) == (eagers.dtype, eagers.stride())
+        errors = [(each.double() - exact).abs().max().item() for each in (ours, eagers)]
+        assert errors[0] <= 2 * errors[1] + 1e-6
+
+
+def _places(*shape: int) -> Tensor:
+    return torch.randint(0, 15, shape)
+
+
+INDICES = {
+    "rows": (torch.randn(15, 2), (_places(4, 5).t(),)),
+    "inner": (torch.randn(3, 15, 2), (None, _places(4, 5).t())),
+    "points": (torch.randn(15, 15, 2), (_places(4, 5).t(), _places(4, 5).t())),
+    "apart": (torch.randn(15, 2, 15), (_places(4, 5).t(), None, _places(4, 5).t())),
+    "three": (torch.randn(15, 2), (_places(2, 3, 4).permute(2, 0, 1),)),
+    "one permuted": (torch.randn(15, 15), (_places(5, 4), _places(4, 5).t())),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_strides_of_what_permuted_indices_read(name: str) -> None:
+    x, indices = INDICES[name]
+
+    def program(x: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
+        return x[tuple(slice(None) if index is None else index for index in indices)]
+
+    got, eagers = (f(x, indices) for f in (torch.compile(program, backend=BACKEND), program))
+    assert torch.equal(got, eagers)
+    assert got.stride() == eagers.stride()
+
+
+def test_strides_of_a_batch_norm_of_a_transposed_matrix() -> None:
+    def program(x: Tensor) -> Tensor:
+        return functional.batch_norm(x, None, None, training=True)
+
+    x = torch.randn(2, 6).t()
+    assert torch.compile(program, backend=BACKEND)(x).stride() == program(x).stride()
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 1, 2), (2, 5, 1, 1), (1, 5, 3, 2), (2, 1, 3, 1)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 0, 1), (1, 0, 3, 2)])
+def test_strides_of_axes_of_size_1(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    """They are the metadata's: torch lays out by them what is made of a result, in `cat` say."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 2, x.sum(1, keepdim=True).expand_as(x) + x, -x
+
+    x = torch.randn([shape[dim] for dim in order]).permute([order.index(d) for d in range(4)])
+    with FakeTensorMode() as mode:
+        traced = program(mode.from_tensor(x))
+    results = torch.compile(program, backend=BACKEND)(x)
+    for got, expected, promised in zip(results, program(x), traced, strict=True):
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == promised.stride()
