@@ -38,7 +38,7 @@ def _pool() -> None:
 
 
 def _torch() -> None:
-    """torch.empty_strided, by the function without a Python frame that Inductor calls."""
+    """torch.empty_strided, through the function without a Python frame that Inductor calls."""
     empty_strided = torch._C._dynamo.guards._empty_strided_cpu
     CpuRuntime.empty_strided = staticmethod(empty_strided)  # type: ignore[assignment, method-assign]
 
@@ -113,7 +113,7 @@ def model(allocator: str, name: str) -> Rows:
 
 
 def memory(allocator: str, name: str) -> Rows:
-    """MiB that training steps hold at most."""
+    """The most MiB that training steps hold."""
     ALLOCATORS[allocator][0]()
     return {f"{name}, memory": measure.peak(name, "pyfuser") / 2**20}
 

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("arguments", nargs="*", help="the script's; options of its behind --")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
-    shown.add_argument("--after", metavar="PASS", help="what one pass leaves")
+    shown.add_argument("--after", metavar="PASS", help="print the result of one pass")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")

@@ -121,10 +121,10 @@ class LibraryCalls:
         self.writer.line(f"if {name}.stride() != {stride}: {name} = {copying}({name}, {stride})")
 
     def view(self, base: str, shape: str, stride: str, offset: str) -> str:
-        """An expression of a view of memory."""
+        """An expression for a view of memory."""
         function = self.writer.constant("view_of", _native_view or view_of)
         return f"{function}({base}, {shape}, {stride}, {offset})"
 
     def copied(self, text: str, stride: str) -> str:
-        """An expression of a copy with these strides."""
+        """An expression for a copy with these strides."""
         return f"{self.writer.constant('with_strides', with_strides)}({text}, {stride})"

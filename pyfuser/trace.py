@@ -70,13 +70,13 @@ _watchers: list[Callable[[], Trace]] = []
 
 
 def graph_trace() -> Trace:
-    """Who sees the compilation of the next graph."""
+    """The observer of the next graph's compilation."""
     return _watchers[-1]() if _watchers else DUMP
 
 
 @contextmanager
 def watching_graphs(trace: Callable[[], Trace]) -> Iterator[None]:
-    """While in use, each graph that torch has compiled is seen by what `trace` makes for it."""
+    """Within this context, each graph compiled by torch is observed by a new result of `trace`."""
     _watchers.append(trace)
     try:
         yield

@@ -17,12 +17,12 @@ def is_repeatable(expr: Expr) -> bool:
 
 
 def is_copy(expr: Expr) -> bool:
-    """True where elements are moved as they are, whatever their dtype: nothing is computed."""
+    """True if elements are moved unchanged, whatever their dtype: nothing is computed."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
 
 
 def is_cut(expr: Expr) -> bool:
-    """True where what reads the result is in another kernel than what it is made from."""
+    """True if the readers of the result must be in another kernel than its operands."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_cut
 
 

@@ -41,7 +41,7 @@ from ..ops.evaluator import evaluate
 from ..ops.metadata import TensorLike
 from ..trace import Texts, watching_graphs
 
-# Of a graph of torch.compile; then those of each fusion, its own or one that the script defines.
+# The stages of a torch.compile graph, then those of each fusion, of a graph or of the script.
 GRAPH_STAGES = ("graph", "graph_passes", "regions", "call")
 STAGES = (
     *GRAPH_STAGES,
@@ -69,7 +69,7 @@ class Recorded:
 
 
 class RecordedGraph(Texts):
-    """A graph that the script has torch compile: its stages, and its fusions with their inputs."""
+    """A graph that torch compiles for the script: its stages, and its fusions with inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class RecordedGraph(Texts):
             super().stage(name, value)
 
     def after(self, name: str, value: object) -> None:
-        """Keeps the text; the passes that there are, in order, are a stage."""
+        """Keeps the text; the list of passes, in order, is a stage too."""
         super().after(name, value)
         self.stages["graph_passes"] = "".join(f"{each}\n" for each in self.passes)
 
@@ -93,7 +93,7 @@ Shown = tuple[str, Texts]  # with a title
 
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps the definitions in the order in which they were finished, and the graphs."""
+    """Keeps the definitions, in the order in which they were finished, and the graphs."""
 
     found: dict[int, Recorded] = field(default_factory=dict)
     graphs: list[RecordedGraph] = field(default_factory=list)
@@ -159,7 +159,7 @@ def _print_all(
     """Every definition of the script, then every graph and its fusions."""
     titled = [(f"graph {number} of {len(graphs)}", each) for number, each in enumerate(graphs, 1)]
     is_of_graphs = stage in GRAPH_STAGES or any(after in graph.passes for graph in graphs)
-    if graphs and is_of_graphs:  # fusions have nothing of it, and take their time
+    if graphs and is_of_graphs:  # fusions don't have this stage, and take time
         shown: list[Shown] = list(titled)
     else:
         shown = [
@@ -190,7 +190,7 @@ def _only(
     operation: str,
     what: str = "",
 ) -> list[Shown]:
-    """Those that have a stage or a pass of this name.  DefinitionError where none has."""
+    """The entries that have a stage or pass of this name.  DefinitionError if there are none."""
     found = [each for each in shown if name in names(each[1])]
     if shown and not found:
         known = ", ".join(dict.fromkeys(each for _, texts in shown for each in names(texts)))
@@ -228,7 +228,7 @@ def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], st
 
 
 def recording(file: str, arguments: Sequence[str] = ()) -> tuple[_Recorder, str | None]:
-    """Runs the script: what it defines and has compiled, and how it failed (see `record`)."""
+    """Runs the script: its definitions and graphs, and its failure (see `record`)."""
     recorder, failure = _Recorder(), None
     with (
         _intercepted(recorder),
@@ -349,7 +349,7 @@ def stages_of(recorded: Recorded, device: str) -> Texts:
 
 
 def _stages_of_call(definition: Fusion, inputs: Sequence[Any], device: str) -> Texts:
-    """The stages of a fusion as it is called with these inputs, or their metadata."""
+    """The stages of a fusion that is called with these inputs, or their metadata."""
     texts = Texts()
     sizes = bind(definition, inputs).sizes
     layouts = [tensor_layout(each) for each in inputs if isinstance(each, TensorLike)]

@@ -228,9 +228,9 @@ class TensorDomain:
 
     @property
     def memory_order(self) -> list[int]:
-        """The positions of the axes that consumers see, outermost in memory first.
+        """The positions of the logical axes, outermost in memory first.
 
-        As they stand where the axes in memory are others (parts of them).
+        In logical order if the axes in memory aren't the logical ones (but parts of them).
         """
         axes, allocated = without_reductions(self.logical), self.allocated
         if set(axes) != set(allocated):

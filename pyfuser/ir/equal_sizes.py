@@ -46,10 +46,10 @@ class SizeClasses:
 
 
 def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, IntExpr]:
-    """Symbol -> what stands for it; symbols that stand for themselves are absent.
+    """Symbol -> its representative; symbols that represent themselves are absent.
 
-    A constant stands for all symbols that are equal to it, and what is computed from other symbols
-    for one that is equal to that.
+    A constant represents all symbols equal to it; an expression of other symbols represents a
+    symbol equal to it.
     """
     chosen: dict[Symbol, IntExpr] = {}
 

@@ -304,5 +304,5 @@ class GatherOp(ReadOp):
         return (self.source_axes, self.index_axes, self.op)
 
 
-# These move no data: torch computes them as views where the strides allow it.
+# These move no data: torch computes them as views if the strides allow it.
 VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)

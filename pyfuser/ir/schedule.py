@@ -146,7 +146,7 @@ class ScheduledFusion:
 
     @property
     def is_by_hand(self) -> bool:
-        """True for a user's schedule, which is taken at its word and refused where it's wrong."""
+        """True for a user's schedule, which is followed exactly, and refused if it's wrong."""
         return self.scheduler is None
 
     def __getitem__(self, tensor: TensorView) -> TensorSchedule:

@@ -54,7 +54,7 @@ class LoopStructure:
         return [self.loop(tensor, i) for i in range(len(self.scheduled[tensor].loop))]
 
     def place(self, tensor: TensorView, position: int) -> LoopPlace:
-        """What stands for the loop that a tensor has at a position, for all that share it."""
+        """The representative of the places that share the loop at a position of a tensor."""
         return self._shared.find((tensor, position))
 
     def _analyse(self, tensor: TensorView) -> None:

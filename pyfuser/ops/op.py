@@ -95,12 +95,12 @@ class Op:
 
     @property
     def is_repeatable(self) -> bool:
-        """False where computing it twice isn't computing it once."""
+        """False if computing it twice differs from computing it once."""
         return not (self.is_random or self.is_cut)
 
     @property
     def jumps(self) -> bool:
-        """True where the last bit of an operand may change the result by more than a rounding."""
+        """True if the last bit of an operand may change the result by more than a rounding."""
         return self.is_stepped or self.rule in _GIVING_BOOL
 
     @property
@@ -129,7 +129,7 @@ class Op:
         return self._cuda_template(dtype).format(*operands, f=suffix)
 
     def cuda_uses(self, dtype: DataType, count: int) -> list[int]:
-        """How often each of `count` operands stands in the CUDA C++ expression."""
+        """How often each of `count` operands occurs in the CUDA C++ expression."""
         template = self._cuda_template(dtype)
         return [template.count(f"{{{position}}}") for position in range(count)]
 

@@ -174,7 +174,7 @@ def innermost_is_reduced(facts: Facts) -> bool:
 class AutomaticScheduler:
     """A scheduler of SCHEDULERS: its acceptance rule, and its module for the rest.
 
-    `kind` is what becomes of a segment that it takes; only kernels are scheduled.
+    `kind` is the kind of part made from its segments; only kernels are scheduled.
     """
 
     name: str
@@ -209,7 +209,7 @@ def _module_of(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-# Also for what no scheduler takes.
+# Also for segments that no scheduler takes.
 BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, PartKind.library)
 
 SCHEDULERS: tuple[AutomaticScheduler, ...] = (

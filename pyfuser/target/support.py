@@ -11,7 +11,7 @@ from ..ops.table import OPS
 def unsupported(expr: Expr, language: Language) -> str | None:
     """Why no kernel in a language can compute an expression: a dtype, an op without a spelling.
 
-    None where one can.
+    None if one can.
     """
     for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
         if tensor.dtype not in KERNEL_DTYPES:

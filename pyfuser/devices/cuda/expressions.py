@@ -168,7 +168,7 @@ class ExpressionWriter:
         result = compute_dtype(resolution.result)
         value = self._expand(row, operands, resolution, lines)
         last = lines[-1] if lines else None
-        if isinstance(last, Assignment) and last.target == value:  # goes straight to the output
+        if isinstance(last, Assignment) and last.target == value:  # assign directly to the output
             lines.pop()
             value = last.value
         # Assigning to a variable of the result's type narrows promoted integers.
@@ -235,7 +235,7 @@ class ExpressionWriter:
 
 
 def _is_name(operand: Operand, dtype: DataType) -> bool:
-    """True for what can be written several times: a literal, a variable of the compute dtype."""
+    """True for operands that can be repeated: a literal, a variable of the compute dtype."""
     if isinstance(operand, Literal):
         return True
     is_variable_of = isinstance(operand, Access) and is_variable(operand.buffer)
@@ -245,7 +245,7 @@ def _is_name(operand: Operand, dtype: DataType) -> bool:
 
 
 def _uses(row: Op, statement: Compute, resolution: Resolution) -> Sequence[int]:
-    """How often each operand stands in an op's text: definitions and checks may use it again."""
+    """How often each operand occurs in an op's text: definitions and checks may use it again."""
     several = [2] * len(statement.inputs)
     if row.definition is not None or statement.is_checked:
         return several

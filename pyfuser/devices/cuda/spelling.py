@@ -137,28 +137,28 @@ def condition_text(condition: Less) -> str:
 
 
 class Assignment(str):
-    """The line `target = value;` or, of a new variable, `kind target = value;`, in its parts."""
+    """The line `target = value;` or, for a new variable, `kind target = value;`, with its parts."""
 
     target: str
     value: str
 
     @staticmethod
     def of(target: str, value: str, kind: str = "") -> Assignment:
-        """`kind` is the type of a variable that the line makes."""
+        """`kind` is the type of a variable that the line declares."""
         made = Assignment(f"{kind} {target} = {value};" if kind else f"{target} = {value};")
         made.target, made.value = target, value
         return made
 
 
 class Declaration(str):
-    """The line `kind name;`, in its parts; it has no value yet."""
+    """The line `kind name;`, with its parts; the variable has no value yet."""
 
     kind: str
     name: str
 
     @staticmethod
     def of(kind: str, name: str) -> Declaration:
-        """A variable; for an array, `name` has its brackets."""
+        """A variable; for an array, `name` includes the brackets."""
         made = Declaration(f"{kind} {name};")
         made.kind, made.name = kind, name
         return made
