@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument(
         "file", metavar="FILE.py", help="a script that defines fusions or calls torch.compile"
     )
-    shown.add_argument("arguments", nargs="*", help="the script's; options of its behind --")
+    shown.add_argument("arguments", nargs="*", help="the script's arguments; its options after --")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
     shown.add_argument("--after", metavar="PASS", help="print the result of one pass")

@@ -4,7 +4,6 @@ timm imports both on import, and package indexes have torchvision built for CUDA
 CPUs it can't be imported, and neither can transformers once it is installed. timm is therefore
 installed alone, and during its import, modules that have a class for every name stand in for the
 two.  Afterwards they are removed, so nothing else mistakes them for the real ones.
-for every name.  Afterwards they are gone, and nobody else takes them for the real ones.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def proves_at_most(a: IntExpr, b: IntExpr) -> bool:
 
 
 def _by_one_term(a: IntExpr, b: IntExpr) -> bool:
-    """True when what is left of `a` is at most one of the sizes that `b` adds to it."""
+    """True if the rest of `a` is at most one of the sizes that `b` has in addition."""
     difference = terms_of(b - a)
     less = from_terms({m: -c for m, c in difference if c < 0})
     added = [from_terms({m: c}) for m, c in difference if c > 0]

@@ -16,7 +16,7 @@ from .vals import TensorView, Val
 
 
 class PartKind(Enum):
-    """What runs a segment: a kernel of ours, calls of torch's library, or nothing at all.
+    """What runs a segment: a generated kernel, calls of torch's library, or nothing.
 
     The outputs of a view are empty, or views of an input.
     """

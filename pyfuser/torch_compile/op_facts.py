@@ -80,7 +80,7 @@ def is_pointwise(node: Node) -> bool:
 
 
 def has_effects(node: Node) -> bool:
-    """True for what runs even where nobody reads it: writes, random draws, assertions."""
+    """True for nodes that run even without readers: writes, random draws, assertions."""
     target = node.target
     if not isinstance(target, OpOverload) or is_random(node):
         return True
