@@ -188,7 +188,7 @@ def test_a_cycle_is_found() -> None:
 
 
 def test_only_the_command_line_names_a_device(imports: list[Import]) -> None:
-    """A device registers itself: what is above the devices finds it by the tensors' device."""
+    """A device registers itself: code above the devices finds it by the tensors' device."""
     named = ("devices.cpu", "devices.cuda")
     wrong = [
         str(each)

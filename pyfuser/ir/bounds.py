@@ -14,7 +14,7 @@ from .scalars import FloorDiv, IntExpr, Max, Min, from_terms, maximum, minimum, 
 
 
 def proves_at_most(a: IntExpr, b: IntExpr) -> bool:
-    """True when a <= b holds for all sizes; sizes are at least 0."""
+    """True if a <= b holds for all sizes; sizes are at least 0."""
     if a is b or _is_sum_of_sizes(b - a):
         return True
     if isinstance(b, Min) and proves_at_most(a, b.a) and proves_at_most(a, b.b):

@@ -34,7 +34,7 @@ from .scalars import (
 
 
 def divides(b: IntExpr, a: IntExpr) -> bool:
-    """True when a % b == 0 can be proved."""
+    """True if a % b == 0 can be proved."""
     return b is ONE or mod(a, b) is ZERO
 
 

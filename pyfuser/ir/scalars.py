@@ -424,7 +424,7 @@ def xor(a: IntExpr, b: IntExpr) -> IntExpr:
 
 
 def upper_bound(atom: IntExpr) -> IntExpr | None:
-    """An exclusive bound of an atom, or None when none is known."""
+    """An exclusive bound of an atom, or None if none is known."""
     match atom:
         case Symbol():
             return atom.upper
@@ -463,7 +463,7 @@ def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntEx
 
 @lru_cache(MEMORY)
 def proves_less(a: IntExpr, b: IntExpr) -> bool:
-    """True when 0 <= a < b holds for all values of the symbols."""
+    """True if 0 <= a < b holds for all values of the symbols."""
     if a is ZERO:
         # b is a divisor here, so it is at least 1 wherever the code runs.
         return True

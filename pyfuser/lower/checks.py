@@ -55,7 +55,7 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
 def check_threads(
     scheduled: ScheduledFusion, block: Mapping[ParallelType, IntExpr], sizes: Mapping[str, int]
 ) -> None:
-    """Raises ScheduleError where a block has too many threads, as far as its extents are known."""
+    """Raises ScheduleError if a block has too many threads, as far as its extents are known."""
     counts = {
         kind: evaluate(extent, sizes)
         for kind, extent in block.items()

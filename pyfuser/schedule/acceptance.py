@@ -127,7 +127,7 @@ NORMALIZATION = "a reduction result is broadcast back along the reduced axes (a 
 
 
 def reference_axes(summary: Summary) -> Axes | None:
-    """The axes of an output from which every tensor can be indexed; None when there is none."""
+    """The axes of an output from which every tensor can be indexed; None if there is none."""
     for axes in sorted(summary.outputs, key=lambda a: (-len(a), sorted(a))):
         reach = backward_closure(axes, summary.steps)
         if reach is None or not summary.axes <= reach:

@@ -141,7 +141,7 @@ class _Partitioner:
                 self.level |= dict.fromkeys((node, *picks), first_reader)
 
     def _saves_memory(self, node: Node) -> bool:
-        """False when what the node reads is more than what it makes, and would be kept for it."""
+        """False if the node reads more than it makes, and this would be kept alive for it."""
         made = bytes_of(node)
         kept = 0
         for producer in node.all_input_nodes:

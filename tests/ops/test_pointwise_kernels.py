@@ -39,7 +39,7 @@ SCALARS = {
 def samples(op: Op, dtype: DataType, seed: int) -> torch.Tensor:
     """Random operands in the op's own range, with special values among them.
 
-    What the op refuses is for test_checks.py.
+    Values that the op refuses are in test_checks.py.
     """
     generator = torch.Generator().manual_seed(seed)
     torch_dtype = to_torch(dtype)

@@ -1,7 +1,7 @@
-"""Illegal schedules: one test an error, each a message that names the tensor and the axis.
+"""Illegal schedules: one test per error, each with a message that names the tensor and the axis.
 
 A case schedules a fusion through the public interface; the error comes from the scheduling call
-itself or, where it takes the whole schedule to see it, when the kernel is compiled.
+itself or, if only the whole schedule shows it, when the kernel is compiled.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ SM_90 = CudaTarget("sm_90")
 
 
 def size_info(sizes: Mapping[str, int] | None = None, workers: int = 1) -> SizeInfo:
-    """What a decision for so many cores may know of these sizes."""
+    """The facts about these sizes for a decision with this many cores."""
     return SizeInfo.of(sizes or {}, CpuTarget(replace(_PROCESSOR, cores=workers)))
 
 
 def segment(
     fusion: Fusion, sizes: SizeInfo | None = None, stored: Collection[int] = ()
 ) -> SegmentedFusion:
-    """The segments, by structure alone where no sizes are given."""
+    """The segments, by structure alone if no sizes are given."""
     return segmenter.segment(fusion, sizes or size_info(), stored)

@@ -1,6 +1,6 @@
 """From aten to fusions: every translated overload against eager, in every dtype it takes.
 
-Graphs of one node are made by hand with fake tensors, translated, and evaluated with torch.
+Graphs of one node are built with fake tensors, translated, and evaluated with torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OVERLOADS = sorted((o for o in TRANSLATIONS if o not in ELSEWHERE), key=str)
 LOOSER = {(aten.hardsigmoid_backward.default, torch.float64): torch.float32}
 
 
-# What eager computes and has no translation.
+# Overloads that eager computes and that have no translation.
 NOT_TRANSLATED = {
     **dict.fromkeys(
         (
@@ -53,7 +53,7 @@ UNTRACEABLE = ("SymIntArrayRef", "symbolic shapes", "integral dtype")
 
 
 def sample(overload: OpOverload, dtype: torch.dtype, n: int = 5) -> tuple[Any, Any, Any] | None:
-    """(arguments, keywords, eager's results); None where torch doesn't take this dtype."""
+    """(arguments, keywords, eager's results); None if torch doesn't accept this dtype."""
     torch.manual_seed(0)
     try:
         given, keywords = arguments(overload, tensor_maker(dtype), n)

@@ -1,4 +1,4 @@
-"""Graphs with tensors of two devices: what concerns one device alone is fused, the rest is torch's.
+"""Graphs with tensors of two devices: nodes of one device are fused, the rest is left to torch.
 
 The other device is `meta`: without kernels, as it is, or with those of tests/other_device.py.
 """
@@ -63,7 +63,7 @@ def test_nodes_of_a_device_without_kernels_are_torchs() -> None:
 def test_each_device_with_kernels_has_its_own(other_device: Any) -> None:
     x, y = inputs()
     check(compiled(on_both)(x, y), on_both(x, y))
-    assert len(other_device.launches) == 2  # the sine; the tanh of what was handed over
+    assert len(other_device.launches) == 2  # the sine; the tanh of the copied tensor
     regions = fused_ops(pyfuser.explain(on_both, x, y))
     assert any("exp" in region for region in regions)
     assert any("sin" in region for region in regions)
