@@ -186,7 +186,7 @@ def test_a_process_that_dies_or_hangs_is_an_outcome() -> None:
         worker.stop()
 
 
-@pytest.mark.parametrize("seed", [2, 3, 10, 17, 18])
+@pytest.mark.parametrize("seed", [2, 3, 10, 17, 19])
 def test_random_fusions_by_seed(seed: int) -> None:
     outcome = check_fusions(seed)
     assert outcome.kind == "ok", outcome.detail

@@ -242,7 +242,10 @@ class Lockstep:
         """Rounds cotangents at random: gradients whose terms cancel show by it."""
 
         def rounded(cotangent: Tensor, output: str) -> Tensor:
-            epsilon = torch.finfo(self.native.names[output].dtype).eps
+            dtype = self.native.names[output].dtype
+            if not dtype.is_floating_point:  # an integer, that is in float64 a number like others
+                return cotangent
+            epsilon = torch.finfo(dtype).eps
             signs = torch.empty_like(cotangent).uniform_(-1, 1, generator=self.noise)
             return cotangent * (1 + epsilon * signs)
 
