@@ -38,7 +38,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if parsed.command == "show":
         parsed.arguments += given[end + 1 :]
     elif given[end:]:
-        _parser().error(f"expected no arguments behind --, got {' '.join(given[end + 1 :])}")
+        _parser().error(f"expected no arguments after --, got {' '.join(given[end + 1 :])}")
     return parsed
 
 

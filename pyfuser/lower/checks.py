@@ -44,7 +44,7 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
                     raise ScheduleError(expected("parallelize", what, f"it again on axis {axis}"))
                 seen.add(kind)
             if position < schedule.compute_at and axis.is_reduction:
-                what = f"the shared loops of T{tensor.name} to be no reductions"
+                what = f"the shared loops of T{tensor.name} not to be reductions"
                 raise ScheduleError(expected("inline", what, f"axis {axis}"))
             if kind in (ParallelType.unroll, ParallelType.vectorize):
                 _check_constant(structure, tensor, position, kind)

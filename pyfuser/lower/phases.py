@@ -116,7 +116,7 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
                 if cluster[producer] == cluster[consumer]:
                     what = f"T{consumer.name} not to share loops with T{producer.name}"
                     raise ScheduleError(
-                        expected("schedule", what, "a read across blocks inside of a shared loop")
+                        expected("schedule", what, "a read across blocks inside a shared loop")
                     )
                 phase[cluster[consumer]] = wanted
                 changed = True
@@ -124,7 +124,7 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
             break
     else:
         producer, consumer = next((p, c) for p, c, sync in edges if sync)
-        what = f"T{consumer.name} to come after the grid-wide sync behind T{producer.name}"
+        what = f"T{consumer.name} to come after the grid-wide sync after T{producer.name}"
         got = "loops shared with tensors on both sides of it"
         raise ScheduleError(expected("schedule", what, got, "inline less"))
     for producer, consumer, _ in edges:

@@ -126,8 +126,8 @@ def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess |
             runs = {r.tensor: _at(r.count, at) for r in kernel.runs}
             tensor = _culprit(fusion, runs, once)
             if tensor is not None:
-                what = f"T{tensor.name} would be computed so often that {total} statements ran"
-                return Excess(tensor, f"{what} where {least} do")
+                what = f"T{tensor.name} would be recomputed so often that {total} statements run"
+                return Excess(tensor, f"{what} instead of {least}")
     return None
 
 

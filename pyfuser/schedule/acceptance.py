@@ -271,9 +271,9 @@ def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
     chosen = set(exprs)
     for expr in exprs:
         if expr.source is not None and expr.source.expr in chosen:
-            return f"{expr.name} reads T{expr.source.name} at other places than it is computed"
+            return f"{expr.name} reads T{expr.source.name} at other positions than it is computed"
         if is_cut(expr) and not chosen.isdisjoint(expr.output.uses_list):
-            return f"segment_set cuts behind T{expr.output.name}"
+            return f"segment_set cuts after T{expr.output.name}"
     return None if is_connected(exprs) else "the fusion is not connected"
 
 
@@ -299,7 +299,7 @@ def unlike_outputs(facts: Facts) -> str | None:
     for tensor in facts.outputs:
         is_expanded = any(axis.expanded_extent is not None for axis in tensor.axes)
         if is_expanded and tensor in tensor.fusion.outputs:
-            return f"T{tensor.name} is expanded, and not all that the kernel computes"
+            return f"T{tensor.name} is expanded, but not the only result of the kernel"
     return None
 
 

@@ -117,7 +117,7 @@ class Groups:
             is_cut = not barriers.isdisjoint(self.graph.cuts)
             return "segment_set" if is_cut else "a tensor is read along axes in different orders"
         if not self._is_linked(a, b):
-            return "they have axes of one size that no tensor between them makes one loop"
+            return "they have axes of equal size that no tensor between them puts in one loop"
         repeated = self._repeats(a, b) or self._repeats(b, a)
         if repeated is not None:
             return repeated

@@ -99,7 +99,7 @@ SHAPES = ((5, 37), (1, 1), (16, 32), (7, 3), (3, 70), (0, 4))
 MOST_THREADS = 1024
 _UNSEEN = r"to be read by the (block|thread) that wrote it, got a read across axis"
 _SHARED = (
-    r"a read across blocks inside of a shared loop|"
+    r"a read across blocks inside a shared loop|"
     r"shared loops that wait for each other in a circle|"
     r"loops shared with tensors on both sides of it"
 )

@@ -145,7 +145,7 @@ def shrink(
 
 
 def describe(failure: Failure) -> str:
-    """A failure as it is printed."""
+    """The printed form of a failure."""
     outcome = failure.outcome
     if failure.program is None:
         return f"## seed {failure.seed}: {outcome.signature}\n{outcome.detail[-6000:]}\n"

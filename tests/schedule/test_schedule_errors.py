@@ -358,7 +358,7 @@ def registers_read_across_threads(fd: FusionDefinition) -> None:
     last.axis(0).parallelize(BLOCK_X)
 
 
-@case(r"schedule: expected T2 not to share loops with T1, got a read across blocks inside of a sha")
+@case(r"schedule: expected T2 not to share loops with T1, got a read across blocks inside a shared")
 def a_read_across_blocks_inside_of_a_shared_loop(fd: FusionDefinition) -> None:
     x = matrix(fd)
     total = fd.ops.sum(x, [1])

@@ -28,7 +28,7 @@ DTYPES = (
     torch.int32,
     torch.bool,
 )
-# No kernel of torch for the CPU; it has a test of its own.
+# No kernel of torch for the CPU; it has a separate test.
 ELSEWHERE = (aten._fused_rms_norm_backward.default,)
 OVERLOADS = sorted((o for o in TRANSLATIONS if o not in ELSEWHERE), key=str)
 # Eager's sixth is one of float32, in float64 too.
@@ -48,7 +48,7 @@ NOT_TRANSLATED = {
     aten.__lshift__.Scalar: (torch.bool,),
     aten.__rshift__.Scalar: (torch.bool,),
 }
-# How often torch's fake tensors refuse what eager computes: they have no symbolic sizes for these.
+# How often torch's fake tensors refuse such an overload: they lack symbolic sizes for it.
 UNTRACEABLE = ("SymIntArrayRef", "symbolic shapes", "integral dtype")
 
 

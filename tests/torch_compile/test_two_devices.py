@@ -1,6 +1,6 @@
 """Graphs with tensors of two devices: nodes of one device are fused, the rest is left to torch.
 
-The other device is `meta`: without kernels, as it is, or with those of tests/support/other_device.py.
+The other device is `meta`: without kernels, or with those of tests/support/other_device.py.
 """
 
 from __future__ import annotations

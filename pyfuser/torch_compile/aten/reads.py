@@ -215,7 +215,7 @@ def _some_result(node: Node, *rest: Any) -> str | None:
         if isinstance(meta, torch.Tensor) and is_empty(meta) and meta.dim() != 1:
             return "an operand without elements"
         if isinstance(meta, torch.SymInt) and not statically_known_true(meta >= 0):
-            return "a place or a width that may be negative"
+            return "a position or a width that may be negative"
     return None
 
 

@@ -185,7 +185,7 @@ def _whole_steps(node: Node, *given: Any) -> str | None:
         return "a symbolic fraction"
     fraction = any(isinstance(v, float) for v in values)
     if fraction and not meta_of(node).dtype.is_floating_point:
-        return "a range of whole numbers with fractions"
+        return "an integer range with fractional arguments"
     return "an empty range" if is_empty(meta_of(node)) else None
 
 
@@ -230,7 +230,7 @@ def _one_index_a_row(node: Node, x: Any, dim: int, index: Any, value: Any) -> st
         size, count = source.shape[axis], places.shape[axis]
         along = axis == dim % source.dim()
         if not (is_one(count) if along else size_key(size) == size_key(count)):
-            return "an index of more than one element a row, or of a part of the rows"
+            return "an index of more than one element per row, or of only some rows"
     return None
 
 

@@ -84,7 +84,7 @@ def _metadata_refusal(node: Node) -> str | None:
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return f"the layout {tensor.layout}"
         if tensor.is_neg() or tensor.is_conj():
-            return "a negation or conjugation that is still to be done"
+            return "a pending negation or conjugation"
         if tensor.device != device:
             return f"tensors on {device} and {tensor.device}"
     return None if can_fuse_on(device.type) else f"tensors on {device}"
