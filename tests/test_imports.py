@@ -1,7 +1,7 @@
 """The import rules of the package, checked on the source text: direction, cycles, device seams.
 
 Every import statement counts, those inside functions too; only `if TYPE_CHECKING:` blocks don't
-take part in cycles, because they never run.  The layers are those of docs/design.md.
+take part in cycles, because they never run.  The layers are those in docs/design.md.
 """
 
 from __future__ import annotations

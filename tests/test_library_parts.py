@@ -330,7 +330,7 @@ def test_rows_that_say_more_than_torch_have_no_overload() -> None:
     assert overload_of(OPS["div"], DataType.Int) is None
 
 
-# -- scheduler names are for people
+# -- scheduler names are for human readers
 
 
 NAMES = {"expr_eval", "no_op", "pointwise", "reduction", "inner_persistent", "outer_persistent"}

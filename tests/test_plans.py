@@ -1,4 +1,4 @@
-"""Plans: one for all sizes of a structure, which it recognises by itself."""
+"""Plans: one for all sizes of a structure; a plan recognises its own calls."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def add_chain() -> ScheduledFusion:
 
 
 def two_step_sum() -> ScheduledFusion:
-    """sum over columns: each of 128 threads a part (rfactor), then the block."""
+    """sum over columns: a part for each of 128 threads (rfactor), then the block."""
     fusion = Fusion()
     t0 = input_tensor(fusion, 2)
     t1 = builders.sum(fusion, t0, [1])

@@ -70,7 +70,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def define(op: Op, dtype: DataType) -> FusionDefinition:
-    """One op over as many inputs as it takes."""
+    """One op over its inputs."""
     scalars = SCALARS.get(op.name, ())
     with FusionDefinition() as fd:
         inputs: list[object] = [

@@ -175,7 +175,7 @@ def complaint(
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.in_kernels], ids=lambda op: op.name)
 def test_row_in_a_kernel_for_the_cpu(op: Op) -> None:
-    """One kernel of as long vectors for all dtypes, hence padded."""
+    """One kernel with vectors of equal length for all dtypes, hence padded."""
     calls = [(dtype, call) for dtype in DTYPES for call in calls_of(op, dtype)]
     if not calls:
         pytest.skip("casts and checks have tests of their own")

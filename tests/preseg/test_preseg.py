@@ -394,7 +394,7 @@ EXACT = [(s, t) for s in DataType for t in DataType if s is not t and holds_ever
 
 @pytest.mark.parametrize(("source", "target"), EXACT)
 def test_conversions_that_lose_nothing(source: DataType, target: DataType) -> None:
-    """Whatever is said to survive a conversion does: extremes, neighbours of 1, subnormals."""
+    """Values that must survive a conversion do: extremes, neighbours of 1, subnormals."""
     dtype = to_torch(source)
     if dtype is torch.bool:
         values = torch.tensor([False, True])

@@ -1,4 +1,4 @@
-"""Random programs by the thousand: python -m tests.programs --seconds 600 --seeds 0:10000.
+"""Thousands of random programs: python -m tests.programs --seconds 600 --seeds 0:10000.
 
 Prints failures, grouped by cause and shrunk to scripts, and the share of programs that partly fell
 back to torch, with the reasons.  The exit status says whether anything failed.
@@ -25,7 +25,7 @@ from tests.programs.workers import FusionSeed, ProgramSeed, Worker
 
 @dataclass
 class Failure:
-    """A failing program, as it was and shrunk."""
+    """A failing program, original and shrunk."""
 
     seed: int
     outcome: Outcome

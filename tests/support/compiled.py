@@ -42,7 +42,7 @@ def in_float64(
 def assert_as_close_as_eager(got: Result, eager: Result, exact: Result, factor: float = 4) -> None:
     """Greatest errors, tensor by tensor; integers are equal.
 
-    A gradient that cancels to nothing (a key's bias, say) is noise in everyone's result, so no
+    A gradient that cancels to nothing (such as a key's bias) is noise in every result, so no
     tensor's scale counts as less than a hundredth of the greatest one.
     """
     assert got.keys() == eager.keys()

@@ -1,4 +1,4 @@
-"""Targets of the tests: processors and GPUs that needn't be there, and decisions made for them."""
+"""Targets of the tests: processors and GPUs that need not exist, and decisions made for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRETENDED = CpuTarget(_PROCESSOR)
 WIDE = CpuTarget(
     replace(_PROCESSOR, cpu_name="x86-64-v4", vector_bits=512, cores=8, l3_bytes=32 << 20)
 )
-# One core: whatever is a kernel for it is one by its structure.
+# One core: its decisions depend only on structure.
 SINGLE = CpuTarget(replace(_PROCESSOR, cores=1))
 SM_90 = CudaTarget("sm_90")
 

@@ -139,7 +139,7 @@ def _cases() -> list[Case]:
 
 
 def wide_squares(x: torch.Tensor, most: float) -> torch.Tensor:
-    """A standard deviation is taken in Double, as eager takes it."""
+    """A standard deviation is computed in Double, as in eager."""
     return overflowing_squares(x, torch.finfo(torch.float64).max)
 
 
@@ -221,7 +221,7 @@ NORMS: dict[str, tuple[OpOverload, Callable[[torch.Tensor], tuple[Any, ...]], bo
 @pytest.mark.parametrize("name", NORMS)
 def test_norm(name: str) -> None:
     overload, arguments, by_column = NORMS[name]
-    # A mean is off by its rounding, which 1 / sqrt(eps) makes larger.
+    # A mean has a rounding error, which 1 / sqrt(eps) amplifies.
     case = Case(overload, (), left=(overflowing_squares, infinite_means), error=320.0)
     found = []
 

@@ -100,7 +100,7 @@ def test_a_killed_process_costs_nothing_but_time() -> None:
     answer = compiler_process.submit(request(TEXT.format(3, 3)))
     assert answer is not None and compiler_process.result(answer)
     process = started()
-    os.kill(process._process.pid, signal.SIGSTOP)  # so that it can't answer any more
+    os.kill(process._process.pid, signal.SIGSTOP)  # so that it can no longer answer
     jit.compile_ahead(TEXT.format(4, 4))
     os.kill(process._process.pid, signal.SIGKILL)
     assert jit.compile_module(TEXT.format(4, 4)).address("answer4")

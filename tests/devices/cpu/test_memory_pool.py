@@ -38,7 +38,7 @@ DTYPES = (
 
 @pytest.fixture
 def pool() -> Iterator[MemoryPool]:
-    """A pool of the test's own, so that its counters start at 0."""
+    """A separate pool for the test, so that its counters start at 0."""
     fresh = MemoryPool()
     fresh.counters.limit = 64 * MIB
     yield fresh
