@@ -103,8 +103,7 @@ def error_of(
     references: Sequence[torch.Tensor],
     magnitudes: Sequence[torch.Tensor] | None = None,
 ) -> float:
-    """The greatest difference from the float64 references, relative to each one's greatest
-    magnitude.
+    """The greatest difference from float64 references, relative to their greatest magnitudes.
 
     `magnitudes` are the references themselves unless given: a sum that cancels is as precise as the
     sum of the absolute values.

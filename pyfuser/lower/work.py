@@ -29,7 +29,7 @@ from .indexing import Indexer
 MOST_REPEATED = 4
 # Even a launch with nothing to do takes about as long as this many statements of one lane.
 _LAUNCH = 1 << 14
-# Sizes may grow after a decision: repetition may then exceed the bound by a constant at most.
+# Sizes may grow after a decision: the repetition may then grow by a constant factor at most.
 _GROWTH, _MOST_REPEATED_GROWN = 64, 16
 
 
@@ -116,7 +116,7 @@ def is_too_much(fusion: Fusion, runs: int, sizes: Mapping[str, int]) -> bool:
 
 
 def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess | None:
-    """The tensor by which a kernel exceeds the bound at these sizes or as they grow, or None."""
+    """The excess of a kernel over the bound at these sizes, or as they grow; None within it."""
     alone = unfused_runs(fusion)
     grown = {name: max(size, 1) * _GROWTH for name, size in sizes.items()}
     for at, most, free in ((sizes, MOST_REPEATED, _LAUNCH), (grown, _MOST_REPEATED_GROWN, 0)):

@@ -192,9 +192,7 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
 
 
 def _reached(start: int, sets: list[tuple[int, int]]) -> int:
-    """`start`, and repeatedly the members and the beyond of each pair that it shares a member
-    with.
-    """
+    """`start`, extended by each (members, beyond) pair with which it has a member in common."""
     found, left = start, sets
     while met := [each for each in left if each[0] & found]:
         left = [each for each in left if not each[0] & found]

@@ -53,8 +53,7 @@ def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[Ite
 
 
 def _layouts(cut: Cut, draft: SegmentDraft) -> Iterator[tuple[TensorView, Order]]:
-    """The tensors that a draft reads and stores, each with the axes along its memory, outermost
-    first.
+    """The tensors that a draft reads and stores, with their axes, outermost in memory first.
 
     A tensor that is read through a window counts with the axes of the window's result.
     """

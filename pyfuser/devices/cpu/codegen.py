@@ -225,9 +225,7 @@ class PhaseGenerator:
                     pass  # barriers: threads are loops here
 
     def _missing_grid(self, statement: Compute | Initialise | Reduce) -> list[Value]:
-        """Conditions under which only task 0 of a missing axis writes global memory without that
-        axis.
-        """
+        """Conditions: only task 0 of an axis writes global memory that doesn't have this axis."""
         outputs = [statement.output] if isinstance(statement, Compute) else list(statement.outputs)
         if all(o.buffer.memory is not MemoryType.global_ for o in outputs):
             return []

@@ -170,8 +170,7 @@ class MemoryPool:
     def _allocated(
         self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """The slow path of `empty_strided`, without a warm run: gets memory, or lets torch
-        allocate.
+        """The slow path of `empty_strided`, without a warm run: gets memory, or asks torch.
 
         If the system has no memory left, the cache is emptied and torch asked, which raises
         RuntimeError with the number of bytes.

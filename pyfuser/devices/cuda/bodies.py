@@ -253,8 +253,9 @@ def _own_part(
 
 
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
-    """Loops around one block reduction, and the reduction: (loop, ..., reduction), if no loop
-    changes the accumulator.  None for any other loop.
+    """(loop, ..., reduction): the loops around one block reduction, and it.
+
+    None unless the loop is such a chain, in which no loop changes the accumulator.
     """
     loops = [loop]
     while True:
