@@ -1,12 +1,12 @@
-# pyfuser's commands. `make` alone lists them; every one of them sets up what it needs in .venv.
+# pyfuser's commands. `make` alone lists them; every command sets up what it needs in .venv.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-# Two test processes: each of them runs kernels on all cores, so more of them gain little.
+# Two test processes: each runs kernels on all cores, so more processes gain little.
 WORKERS ?= 2
-# The test files that know no device.
+# The device-independent test files.
 EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_everyday_programs.py \
 	frontend/test_frontend.py frontend/test_handles.py \
 	schedule/test_schedules.py schedule/test_random_schedules.py \
@@ -21,10 +21,10 @@ SOURCES := pyfuser tests benchmarks demo docs examples
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## train a small GPT, eager and compiled side by side, and let it write
+demo: $(STAMP) ## train a small GPT, eager and compiled side by side, and generate text
 	$(BIN)/python -m demo
 
-test: lint ## ruff, mypy and all tests; PYTEST_ARGS="-k softmax" runs some
+test: lint ## ruff, mypy and all tests; PYTEST_ARGS="-k softmax" runs a subset
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff (check and format) and mypy
@@ -32,7 +32,7 @@ lint: $(STAMP) ## ruff (check and format) and mypy
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 
-format: $(STAMP) ## let ruff rewrite what it can
+format: $(STAMP) ## apply ruff's automatic fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
@@ -42,13 +42,13 @@ golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read th
 fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions"
 	$(BIN)/python -m tests.programs --workers $(WORKERS) $(FUZZ_ARGS)
 
-bench: $(STAMP) ## measure kernels and call overhead beside eager torch and torch.compile
+bench: $(STAMP) ## measure kernels and call overhead against eager torch and torch.compile
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a part
+bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a subset
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS)
 
-zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a part
+zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a subset
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
 bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
@@ -57,10 +57,10 @@ bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch the
 emulate: $(STAMP) ## device-independent tests on CUDA kernels, emulated on the CPU (needs g++; hours)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
 
-gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they skip where there is none
+gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
 
-opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; goes on where it was stopped)
+opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; resumes where it stopped)
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \
 		--tb=short --show-capture=no -W ignore \
 		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
@@ -70,12 +70,12 @@ show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAG
 	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE)) \
 		$(if $(ARGS),-- $(ARGS))
 
-clean: ## remove what `make` made, the environment included
+clean: ## remove everything that `make` created, including the environment
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# torch comes first and by its exact version, so that nothing else decides which one is installed.
-# editable_mode=compat puts this folder on the path: scripts anywhere then import pyfuser from it, and not an
-# empty package after a folder of that name beside them.  timm comes without torchvision: see benchmarks/zoo/timm_alone.py.
+# torch is installed first, in its exact version, so that no other package decides its version.
+# editable_mode=compat puts this folder on the path: scripts anywhere then import pyfuser from it, not an empty
+# package named after a folder next to them.  timm is installed without torchvision: see benchmarks/zoo/timm_alone.py.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "pyfuser: expected Python 3.11 or newer, got `$(PYTHON) --version`; make PYTHON=python3.12 ..." >&2; exit 1; }

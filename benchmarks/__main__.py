@@ -1,11 +1,11 @@
 """`make bench`: measures kernels (fresh and warm memory) and overheads, and writes the tables.
 
-Each part runs in a process of its own: `fresh` with the memory allocator as the system sets it
-up, `warm` with glibc told to keep freed blocks, so that nobody pays for page faults.  A whole run
-writes results/*.json and the tables of README.md; a run of a part (`--cases softmax --sizes
-4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write`.
-The files and tables are the CPU's: a run with `--device cuda` prints and never writes.  Fusions of
-CUDA tensors run through torch for now, so such a run measures that.
+Each part runs in its own process: `fresh` with the memory allocator as the system configures it,
+`warm` with glibc configured to keep freed blocks, so that no contestant pays for page faults.  A
+whole run writes results/*.json and the tables of README.md; a partial run (`--cases softmax --sizes
+4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write` is
+given.  The files and tables are for the CPU: a run with `--device cuda` prints and never writes.
+Fusions of CUDA tensors run through torch for now, so such a run measures torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .cases import DEFAULT_DTYPES, DTYPES, SIZES
 
 MODES = ("fresh", "warm")
 PARTS = (*MODES, "overhead")
-# Blocks of any size stay with the allocator: neither mapped one by one nor given back.
+# Blocks of any size stay with the allocator: neither mapped one by one nor returned.
 _KEEP_FREED_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
@@ -34,7 +34,7 @@ _KEEP_FREED_BLOCKS = {
 
 
 def main() -> int:
-    """Runs the parts that the command line asks for; 1 where a case failed or was wrong."""
+    """Runs the parts that the command line asks for; returns 1 if a case failed or was wrong."""
     arguments = _arguments()
     if arguments.child:
         return _child(arguments)
@@ -78,7 +78,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _complaint(arguments: argparse.Namespace) -> str | None:
-    """What is wrong with the device, in a line; None where nothing is."""
+    """What is wrong with the device, in one line; None if nothing is."""
     device = arguments.device
     if device == "cpu":
         return None
@@ -96,12 +96,12 @@ def _complaint(arguments: argparse.Namespace) -> str | None:
 
 
 def _run_part(part: str, target: Path, scratch: str, strict: bool) -> int:
-    """The part in a process of its own; both modes share Inductor's cache, which starts empty."""
+    """Runs a part in its own process; both modes share Inductor's cache, which starts empty."""
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(Path(scratch) / "inductor"),
         "PYFUSER_CACHE_DIR": str(Path(scratch) / "pyfuser"),
-        # A kernel that fails to compile must not be measured as torch, where there are kernels.
+        # On a device with kernels, a kernel that fails to compile must not be measured as torch.
         "PYFUSER_STRICT": "1" if strict else "0",
         **(_KEEP_FREED_BLOCKS if part == "warm" else {}),
     }
@@ -138,7 +138,7 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _sections(part: str, folder: Path) -> dict[str, str]:
-    """Section name -> Markdown, of one part's JSON file."""
+    """Section name -> Markdown, from one part's JSON file."""
     text = (folder / f"{part}.json").read_text(encoding="utf-8")
     if part == "overhead":
         return {"overhead": overhead.Overheads.from_json(text).table()}

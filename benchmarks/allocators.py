@@ -1,10 +1,10 @@
-"""Does the CPU's memory pool earn its keep?  Kernels and models, with the memory of each allocator.
+"""Is the CPU's memory pool worth having?  Kernels and models with each allocator's memory.
 
     python -m benchmarks.allocators [--models gpt2,resnet]
 
-Each allocator has processes of its own, in turn.  A row is how much faster than eager pyfuser is
-there, measured round by round in one process, so that the columns can be compared; or the most
-memory that training steps hold.  docs/design.md has the table that decided it.
+Each allocator has its own processes, in turn.  A row is the speed of pyfuser over eager, measured
+in interleaved rounds in one process, so the columns can be compared; or the most memory that
+training steps hold. docs/design.md has the table that decided the question.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Rows = dict[str, float]
 
 
 def _pool() -> None:
-    """What pyfuser does."""
+    """pyfuser's default."""
 
 
 def _torch() -> None:
-    """torch.empty_strided, by the function without a Python frame that Inductor calls."""
+    """torch.empty_strided, through the function without a Python frame that Inductor calls."""
     empty_strided = torch._C._dynamo.guards._empty_strided_cpu
     CpuRuntime.empty_strided = staticmethod(empty_strided)  # type: ignore[assignment, method-assign]
 
 
 def _tuned_malloc() -> None:
-    """The same, from a heap that never gives memory back to the system."""
+    """The same, from a heap that never returns memory to the system."""
     _torch()
     libc = ctypes.CDLL(None)
     for parameter, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_TOP_PAD, 64 << 20)):
@@ -55,7 +55,7 @@ ALLOCATORS: dict[str, tuple[Callable[[], None], dict[str, str]]] = {
     "pool": (_pool, {}),
     "torch": (_torch, {}),
     "tuned malloc": (_tuned_malloc, {}),
-    # Huge pages for the heap can only be asked for before a process starts.
+    # Huge pages for the heap can only be requested before a process starts.
     "tuned malloc, huge pages": (_tuned_malloc, {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}),
 }
 KERNELS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
@@ -113,7 +113,7 @@ def model(allocator: str, name: str) -> Rows:
 
 
 def memory(allocator: str, name: str) -> Rows:
-    """MiB that training steps hold at most."""
+    """The most MiB that training steps hold."""
     ALLOCATORS[allocator][0]()
     return {f"{name}, memory": measure.peak(name, "pyfuser") / 2**20}
 

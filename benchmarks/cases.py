@@ -1,8 +1,8 @@
-"""The kernels that are measured: for each the inputs, the fusion definition and the torch function.
+"""The kernels that are measured: the inputs, fusion definition and torch function of each.
 
-A case is data: `inputs(rows, columns, factory)` says which tensors it takes, `define` computes
-with `fd.ops` in float32, `reference` is what a torch user would write for the same thing, run
-eagerly, through torch.compile, and in float64 as the yardstick of correctness.
+A case is data: `inputs(rows, columns, factory)` makes its input tensors, `define` computes it with
+`fd.ops` in float32, and `reference` is what a torch user would write for it, run eagerly, through
+torch.compile, and in float64 to check the results.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Case:
 
 
 def definition(case: Case, inputs: Sequence[torch.Tensor]) -> FusionDefinition:
-    """The case as a fusion for inputs like these; halves are widened first and narrowed last."""
+    """The case as a fusion for inputs like these; half precision is computed in float32."""
     storage = _DATA_TYPES[inputs[0].dtype]
     narrow = storage is not DataType.Float
     with FusionDefinition() as fd:

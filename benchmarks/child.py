@@ -1,7 +1,7 @@
-"""One measurement in a process of its own, so that nothing compiled or cached before helps it.
+"""Runs one measurement in its own process, so that no earlier compilation or cache helps it.
 
-The parent gives a package of benchmarks, the name of a function and its arguments; the child calls
-that function and prints what it gives as a line of JSON.  What fails takes only its own row along.
+The parent passes a package of benchmarks, the name of a function and its arguments; the child calls
+the function and prints its result as a line of JSON. A failure affects only its own row.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# What a child's environment needs where a first call is measured without any cache.
+# A child's environment if a first call is measured without any cache.
 NO_CACHES = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "PYFUSER_DISABLE_CACHE": "1"}
 FAILURES = (RuntimeError, subprocess.TimeoutExpired)
 
 _RESULT = "result: "
-# A step compiles for minutes at most; what takes longer hangs.
+# A step compiles for minutes at most; anything longer is a hang.
 _TIMEOUT_SECONDS = 900
 
 
 def run(package: str, what: str, *given: Any, **environment: str) -> Any:
-    """What a function gives in a process of its own; one of FAILURES where it fails.
+    """The result of a function run in its own process; one of FAILURES if it fails.
 
-    `package` takes `--child FUNCTION ARGUMENT ...` and answers with `answer`.
+    `package` accepts `--child FUNCTION ARGUMENT ...`, which it passes to `answer`.
     """
     command = [sys.executable, "-m", package, "--child", what]
     command += [json.dumps(each) for each in given]
@@ -49,7 +49,7 @@ def run(package: str, what: str, *given: Any, **environment: str) -> Any:
 
 
 def answer(functions: ModuleType, command: list[str]) -> int:
-    """In the child: calls the function that the command names, and prints its result."""
+    """In the child: calls the function named by the command and prints its result."""
     what, *given = command
     result = getattr(functions, what)(*(json.loads(each) for each in given))
     print(f"{_RESULT}{json.dumps(result)}")

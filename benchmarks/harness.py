@@ -1,8 +1,9 @@
-"""Measures functions side by side: in one process, on the same threads, round by round in turn.
+"""Measures functions side by side: in one process, on the same threads, in interleaved rounds.
 
 Functions -> seconds per call (medians), next to the bytes that an ideal kernel would move and the
-bandwidth of a plain copy on the same machine in the same run.  Interleaving makes the ratios hold
-on a noisy machine: a slow moment hits every contestant of a round.  Nothing here is about pyfuser.
+bandwidth of a plain copy on the same machine in the same run.  Interleaving keeps the ratios valid
+on a noisy machine, because a slow moment affects every contestant of a round.  Nothing here is
+specific to pyfuser.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-# A sample shorter than this is mostly the timer; quick functions are called several times a sample.
+# A shorter sample would mostly measure the timer; fast functions are called repeatedly.
 _SHORTEST_SAMPLE_SECONDS = 0.5e-3
 _MOST_CALLS_A_SAMPLE = 1000
 
@@ -30,9 +31,9 @@ def interleaved(
 ) -> dict[str, float]:
     """Median seconds per call of each contestant.
 
-    Each round times every contestant once, in an order that rotates; rounds go on until about
-    `seconds` have gone by for each, and for at least `fewest_rounds`.  A result is dropped before
-    the next call, so that its memory can be used again.
+    Each round times every contestant once, in a rotating order; rounds continue until about
+    `seconds` have passed for each, and for at least `fewest_rounds`.  A result is dropped before
+    the next call, so that its memory can be reused.
     """
     wait = synchronise or (lambda: None)
     calls = {name: _calls_a_sample(function, wait) for name, function in contestants.items()}
@@ -56,7 +57,7 @@ def _sample(function: Callable[[], object], calls: int, wait: Callable[[], None]
 
 
 def _calls_a_sample(function: Callable[[], object], wait: Callable[[], None]) -> int:
-    """Calls that fill a sample; warms the function up on the way."""
+    """The number of calls that fill a sample; also warms up the function."""
     function()
     wait()
     once = min(_sample(function, 1, wait) for _ in range(3))
@@ -65,7 +66,7 @@ def _calls_a_sample(function: Callable[[], object], wait: Callable[[], None]) ->
 
 
 def synchroniser(device: str) -> Callable[[], None] | None:
-    """What makes the host wait for `device`; None where calls return when the work is done."""
+    """A function that waits for `device`; None if calls return when the work is done."""
     return torch.cuda.synchronize if device.startswith("cuda") else None
 
 
@@ -102,7 +103,7 @@ def error_of(
     references: Sequence[torch.Tensor],
     magnitudes: Sequence[torch.Tensor] | None = None,
 ) -> float:
-    """Greatest difference from the float64 references, in parts of each one's greatest magnitude.
+    """The greatest difference from float64 references, relative to their greatest magnitudes.
 
     `magnitudes` are the references themselves unless given: a sum that cancels is as precise as the
     sum of the absolute values.
@@ -119,7 +120,7 @@ def error_of(
 
 
 def machine_facts(device: str = "cpu") -> dict[str, object]:
-    """What a reader needs to judge the numbers; nothing that names the computer itself."""
+    """What a reader needs to judge the numbers; nothing that identifies the computer."""
     facts: dict[str, object] = {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),

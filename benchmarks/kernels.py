@@ -1,8 +1,8 @@
 """Measures every case at every size and dtype in this process: pyfuser, eager torch, Inductor.
 
-The memory mode is the process's: `__main__` starts this module once as the system allocates memory
-(fresh) and once with glibc told to keep freed blocks (warm), so that all contestants are treated
-alike.  Each result is compared with float64 before its time counts.
+The memory mode belongs to the process: `__main__` starts this module once with the system's memory
+allocation (fresh) and once with glibc configured to keep freed blocks (warm), so all contestants
+are treated alike.  Each result is compared with float64 before its time counts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .harness import (
 )
 from .report import Results, Row
 
-# What a result may differ from float64, in parts of the greatest value: 16 roundings of the storage
-# dtype, or four times what eager torch makes of the same inputs.
+# How much a result may differ from float64, relative to the greatest value: 16 roundings of the
+# storage dtype, or four times the difference of eager torch on the same inputs.
 _ROUNDINGS = 16
 _EAGER_FACTOR = 4
 
@@ -57,7 +57,7 @@ def measure(
 def selected(
     names: Sequence[str], sizes: Sequence[tuple[int, int]], dtypes: Sequence[str]
 ) -> Iterator[tuple[Case, tuple[int, int], str]]:
-    """The rows to measure, in the order of the table; a whole name means no other case."""
+    """The rows to measure, in the order of the table; a complete name selects only that case."""
     for case in CASES:
         if names and not any(_means(name, case) for name in names):
             continue
@@ -73,7 +73,7 @@ def _means(name: str, case: Case) -> bool:
 
 
 def inductor_works(device: str) -> bool:
-    """True where torch.compile can build kernels: it wants a C++ compiler for the CPU."""
+    """True if torch.compile can build kernels: it needs a C++ compiler for the CPU."""
     if device.startswith("cuda"):
         return True
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
@@ -130,12 +130,12 @@ def _inductor(case: Case, inputs: list[torch.Tensor]) -> Callable[[], Any]:
 def _first_call(
     row: Row, contestant: str, make: Callable[[], Callable[[], Any]]
 ) -> Callable[[], Any] | None:
-    """Defines and calls once, keeping the time; a failure is written into the row, not raised."""
+    """Defines and calls once, recording the time; a failure is written into the row, not raised."""
     start = time.perf_counter()
     try:
         function = make()
         function()
-    except Exception as error:  # whatever a contestant raises belongs into its row
+    except Exception as error:  # whatever a contestant raises belongs in its row
         if contestant == "pyfuser":
             row.failure = f"{type(error).__name__}"
         return None

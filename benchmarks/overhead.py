@@ -1,8 +1,8 @@
-"""What a call costs beside its kernel, what a first call costs, what a new shape costs.
+"""The cost of a call besides its kernel, of a first call, and of a new shape.
 
 Call overhead: three 8-element tensors (two in, one out), in this process.  First calls: each in a
-new process, with empty caches and again with the caches that the first one left on disk; the
-modules are imported and one unrelated kernel is compiled before the clock runs.  New shapes: one
+new process, with empty caches and again with the caches that the first run left on disk; the
+modules are imported and one unrelated kernel is compiled before timing starts.  New shapes: one
 definition with symbolic sizes, its first call on each of many shapes against the second.
 """
 

@@ -1,8 +1,8 @@
-"""How much memory a call needs at its peak: the process's resident memory, as the system counts it.
+"""The peak memory of a call: the process's resident memory, as the system counts it.
 
-A function -> bytes.  The system's own high-water mark is reset before the call, so that whatever
-the function allocates counts, from whichever allocator (torch's, a pool, a library's scratch), and
-what compiling needed before does not.  Run the process with `ENVIRONMENT`, or freed memory stays
+A function -> bytes.  The system's own high-water mark is reset before the call, so everything that
+the function allocates counts, from any allocator (torch's, a pool, a library's scratch), but not
+what compiling needed earlier.  Run the process with `ENVIRONMENT`; otherwise freed memory stays
 with the C library and hides from the next measurement.  Linux only.
 """
 
@@ -13,13 +13,13 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-# Every block of 64 KiB or more is mapped for itself, and so leaves the process when it is freed.
+# Every block of 64 KiB or more gets its own mapping, and so leaves the process when freed.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_THRESHOLD_": "0"}
 _RESET_PEAK = "5"
 
 
 def can_measure() -> bool:
-    """True where the system has a high-water mark that can be reset."""
+    """True if the system has a high-water mark that can be reset."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
         return "VmHWM" in Path("/proc/self/status").read_text(encoding="utf-8")
@@ -28,9 +28,9 @@ def can_measure() -> bool:
 
 
 def peak_bytes(call: Callable[[], object], empty_cache: Callable[[], None] | None = None) -> int:
-    """Bytes that `call` needs at its peak beyond what the process holds before it.
+    """Bytes that `call` needs at its peak beyond what the process holds before the call.
 
-    `empty_cache` gives back what a pool keeps; its result, if any, dies after the measurement.
+    `empty_cache` releases the memory of a pool.  The result of `call` is freed after measuring.
     """
     gc.collect()
     if empty_cache is not None:

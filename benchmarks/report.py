@@ -1,7 +1,7 @@
 """Benchmark rows -> a Markdown table, a summary and JSON.
 
-The files in results/ hold the rows as they were measured; README.md shows the tables between its
-markers.  A ratio is always somebody's time divided by pyfuser's: above 1, pyfuser is faster.
+The files in results/ hold the rows as measured; README.md shows the tables between its markers.  A
+ratio is always a contestant's time divided by pyfuser's: above 1, pyfuser is faster.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from .harness import geometric_mean
 
 FOLDER = Path(__file__).resolve().parent
-# Rows whose inputs and outputs don't fit any cache of today's CPUs with room to spare.
+# Rows whose inputs and outputs are well beyond the caches of today's CPUs.
 OUT_OF_CACHE_BYTES = 64 << 20
 
 
 @dataclass
 class Row:
-    """One case at one size: seconds a call by contestant, first-call seconds, bytes moved."""
+    """One case at one size: seconds per call by contestant, first-call seconds, bytes moved."""
 
     case: str
     rows: int
@@ -39,7 +39,7 @@ class Row:
         return self.case, self.rows, self.columns, self.dtype
 
     def ratio(self, contestant: str) -> float | None:
-        """Time of `contestant` over pyfuser's; None where one of them wasn't measured."""
+        """Time of `contestant` over pyfuser's; None if one of them wasn't measured."""
         if contestant not in self.seconds or "pyfuser" not in self.seconds:
             return None
         return self.seconds[contestant] / self.seconds["pyfuser"]
@@ -76,7 +76,7 @@ class Results:
         return Results(rows=rows, **data)
 
     def table(self) -> str:
-        """One Markdown line a row."""
+        """One Markdown line per row."""
         lines = [
             "| case | size | dtype | pyfuser | eager | Inductor "
             "| vs eager | vs Inductor | of copy |",
@@ -135,7 +135,7 @@ class Results:
 
 
 def write_readme(sections: Mapping[str, str], path: Path = FOLDER / "README.md") -> None:
-    """Puts each section between its markers `<!-- name -->` and `<!-- /name -->` in `path`."""
+    """Writes each section between its markers `<!-- name -->` and `<!-- /name -->` in `path`."""
     text = path.read_text(encoding="utf-8")
     for name, body in sections.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)

@@ -1,8 +1,8 @@
 """`make demo`: a small GPT learns the project's own documents, eager and compiled side by side.
 
-Training in two copies, with the losses of both; then the compiled copy writes, its text growing
-byte by byte; then some kernels written by hand.  Exits with 1 where losses, scores or kernels
-disagree.  Caches are empty at the start, so that compile times are those of a first run.
+Two copies are trained, and their losses compared; then the compiled copy generates text, which
+grows byte by byte; then some hand-written kernels run.  Exits with 1 if losses, scores or kernels
+disagree.  Caches are empty at the start, so compile times are those of a first run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Before torch is imported: a cache that starts empty, in a folder that goes with the process.
+# Before torch is imported: an empty cache, in a folder that is removed with the process.
 _CACHES = tempfile.TemporaryDirectory(prefix="pyfuser-demo-")
 os.environ["PYFUSER_CACHE_DIR"] = str(Path(_CACHES.name) / "pyfuser")
 
@@ -34,14 +34,14 @@ from . import gpt, kernels, training  # noqa: E402
 from .training import Runner  # noqa: E402
 
 PROMPT, COUNT = b"def lower(", 160
-# Losses drift apart as roundings add up over the steps; scores of the same weights don't.
+# Losses diverge as rounding errors add up over the steps; scores from the same weights don't.
 _LOSS_TOLERANCE, _SCORE_TOLERANCE = 0.02, 1e-3
 
 
 def main() -> int:
     """Runs everything; 1 if a result was wrong."""
     console = Console()
-    # Dynamo warns of the profiler's marks in every optimiser's step.
+    # Dynamo warns about the profiler's marks in every optimiser step.
     torch._logging.set_logs(dynamo=logging.ERROR)
     size = sum(each.numel() for each in gpt.Gpt().parameters())
     console.print(
@@ -58,7 +58,7 @@ def main() -> int:
     with console.status("measuring memory"):
         memory = [training.peak(runner.name) for runner in runners]
     console.print(summary_table(runners, samples, memory, kernels_of_training))
-    with console.status("kernels written by hand"):
+    with console.status("hand-written kernels"):
         outcomes = kernels.measured(gpt.text(training.ROOT))
     console.print(kernels.table(outcomes))
     apart = max(abs(a - b) for a, b in zip(*(each.losses for each in runners), strict=True))
@@ -74,7 +74,7 @@ def main() -> int:
 
 @dataclass
 class Sample:
-    """What a runner wrote after training: its text, how it was called, and for how long."""
+    """What a runner wrote after training: its text, and the calls and seconds that it took."""
 
     model: gpt.Gpt
     call: Callable[..., Any]
@@ -97,19 +97,19 @@ def sample(runner: Runner) -> Sample:
 
 @torch.no_grad()
 def score_difference(written: Sample) -> float:
-    """Greatest difference of compiled and eager scores of the text, in parts of the greatest."""
+    """The greatest difference of compiled and eager scores, relative to the greatest score."""
     tokens = torch.tensor([list(written.text)])
     expected = written.model(tokens)
     return ((written.call(tokens) - expected).abs().max() / expected.abs().max()).item()
 
 
 def printable(text: bytes) -> str:
-    """The text with a dot for what isn't a character."""
+    """The text with a dot for each byte that isn't a character."""
     return text.decode("utf-8", errors="replace").replace("\ufffd", "·")
 
 
 def loss_table(eager: Runner, ours: Runner) -> Table:
-    """The losses of some steps beside each other."""
+    """The losses of some steps, side by side."""
     made = table("loss at step", *(str(step) for step in _shown_steps(len(eager.losses))))
     for runner in (eager, ours):
         losses = [runner.losses[step - 1] for step in _shown_steps(len(eager.losses))]
@@ -127,9 +127,9 @@ def summary_table(
     """Times, compile times, kernels and memory, eager and compiled."""
     made = table("", *(runner.name for runner in runners), "eager / compiled")
     rows = [
-        ("a training step, ms", [each.step_seconds * 1e3 for each in runners]),
-        ("writing, ms a byte", [each.seconds / COUNT * 1e3 for each in samples]),
-        ("memory of a step, MiB", [(each or 0) / 2**20 for each in memory]),
+        ("training step, ms", [each.step_seconds * 1e3 for each in runners]),
+        ("writing, ms per byte", [each.seconds / COUNT * 1e3 for each in samples]),
+        ("memory per step, MiB", [(each or 0) / 2**20 for each in memory]),
     ]
     for name, (eager, ours) in rows:
         if eager and ours:

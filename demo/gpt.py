@@ -1,7 +1,7 @@
-"""A small GPT on bytes: the model, the text that it learns and how it writes.
+"""A small GPT on bytes: the model, the text that it learns, and how it generates text.
 
 The text is the project's own documents and source; a byte is a token.  RMSNorm, rotary positions,
-causal attention and SwiGLU, in plain torch: what fuses is torch.compile's affair.  Positions are
+causal attention and SwiGLU, in plain torch: torch.compile decides what to fuse.  Positions are
 angles, so the model reads texts of any length.
 """
 
@@ -30,7 +30,7 @@ class Norm(nn.Module):
 
 
 def rotated(x: Tensor) -> Tensor:
-    """[batch, heads, length, size]: pairs of the last axis turned by angles of the position."""
+    """[batch, heads, length, size]: pairs of the last axis rotated by position-dependent angles."""
     half = x.shape[-1] // 2
     frequencies = 10000.0 ** (-torch.arange(half, device=x.device) / half)
     angles = torch.arange(x.shape[-2], device=x.device)[:, None] * frequencies
@@ -40,7 +40,7 @@ def rotated(x: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    """Attention and a gated MLP, each after a norm and added to what came in."""
+    """Attention and a gated MLP, each after a norm and with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Bytes -> for each place, scores of the byte that comes next."""
+    """Bytes -> for each position, scores of the next byte."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Tokens [batch, length] -> scores, or with targets the mean loss in nats a byte."""
+        """Tokens [batch, length] -> scores, or with targets the mean loss in nats per byte."""
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
@@ -86,7 +86,7 @@ class Gpt(nn.Module):
 
 
 def text(folder: Path) -> Tensor:
-    """The bytes of the project's documents and source, one after the other."""
+    """The bytes of the project's documents and source, concatenated."""
     patterns = ("*.md", "docs/*.md", "pyfuser/**/*.py")
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     data = b"\n".join(path.read_bytes() for path in files)
@@ -94,7 +94,7 @@ def text(folder: Path) -> Tensor:
 
 
 def batch(data: Tensor, number: int, size: int, length: int) -> tuple[Tensor, Tensor]:
-    """The `number`-th batch: random places of the text, and the bytes that follow."""
+    """The `number`-th batch: random positions of the text, and the bytes that follow."""
     generator = torch.Generator().manual_seed(number)
     starts = torch.randint(0, len(data) - length - 1, (size, 1), generator=generator)
     places = starts + torch.arange(length + 1)
@@ -104,7 +104,7 @@ def batch(data: Tensor, number: int, size: int, length: int) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def write(call: Callable[[Tensor], Tensor], prompt: bytes, count: int, heat: float = 0.7) -> bytes:
-    """`count` bytes after the prompt, each read by the whole model again: the length grows."""
+    """`count` bytes after the prompt, each a run of the whole model over the growing text."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.tensor([list(prompt)])
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""Kernels written by hand: parts of a transformer on activations of the documents, beside eager.
+"""Hand-written kernels: parts of a transformer on activations of the documents, against eager.
 
-For every part: define the fusion, call it (that compiles it), compare with torch in float64, then
-time both.  The model is run once in plain torch with random weights from a fixed seed, so that each
-part is measured on what it would see.
+For every part: define the fusion, call it (which compiles it), compare with torch in float64, then
+time both.  The model is run once in plain torch with random weights from a fixed seed, so each part
+is measured on realistic inputs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .parts import Outputs, Part
 BATCH, TOKENS, WIDTH, HEADS, HIDDEN = 8, 256, 512, 8, 2048
 CLASSES = 256
 Case = tuple[Part, list[torch.Tensor]]
-# A result passes when it is within this many roundings of float64, or as good as eager's.
+# A result passes if it is within this many roundings of float64, or as good as eager's.
 _ROUNDINGS = 32
 _EPSILON = torch.finfo(torch.float32).eps
 
 
 @dataclass
 class Outcome:
-    """What was found out about one part; times in seconds."""
+    """The measurements of one part; times in seconds."""
 
     part: Part
     error: float
@@ -42,13 +42,13 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """True when the result is as close to float64 as it should be."""
+        """True if the result is as close to float64 as it should be."""
         return self.error <= max(_ROUNDINGS * _EPSILON, 2 * self.eager_error)
 
 
 @torch.no_grad()
 def cases(text: torch.Tensor) -> list[Case]:
-    """The parts in the order in which the model meets them, each with its inputs."""
+    """The parts in the order in which the model runs them, each with its inputs."""
     torch.manual_seed(0)
     found: list[Case] = []
 
@@ -110,7 +110,7 @@ def measure(part: Part, inputs: list[torch.Tensor]) -> Outcome:
 
 
 def table(outcomes: list[Outcome]) -> Table:
-    """A line a part: milliseconds, how many times as fast, and how close to float64."""
+    """One line per part: milliseconds, speedup, and error against float64."""
     headings = ("pyfuser", "eager", "ratio", "first call", "error", "eager's")
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     made.add_column("by hand (ms)", no_wrap=True)

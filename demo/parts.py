@@ -1,8 +1,8 @@
-"""The parts of a small transformer that fuse: each one FusionDefinition beside its torch function.
+"""The parts of a small transformer that fuse: each is a FusionDefinition and a torch function.
 
-A part takes the tensors that the model hands it and gives what the model goes on with.  `fused`
-defines it for inputs of any size (ranks and dtypes are those of the example), `reference` is what a
-model written in torch says; in float64 the reference is the judge of both.
+A part takes tensors from the model and returns tensors to it.  `fused` defines it for inputs of any
+size (ranks and dtypes are those of the example); `reference` is the same in plain torch.  In
+float64, the reference judges both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outputs = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One part: what computes it fused, and what computes it in torch."""
+    """One part: its fused definition and its torch function."""
 
     name: str
     define: Callable[..., Any]
@@ -48,7 +48,7 @@ def _rms_norm(fd: FusionDefinition, x: Any, weight: Any) -> Any:
 
 
 def _masked_softmax(fd: FusionDefinition, scores: Any, mask: Any) -> Any:
-    """Scores [batch, heads, queries, keys]; the mask [queries, keys] says what may be seen."""
+    """Scores [batch, heads, queries, keys]; the mask is [queries, keys]."""
     ops = fd.ops
     visible = ops.broadcast(mask, [True, True, False, False])
     seen = ops.where(visible, ops.mul(scores, 0.125), float("-inf"))
@@ -96,7 +96,7 @@ def _swiglu(fd: FusionDefinition, gate: Any, up: Any) -> Any:
 
 
 def _log_softmax_loss(fd: FusionDefinition, logits: Any, targets: Any) -> tuple[Any, Any]:
-    """Log-probabilities [tokens, 256], and each row's loss: the sum of -log p where it counts."""
+    """Log-probabilities [tokens, 256], and each row's loss: -log p of its target."""
     ops = fd.ops
     shifted = ops.sub(logits, ops.max(logits, 1, keepdim=True))
     logarithms = ops.sub(shifted, ops.log(ops.sum(ops.exp(shifted), 1, keepdim=True)))

@@ -1,8 +1,8 @@
-"""Trains two copies of a model on the same batches, eager and compiled, step by step in turn.
+"""Trains two copies of a model on the same batches, eager and compiled, alternating step by step.
 
-What comes out are the losses and the seconds of every step.  Taking turns makes the times hold on a
-machine that is busy with something else now and then.  `peak` is the memory of a step, measured in
-a process of its own: `python -m demo.training eager` prints it.
+The results are the losses and the seconds of every step.  Alternating keeps the times comparable on
+a machine that is sometimes busy with something else.  `peak` is the memory of a step, measured in
+its own process: `python -m demo.training eager` prints it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass
 class Runner:
-    """One copy of the model with its optimiser, and what its steps gave."""
+    """One copy of the model with its optimiser, and the results of its steps."""
 
     name: str
     model: Gpt
@@ -63,13 +63,13 @@ class Runner:
 
     @property
     def step_seconds(self) -> float:
-        """The median step, first ones aside."""
+        """The median step, without the first ones."""
         steady = sorted(self.seconds[3:] or self.seconds)
         return steady[len(steady) // 2]
 
     @property
     def first_seconds(self) -> float:
-        """What the first three steps took beyond three more of the others: compiling."""
+        """The time of the first three steps beyond that of three later ones: compiling."""
         return max(0.0, sum(self.seconds[:3]) - 3 * self.step_seconds)
 
 
@@ -95,12 +95,12 @@ def trained(console: Console, steps: int = STEPS, backend: str = BACKEND) -> lis
 
 
 def _advance(progress: Progress, task: TaskID, runner: Runner) -> None:
-    state = f"loss {runner.losses[-1]:.3f}, {runner.seconds[-1] * 1e3:.0f} ms a step"
+    state = f"loss {runner.losses[-1]:.3f}, {runner.seconds[-1] * 1e3:.0f} ms per step"
     progress.update(task, advance=1, state=state)
 
 
 def peak(backend: str) -> int | None:
-    """Bytes of a training step at its peak beyond what stays, or None where it can't be told."""
+    """Peak bytes of a training step beyond what stays allocated, or None if unknown."""
     if not peak_memory.can_measure():
         return None
     done = subprocess.run(

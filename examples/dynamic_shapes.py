@@ -1,7 +1,7 @@
-"""Dynamic shapes: batch and length change at every call, and nothing is compiled again.
+"""Dynamic shapes: batch and length change at every call, and nothing is recompiled.
 
-Sizes are arguments of the kernels.  With `dynamic=True` the first call compiles all there is; with
-torch's default the second one does, when it meets another shape.
+Sizes are arguments of the kernels.  With `dynamic=True` the first call compiles everything; with
+torch's default the second call does, when it sees another shape.
 """
 
 import torch
@@ -12,7 +12,7 @@ import pyfuser
 
 
 class Pool(nn.Module):
-    """Weights the places of a sequence by a softmax over its length."""
+    """Weights the positions of a sequence by a softmax over its length."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

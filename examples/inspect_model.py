@@ -1,7 +1,8 @@
 """Inspecting a model: which of its operations became kernels, and why the others didn't.
 
-`explain` runs the model once, and its backward, and tells for every graph which regions were fused,
-by which scheduler, how many bytes of temporaries never reach memory, and what was left to torch.
+`explain` runs the model once, forward and backward, and reports for every graph which regions were
+fused, by which scheduler, how many bytes of temporaries never reach memory, and what was left to
+torch.
 """
 
 import torch

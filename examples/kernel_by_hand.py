@@ -1,7 +1,7 @@
-"""A kernel by hand: say what to compute, and call it.
+"""A hand-written kernel: define what to compute, and call it.
 
 A FusionDefinition lists operations on tensors whose sizes are open (-1).  The first call schedules
-and compiles it; further calls, of these sizes or others, only run it.
+and compiles it; later calls, with the same or other sizes, only run it.
 """
 
 import torch

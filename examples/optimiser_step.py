@@ -1,7 +1,7 @@
-"""An optimiser's step as a few kernels: compile `optimizer.step`.
+"""An optimiser step as a few kernels: compile `optimizer.step`.
 
-With `foreach=True` the step is written over lists of tensors; compiled, the arithmetic of all
-parameters fuses, and parameters and state are changed in place.
+With `foreach=True` the step is written with foreach ops over lists of tensors. When compiled, the
+arithmetic of all parameters fuses, and parameters and state are updated in place.
 """
 
 import copy
@@ -33,4 +33,4 @@ for _ in range(5):
 
 for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-print(f"five steps as eager's, {pyfuser.compiled_kernel_count()} kernels compiled")
+print(f"five steps equal to eager's, {pyfuser.compiled_kernel_count()} kernels compiled")

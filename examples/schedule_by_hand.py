@@ -1,8 +1,9 @@
-"""A schedule by hand: say how the loops run, in the words that GPUs use.
+"""A hand-written schedule: define how the loops run, in GPU terms.
 
-What is computed is one thing, how it is another: split and merge make loops, parallelize says what
-runs them (a task of the grid, unrolled code, vector lanes), inline_at says how far temporaries
-share the loops of what reads them.  On a CPU the grid is tasks on cores, block_x is vector lanes.
+What is computed and how it is computed are separate: split and merge make loops, parallelize
+decides what runs them (a task of the grid, unrolled code, vector lanes), and inline_at decides how
+many loops temporaries share with their readers.  On a CPU the grid is tasks on cores, and block_x
+is vector lanes.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """Training with torch.compile: name the backend, and nothing else changes.
 
-The forward and the backward are compiled at the first step.  `backend="pyfuser"` needs no import.
+The forward and the backward pass are compiled at the first step.  `backend="pyfuser"` needs no
+import.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """pyfuser: a fusion compiler for PyTorch.
 
-The public names, those of the nvfuser_direct interface, so that `import pyfuser as nvfuser_direct`
-runs its programs.  Importing defines fusions only: the compiler and the devices load when something
-is first run.  `pyfuser.ops` and `pyfuser.schedule` are packages of the compiler, and also hold the
-interface's functions of these names, which act on the active fusion.
+The public names are those of the nvfuser_direct interface, so `import pyfuser as nvfuser_direct`
+runs its programs.  Importing only allows fusions to be defined: the compiler and the devices load
+when something is first run.  `pyfuser.ops` and `pyfuser.schedule` are packages of the compiler, and
+also contain the interface's functions of these names, which act on the active fusion.
 """
 
 from importlib import import_module
@@ -80,7 +80,7 @@ vars(schedule).update({function.__name__: function for function in _scheduling.F
 __version__ = "0.1.0"
 
 
-# What needs the compiler is imported when it is first asked for.
+# Names that need the compiler are imported on first use.
 _LATE = {
     "cached_spec_count": ".interface",
     "can_fuse_on_cpu": ".interface",

@@ -1,7 +1,7 @@
-"""`python -m pyfuser`: shows what the compiler makes of a script, the op table, the surroundings.
+"""`python -m pyfuser`: shows the compiler's stages for a script, the op table, the environment.
 
-Reads the arguments and calls one function of `pyfuser.command_line`; the exit status is 0 when that
-worked, 1 when it found something wrong, 2 for arguments that make no sense.
+Reads the arguments and calls one function of `pyfuser.command_line`; the exit status is 0 on
+success, 1 if the command found something wrong, 2 for invalid arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .command_line import doctor, operations, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; `arguments` are those of the process unless given.  Returns its status."""
+    """Runs one command; `arguments` default to those of the process.  Returns its status."""
     parsed = _parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         status = _run(parsed)
@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """What comes behind `--` is the script's, options too.
+    """Splits the arguments at `--`: everything after it belongs to the script, options too.
 
-    argparse would look for options of ours in it if one of ours comes between it and the script.
+    argparse would look for our own options in it if one of them comes between it and the script.
     """
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
@@ -38,7 +38,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     if parsed.command == "show":
         parsed.arguments += given[end + 1 :]
     elif given[end:]:
-        _parser().error(f"expected no arguments behind --, got {' '.join(given[end + 1 :])}")
+        _parser().error(f"expected no arguments after --, got {' '.join(given[end + 1 :])}")
     return parsed
 
 
@@ -59,10 +59,10 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument(
         "file", metavar="FILE.py", help="a script that defines fusions or calls torch.compile"
     )
-    shown.add_argument("arguments", nargs="*", help="the script's; options of its behind --")
+    shown.add_argument("arguments", nargs="*", help="the script's arguments; its options after --")
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
-    shown.add_argument("--after", metavar="PASS", help="what one pass leaves")
+    shown.add_argument("--after", metavar="PASS", help="print the result of one pass")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")

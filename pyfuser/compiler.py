@@ -1,10 +1,10 @@
 """The data flow, top to bottom: Fusion -> segments -> schedules -> kernels -> callables.
 
 Upfront compilation (`prepare`) needs no inputs: it simplifies the definition.  Run-time compilation
-(`Program`, `Part.build`) happens when the layouts of the inputs are known: the simplified fusion is
+(`Program`, `Part.build`) happens once the layouts of the inputs are known: the simplified fusion is
 specialised for them and cut into segments.  Each segment is a part of a program, of one of three
-kinds: a kernel, library calls, views.  A kernel's part gets one for every set of heuristic
-parameters that its sizes ask for; where it can't be compiled, the fallback computes the part.
+kinds: a kernel, library calls, views.  A kernel part has one kernel for every set of heuristic
+parameters that its sizes need; if a kernel can't be compiled, the fallback computes the part.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from .trace import DUMP, Texts, Trace
 _binaries: KernelCache[tuple[Runtime, str], Any] = KernelCache()
 _connected: set[Runtime] = set()
 
-MOST_KERNELS = 256  # of one segment: heuristics round, so that there are a few
+MOST_KERNELS = 256  # per segment; heuristics round, so there are only a few
 
-TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that targets have of their own
+TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that belong to targets
 
 
 def prepare(fusion: Fusion, moves_reads: bool = True, trace: Trace = DUMP) -> Fusion:
-    """Upfront compilation: the simplified definition; the one given stays as it is."""
+    """Upfront compilation: the simplified definition; the given one stays unchanged."""
     trace.stage("fusion", fusion)
     simplified = simplify(
         fusion,
@@ -58,41 +58,41 @@ def prepare(fusion: Fusion, moves_reads: bool = True, trace: Trace = DUMP) -> Fu
 
 @dataclass(eq=False)
 class Part:
-    """One segment of a program, as a Fusion of its own."""
+    """One segment of a program, as a separate Fusion."""
 
     segment: Segment
     fusion: Fusion
 
     def work(self, sizes: Mapping[str, int], target: Target) -> tuple[int, Excess | None]:
-        """How many statements its kernel runs for these sizes, and by what they are too many."""
+        """How many statements its kernel runs for these sizes, and the excess, if any."""
         return 0, None
 
     def start(self, sizes: Mapping[str, int], runtime: Runtime) -> None:
-        """Begins with the kernel for these sizes."""
+        """Begins compiling the kernel for these sizes."""
 
     def build(
         self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
     ) -> LoadedKernel | None:
-        """The kernel for these sizes; None where there is none."""
+        """The kernel for these sizes; None if there is none."""
         return None
 
 
 @dataclass(eq=False)
 class LibraryPart(Part):
-    """What torch computes, since no kernel of the target does (library_calls.py)."""
+    """A part that torch computes, because no kernel of the target can (library_calls.py)."""
 
 
 @dataclass(eq=False)
 class ViewPart(Part):
-    """What is an input seen in another way, or has no elements: nothing is computed."""
+    """A part whose outputs are views of inputs or have no elements: nothing is computed."""
 
 
 @dataclass(eq=False)
 class KernelPart(Part):
-    """What one kernel computes, and its kernels by heuristic parameters.
+    """A part that one kernel computes, and its kernels by heuristic parameters.
 
-    One that can't be made (None) runs through the fallback.  `lowered` and `codes` are kernels
-    that were started: lowered, or there as text and on their way to machine code.
+    A kernel that can't be made (None) runs through the fallback.  `lowered` and `codes` are kernels
+    that were started: lowered, or available as text and being compiled to machine code.
     """
 
     scheduler: AutomaticScheduler
@@ -102,22 +102,22 @@ class KernelPart(Part):
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, sizes: Mapping[str, int], target: Target) -> tuple[int, Excess | None]:
-        """How many statements the kernel for these sizes runs, and by what they are too many.
+        """How many statements the kernel for these sizes runs, and the excess if they are too many.
 
-        What it lowers for that is kept for `start` and `build`.
+        The lowered kernel is kept for `start` and `build`.
         """
-        with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
+        with self.lock, contextlib.suppress(Exception):  # `build` will raise it again
             parameters = self.scheduler.heuristics(self.fusion, sizes, target)
             kernel = self._lower(parameters, target)
             return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
         return 0, None
 
     def start(self, sizes: Mapping[str, int], runtime: Runtime) -> None:
-        """Makes the text of the kernel for these sizes and lets the runtime begin to compile it.
+        """Makes the text of the kernel for these sizes and lets the runtime begin compiling it.
 
-        `build` takes it from there; the time between the two is the compiler's.
+        `build` continues from there; the compiler works in the meantime.
         """
-        with self.lock, contextlib.suppress(Exception):  # `build` will meet it again
+        with self.lock, contextlib.suppress(Exception):  # `build` will raise it again
             parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
             if parameters not in self.kernels and parameters not in self.codes:
                 _make_room(self.codes)
@@ -129,9 +129,9 @@ class KernelPart(Part):
     def build(
         self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
     ) -> LoadedKernel | None:
-        """The kernel for these sizes; compiled when the parameters are new.
+        """The kernel for these sizes; compiled if the parameters are new.
 
-        `report` is told of a failure, and may raise it.
+        `report` is called with a failure, and may raise it.
         """
         with self.lock:
             try:
@@ -141,7 +141,7 @@ class KernelPart(Part):
                     _make_room(self.kernels)
                     self.kernels[parameters] = made
                 return self.kernels[parameters]
-            except Exception as error:  # nothing that torch can run may fail here (D11)
+            except Exception as error:  # nothing that torch can run may fail here
                 report(error, self.fusion)
                 return None
 
@@ -182,7 +182,7 @@ def part_of(fusion: Fusion, segment: Segment) -> Part:
 
 
 def _make_room(kernels: dict[object, Any]) -> None:
-    """Forgets the oldest of too many; the plans that run it keep it."""
+    """Drops the oldest kernel if there are too many; plans that run it keep it."""
     while len(kernels) >= MOST_KERNELS:
         del kernels[next(iter(kernels))]
 
@@ -214,7 +214,7 @@ def build_kernel(code: Code, runtime: Runtime) -> LoadedKernel:
 def compiled_kernel_count() -> int:
     """Kernels that were compiled, or loaded from the disk cache, in this process so far.
 
-    What failed to compile isn't one.
+    Failed compilations don't count.
     """
     return _binaries.created
 
@@ -223,7 +223,7 @@ def _share_objects(runtime: Runtime) -> None:
     """Connects a runtime with the disk cache, once."""
     if runtime not in _connected:
         runtime.keep_objects_in(disk_cache())
-        _connected.add(runtime)  # only now: what failed is tried again
+        _connected.add(runtime)  # only now: a failure is tried again
 
 
 @dataclass(eq=False)
@@ -237,9 +237,9 @@ class Program:
 
 @dataclass(eq=False)
 class Segmentation:
-    """What a definition is cut into for a target, and how many statements its kernels run.
+    """The parts into which a definition is cut for a target, and how many statements they run.
 
-    `moves_reads` says how its definition was simplified (see `prepare`).
+    `moves_reads` says how the definition was simplified (see `prepare`).
     """
 
     segmented: SegmentedFusion
@@ -249,7 +249,7 @@ class Segmentation:
 
 
 def rough_sizes(sizes: Mapping[str, int], target: Target) -> SizeInfo:
-    """Sizes as far as segmentation looks at them: below workers, short, usual, and huge ones."""
+    """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge."""
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
 
     def rough(size: int) -> int:
@@ -287,8 +287,8 @@ def segmented(
 ) -> Segmentation:
     """The parts for these layouts and sizes.
 
-    `prepared` is the simplified definition.  Where moving its reads made the kernels do too much
-    work for these sizes, they stay where they were.
+    `prepared` is the simplified definition.  If moving its reads would make the kernels do too much
+    work for these sizes, the reads are not moved.
     """
     found = _bounded(prepared, layouts, rough, sizes, report)
     if is_too_much(definition, found.runs, sizes):
@@ -306,9 +306,9 @@ def _bounded(
     sizes: Mapping[str, int],
     report: Report,
 ) -> Segmentation:
-    """Parts of which none does too much work.
+    """Parts none of which does too much work.
 
-    One that would is cut behind the tensor that it would compute so often.
+    A part that would is cut after the tensor that it would recompute so often.
     """
     stored: set[int] = set()
     while True:
@@ -327,7 +327,7 @@ def _bounded(
 def segmented_fusion(
     fusion: Fusion, sizes: SizeInfo, report: Report, stored: Collection[int] = ()
 ) -> SegmentedFusion:
-    """The segments; one evaluated segment where segmentation itself fails."""
+    """The segments; one evaluated segment if segmentation itself fails."""
     try:
         return cut(fusion, sizes, stored)
     except Exception as error:
@@ -339,7 +339,7 @@ def segmented_fusion(
 
 
 def compile_scheduled_program(scheduled: ScheduledFusion, runtime: Runtime) -> Program:
-    """A program of one kernel, scheduled by its user.  Errors are the user's to see."""
+    """A program of one kernel, scheduled by its user.  Errors are raised to the user."""
     target = runtime.target
     built = build_kernel(kernel_code(lowered(scheduled, target), target), runtime)
     fusion = scheduled.fusion
@@ -351,7 +351,7 @@ def compile_scheduled_program(scheduled: ScheduledFusion, runtime: Runtime) -> P
 
 @dataclass(eq=False)
 class _BuiltPart(Part):
-    """A part whose one kernel is there already."""
+    """A part whose only kernel already exists."""
 
     built: LoadedKernel
 

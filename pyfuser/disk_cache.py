@@ -1,14 +1,15 @@
-"""Bytes by key in a directory that many processes share: machine code from one run to the next.
+"""Bytes by key in a directory that processes share: machine code kept from one run to the next.
 
-An entry appears whole or not at all (written aside, then renamed), carries a digest that is checked
-on reading, and a cache that can't be read or written is an empty one, never an error.  It knows no
-device: what a key must contain so that its value is valid (processor, versions) is its user's duty.
+An entry appears whole or not at all (it is written to a temporary file, then renamed) and carries a
+digest that is checked on reading.  A cache that can't be read or written counts as empty and is
+never an error.  The cache is independent of devices: its user must put everything into a key on
+which the validity of the value depends (processor, versions).
 
-What is loaded is executed.  Invariant: no byte of it was written by anyone but this user or root.
-The directory and all its parents must belong to one of the two and be writable by nobody else (a
-parent such as /tmp may be, where its sticky bit keeps others from replacing what is ours), and so
-must an entry, which has to be a regular file: links are not followed, nothing is waited for.  A
-directory that doesn't meet this isn't used, and one warning says why.
+The loaded bytes are executed.  Invariant: none of them was written by anyone except this user or
+root.  The directory and all its parents must belong to one of the two and be writable by nobody
+else (a parent such as /tmp may be, if its sticky bit keeps others from replacing our files).  The
+same holds for an entry, which has to be a regular file: links are not followed, and opening never
+blocks.  A directory that doesn't meet this isn't used, and one warning says why.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ DEFAULT_MOST_BYTES = 512 << 20
 _MAGIC = b"pyfuser cache 1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _STORES_BETWEEN_TRIMS = 256
-# A temporary file that is older belongs to a process that was killed.
+# A temporary file older than this belongs to a process that was killed.
 _STALE_SECONDS = 3600.0
-# The group's bits hold for access control lists too: they are the most that any entry grants.
+# With access control lists, the group's bits are the maximum that any entry grants.
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -40,7 +41,7 @@ class DiskCache:
     """Bytes by key in a directory.
 
     An entry is a file named after the key's digest: a magic line, the digest of key and payload,
-    the payload.  Anything else under that name is removed and counts as missing.
+    the payload.  Any other content under that name is removed and counts as missing.
     """
 
     def __init__(self, directory: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> None:
@@ -52,14 +53,14 @@ class DiskCache:
         self._warned = False
 
     def __contains__(self, key: str) -> bool:
-        """True where there is an entry; only `load` reads it, and finds out whether it is whole."""
+        """True if there is an entry; only `load` reads it and checks whether it is whole."""
         with contextlib.suppress(OSError), self._opened() as directory:
             found = os.stat(_name(key), dir_fd=directory, follow_symlinks=False)
             return stat.S_ISREG(found.st_mode)
         return False
 
     def load(self, key: str) -> bytes | None:
-        """The payload stored under `key`, or None if there is none that is whole."""
+        """The payload stored under `key`, or None if there is no whole entry."""
         with contextlib.suppress(OSError), self._opened() as directory:
             content = _read_entry(_name(key), directory)
             start = len(_MAGIC) + _DIGEST_BYTES
@@ -70,7 +71,7 @@ class DiskCache:
         return None
 
     def store(self, key: str, payload: bytes) -> None:
-        """Keep `payload` under `key`; if that isn't possible, one warning and no error."""
+        """Store `payload` under `key`; if that isn't possible, warn once and raise nothing."""
         if self._is_refused:
             return
         try:
@@ -85,9 +86,9 @@ class DiskCache:
         self._stores += 1
 
     def trim(self) -> None:
-        """Remove stale temporary files, and what was used longest ago if there are too many bytes.
+        """Remove stale temporary files and, above the limit, the least recently used entries.
 
-        Trims to three quarters of the limit, so that the next trim isn't due at once.
+        Trims to three quarters of the limit, so that the next trim isn't due immediately.
         """
         with contextlib.suppress(OSError), self._opened() as directory:
             entries = _entries_to_trim(directory)
@@ -103,10 +104,10 @@ class DiskCache:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """A descriptor of the directory, for a moment.  OSError where there is none to be trusted.
+        """A descriptor of the directory, for a moment.  OSError if there is no trusted directory.
 
-        Everything is done through it: a directory of the same name that comes later is looked at
-        anew, and so is one whose owner or mode has changed.
+        All access goes through it: a directory that later appears under the same name is checked
+        again, and so is one whose owner or mode has changed.
         """
         if self._is_refused:
             raise PermissionError("the directory was refused")
@@ -125,7 +126,7 @@ class DiskCache:
             os.close(directory)
 
     def _require_trust(self) -> None:
-        """PermissionError, and a warning, where others can write to the directory."""
+        """PermissionError, and a warning, if others can write to the directory."""
         complaint = untrusted(self.directory)
         if complaint is not None:
             self._is_refused = True
@@ -133,7 +134,7 @@ class DiskCache:
             raise PermissionError(complaint)
 
     def _make_directory(self) -> None:
-        """Makes the directory and its parents, as far as they are missing, for this user alone."""
+        """Makes the directory and its missing parents, accessible only to this user."""
         if self.directory.is_dir():
             return
         self._require_trust()
@@ -167,16 +168,16 @@ class DiskCache:
 
 
 def disk_cache() -> DiskCache | None:
-    """The disk cache that the environment asks for, or None where it asks for none."""
+    """The disk cache that the environment selects, or None if it disables it."""
     directory = options.cache_directory()
     return None if directory is None else _disk_cache_of(directory)
 
 
 def untrusted(directory: Path) -> str | None:
-    """Why what is in a directory may be somebody else's; None where nobody else can have put it.
+    """Why the contents of a directory may be somebody else's; None if nobody else can write them.
 
-    From the root down: once a directory is safe, nobody else can exchange what is in it while we
-    look.  What doesn't exist yet can't be unsafe.
+    Goes from the root down: once a directory is safe, nobody else can replace its contents while we
+    look.  A path that doesn't exist yet can't be unsafe.
     """
     resolved = Path(os.path.realpath(directory))
     for each in (*reversed(resolved.parents), resolved):
@@ -203,14 +204,14 @@ def _disk_cache_of(directory: Path) -> DiskCache:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """True for what belongs to the user whose rights this process has, or to root."""
+    """True for files of the user whose rights this process has, or of root."""
     return found.st_uid in (0, os.geteuid())
 
 
 def _read_entry(name: str, directory: int) -> bytes:
-    """What an entry's file holds; nothing where it isn't a regular file that only we can write.
+    """The contents of an entry's file; empty if it isn't a regular file that only we can write.
 
-    OSError where there is none.
+    OSError if there is no such file.
     """
     # Opening a FIFO would wait for its other end, and a device might do anything.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -222,7 +223,7 @@ def _read_entry(name: str, directory: int) -> bytes:
             return b""
         with os.fdopen(opened, "rb", closefd=False) as file:
             content = file.read()
-        # The time of last use, which trimming goes by; written rarely, since it is a write.
+        # The time of last use, on which trimming is based; rarely updated, because that is a write.
         if time.time() - found.st_mtime > _STALE_SECONDS:
             with contextlib.suppress(OSError):
                 os.utime(opened)
@@ -236,7 +237,7 @@ def _entries_to_trim(directory: int) -> list[tuple[float, int, str]]:
     entries = []
     with os.scandir(directory) as listing:
         for item in listing:
-            with contextlib.suppress(OSError):  # another process may be trimming, too
+            with contextlib.suppress(OSError):  # another process may be trimming too
                 status = item.stat(follow_symlinks=False)
                 if item.name.startswith(".tmp-"):
                     if time.time() - status.st_mtime > _STALE_SECONDS:
@@ -247,10 +248,10 @@ def _entries_to_trim(directory: int) -> list[tuple[float, int, str]]:
 
 
 def _name(key: str) -> str:
-    """The name of an entry's file."""
+    """The file name of an entry."""
     return f"{hashlib.sha256(key.encode()).hexdigest()}.kernel"
 
 
 def _digest(key: str, payload: bytes) -> bytes:
-    """Digest of an entry; with the key in it, an entry under another one's name isn't valid."""
+    """Digest of an entry; it includes the key, so an entry under another one's name isn't valid."""
     return hashlib.sha256(hashlib.sha256(key.encode()).digest() + payload).digest()

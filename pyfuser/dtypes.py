@@ -1,7 +1,7 @@
-"""Data types: what a value is, how many bytes it takes, and in which type it is computed.
+"""Data types: element types, their sizes in bytes, and the types in which they are computed.
 
-`DataType` carries the names of the nvfuser_direct interface (`DataType.Float`, `DataType.Half`,
-...).  Half and BFloat16 are storage types: kernels compute them in float32 (`compute_dtype`).
+`DataType` has the names of the nvfuser_direct interface (`DataType.Float`, `DataType.Half`, ...).
+Half and BFloat16 are storage types: kernels compute them in float32 (`compute_dtype`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DataType(enum.Enum):
         return f"DataType.{self.name}"
 
     def __call__(self) -> DataType:
-        """The dtype itself: `tensor.dtype` and the interface's `tensor.dtype()` are the same."""
+        """The dtype itself: the interface writes `tensor.dtype()`."""
         return self
 
 
@@ -86,7 +86,7 @@ SIGNED_INTEGERS = (DataType.Int, DataType.Int32, DataType.Int16, DataType.Int8, 
 INTEGERS = (*SIGNED_INTEGERS, DataType.UInt8, DataType.UInt64)
 COMPLEX = (DataType.ComplexFloat, DataType.ComplexDouble)
 
-# The dtypes that kernels of this version compute; the others run through the fallback.
+# The dtypes that kernels of this version compute; others run through the fallback.
 KERNEL_DTYPES = (*FLOATING, *SIGNED_INTEGERS, DataType.UInt8, DataType.Bool)
 
 
@@ -111,7 +111,7 @@ def is_signed(dtype: DataType) -> bool:
 
 
 def size_in_bytes(dtype: DataType) -> int:
-    """Bytes an element takes in memory."""
+    """Bytes of an element in memory."""
     return _BYTES[dtype]
 
 
@@ -121,22 +121,22 @@ def compute_dtype(dtype: DataType) -> DataType:
 
 
 def to_torch(dtype: DataType) -> torch.dtype:
-    """The torch dtype that stores `dtype`; KeyError where torch has none."""
+    """The torch dtype that stores `dtype`; KeyError if torch has none."""
     return _TORCH[dtype]
 
 
 def from_torch(dtype: torch.dtype) -> DataType:
-    """The DataType of a torch dtype; KeyError where there is none."""
+    """The DataType of a torch dtype; KeyError if there is none."""
     return _FROM_TORCH[dtype]
 
 
 def fits_64_bits(number: int) -> bool:
-    """True for an integer that torch and kernels can take."""
+    """True for an integer that torch and kernels can represent."""
     return -(2**63) <= number < 2**63
 
 
 def integer_text(number: int) -> str:
-    """An integer for a message: in digits, unless they would fill the screen."""
+    """An integer for a message: in digits, unless there are too many."""
     length = number.bit_length()
     return str(number) if length <= 128 else f"(an integer of {length} bits)"
 

@@ -1,8 +1,8 @@
-"""The errors of pyfuser: a wrong call, something not supported yet, and a bug of our own.
+"""The errors of pyfuser: a wrong call, something not supported yet, a bug in pyfuser.
 
-Every message reads `<operation>: expected <what>, got <what>`, says where it happened when that is
-known, and ends with a hint when there is one.  A refusal by a scheduler is not an error: it is a
-value with a reason (`pyfuser.schedule.Refusal`).
+Every message reads `<operation>: expected <what>, got <what>`, says where it happened if that is
+known, and ends with a hint if there is one.  A refusal by a scheduler is not an error but a value
+with a reason (`pyfuser.schedule.Refusal`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class CompilationError(PyfuserError, RuntimeError):
 
 
 class InternalError(PyfuserError, AssertionError):
-    """A bug of pyfuser's own: an invariant of an IR noun or of a pass doesn't hold."""
+    """A bug in pyfuser: an invariant of an IR noun or of a pass doesn't hold."""
 
 
 def expected(operation: str, what: str, got: object, hint: str = "") -> str:
-    """The house form of a message: `<operation>: expected <what>, got <got>[; <hint>]`."""
+    """The standard form of a message: `<operation>: expected <what>, got <got>[; <hint>]`."""
     return f"{operation}: expected {what}, got {got}" + (f"; {hint}" if hint else "")

@@ -1,9 +1,10 @@
 """The executor: from the inputs of a call to its outputs, by a plan.
 
 A plan is straight-line Python (plans.py) for all calls of one structure: dtypes, layout classes,
-and sizes for which the target's heuristics decide alike.  A call tries the plans that there are,
-the one that ran last first; each looks for itself whether the call is for it.  Where none does, one
-is made: the inputs are bound and checked, what is missing is compiled.
+and sizes for which the target's heuristics make the same decisions.  A call tries the existing
+plans, beginning with the most recent one; each plan checks whether the call is one of its own.  If
+none accepts, a new plan is made: the inputs are bound and checked, and missing kernels are
+compiled.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
 from .plans import Plan, stride_name, write_plan
 
-MOST_PLANS = 256  # of a fusion; a plan is some 10 KB, beyond this the oldest go
+MOST_PLANS = 256  # per fusion; a plan takes some 10 KB; above this the oldest are dropped
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +53,7 @@ class Resolved:
 
 
 class Executor:
-    """Runs one fusion; plans and programs are kept by what they depend on."""
+    """Runs one fusion; caches plans and programs by what they depend on."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -71,7 +72,7 @@ class Executor:
         return made
 
     def execute(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Runs the fusion.  InputError where the inputs don't fit the definition."""
+        """Runs the fusion.  InputError if the inputs don't fit the definition."""
         if type(inputs) is not list:
             len(inputs)  # TypeError for an iterator, which a plan would use up
         plans = self.plans
@@ -82,7 +83,7 @@ class Executor:
                     self.plans = (plan, *(other for other in plans if other is not plan))
                 return outputs
         outputs = self.make_plan(inputs).run(inputs)
-        if outputs is None:  # what was bound isn't what is there now: torch will know
+        if outputs is None:  # the inputs changed after they were bound: torch decides
             error = InternalError(
                 expected("execute", "a plan for the call it was made for", "none")
             )
@@ -91,25 +92,25 @@ class Executor:
         return outputs
 
     def make_plan(self, inputs: Sequence[Input]) -> Plan:
-        """Compiles what is missing for calls like this one.
+        """Compiles everything missing for calls like this one.
 
-        InputError where the inputs don't fit the definition.
+        InputError if the inputs don't fit the definition.
         """
         changes = change_count()
         plan = self._new_plan(inputs)
-        # It may be for a device that is switched off by now.
+        # It may be for a device that has been switched off since.
         if change_count() == changes:
             self.plans = (plan, *self.plans[: MOST_PLANS - 1])
         return plan
 
     def forget_plans(self) -> None:
-        """Has the next calls ask again where they may run."""
+        """Makes the next calls check again where they may run."""
         self.plans = ()
 
     def prepare(self) -> Fusion:
         """Upfront compilation, done once: the simplified definition.
 
-        Raises what makes that impossible, at each call.
+        Raises the error that makes this impossible, at each call.
         """
         if self._failure is not None:
             raise self._failure
@@ -122,9 +123,9 @@ class Executor:
         return self._prepared
 
     def can_be_prepared(self, inputs: Sequence[Input] | None = None) -> bool:
-        """False, with one warning, where a definition can't be simplified: torch runs it.
+        """False, with one warning, if a definition can't be simplified: torch runs it.
 
-        `inputs` are for the script that reproduces it.  Raises under PYFUSER_STRICT.
+        `inputs` are for the reproducer script.  Raises under PYFUSER_STRICT.
         """
         try:
             self.prepare()
@@ -147,7 +148,7 @@ class Executor:
         return write_plan(self.fusion, program, kernels, inputs, conditions)
 
     def _has_kernels(self, device: torch.device, inputs: Sequence[Input]) -> bool:
-        """False where torch is to run the fusion: that was asked for, or there is no other way."""
+        """False if torch has to run the fusion: by request, or because there is no other way."""
         if switched_off(device.type):
             return False
         try:
@@ -174,9 +175,9 @@ class Executor:
     ) -> Resolved:
         """The program for these inputs (tensors or their metadata), and its kernels.
 
-        Compiles what is missing.  InputError where the inputs don't fit the definition.  What is
-        decided from sizes is noted in `conditions`; given `layout_sizes`, sizes and strides by the
-        names of their symbols, only what the layout classes were decided from, by these.
+        Compiles everything missing.  InputError if the inputs don't fit the definition.  Decisions
+        from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names
+        of their symbols), the layout classes are decided from these.
         """
         sizes = bind(self.fusion, inputs).sizes
         noted: Mapping[str, int] = sizes
@@ -196,14 +197,14 @@ class Executor:
         return Resolved(program, kernels)
 
     def start(self, inputs: Sequence[Input]) -> None:
-        """Begins with the kernels that `resolve` will want for these inputs."""
+        """Begins compiling the kernels that `resolve` will need for these inputs."""
         sizes = bind(self.fusion, inputs).sizes
         program = self._program(inputs, self._layouts(inputs, sizes, None), sizes, sizes)
         for part in program.parts:
             part.start(sizes, program.runtime)
 
     def _copying(self, target: torch.device) -> Plan:
-        """For calls with inputs that a kernel can't read where they are (`_needs_a_copy`)."""
+        """The plan for calls with inputs that a kernel can't read directly (`_needs_a_copy`)."""
         updated = set(self.fusion.aliases.values())
 
         def plain(given: Any) -> Any:
@@ -219,7 +220,7 @@ class Executor:
         def run(given: Sequence[Any]) -> list[torch.Tensor] | None:
             if not fits(given):
                 return None
-            for x in given:  # the plan looks at the copies only
+            for x in given:  # the plan only checks the copies
                 if isinstance(x, torch.Tensor) and _needs_a_copy(x, target):
                     each = x.element_size()
                     require_memory(x, span_bytes(x.shape, x.stride(), each), each)
@@ -242,7 +243,7 @@ class Executor:
     ) -> Program:
         """The program for the layouts and the rough sizes of the inputs.
 
-        What it depends on is asked of the `noted` sizes.
+        The sizes it depends on are read from `noted`.
         """
         runtime = runtime_of(device_of(inputs))
         if self._manual is not None:
@@ -296,7 +297,7 @@ def _is_on(inputs: Sequence[Any], device: torch.device) -> bool:
 def _check_launch(
     scheduled: ScheduledFusion, kernels: Sequence[LoadedKernel | None], sizes: Mapping[str, int]
 ) -> None:
-    """A user's schedule must keep to the limits of all devices (D3), at these sizes too."""
+    """A user's schedule must keep to the limits of all devices, at these sizes too."""
     if not scheduled.is_by_hand:
         return
     for built in kernels:
@@ -305,6 +306,6 @@ def _check_launch(
 
 
 def _needs_a_copy(tensor: torch.Tensor, target: torch.device) -> bool:
-    """True where a negation or conjugation is pending, or a number isn't on the kernel's device."""
+    """True if a negation or conjugation is pending, or a number isn't on the kernel's device."""
     is_elsewhere = is_cpu_scalar(tensor) and target != tensor.device
     return is_elsewhere or tensor.is_neg() or tensor.is_conj()

@@ -1,9 +1,8 @@
-"""Runs with torch what can't be fused or failed to compile, and says so once.
+"""Runs fusions with torch if they can't be fused or failed to compile, with one warning.
 
-The evaluator computes a segment expression by expression.  `PYFUSER_STRICT=1` makes a failure to
-compile an error instead.  What failed where it should not have leaves a script that reproduces it;
-warning and error say where that lies.  It also says what is wrong with the inputs that a kernel
-refuses.
+The evaluator computes a segment expression by expression.  `PYFUSER_STRICT=1` turns a failure to
+compile into an error.  An unexpected failure leaves a reproducer script; the warning or error says
+where it is.  This module also reports what is wrong with the inputs that a kernel refuses.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .ir.fusion import Fusion
 from .ops.binding import Input
 from .ops.evaluator import evaluate, raise_refused
 
-# A reason has the sizes and names of its program in it: there may be as many as programs.
+# A reason contains sizes and names of its program, so there may be as many as programs.
 MOST_REASONS = 1024
 
 Script = Callable[[], str]
@@ -38,20 +37,20 @@ def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
 
 
 def run_part(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
-    """The outputs of a part of a fusion; what updates an input does so when all parts are done."""
+    """The outputs of a part of a fusion; updates of inputs happen when all parts are done."""
     return evaluate(fusion, inputs, updates=False)
 
 
 def run_views(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
-    """The outputs of a fusion that computes nothing: views of its inputs where they can be."""
+    """The outputs of a fusion that computes nothing: views of its inputs where possible."""
     return evaluate(fusion, inputs, views=True)
 
 
 def refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
-    """Raises what torch raises, after a kernel of this fusion has refused these inputs.
+    """Raises torch's error, after a kernel of this fusion has refused these inputs.
 
-    That torch takes them is a bug of ours.  What a kernel refuses by mistake it has nonetheless
-    computed, so the call goes on, with a warning.
+    If torch accepts them, that is a bug in pyfuser.  A kernel that refuses by mistake has computed
+    its results nonetheless, so the call continues, with a warning.
     """
     raise_refused(fusion, inputs)
     names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
@@ -62,16 +61,16 @@ def refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
 
 
 def report(error: Exception, fusion: Fusion, script: Script | None = None) -> None:
-    """Warns, once a reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT.
+    """Warns, once per reason, that a fusion runs through torch.  Raises under PYFUSER_STRICT.
 
-    `script` makes the program that shows the failure again.
+    `script` makes the program that reproduces the failure.
     """
     names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
     warn(error, f"a fusion of {names}", script)
 
 
 def reporter(fusion: Fusion, inputs: Sequence[Input] | None) -> Report:
-    """`report` for whatever part of this fusion fails on inputs like these."""
+    """`report` for any part of this fusion that fails on inputs like these."""
 
     def of(error: Exception, part: Fusion) -> None:
         report(error, part, lambda: reproducer.fusion_script(fusion, inputs))
@@ -80,7 +79,7 @@ def reporter(fusion: Fusion, inputs: Sequence[Input] | None) -> Report:
 
 
 def warn(error: Exception, what: str, script: Script | None = None) -> None:
-    """Says, once a reason, that `what` runs through torch.  Raises under PYFUSER_STRICT."""
+    """Warns, once per reason, that `what` runs through torch.  Raises under PYFUSER_STRICT."""
     reason = f"{type(error).__name__}: {error}"
     if options.strict():
         written = None if hasattr(error, "__notes__") else _write(error, script)
@@ -107,7 +106,7 @@ def warn(error: Exception, what: str, script: Script | None = None) -> None:
 
 
 def _write(error: Exception, script: Script | None) -> Path | None:
-    """The file with the script; None for what isn't a failure but a thing not there yet."""
+    """The file with the script; None if something just isn't supported yet."""
     if script is None or isinstance(error, UnsupportedError):
         return None
     return reproducer.write(script, error)

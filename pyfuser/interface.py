@@ -1,9 +1,9 @@
-"""The interface of the engine: compiled fusions, fusion nodes, and what can be asked about them.
+"""The interface of the engine: compiled fusions, fusion nodes, and queries about them.
 
-`CompiledFusion` is what the front ends hold.  `register_fusion` simplifies a definition and stores
-it under a key made of its structure alone, so that equal fusions share programs and kernels;
-`run_fusion` runs it on a stack of values.  The MOST_REGISTERED that were used last are kept, and
-any other for as long as somebody holds its key.
+`CompiledFusion` is the object that the front ends hold.  `register_fusion` simplifies a definition
+and stores it under a key made of its structure alone, so equal fusions share programs and kernels;
+`run_fusion` runs it on a stack of values.  The MOST_REGISTERED most recently used fusions are kept,
+and any other for as long as its key is referenced.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .kernel_cache import KernelCache
 from .ops.binding import bind
 from .ops.metadata import device_of
 
-# Some 10 KB each before it has run; kernels have a bound of their own (`kernel_cache`).
+# Some 10 KB each before the first run; kernels have their own bound (`kernel_cache`).
 MOST_REGISTERED = 4096
 
 _numbers = itertools.count()
 
 
 class CompiledFusion:
-    """A fusion that can be run; compiles when and as far as its inputs ask for it.
+    """A fusion that can be run; it compiles lazily what its inputs need.
 
     A registered one has a `number` and its `structure`.
     """
@@ -51,7 +51,7 @@ class CompiledFusion:
 
 
 class ManualKernel:
-    """A fusion that runs as one kernel, the way its user scheduled it."""
+    """A fusion that runs as one kernel, as its user scheduled it."""
 
     def __init__(self, scheduled: ScheduledFusion, inputs: Sequence[Any]) -> None:
         bind(scheduled.fusion, inputs)
@@ -64,7 +64,7 @@ class ManualKernel:
 
 
 class FusionKey(int):
-    """The key of a registered fusion; whoever holds it keeps the fusion."""
+    """The key of a registered fusion; a reference to it keeps the fusion alive."""
 
     fusion: CompiledFusion
 
@@ -86,7 +86,7 @@ _numbered: WeakValueDictionary[int, CompiledFusion] = WeakValueDictionary()
 def register_fusion(fusion: Fusion) -> FusionKey:
     """A key for a fusion; the same structure gives the same key, from any thread.
 
-    The definition is simplified here: where that fails there is one warning, and torch runs it.
+    The definition is simplified here; if that fails, there is one warning, and torch runs it.
     """
     structure = structure_key(fusion)
 
@@ -102,7 +102,7 @@ def register_fusion(fusion: Fusion) -> FusionKey:
 
 
 def registered_fusion(key: int) -> CompiledFusion:
-    """The fusion registered under a key.  InputError for a key that nobody was given."""
+    """The fusion registered under a key.  InputError for a key that was never issued."""
     if isinstance(key, FusionKey):
         return key.fusion
     found = _numbered.get(key)
@@ -110,7 +110,7 @@ def registered_fusion(key: int) -> CompiledFusion:
         what = "a key from register_fusion"
         hint = f"of keys that nobody holds, those of the last {_kept.capacity} fusions work"
         raise InputError(expected("fusion", what, key, hint))
-    return _kept.get_or_create(found.structure, lambda: found)  # it counts as used
+    return _kept.get_or_create(found.structure, lambda: found)  # counts as a use
 
 
 def run_fusion(key: int, stack: list[Any]) -> None:
@@ -125,34 +125,34 @@ def run_fusion(key: int, stack: list[Any]) -> None:
 
 
 def can_fuse_on_cpu() -> bool:
-    """True when tensors on the CPU are computed by kernels."""
+    """True if tensors on the CPU are computed by kernels."""
     return can_fuse_on("cpu")
 
 
 def can_fuse_on_gpu() -> bool:
-    """True when tensors on an NVIDIA GPU are computed by kernels."""
+    """True if tensors on an NVIDIA GPU are computed by kernels."""
     return can_fuse_on("cuda")
 
 
 def override_can_fuse_on_cpu(value: bool | None) -> None:
-    """Switches fusing on the CPU on or off; None gives the decision back.
+    """Switches fusing on the CPU on or off; None restores the default.
 
-    Holds for what is compiled already, too: while it is off, torch runs fusions and graphs, with
-    their own kernels again afterwards.  A schedule made by hand still runs as it was made.
+    This applies to compiled fusions and graphs too: while it is off, torch runs them; afterwards,
+    their own kernels run again.  A hand-written schedule still runs as scheduled.
     """
     override_can_fuse_on("cpu", value)
 
 
 def override_can_fuse_on_gpu(value: bool | None) -> None:
-    """Switches fusing on NVIDIA GPUs on or off; None gives the decision back."""
+    """Switches fusing on NVIDIA GPUs on or off; None restores the default."""
     override_can_fuse_on("cuda", value)
 
 
 def debug_kernel_code(key: int, inputs: Sequence[Any]) -> str:
     """The generated code of the kernels that a registered fusion runs for these inputs.
 
-    InputError where the inputs don't fit the fusion; UnsupportedError where no kernel runs for
-    them (fusing is switched off, or torch is better at it), so that there is no code to show.
+    InputError if the inputs don't fit the fusion; UnsupportedError if no kernel runs for them
+    (fusing is switched off, or torch is better at it), so there is no code to show.
     """
     compiled = registered_fusion(key)
     bind(compiled.fusion, inputs)

@@ -1,9 +1,10 @@
-"""Kernel specifications -> compiled kernels, in this process.  disk_cache.py is for all of them.
+"""Kernel specifications -> compiled kernels, in this process; disk_cache.py is for all processes.
 
-KernelCache is a bounded map for many threads: whoever asks first for a key makes the value, whoever
-asks for the same key meanwhile waits for it, other keys go on undisturbed, and a failure reaches
-all who waited but isn't kept.  It knows no device: what a key must contain so that its value is
-valid (processor, versions) is its user's duty.
+KernelCache is a bounded map for many threads.  The first thread that asks for a key makes the
+value; other threads that ask for the same key wait for it, and other keys are unaffected.  A
+failure reaches every waiting thread but isn't stored.  The cache is independent of devices: its
+user must put everything into a key on which the validity of the value depends (processor,
+versions).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from .errors import InternalError, expected
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-# About 100 KB each with its machine code, plans and text: 4096 stay under half a gigabyte.
+# About 100 KB each with machine code, plans and text: 4096 stay under half a gigabyte.
 DEFAULT_CAPACITY = 4096
 
 
 class _Pending(Generic[Value]):
-    """A value that a thread is making; `done` is set when `value` or `error` is there."""
+    """A value that a thread is making; `done` is set once `value` or `error` is set."""
 
     __slots__ = ("done", "error", "owner", "value")
 
@@ -38,7 +39,7 @@ class _Pending(Generic[Value]):
 
 
 class KernelCache(Generic[Key, Value]):
-    """A bounded, thread-safe map that makes each value once; the least recently used go first."""
+    """A bounded, thread-safe map that makes each value once and drops the least recently used."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.capacity = capacity
@@ -52,7 +53,7 @@ class KernelCache(Generic[Key, Value]):
         _caches.add(self)
 
     def values(self) -> list[Value]:
-        """The values that are there now, the least recently used first."""
+        """The current values, the least recently used first."""
         with self._lock:
             return list(self._values.values())
 
@@ -63,9 +64,9 @@ class KernelCache(Generic[Key, Value]):
         return key in self._values
 
     def get_or_create(self, key: Key, factory: Callable[[], Value]) -> Value:
-        """The value of `key`; `factory()` makes it, without a lock held, if it isn't there.
+        """The value of `key`; `factory()` makes it, without a lock held, if it is missing.
 
-        What `factory` raises is raised here and in every thread that waited for it; the next
+        Exceptions of `factory` are raised here and in every thread that waited for it; the next
         request tries again.  A request that waited counts as a hit if it got the value.
         """
         while True:
@@ -84,8 +85,8 @@ class KernelCache(Generic[Key, Value]):
                     expected("KernelCache", "a factory that doesn't ask for its own key", repr(key))
                 )
             pending.done.wait()
-            # An interrupt (KeyboardInterrupt, SystemExit) is meant for the thread it came to only:
-            # those who waited try again.
+            # An interrupt (KeyboardInterrupt, SystemExit) concerns only the thread that got it:
+            # waiting threads try again.
             if isinstance(pending.error, Exception):
                 raise pending.error
         return self._create(key, pending, factory)
@@ -96,7 +97,7 @@ class KernelCache(Generic[Key, Value]):
             self._values.clear()
 
     def _create(self, key: Key, pending: _Pending[Value], factory: Callable[[], Value]) -> Value:
-        """Make the value, put it in, and wake those who wait."""
+        """Make the value, store it, and wake the waiting threads."""
         try:
             value = factory()
         except BaseException as error:
@@ -111,7 +112,7 @@ class KernelCache(Generic[Key, Value]):
             self.created += 1
             self._values[key] = value
             while len(self._values) > self.capacity:
-                # Kept until the lock is released: dropping a kernel may run code that comes back.
+                # Kept until the lock is released: dropping a kernel may run code that calls back.
                 evicted.append(self._values.popitem(last=False))
                 self.evictions += 1
         pending.done.set()

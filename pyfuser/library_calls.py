@@ -1,9 +1,10 @@
-"""Library calls: how a plan has torch compute what no kernel does, and look at memory in new ways.
+"""Library calls: how a plan calls torch for what no kernel computes, and makes views of memory.
 
-The one home of what the writers of plans need for that: plan_writer.py for the parts of a
-definition, the torch.compile wrapper for the nodes of a graph.  A call goes to a resolved overload;
-what torch can write into memory that is there (`out=`) is written into the runtime's; a result that
-may differ from what was promised is compared with it.  Nothing here waits for a device.
+This module has everything that the writers of plans need for that: plan_writer.py for the parts of
+a definition, the torch.compile wrapper for the nodes of a graph.  A call goes to a resolved
+overload.  If torch can write the result into existing memory (`out=`), it is written into the
+runtime's memory; a result that may differ from its metadata is checked.  Nothing here waits for a
+device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ aten = torch.ops.aten
 _native_view = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _native_view = getattr(_native_view, "_reinterpret_tensor", None)
 
-# Products by their bindings in `torch`, which take less time than those of the overloads.
+# Products by their bindings in `torch`, which are faster than those of the overloads.
 _PRODUCTS: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.mm.default: ("into_mm", torch.mm),
     aten.bmm.default: ("into_bmm", torch.bmm),
@@ -35,14 +36,14 @@ _PRODUCTS: dict[Any, tuple[str, Callable[..., Any]]] = {
 def view_of(
     base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> torch.Tensor:
-    """A view of a tensor's memory, `offset` elements from its first one on."""
+    """A view of a tensor's memory, starting `offset` elements after its first one."""
     if _native_view is not None:
         return _native_view(base, shape, stride, offset)  # type: ignore[no-any-return]
     return base.as_strided(shape, stride, base.storage_offset() + offset)
 
 
 def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a tensor laid out as the metadata says."""
+    """A copy of a tensor with the strides of the metadata."""
     copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
     return copy.copy_(tensor)
 
@@ -55,7 +56,7 @@ def is_product(target: object) -> bool:
 def overload_into(overload: OpOverload) -> OpOverload | None:
     """The overload that writes the same result into a tensor.
 
-    None where there is none, or only one that makes the result elsewhere and copies it.
+    None if there is none, or only one that computes the result elsewhere and copies it.
     """
     wanted = _arguments(overload)
     for name in overload.overloadpacket.overloads():
@@ -68,7 +69,7 @@ def overload_into(overload: OpOverload) -> OpOverload | None:
 
 
 def _arguments(overload: OpOverload) -> list[tuple[str, str]]:
-    """Names and types of what goes into a call."""
+    """Names and types of the arguments of a call."""
     return [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
 
 
@@ -79,10 +80,10 @@ class LibraryCalls:
         self.writer = writer
 
     def function(self, target: Any) -> str:
-        """The name of what a call runs."""
+        """The name of the function that a call runs."""
         label = getattr(target, "_name", getattr(target, "__name__", "function"))
         name = "".join(c if c.isalnum() else "_" for c in f"call_{label}")
-        # The operator's own binding: the overload's __call__ adds a Python frame to it.
+        # The operator's own binding: the overload's __call__ would add a Python frame.
         return self.writer.constant(name, getattr(target, "_op", target))
 
     def dtype(self, dtype: torch.dtype) -> str:
@@ -90,18 +91,18 @@ class LibraryCalls:
         return self.writer.constant(str(dtype).replace(".", "_"), dtype)
 
     def call(self, name: str, target: Any, arguments: Sequence[str]) -> None:
-        """`name` becomes what torch gives."""
+        """Assigns torch's result to `name`."""
         self.writer.line(f"{name} = {self.function(target)}({', '.join(arguments)})")
 
     def allocate(
         self, runtime: Runtime, name: str, shape: str, stride: str, dtype: torch.dtype
     ) -> None:
-        """`name` becomes memory of a runtime."""
+        """Assigns memory from a runtime to `name`."""
         empty = self.writer.constant("empty", runtime.empty_strided)
         self.writer.line(f"{name} = {empty}({shape}, {stride}, {self.dtype(dtype)})")
 
     def call_into(self, name: str, target: Any, arguments: Sequence[str]) -> None:
-        """Has torch write into the tensor `name`: a product, or an overload with `out=`."""
+        """Makes torch write into the tensor `name`: a product, or an overload with `out=`."""
         if target in _PRODUCTS:
             function = self.writer.constant(*_PRODUCTS[target])
         else:
@@ -109,21 +110,21 @@ class LibraryCalls:
         self.writer.line(f"{function}({', '.join(arguments)}, out={name})")
 
     def require_dtype(self, name: str, dtype: torch.dtype) -> None:
-        """Converts a result that has another dtype than the metadata says."""
+        """Converts a result whose dtype differs from the metadata."""
         text = self.dtype(dtype)
         other = f"{name}.dtype is not {text} and not {name}.is_quantized"
         self.writer.line(f"if {other}: {name} = {name}.to({text})")
 
     def require_strides(self, name: str, stride: str) -> None:
-        """Copies a result that lies in memory in another way than the metadata says."""
+        """Copies a result whose strides differ from the metadata."""
         copying = self.writer.constant("with_strides", with_strides)
         self.writer.line(f"if {name}.stride() != {stride}: {name} = {copying}({name}, {stride})")
 
     def view(self, base: str, shape: str, stride: str, offset: str) -> str:
-        """An expression of a view of memory."""
+        """An expression for a view of memory."""
         function = self.writer.constant("view_of", _native_view or view_of)
         return f"{function}({base}, {shape}, {stride}, {offset})"
 
     def copied(self, text: str, stride: str) -> str:
-        """An expression of a copy with these strides."""
+        """An expression for a copy with these strides."""
         return f"{self.writer.constant('with_strides', with_strides)}({text}, {stride})"

@@ -1,11 +1,12 @@
-"""Library parts and view parts of a program: the calls and views that a plan has for a segment.
+"""Library parts and view parts of a program: the calls and views that a plan runs for a segment.
 
 A row of the op table that is an ATen op, on operands of the dtypes it computes in, becomes a call
-of the resolved overload; so do casts and sums.  Expressions that only look at memory in another way
-become views.  What has no such call (rows that torch spells as several calls, reads at computed
-places, values that may be refused) is the evaluator's: then nothing of the segment is written here.
-Invariant: what is written gives what the evaluator gives, in dtypes and shapes, and in values but
-for the last digits that torch's loops differ in; outputs have the strides that a kernel gives them.
+of the resolved overload, and so do casts and sums.  Expressions that only view memory differently
+become views.  If an expression has no such call (rows that torch spells as several calls, reads at
+computed positions, values that may be refused), nothing of the segment is written here, and the
+evaluator computes it.  Invariant: the result is the evaluator's in dtypes and shapes, and in values
+except for the last digits, in which torch's loops differ; outputs have the strides that a kernel
+gives them.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of `overload` with the operands, converted to `compute`, which gives a `result`.
+    """A call of `overload` with the operands, converted to `compute`, which returns a `result`.
 
-    `arguments` are the texts of what follows the operands; `dtype` is one that is asked for.
+    `arguments` are the texts of the arguments after the operands; `dtype` is a requested dtype.
     """
 
     overload: OpOverload
@@ -61,14 +62,14 @@ class Call:
 
     @property
     def gives_view(self) -> bool:
-        """True where the result may share memory with an operand."""
+        """True if the result may share memory with an operand."""
         return any(given.alias_info is not None for given in self.overload._schema.returns)
 
 
 def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
-    """What computes each expression that has a tensor: a call, or None for a view or a copy.
+    """The call that computes each expression with a tensor, or None for a view or a copy.
 
-    None where an expression has no direct call.
+    Returns None if an expression has no direct call.
     """
     found: dict[Expr, Call | None] = {}
     for expr in segment.exprs:
@@ -81,19 +82,19 @@ def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
 
 
 def is_shown(expr: Expr | None) -> bool:
-    """True where the elements of the output are those of the input, as they are."""
+    """True if the elements of the output are those of the input, unchanged."""
     return isinstance(expr, VIEWS) or is_copy(expr)
 
 
 def is_copy(expr: Expr | None) -> bool:
-    """True for what gives the elements memory of their own, where they are an output."""
+    """True for expressions that give the elements their own memory if they are an output."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
 
 
 def shown_from(tensor: TensorView, inputs: Collection[Val]) -> list[Expr] | None:
-    """The expressions that show a tensor from one of the inputs, the first one first.
+    """The expressions that make a tensor a view of one of the inputs, in order.
 
-    None where it is computed.
+    None if it is computed.
     """
     found: list[Expr] = []
     value: Val = tensor
@@ -107,7 +108,7 @@ def shown_from(tensor: TensorView, inputs: Collection[Val]) -> list[Expr] | None
 
 
 def shown_text(expr: Expr, source: str, size: Callable[[IntExpr], str]) -> str:
-    """An expression of what `expr` shows of a source; `size` has the text of a size."""
+    """The text of the view `expr` of a source; `size` gives the text of a size."""
     output = expr.tensor_outputs[0]
     match expr:
         case BroadcastOp(flags=flags):
@@ -127,11 +128,11 @@ def shown_text(expr: Expr, source: str, size: Callable[[IntExpr], str]) -> str:
 
 
 def _call(expr: Expr) -> Call | None:
-    """The call that computes an expression; None where there is none."""
+    """The call that computes an expression; None if there is none."""
     output = expr.output
     if not isinstance(output, TensorView) or may_refuse(expr):
         return None
-    # What is expanded has one shape where it is stored and another where it is read.
+    # An expanded tensor has one shape where it is stored and another where it is read.
     if any(axis.size is not axis.extent for axis in output.axes):
         return None
     match expr:
@@ -157,7 +158,7 @@ def _cast(source: DataType, target: DataType) -> Call:
 
 
 def _result(overload: OpOverload, compute: tuple[DataType, ...]) -> torch.dtype:
-    """The dtype of what a call gives."""
+    """The dtype of a call's result."""
     operands = [torch.empty((), dtype=to_torch(dtype), device="meta") for dtype in compute]
     dtype: torch.dtype = overload(*operands).dtype
     return dtype
@@ -165,7 +166,7 @@ def _result(overload: OpOverload, compute: tuple[DataType, ...]) -> torch.dtype:
 
 @functools.cache
 def overload_of(op: Op, dtype: DataType) -> OpOverload | None:
-    """The ATen overload that a row is for operands computed in a dtype; None where none is."""
+    """The ATen overload equal to a row for operands computed in a dtype, or None."""
     name = op.aten if dtype in (*FLOATING, *COMPLEX) else None
     if name is None:
         name = getattr(op.reference, "__name__", "")
@@ -184,7 +185,7 @@ def overload_of(op: Op, dtype: DataType) -> OpOverload | None:
 
 
 class PlanValues(Protocol):
-    """The values of a program in a plan: the plan writer, as a part sees it."""
+    """The values of a program in a plan: the interface of the plan writer to a part."""
 
     @property
     def sizes(self) -> Sizes:
@@ -192,31 +193,31 @@ class PlanValues(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors of the program are."""
+        """The device of the program's tensors."""
 
     def allocate(self, tensor: TensorView) -> str:
-        """Memory of the runtime for a tensor; its name."""
+        """Allocates the runtime's memory for a tensor; returns its name."""
 
     def put(self, tensor: TensorView, text: str) -> str:
-        """Gives the value of an expression a tensor's name, which it returns."""
+        """Assigns an expression to a tensor's name, which it returns."""
 
     def has(self, tensor: TensorView) -> bool:
-        """True where a tensor is there."""
+        """True if a tensor exists."""
 
     def drop(self, tensors: Sequence[TensorView]) -> None:
-        """Deletes tensors that nobody reads any more."""
+        """Deletes tensors that are no longer read."""
 
     def plain_tensor(self, value: Val) -> str:
-        """An expression of a tensor for torch."""
+        """An expression for a tensor, as torch sees it."""
 
     def scalar(self, scalar: Scalar) -> str:
         """The text of a number."""
 
     def strides(self, tensor: TensorView) -> str:
-        """The strides that a tensor has, if it is stored whole."""
+        """The strides of a tensor, if it is stored whole."""
 
     def is_stored_whole(self, tensor: TensorView) -> bool:
-        """False where memory has one element along an axis that has more."""
+        """False if memory has one element along an axis that has more."""
 
 
 class TorchPart:
@@ -226,9 +227,9 @@ class TorchPart:
         self.values, self.library, self.segment = values, library, segment
 
     def write_views(self, gives_views: bool) -> bool:
-        """Outputs that show an input in another way, or have no elements.
+        """Writes outputs that are views of an input, or have no elements.
 
-        Without `gives_views` each gets memory of its own.  False where that can't be written.
+        Without `gives_views` each gets its own memory.  Returns False if they can't be written.
         """
         outputs = self.segment.outputs
         if not all(self.values.is_stored_whole(tensor) for tensor in outputs):
@@ -249,7 +250,7 @@ class TorchPart:
         return True
 
     def write_calls(self) -> bool:
-        """One call of torch after the other; False where an expression has none."""
+        """Writes one call of torch after the other; False if an expression has none."""
         calls = calls_of(self.segment)
         if calls is None or not all(map(self.values.is_stored_whole, self.segment.outputs)):
             return False
@@ -273,7 +274,7 @@ class TorchPart:
         return True
 
     def _copy(self, tensor: TensorView, text: str) -> None:
-        """Memory of its own for the value of an expression."""
+        """Copies the value of an expression into its own memory."""
         self.library.writer.line(f"{self.values.allocate(tensor)}.copy_({text})")
 
     def _write_call(self, tensor: TensorView, expr: Expr, call: Call) -> None:
@@ -294,7 +295,7 @@ class TorchPart:
                 library.require_strides(name, self.values.strides(tensor))
 
     def _operand(self, value: Val, dtype: DataType) -> str:
-        """An expression of an operand as a tensor of a dtype; numbers have no dimensions."""
+        """An expression for an operand as a tensor of a dtype; numbers have no dimensions."""
         kind = to_torch(dtype)
         if isinstance(value, Scalar):
             return self._number(value, dtype)

@@ -1,7 +1,7 @@
-"""pyfuser.memory: what the devices' memory pools hold, and how to give it back.
+"""pyfuser.memory: what the devices' memory pools hold, and how to release it.
 
-A device that has a pool of its own registers it here, so that the user finds all of them in one
-place and this module knows none of them: the same two functions serve every device.
+A device that has its own pool registers it here, so the user finds all pools in one place and this
+module knows none of them: the same two functions serve every device.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 class MemoryStats:
     """One pool, or the sum over several; sizes in bytes, without blocks too small for the pool.
 
-    `peak` is the most that was in use at once; `hits` allocations found a free block, `misses`
-    needed a new one; `limit` is the most that `cached`, the free memory that is kept, may reach.
+    `peak` is the most that was in use at one time; `hits` counts allocations that found a free
+    block, `misses` those that needed a new one; `limit` is the maximum of `cached`, the free memory
+    kept.
     """
 
     in_use: int = 0
@@ -42,18 +43,18 @@ _pools: dict[str, tuple[Callable[[], None], Callable[[], MemoryStats]]] = {}
 def register_pool(
     device: str, empty_cache: Callable[[], None], stats: Callable[[], MemoryStats]
 ) -> None:
-    """Called by a device when its pool comes into being."""
+    """Called by a device when its pool is created."""
     _pools[device] = (empty_cache, stats)
 
 
 def empty_cache() -> None:
-    """Give the free memory that the pools keep back to the system; tensors in use stay."""
+    """Return the pools' free memory to the system; tensors in use are unaffected."""
     for empty, _ in list(_pools.values()):
         empty()
 
 
 def stats(device: str | None = None) -> MemoryStats:
-    """What the pool of `device` holds; without a name, the sum over all.
+    """What the pool of `device` holds; without a name, the sum over all devices.
 
     Zeros for a device that hasn't allocated anything yet.
     """

@@ -1,4 +1,4 @@
-"""Options from the environment, read where they are used so that a test can set them.
+"""Options from the environment, read where they are used, so that a test can set them.
 
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
 PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
@@ -8,9 +8,9 @@ PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/p
                             if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
 PYFUSER_COMPILER_PROCESS=0  no second process that compiles kernels ahead
-PYFUSER_REPRODUCER_DIR=DIR  where scripts go that reproduce a failed compilation (default: a
+PYFUSER_REPRODUCER_DIR=DIR  where reproducer scripts of failed compilations go (default: a
                             temporary directory)
-PYFUSER_POOL_BYTES=N        most bytes of freed memory that the CPU memory pool keeps
+PYFUSER_POOL_BYTES=N        the most bytes of freed memory that the CPU memory pool keeps
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _STAGES = frozenset(
 
 
 def strict() -> bool:
-    """True when a failed compilation must raise instead of falling back."""
+    """True if a failed compilation must raise instead of falling back."""
     return os.environ.get("PYFUSER_STRICT", "") not in ("", "0")
 
 
 def dump_stages() -> frozenset[str]:
-    """The stages to print, from PYFUSER_DUMP; warns once of a name that is none."""
+    """The stages to print, from PYFUSER_DUMP; warns once about an unknown name."""
     return _stages(os.environ.get("PYFUSER_DUMP", ""))
 
 
 @functools.lru_cache(maxsize=64)
 def _stages(text: str) -> frozenset[str]:
-    """The names in `text`; remembered, so that each text is complained about once."""
+    """The names in `text`; cached, so that there is one warning per text."""
     names = frozenset(filter(None, map(str.strip, text.split(","))))
     for name in sorted(names - _STAGES):
         known = ", ".join(sorted(_STAGES))
@@ -49,20 +49,20 @@ def _stages(text: str) -> frozenset[str]:
 
 
 def compiler_process() -> bool:
-    """True unless a second process for LLVM is not wanted."""
+    """True unless the second process for LLVM is switched off."""
     return os.environ.get("PYFUSER_COMPILER_PROCESS", "") != "0"
 
 
 def reproducer_directory() -> Path | None:
-    """Where scripts that reproduce failures go, or None for a temporary directory."""
+    """The directory for reproducer scripts, or None for a temporary directory."""
     configured = os.environ.get("PYFUSER_REPRODUCER_DIR")
     return Path(configured) if configured else None
 
 
 def cache_directory() -> Path | None:
-    """The directory of the disk cache; None when it is switched off, or for a user without a home.
+    """The directory of the disk cache; None if it is switched off or the user has no home.
 
-    Warns once of the latter.
+    Warns once about a missing home.
     """
     if os.environ.get("PYFUSER_DISABLE_CACHE", "") not in ("", "0"):
         return None
@@ -74,14 +74,14 @@ def cache_directory() -> Path | None:
         return Path(base) / "pyfuser"
     try:
         return Path.home() / ".cache" / "pyfuser"
-    except RuntimeError as error:  # neither HOME nor an entry in the table of users
+    except RuntimeError as error:  # neither HOME nor an entry in the user database
         _warn_of_no_home(str(error))
         return None
 
 
 @functools.cache
 def _warn_of_no_home(reason: str) -> None:
-    """Once: a container often runs under a user id that nobody has given a name."""
+    """Warns once: a container often runs under a user id without a name."""
     warnings.warn(
         f"pyfuser disk cache: expected a home directory to keep compiled kernels in, got none "
         f"({reason}); set PYFUSER_CACHE_DIR to a directory, or PYFUSER_DISABLE_CACHE=1",

@@ -1,7 +1,7 @@
-"""Source text of plans: lines, constants, and arithmetic on sizes, written where it is needed.
+"""Source text of plans: lines, constants, and arithmetic on sizes, written on first use.
 
-A text stands for a number or for a name that has one.  What follows from numbers alone is computed
-at once, and stands in the source as a number; what is asked for twice is computed once.
+A text is a number or a name for one.  An expression of numbers only is computed at once, and the
+source contains the number; an expression that is needed twice is computed once.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Writer:
         self.body.append(text)
 
     def constant(self, name: str, value: object) -> str:
-        """The name of a value that never changes; another one where the name is taken."""
+        """The name of a value that never changes; another one if the name is taken."""
         chosen, count = name, 0
         while not _is_same(self.constants.setdefault(chosen, value), value):
             count += 1
-            chosen = f"f_{name}_{count}"  # no node of a graph has a name that begins so
+            chosen = f"f_{name}_{count}"  # no node of a graph has a name with this prefix
         return chosen
 
     def number(self, text: str) -> str:
-        """The name of a number that is computed once, where it is first asked for."""
+        """The name of a number that is computed once, where it is first needed."""
         found = self.numbers.get(text)
         if found is None:
             found = self.numbers[text] = f"n{len(self.numbers)}"
@@ -59,13 +59,13 @@ class Writer:
         return found
 
     def require(self, conditions: Iterable[str], indent: str = "") -> None:
-        """Has the function return None where not all conditions hold."""
+        """Makes the function return None unless all conditions hold."""
         texts = list(dict.fromkeys(conditions))
         if texts:
             self.line(f"{indent}if not ({' and '.join(texts)}): return None")
 
     def memory_check(self, runtime: Runtime, needs: Sequence[tuple[str, str, int]]) -> None:
-        """Makes sure that tensors have their memory before an address of theirs is taken.
+        """Ensures that tensors have their memory before their addresses are taken.
 
         `needs`: the name of a tensor, the text of the bytes it spans, the bytes of an element.
         """
@@ -92,7 +92,7 @@ def _is_same(a: object, b: object) -> bool:
 class Sizes:
     """The texts of sizes and strides in a plan: `symbols` has the text of each symbol by name.
 
-    A text is a name or a number; what is computed from numbers alone is a number.
+    A text is a name or a number; an expression of numbers only is a number.
     """
 
     def __init__(self, writer: Writer, symbols: dict[str, str]) -> None:
@@ -123,7 +123,7 @@ class Sizes:
         return self._computed([factors, str(coefficient)], " * ")
 
     def _computed(self, texts: list[str], operator: str) -> str:
-        """The name of a sum or a product; the number where all of its parts are known."""
+        """The name of a sum or a product; the number if all of its parts are known."""
         known = [int(text) for text in texts if is_number(text)]
         names = [text for text in texts if not is_number(text)]
         total = sum(known) if operator == " + " else _product(known)
@@ -174,7 +174,7 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def condition_texts(conditions: SizeConditions, text: Callable[[IntExpr], str]) -> list[str]:
-    """The texts of conditions on sizes; `text` has that of an expression."""
+    """The texts of conditions on sizes; `text` gives the text of an expression."""
     found = []
     for expr, interval in conditions.needed().items():
         name, low, high = text(expr), interval.low, interval.high

@@ -1,9 +1,9 @@
-"""Plans as source text: what a call of a program does, one statement after the other.
+"""Plans as source text: the work of a call of a program, one statement after the other.
 
 `ProgramWriter` writes the statements of one program (allocate, launch, free).  The executor makes a
 function of one program from them, the torch.compile backend one of a whole graph.  A plan is
-written once for a structure: what follows from the sizes of a call is straight-line arithmetic in
-it, and where sizes never change the numbers themselves stand in the text (plan_text.py).
+written once per structure: values that depend on the sizes of a call are straight-line arithmetic
+in it; if sizes never change, the text contains the numbers themselves (plan_text.py).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .plan_text import Sizes, Writer, is_number, tuple_text
 
 @dataclass(frozen=True, slots=True)
 class PlanValue:
-    """How the source of a plan names a tensor, and its address; or a number.
+    """How the source of a plan names a tensor and its address, or a number.
 
-    Either may have to be made: a view that only kernels read is never a tensor.  `described` is an
-    expression that makes the tensor where it stands, and nothing elsewhere.
+    Both may be made lazily: a view that only kernels read is never a tensor.  `described` is an
+    expression that makes the tensor in place, and nothing elsewhere.
     """
 
     tensor: Callable[[], str]
@@ -48,18 +48,18 @@ class PlanValue:
 
     @staticmethod
     def of(name: str) -> PlanValue:
-        """A tensor that is there under this name."""
+        """A tensor that exists under this name."""
         return PlanValue(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
 
 
 class ProgramWriter:
     """Writes the statements of one program.
 
-    `symbols` are the texts of the sizes and strides that it reads, by name; `prefix` begins every
-    name it makes; `local` has the values of the program's inputs and, when it is done, of its
-    outputs; `given` has the values of outputs that are written where they are, instead of into
-    new memory, `names` are for outputs that are to have a certain one.  Without `gives_views` an
-    output never shares memory with an input.
+    `symbols` are the texts of the sizes and strides that the program reads, by name.  `prefix`
+    begins every name that it makes.  `local` has the values of the program's inputs and, at the
+    end, of its outputs.  `given` has the values of outputs that are written in place instead of
+    into new memory, `names` the names that some outputs must have.  Without `gives_views` an output
+    never shares memory with an input.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ProgramWriter:
         self.empty = writer.constant("empty", program.runtime.empty_strided)
 
     def write(self) -> None:
-        """Everything up to where the outputs are there; `write_scalars` comes first."""
+        """Writes everything until the outputs exist; `write_scalars` comes first."""
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if built is not None:
@@ -117,7 +117,7 @@ class ProgramWriter:
     # -- scalars
 
     def write_scalars(self, definition: Fusion) -> None:
-        """What sizes are called by: scalars of the definition, given and computed."""
+        """Registers the scalars of the definition, given and computed, that sizes stand for."""
         for value in self.program.fusion.inputs:
             if isinstance(value, Scalar):
                 self.scalars[value.name] = self.local[value].tensor()
@@ -127,12 +127,12 @@ class ProgramWriter:
                 self._note_size(expr.output)
 
     def _note_size(self, scalar: Scalar) -> None:
-        """A scalar may be what a size is called by."""
+        """Notes the size that a scalar stands for."""
         if isinstance(scalar.extent, Symbol) and scalar.extent.name not in self.sizes.symbols:
             self.sizes.symbols[scalar.extent.name] = self.scalar(scalar)
 
     def scalar(self, scalar: Scalar) -> str:
-        """The text of a scalar; what is computed is computed where it is first asked for."""
+        """The text of a scalar; a computed one is computed on first use."""
         found = self.scalars.get(scalar.name)
         if found is None:
             found = self.scalars[scalar.name] = self._scalar(scalar)
@@ -154,7 +154,7 @@ class ProgramWriter:
         operands = [self.scalar(v) for v in expr.inputs if isinstance(v, Scalar)]
         known = [n for n in map(self.known_number, operands) if n is not None]
         if len(known) == len(operands):
-            with contextlib.suppress(ArithmeticError, RuntimeError):  # a call will meet it
+            with contextlib.suppress(ArithmeticError, RuntimeError):  # a call will raise it
                 return self.writer.constant(name, evaluate_scalar(expr, known))
         made = self.writer.constant(f"{self.prefix}expr{scalar.name}", expr)
         function = self.writer.constant("evaluate_scalar", evaluate_scalar)
@@ -162,7 +162,7 @@ class ProgramWriter:
         return name
 
     def known_number(self, text: str) -> bool | int | float | None:
-        """The number that a text stands for in every call, or None."""
+        """The number that a text is in every call, or None."""
         known = self.writer.constants.get(text, _literal(text))
         return known if isinstance(known, (bool, int, float)) else None
 
@@ -183,7 +183,7 @@ class ProgramWriter:
         name = self._name(tensor)
         kind = to_torch(tensor.dtype)
         dtype = self.writer.constant(str(kind).replace(".", "_"), kind)
-        # What only other parts read has one element along an expanded axis.
+        # A tensor that only other parts read has one element along an expanded axis.
         is_output = tensor in self.program.fusion.outputs
         stored = {a: a.size if is_output else a.extent for a in tensor.axes}
         shape = tuple_text([self.sizes.text(stored[a]) for a in tensor.axes])
@@ -211,10 +211,10 @@ class ProgramWriter:
             return str(int(stride) * int(at_least_one))
         return self.writer.number(f"{stride} * {at_least_one}")
 
-    # -- what torch runs
+    # -- parts that torch runs
 
     def _write_by_torch(self, part: Part) -> None:
-        """Views, and what no kernel computes; the evaluator where no single calls do it."""
+        """Views, and parts without a kernel: library calls, or else the evaluator."""
         torch_part = TorchPart(self, self.library, part.segment)
         is_written = False
         if isinstance(part, ViewPart):
@@ -229,46 +229,46 @@ class ProgramWriter:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors of the program are."""
+        """The device of the program's tensors."""
         return self.program.runtime.device
 
     def allocate(self, tensor: TensorView) -> str:
-        """Memory of the runtime for a tensor; its name."""
+        """Allocates the runtime's memory for a tensor; returns its name."""
         self._write_allocation(tensor)
         return self.local[tensor].tensor()
 
     def is_stored_whole(self, tensor: TensorView) -> bool:
-        """False where memory has one element along an axis that has more."""
+        """False if memory has one element along an axis that has more."""
         is_output = tensor in self.program.fusion.outputs
         return is_output or all(axis.size is axis.extent for axis in tensor.axes)
 
     def strides(self, tensor: TensorView) -> str:
-        """The strides that a tensor has, if it is stored whole."""
+        """The strides of a tensor, if it is stored whole."""
         return tuple_text(self._dense_strides(tensor, {axis: axis.size for axis in tensor.axes}))
 
     def put(self, tensor: TensorView, text: str) -> str:
-        """Gives the value of an expression a tensor's name, which it returns."""
+        """Assigns an expression to a tensor's name, which it returns."""
         name = self._name(tensor)
         self.writer.line(f"{name} = {text}")
         self.local[tensor] = PlanValue.of(name)
         return name
 
     def has(self, tensor: TensorView) -> bool:
-        """True where a tensor is there."""
+        """True if a tensor exists."""
         return tensor in self.local
 
     def drop(self, tensors: Sequence[TensorView]) -> None:
-        """Deletes tensors that nobody reads any more."""
+        """Deletes tensors that are no longer read."""
         if tensors:
             self.writer.line(f"del {', '.join(self.local.pop(t).tensor() for t in tensors)}")
 
     def plain_tensor(self, value: Val) -> str:
-        """An expression of a tensor for torch; autograd sees nothing of a plan."""
+        """An expression for a tensor, as torch sees it; autograd doesn't see a plan."""
         text = self._known(value)
         return f"{text}.detach()" if value in self.program.fusion.inputs else text
 
     def _write_evaluation(self, part: Part) -> None:
-        """A part that the evaluator computes: no kernel could be made, no single calls do it."""
+        """A part that the evaluator computes: it has no kernel and no library calls."""
         fusion = self.writer.constant(f"{self.prefix}fusion", part.fusion)
         inputs = [self._known(value) for value in part.segment.inputs]
         outputs = [self._name(t) for t in part.segment.outputs]
@@ -279,13 +279,13 @@ class ProgramWriter:
             self.local[tensor] = PlanValue.of(name)
 
     def described(self, value: Val) -> str:
-        """An expression of a value that the host reads only now and then."""
+        """An expression for a value that the host reads only occasionally."""
         if value in self.local:
             return self.local[value].described() + self._expansion(value)
         return self._known(value)
 
     def _expansion(self, value: Val) -> str:
-        """What makes of memory with one element along an expanded axis what the fusion defines."""
+        """The expression that expands memory with one element along an expanded axis."""
         is_whole = value in self.program.fusion.inputs or value in self.program.fusion.outputs
         if is_whole or not isinstance(value, TensorView):
             return ""
@@ -294,14 +294,14 @@ class ProgramWriter:
         return f".expand({tuple_text([self.sizes.text(axis.size) for axis in value.axes])})"
 
     def _known(self, value: Val) -> str:
-        """An expression of a value that the host or torch reads."""
+        """An expression for a value that the host or torch reads."""
         if isinstance(value, Scalar):
             return self.scalar(value)
         return self.local[value].tensor() + self._expansion(value)
 
 
 class _Launch:
-    """Where one kernel writes its launch; see `devices.runtime.LaunchWriter`."""
+    """Writes the launch of one kernel; see `devices.runtime.LaunchWriter`."""
 
     def __init__(
         self, program: ProgramWriter, number: int, part: Part, built: LoadedKernel
@@ -322,7 +322,7 @@ class _Launch:
         return self.program.writer.constant(self.name(name), value)
 
     def size(self, expr: IntExpr) -> str:
-        """The text of a size, a stride, or what follows from them."""
+        """The text of a size, a stride, or an expression of them."""
         return self.program.sizes.text(expr)
 
     def address(self, tensor: TensorParameter) -> str:
@@ -345,13 +345,13 @@ class _Launch:
         return f"{slot}({text}, {kind})"
 
     def tensor(self, tensor: TensorParameter) -> str:
-        """An expression of a tensor."""
+        """An expression for a tensor."""
         view = tensor.buffer.tensor
         assert view is not None, tensor.buffer.name
         return self.program.local[self.program.tensors[view.name]].described()
 
     def scratch(self, size: str) -> tuple[str, str]:
-        """(tensor, address) of so many bytes that live until the launch is done."""
+        """(tensor, address) of this many bytes, which live until the launch is done."""
         if size == "0":
             return "None", "0"
         number = f"_{len(self.scratch_names)}_" if self.scratch_names else ""
@@ -371,9 +371,9 @@ class _Launch:
         return f"{self.program.empty}(({size},), (1,), {self.constant('uint8', torch.uint8)})"
 
     def call(self, text: str) -> None:
-        """Adds the launch; what torch raises, if the kernel refuses the values of its inputs.
+        """Adds the launch, and torch's error if the kernel refuses the values of its inputs.
 
-        Outputs that share memory with an input are never those of such a kernel or an earlier one.
+        Neither such a kernel nor an earlier one has outputs that share memory with an input.
         """
         if not self.built.kernel.may_refuse:
             self.line(text)
@@ -384,7 +384,7 @@ class _Launch:
         self.line(f"if {text}: {refused}({fusion}, [{inputs}])")
 
     def finish(self) -> None:
-        """Gives scratch memory back."""
+        """Releases the scratch memory."""
         if self.scratch_names:
             self.line(f"del {', '.join(self.scratch_names)}")
 
@@ -399,7 +399,7 @@ def _literal(text: str) -> bool | int | float | None:
 
 
 def slot_of(value: Any, dtype: DataType) -> int | float:
-    """A number as a kernel takes it: floats as doubles, everything else as integers."""
+    """A number as a kernel argument: floats as doubles, everything else as integers."""
     if dtype is DataType.Int and type(value) is int and fits_64_bits(value):
         return value
     number = convert_number(value, dtype)

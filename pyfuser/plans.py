@@ -10,9 +10,9 @@
         launch(...)
         return [t2]
 
-A plan first looks whether a call is one of those it was made for; where it isn't, it returns None
-and nothing has happened.  What it asks is all that the choice of its kernels was made from: dtypes,
-devices, layout classes, and the conditions on sizes that `SizeConditions` noted.
+A plan first checks whether a call is one of those it was made for; if not, it returns None before
+any side effect.  It checks everything that the choice of its kernels was based on: dtypes, devices,
+layout classes, and the conditions on sizes that `SizeConditions` noted.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _MOST = 1 << 63
 
 @dataclass(eq=False, slots=True)
 class Plan:
-    """`run` gives the outputs, or None where a call isn't one of those the plan was made for."""
+    """`run` returns the outputs, or None if the plan wasn't made for such a call."""
 
     run: Run
     source: str = ""
     fits: Callable[[Sequence[Any]], bool] = lambda inputs: False
-    """True for a call that `run` would run."""
+    """True for a call that `run` accepts."""
 
 
 def stride_name(value: TensorView, dim: int) -> str:
@@ -129,10 +129,10 @@ class _PlanWriter:
 
         return Plan(run, source, fits)
 
-    # -- is this call one of those?
+    # -- the checks on a call
 
     def _write_kinds(self) -> None:
-        """Unpacks and compares what isn't a size, inside of `try`."""
+        """Unpacks and compares everything except sizes, inside `try`."""
         for position, (value, given) in enumerate(
             zip(self.fusion.inputs, self.inputs, strict=True)
         ):
@@ -160,7 +160,7 @@ class _PlanWriter:
         self.checks += checks
         shape = self._write_shape(name, value)
         strides = [f"{name}_stride_{d}" for d in range(len(value.axes))]
-        # A schedule by hand is for any layout, so its kernel reads strides that others know.
+        # A hand-written schedule is for any layout, so its kernel reads strides that others know.
         if not is_contiguous or not self.read.isdisjoint(
             stride_name(value, dim) for dim in range(len(value.axes))
         ):
@@ -170,9 +170,9 @@ class _PlanWriter:
         self.tensors[name] = (value, shape, None if is_contiguous else strides)
 
     def _write_shape(self, name: str, value: TensorView) -> list[str]:
-        """Unpacks the sizes, inside of `try`: a tensor of another rank isn't for this plan.
+        """Unpacks the sizes, inside `try`: a tensor of another rank isn't for this plan.
 
-        Where all are known by then, the shapes are compared.
+        If all sizes are known by then, the shapes are compared.
         """
         if not value.axes:
             self.checks.append(f"not {name}.dim()")
@@ -197,12 +197,12 @@ class _PlanWriter:
         return shape
 
     def _one_name(self, symbol: Symbol) -> str:
-        """The name of the first of the symbols that the definition says are equal."""
+        """The name of the first among the symbols that the definition makes equal."""
         equal = self.equal.get(symbol, symbol)
         return equal.name if isinstance(equal, Symbol) else symbol.name
 
     def _known(self, extent: IntExpr) -> str:
-        """The text of a size that is known by now; else none."""
+        """The text of a size that is already known; otherwise empty."""
         if isinstance(extent, Integer):
             return str(extent.value)
         if isinstance(extent, Symbol):
@@ -213,7 +213,7 @@ class _PlanWriter:
         return ""
 
     def _memory(self, sizes: Sizes) -> list[tuple[str, str, int]]:
-        """What memory the tensors must have; see `Writer.memory_check`."""
+        """The memory that the tensors must have; see `Writer.memory_check`."""
         needs = []
         for name, (value, shape, stride) in self.tensors.items():
             each = to_torch(value.dtype).itemsize
@@ -234,7 +234,7 @@ class _PlanWriter:
             self.checks.append(f"{name} == {known}" if known != name else f"{name} >= 0")
 
     def _write_sizes(self, sizes: Sizes) -> None:
-        """Compares sizes with what was decided from them."""
+        """Writes the conditions on sizes that decisions were based on."""
         found = list(self.checks)
         for value in self.fusion.inputs:
             if isinstance(value, TensorView):
@@ -265,7 +265,7 @@ class _PlanWriter:
         names = {value: operand.tensor() for value, operand in local.items()}
         sources = dict(names)
         for output in fusion.aliases:
-            if output in updated:  # two inputs that swap: what is copied must be as it was
+            if output in updated:  # two inputs may swap: their old values must be copied
                 sources[output] = f"{names[output]}_before"
                 self.writer.line(f"{sources[output]} = {names[output]}.clone()")
         for output, target in fusion.aliases.items():

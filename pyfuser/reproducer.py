@@ -1,9 +1,9 @@
-"""Reproducer scripts: turns a definition and what its inputs looked like into a Python program.
+"""Reproducer scripts: turns a definition and a description of its inputs into a Python program.
 
-Inputs are described by dtype, sizes and strides only, never by their values; scalars by value.  A
-script runs by itself where pyfuser is installed.  `write` puts one into a file for a compilation
-that failed: into the directory that PYFUSER_REPRODUCER_DIR names, or a temporary one; it never
-fails itself, and a process writes MOST_SCRIPTS at most.
+Inputs are described only by dtype, sizes and strides, never by their values; scalars by value.  A
+script runs by itself wherever pyfuser is installed.  `write` saves one for a compilation that
+failed, in the directory named by PYFUSER_REPRODUCER_DIR or a temporary one.  It never fails itself,
+and a process writes at most MOST_SCRIPTS.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _temporary: str | None = None
 
 @dataclass(frozen=True, slots=True)
 class TensorDescription:
-    """What a reproducer needs to know of a tensor."""
+    """What a reproducer needs to know about a tensor."""
 
     dtype: torch.dtype
     device: str
@@ -61,7 +61,7 @@ Description = TensorDescription | PythonNumber
 
 
 def descriptions(inputs: Sequence[Input]) -> list[Description]:
-    """What the inputs look like."""
+    """Descriptions of the inputs."""
     return [
         TensorDescription(
             value.dtype,
@@ -84,7 +84,7 @@ def literal(description: Description) -> str:
 
 
 def script(definition: str, inputs: Sequence[Description] | None) -> str:
-    """The program: definition, then inputs and a call where inputs are given."""
+    """The program: the definition, then inputs and a call if inputs are given."""
     lines = [
         f"# torch version: {torch.__version__}",
         "import torch",
@@ -106,9 +106,9 @@ def fusion_script(fusion: Fusion, inputs: Sequence[Input] | None) -> str:
 
 
 def write(make: Callable[[], str], error: Exception) -> Path | None:
-    """Writes the script that `make` gives into a new file; None where that can't be done.
+    """Writes the script returned by `make` into a new file; None if that isn't possible.
 
-    The script turns PYFUSER_STRICT on, so that it raises what a program would only be warned of.
+    The script sets PYFUSER_STRICT, so it raises errors that a program would only warn about.
     """
     global _written
     with _lock:
@@ -116,7 +116,7 @@ def write(make: Callable[[], str], error: Exception) -> Path | None:
             return None
         _written += 1
         number = _written
-    with contextlib.suppress(Exception):  # the failure that it is about must be seen, not this one
+    with contextlib.suppress(Exception):  # the original failure must be reported, not this one
         reason = "".join(f"# {line}\n" for line in f"{type(error).__name__}: {error}".splitlines())
         strict = 'import os\n\nos.environ["PYFUSER_STRICT"] = "1"\n'
         text = f"{reason}{strict}{make()}"
@@ -128,7 +128,7 @@ def write(make: Callable[[], str], error: Exception) -> Path | None:
 
 
 def _directory() -> str:
-    """Where scripts go; the temporary directory is made when it is first needed."""
+    """The directory for scripts; a temporary one is made when it is first needed."""
     global _temporary
     configured = options.reproducer_directory()
     if configured is not None:

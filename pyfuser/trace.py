@@ -1,9 +1,9 @@
-"""Trace: who sees the stages and passes of a compilation as they happen.
+"""Trace: an observer of the stages and passes of a compilation as they happen.
 
-Every function that compiles takes one and tells it what it makes; what is shown so is what runs.
-`DUMP` prints to standard error the stages that PYFUSER_DUMP names; `Texts` keeps them as text, for
-`show` and the interface.  A graph is compiled when torch asks for it: whoever wants to see that
-compilation says so beforehand (`watching_graphs`).
+Every function that compiles takes a trace and passes it what it makes, so the observed stages are
+exactly what runs.  `DUMP` prints the stages named by PYFUSER_DUMP to standard error; `Texts` keeps
+them as text, for `show` and the interface.  A graph is compiled when torch asks for it, so a
+compilation has to be observed through `watching_graphs`, set beforehand.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from . import options
 
 
 class Trace(Protocol):
-    """Sees a compilation."""
+    """Observes a compilation."""
 
     def stage(self, name: str, value: object) -> None:
-        """A stage is done: the noun that comes out of it, or a text."""
+        """Called when a stage is done, with the resulting noun or a text."""
 
     def after(self, name: str, value: object) -> None:
-        """A pass is done: the noun that it leaves."""
+        """Called when a pass is done, with the resulting noun."""
 
     def wants(self, *names: str) -> bool:
-        """True where one of these stages is looked at: some are made for looking at alone."""
+        """True if one of these stages is observed: some are made only for that."""
 
 
 class _Dump:
-    """See the text of the module."""
+    """See the module's docstring."""
 
     def stage(self, name: str, value: object) -> None:
         if self.wants(name):
@@ -47,7 +47,7 @@ DUMP: Trace = _Dump()
 
 
 class Texts:
-    """Stages as texts by name, those of several kernels one behind the other; passes likewise."""
+    """Stages as texts by name, those of several kernels concatenated; passes likewise."""
 
     def __init__(self) -> None:
         self.stages: dict[str, str] = {}
@@ -70,13 +70,13 @@ _watchers: list[Callable[[], Trace]] = []
 
 
 def graph_trace() -> Trace:
-    """Who sees the compilation of the next graph."""
+    """The observer of the next graph's compilation."""
     return _watchers[-1]() if _watchers else DUMP
 
 
 @contextmanager
 def watching_graphs(trace: Callable[[], Trace]) -> Iterator[None]:
-    """While in use, each graph that torch has compiled is seen by what `trace` makes for it."""
+    """Within this context, each graph compiled by torch is observed by a new result of `trace`."""
     _watchers.append(trace)
     try:
         yield

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# An assert of a helper says what it compared, as those of the tests do.
+# Asserts in helpers report the compared values, as asserts in tests do.
 pytest.register_assert_rewrite(
     "tests.support",
     "tests.legacy_defects.running",
@@ -49,7 +49,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is said of the CPU's own kernels isn't asked of emulated ones."""
+    """Skips tests of the CPU's own kernels in an emulated run."""
     if config.getoption("--emulate"):
         skip = pytest.mark.skip(reason="about the CPU's own kernels")
         for item in items:

@@ -1,4 +1,4 @@
-"""The benchmarks' cases and the demo's parts are right, and the report says what was measured."""
+"""The benchmarks' cases and the demo's parts are correct, and the report shows the measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.folders import ROOT
 
 @pytest.fixture(autouse=True)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured are kernels: nothing here may run through the fallback."""
+    """Only kernels are measured: nothing here may run through the fallback."""
     monkeypatch.setenv("PYFUSER_STRICT", "1")
 
 

@@ -1,4 +1,4 @@
-"""What a call of a definition may be given and gives back: every kind of input, and what is none.
+"""The inputs and outputs of a definition's call: every kind of input, and invalid ones.
 
 Scalars, tensors without dimensions, negated ones, inputs that are outputs or are updated in place.
 Memory is poisoned, and nothing may fall back to torch.

@@ -15,7 +15,7 @@ from pyfuser.torch_compile import compiled_graph
 from pyfuser.torch_compile.compiled_graph import CompiledGraph
 from tests.support.compiled import BACKEND, fresh, graph_count  # noqa: F401
 
-# 1, 0, -1 and infinities could be mistaken for what decides a structure or a layout.
+# 1, 0, -1 and infinities could be mistaken for values that decide a structure or a layout.
 FLOATS = [0.0, -0.0, 1.0, -1.0, float("inf"), 1e-300, *(0.37 * n for n in range(44))]
 INTEGERS = [0, 1, -1, 2**62, *range(2, 48)]
 
@@ -49,7 +49,7 @@ def test_one_plan_of_a_definition(dtype: DataType, values: list[Any]) -> None:
 
 
 def test_one_plan_beside_a_size() -> None:
-    """A scalar that is a size decides; one beside it that is data doesn't."""
+    """A scalar that is a size decides; a scalar that is data doesn't."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
         size, seed = fd.define_scalar(None, DataType.Int), fd.define_scalar(None, DataType.Int)

@@ -1,4 +1,4 @@
-"""The disk cache: whole entries for all processes, none that somebody else could have written."""
+"""The disk cache: whole entries for all processes, none that another user could have written."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_use_renews_an_entry(tmp_path: Path) -> None:
 
 
 def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes a file somebody else's; only root can, so others become another user instead."""
+    """Gives a file to another user; only root can, so others become another user instead."""
     if os.geteuid() == 0:
         os.chown(path, 12345, -1, follow_symlinks=False)
     else:

@@ -1,4 +1,4 @@
-"""The documents say what is there: paths exist, options and commands are those of the code."""
+"""The documents are up to date: paths exist, options and commands are those of the code."""
 
 from __future__ import annotations
 

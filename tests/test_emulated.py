@@ -168,7 +168,7 @@ def test_what_is_updated_in_place_is_no_restricted_pointer(runtime: EmulatedRunt
     assert "__restrict__" in signature
 
 
-# Every so many of the everyday programs: a slice of each kind.
+# Every n-th of the everyday programs: a sample of each kind.
 EVERYDAY = list(rows())[::10]
 
 

@@ -1,4 +1,4 @@
-"""The engine: what compiles when, who shares it, and what happens when it fails.
+"""The engine: what is compiled and when, sharing, and failures.
 
 Counts kernels by `compiled_kernel_count`, and runs from many threads and processes.
 """
@@ -63,7 +63,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     yield
 
 
-# -- what compiles
+# -- what is compiled
 
 
 @pytest.mark.usefixtures("strict")

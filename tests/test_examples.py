@@ -1,4 +1,4 @@
-"""The examples run, and are short enough to read: each in a process of its own, none fails."""
+"""The examples run, each in its own process, and are short enough to read."""
 
 from __future__ import annotations
 

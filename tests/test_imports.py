@@ -1,7 +1,7 @@
 """The import rules of the package, checked on the source text: direction, cycles, device seams.
 
 Every import statement counts, those inside functions too; only `if TYPE_CHECKING:` blocks don't
-take part in cycles, because they never run.  The layers are those of docs/design.md.
+take part in cycles, because they never run.  The layers are those in docs/design.md.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def test_a_cycle_is_found() -> None:
 
 
 def test_only_the_command_line_names_a_device(imports: list[Import]) -> None:
-    """A device registers itself: what is above the devices finds it by the tensors' device."""
+    """A device registers itself: code above the devices finds it by the tensors' device."""
     named = ("devices.cpu", "devices.cuda")
     wrong = [
         str(each)

@@ -1,8 +1,8 @@
-"""The interface at its edges: devices without kernels, switches, bounds of what is kept, scripts.
+"""Corner cases of the interface: devices without kernels, switches, bounds of caches, scripts.
 
-What is run by torch must be right and say why once; what is switched off and on must hold for what
-is compiled; a process that makes fusions for ever must not grow; a failure must leave a program
-that shows it again.
+Results computed by torch must be correct and the reason reported once; switching off and on must
+apply to compiled fusions; a process that makes fusions forever must not grow; a failure must leave
+a program that reproduces it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tests.support.folders import ROOT
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Nothing was warned of or switched before, and scripts go where the test can look."""
+    """A state without earlier warnings or switches, and scripts in a folder of the test."""
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
     monkeypatch.setenv("PYFUSER_REPRODUCER_DIR", str(tmp_path / "scripts"))
     monkeypatch.setattr(fallback, "_warned", OrderedDict())
@@ -94,7 +94,7 @@ def test_a_device_without_kernels_is_an_error_when_strict(monkeypatch: pytest.Mo
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_kind_of_definition_runs_on_such_a_device() -> None:
-    """Numbers of the CPU beside its tensors, tensors of rank 0, updates, reads by index."""
+    """CPU numbers with its tensors, tensors of rank 0, updates, reads by index."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], dtype=DataType.Float)
         s = fd.define_tensor([], dtype=DataType.Float)
@@ -171,7 +171,7 @@ def test_switching_off_holds_for_plans_and_graphs_that_are_there() -> None:
 
 
 def torch_ran_ops_of(program: Any, x: torch.Tensor) -> bool:
-    """True where torch computed a tanh during the call."""
+    """True if torch computed a tanh during the call."""
     with torch.profiler.profile() as profile:
         program(x)
     return any(event.name == "aten::tanh" for event in profile.events())
@@ -185,7 +185,7 @@ def test_a_graph_that_is_compiled_while_off_gets_kernels_when_on(dynamic: bool) 
     before = compiled_kernel_count()
     x = torch.randn(6, 7, requires_grad=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # it was asked for: nothing to warn of
+        warnings.simplefilter("error", RuntimeWarning)  # it was requested: no warning
         y = program(x)
     y.sum().backward()
     assert compiled_kernel_count() == before
@@ -323,7 +323,7 @@ runpy.run_path(sys.argv[1])
 
 
 def run_script(path: str) -> str:
-    """What a script says when kernels fail in its process as well."""
+    """The output of a script if kernels fail in its process as well."""
     done = subprocess.run(
         [sys.executable, "-c", SHOW_AGAIN, path],
         cwd=ROOT,

@@ -75,7 +75,7 @@ def complex_tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 
 def test_a_plan_shows_the_resolved_calls() -> None:
-    """One call an operation, each into memory of the runtime; what lies between is deleted."""
+    """One call per operation, each into memory of the runtime; intermediates are deleted."""
 
     def define(fd: Any, x: Any, y: Any) -> Any:
         return fd.ops.mul(fd.ops.add(x, y), y)
@@ -299,7 +299,7 @@ def operands_of(name: str, dtype: DataType) -> list[torch.Tensor] | None:
 
 
 def test_the_overload_of_a_row_is_its_reference() -> None:
-    """Also where it writes into a tensor."""
+    """Also if it writes into a tensor."""
     tried = set()
     for name, dtype in rows_and_dtypes():
         op, operands = OPS[name], operands_of(name, dtype)
@@ -330,11 +330,11 @@ def test_rows_that_say_more_than_torch_have_no_overload() -> None:
     assert overload_of(OPS["div"], DataType.Int) is None
 
 
-# -- scheduler names are for people
+# -- scheduler names are for human readers
 
 
 NAMES = {"expr_eval", "no_op", "pointwise", "reduction", "inner_persistent", "outer_persistent"}
-# The registry gives schedulers their names, and modules; the front end has nvFuser's.
+# The registry names schedulers and modules; the front end has nvFuser's names.
 MAY_COMPARE = {PACKAGE / "schedule" / "registry.py"} | set((PACKAGE / "frontend").glob("*.py"))
 
 

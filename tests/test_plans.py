@@ -1,4 +1,4 @@
-"""Plans: one for all sizes of a structure, which it recognises by itself."""
+"""Plans: one for all sizes of a structure; a plan recognises its own calls."""
 
 from __future__ import annotations
 
@@ -159,5 +159,5 @@ def test_a_graph_is_written_once_for_its_sizes(
         x, y = torch.randn(rows, columns), torch.randn(rows, columns)
         torch.testing.assert_close(compiled(x, y), function(x, y), rtol=1e-4, atol=1e-5)
     (graph,) = graphs
-    assert len(graph.functions) <= 2  # an axis of one element may be a layout of its own
+    assert len(graph.functions) <= 2  # an axis of one element may be a separate layout
     assert compiled_kernel_count() - count <= len(graph.functions) - 1

@@ -1,6 +1,6 @@
-"""Random fusions against the evaluator in float64: hypothesis finds and shrinks what is wrong.
+"""Random fusions against the evaluator in float64: hypothesis finds and shrinks failures.
 
-Deterministic, so that a failure of one run is a failure of all.  Memory is poisoned and nothing may
+Deterministic, so that a failure in one run is a failure in all.  Memory is poisoned and nothing may
 fall back to torch.
 """
 

@@ -26,7 +26,7 @@ MOST = 12
 RANDOM = "torch.randn({shape}, generator=seed(1))"
 
 
-# Of the seeds, those of which torch itself fails, with backend="aot_eager" too, and how.
+# The seeds on which torch itself fails, with backend="aot_eager" too, and how.
 TORCH_FAILS = {
     120: "more than one element of the written-to tensor refers to a single memory location",
     160: "RuntimeError when making fake tensor call",
@@ -82,7 +82,7 @@ def test_a_program_prints_as_a_script_that_runs(capsys: pytest.CaptureFixture[st
 
 
 def traced_layouts(program: Program) -> tuple[Outcome, Outcome, TracedLayouts]:
-    """What pyfuser gives, what torch's graph as it was traced, and what of that is false."""
+    """pyfuser's results, those of torch's graph as traced, and which of its metadata is false."""
     layouts, wanted = TracedLayouts(), [references(program, 0)]
     return judged(program, wanted, "pyfuser", []), judged(program, wanted, layouts, []), layouts
 

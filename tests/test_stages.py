@@ -1,7 +1,8 @@
 """Every stage of the compiler as text: golden for a softmax, a sum and the classic schedule.
 
-The texts are for one fixed processor, so that they are the same on all; LLVM IR, which is printed
-for the processor at hand, is looked at for its structure.  `pytest --update-golden` rewrites them.
+The texts are for one fixed processor, so that they are the same everywhere; LLVM IR, which is
+printed for the current processor, is only checked for its structure.  `pytest --update-golden`
+rewrites them.
 """
 
 from __future__ import annotations

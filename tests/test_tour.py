@@ -1,7 +1,7 @@
 """docs/tour.md shows what the compiler really prints; `pytest --update-golden` rewrites its texts.
 
 The tour is for one fixed processor (512-bit vectors), so that its texts are the same everywhere.
-The README's examples must run as they stand there.
+The README's examples must run unchanged.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Whole models beside eager torch and torch.compile: speed, first calls, accuracy and memory."""
+"""Whole models against eager torch and torch.compile: speed, first calls, accuracy, memory."""

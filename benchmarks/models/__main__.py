@@ -1,8 +1,8 @@
 """`make bench-models`: whole models, eager, torch.compile and pyfuser side by side.
 
-Every measurement runs in a process of its own, so that nothing compiled or cached before helps it,
-and a model that fails takes only its own row with it.  A whole run writes results/models.json and
-the tables of benchmarks/README.md; a run of a part prints them and writes nothing unless `--write`.
+Every measurement runs in its own process, so no earlier compilation or cache helps it, and a model
+that fails affects only its own row.  A whole run writes results/models.json and the tables of
+benchmarks/README.md; a partial run prints them and writes nothing unless `--write` is given.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from . import measure, zoo
 from .results import TRACING, ModelResults, ModelRow
 
 _PACKAGE = "benchmarks.models"
-_FIRST_STEPS = 2  # new processes of which the faster one counts
+_FIRST_STEPS = 2  # new processes, the fastest of which counts
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 where something failed."""
+    """Runs what the command line asks for; returns 1 if something failed."""
     arguments = _arguments()
     if arguments.child:
         return child.answer(measure, arguments.child)
@@ -67,14 +67,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--no-cold", action="store_true", help="leave first steps out")
     parser.add_argument("--write", action="store_true", help="write files even for a part")
     parser.add_argument(
-        "--merge", action="store_true", help="measure these models anew, keep the others' results"
+        "--merge", action="store_true", help="measure these models again, keep the others' results"
     )
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> ModelRow:
-    """All measurements of one model; what failed is a line in `failures`."""
+    """All measurements of one model; each failure is a line in `failures`."""
     row = ModelRow(name)
 
     def attempt(what: str, *given: Any, **environment: str) -> Any:
@@ -94,7 +94,7 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
             row.peak_bytes[backend] = size
 
     def first_step(label: str, backend: str, **environment: str) -> None:
-        environment |= {"PYFUSER_STRICT": ""}  # verifying every pass is not for users
+        environment |= {"PYFUSER_STRICT": ""}  # users don't verify every pass
         seconds = [attempt("first_step", name, backend, **environment) for _ in range(_FIRST_STEPS)]
         if all(seconds):
             row.first_step[label] = min(seconds)
@@ -109,7 +109,7 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
 
 
 def _measure_calls(results: ModelResults, backends: list[str]) -> list[str]:
-    """Fills in what calls cost and what changing shapes compile; what failed, in lines."""
+    """Measures the cost of calls and the compilations for changing shapes; returns failures."""
     failures = []
     try:
         results.call = child.run(_PACKAGE, "one_element_call", backends)

@@ -1,8 +1,9 @@
-"""One model in this process: its speed, or its first step, or the memory of a step.
+"""Measures one model in this process: its speed, its first step, or the memory of a step.
 
-Each function here is what one child process of `make bench-models` does; it gives plain values that
-go back as JSON.  `steady` times all backends in turn, round by round, after checking their results
-against float64; `first_step` is for a process in which nothing of the model was compiled before.
+Each function is the work of one child process of `make bench-models`; it returns plain values that
+are sent back as JSON. `steady` times all backends in interleaved rounds, after checking their
+results against float64; `first_step` is for a process in which nothing of the model has been
+compiled.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from pyfuser.interface import compiled_kernel_count
 
 from .zoo import InFloat64, logits_of, loss_of, made
 
-# Calls before anything is timed: the first compile, and what depends on them may compile again.
+# Calls before anything is timed: the first ones compile, and later ones may compile again.
 WARM_UP_CALLS = 3
 CHANGING_CALLS = 200
-# No tensor's scale counts as less than this part of the greatest one: a gradient that cancels to
-# nothing is noise in everyone's result.
+# No tensor's scale counts as less than this fraction of the greatest one: a gradient that cancels
+# to almost nothing is noise in every result.
 _LEAST_SCALE = 0.01
 
 Inputs = dict[str, Tensor]
@@ -46,7 +47,7 @@ def train(model: nn.Module, call: Callable[..., Any], inputs: Inputs) -> Tensor:
 
 
 def infer(call: Callable[..., Any], inputs: Inputs) -> Tensor:
-    """The forward pass alone, without what a gradient would need."""
+    """Only the forward pass, without saving tensors for a gradient."""
     with torch.no_grad():
         return logits_of(call, inputs)
 
@@ -76,7 +77,7 @@ def steady(name: str, backends: list[str], seconds: float) -> dict[str, Any]:
 def _contestants(
     model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs, phase: str
 ) -> dict[str, Callable[[], object]]:
-    """What is timed: a training step, or the forward pass in evaluation mode."""
+    """The functions to time: a training step, or the forward pass in evaluation mode."""
     model.train(phase == "training")
     if phase == "training":
         return {name: lambda call=call: train(model, call, inputs) for name, call in calls.items()}
@@ -128,7 +129,7 @@ def errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:
 
 
 def worst(ratios: list[float]) -> float:
-    """The greatest one; a NaN, which would get lost in max, is infinitely bad."""
+    """The greatest one; a NaN, which max could lose, counts as infinity."""
     return max(ratios) if all(ratio == ratio for ratio in ratios) else float("inf")
 
 

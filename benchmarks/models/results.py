@@ -1,7 +1,8 @@
-"""What was measured of whole models -> JSON and Markdown tables.
+"""Results of whole models -> JSON and Markdown tables.
 
-A ratio of times is always somebody's time over pyfuser's, or eager's over somebody's where it says
-"times eager": above 1 is faster.  An error is given in parts of eager's own, both against float64.
+A ratio of times is always a contestant's time over pyfuser's, or, where it says "times eager",
+eager's time over a contestant's: above 1 is faster.  An error is relative to eager's error, both
+against float64.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 from benchmarks.harness import geometric_mean
 
 PHASES = ("forward", "training")
-# A backend that compiles nothing: what is left is torch's own tracing, which all of them wait for.
+# A backend that compiles nothing: this leaves torch's tracing, which all backends wait for.
 TRACING = "aot_eager"
 _FIRST_STEP_COLUMNS = ("pyfuser", "pyfuser, disk", "inductor", TRACING)
 
 
 @dataclass
 class ModelRow:
-    """One model; by backend, times in seconds and memory in bytes."""
+    """One model: times in seconds and memory in bytes, by backend."""
 
     name: str
     parameters: int = 0
@@ -34,21 +35,21 @@ class ModelRow:
     failures: list[str] = field(default_factory=list)
 
     def speed(self, phase: str, backend: str) -> float | None:
-        """Eager's time over the backend's; None where one of them wasn't measured."""
+        """Eager's time over the backend's; None if one of them wasn't measured."""
         times = self.seconds.get(phase, {})
         if "eager" not in times or backend not in times:
             return None
         return times["eager"] / times[backend]
 
     def error(self, backend: str) -> float | None:
-        """The worse of output and gradients, in parts of eager's error."""
+        """The worse of output and gradients, relative to eager's error."""
         found = [each[backend] for each in self.errors.values() if backend in each]
         return max(found, default=None)
 
 
 @dataclass
 class ModelResults:
-    """All models, the machine, and what calls cost."""
+    """All models, the machine, and the cost of calls."""
 
     machine: dict[str, Any]
     rows: list[ModelRow] = field(default_factory=list)
@@ -104,7 +105,7 @@ class ModelResults:
         return "\n".join(lines)
 
     def speed_table(self) -> str:
-        """One line a model: both passes."""
+        """One line per model: both passes."""
         heading = " | ".join(
             f"{phase}: pyfuser | eager | Inductor | times eager | Inductor's" for phase in PHASES
         )
@@ -119,7 +120,7 @@ class ModelResults:
         return "\n".join(lines)
 
     def other_table(self) -> str:
-        """One line a model: first steps, errors, memory, kernels, recompiles."""
+        """One line per model: first steps, errors, memory, kernels, recompiles."""
         lines = [
             "| model | first step: pyfuser | disk cache | Inductor | tracing | Inductor / pyfuser "
             "| error: pyfuser | Inductor | peak memory: pyfuser | eager "

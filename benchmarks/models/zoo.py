@@ -1,7 +1,7 @@
-"""Hugging Face models at small sizes with random weights, made from configurations alone.
+"""Hugging Face models at small sizes with random weights, made from configurations only.
 
-A name -> a model and its inputs.  Sizes are such that a training step takes tens to hundreds of
-milliseconds on two cores.  Dropout is off, so that results can be compared; caches of keys and
+A name -> a model and its inputs.  Sizes are chosen so that a training step takes tens to hundreds
+of milliseconds on two cores.  Dropout is off, so that results can be compared; caches of keys and
 values are off, as in training.
 """
 
@@ -22,7 +22,7 @@ WIDTH, LAYERS, HEADS = 256, 4, 4
 
 @dataclass(frozen=True)
 class Entry:
-    """A model's name, how to build it, and its inputs by the names that its call knows."""
+    """A model's name, how to build it, and its inputs by the argument names of its call."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -35,13 +35,13 @@ class Entry:
 
 
 def tokens(batch: int = BATCH, length: int = LENGTH) -> dict[str, Tensor]:
-    """Words, and the same as labels."""
+    """Words, and the same words as labels."""
     words = torch.randint(0, WORDS, (batch, length))
     return {"input_ids": words, "labels": words}
 
 
 def masked_tokens() -> dict[str, Tensor]:
-    """Words, rows of which end early, as the attention mask says."""
+    """Words in rows of different lengths, with the attention mask."""
     made = tokens()
     lengths = torch.randint(LENGTH // 2, LENGTH + 1, (BATCH, 1))
     mask = (torch.arange(LENGTH) < lengths).long()
@@ -49,7 +49,7 @@ def masked_tokens() -> dict[str, Tensor]:
 
 
 def pairs() -> dict[str, Tensor]:
-    """Words for an encoder, and others for a decoder, with the one after each as its label."""
+    """Words for an encoder, and others for a decoder, each labelled with the next one."""
     words = torch.randint(0, WORDS, (BATCH, LENGTH // 2 + 1))
     shifted, labels = words[:, :-1].contiguous(), words[:, 1:].contiguous()
     return {**tokens(), "decoder_input_ids": shifted, "labels": labels}
@@ -178,7 +178,7 @@ def made(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 def selected(names: Sequence[str], known: Iterable[str]) -> list[str]:
-    """Those known whose letters and digits, without case, are among `names`; all for none."""
+    """Known names whose letters and digits match one of `names`, ignoring case; all for none."""
 
     def plain(name: str) -> str:
         return "".join(filter(str.isalnum, name.lower()))
@@ -201,12 +201,12 @@ def logits_of(model: Callable[..., Any], inputs: dict[str, Tensor]) -> Tensor:
 
 
 class InFloat64(TorchFunctionMode):
-    """Computes in float64 where a model asks for float32 by name, as norms and rotations do."""
+    """Computes in float64 where a model asks for float32 explicitly, as norms and rotations do."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """The call, with float64 in the place of float32."""
+        """The call, with float32 replaced by float64."""
         if function is Tensor.float:
             function = Tensor.double
         given = {key: self._wide(value) for key, value in (kwargs or {}).items()}

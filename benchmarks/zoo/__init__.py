@@ -1,1 +1,1 @@
-"""Training steps of many architectures: right, without fallbacks, and no slower than eager."""
+"""Training steps of many architectures: correct, without fallbacks, and as fast as eager."""

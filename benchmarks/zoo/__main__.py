@@ -1,8 +1,8 @@
-"""`make zoo`: training steps of many architectures, right and no slower than eager.
+"""`make zoo`: training steps of many architectures, correct and no slower than eager.
 
-Every architecture has a process of its own, so one that fails takes only its own row along.  A
-whole run writes results/zoo.json and the tables of benchmarks/README.md; a run of a part prints
-them and writes nothing unless `--merge`.
+Every architecture has its own process, so a failure affects only its own row.  A whole run writes
+results/zoo.json and the tables of benchmarks/README.md; a partial run prints them and writes
+nothing unless `--merge` is given.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SECONDS = 2.0  # of timing, for each contestant
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 where something falls short."""
+    """Runs what the command line asks for; returns 1 if something falls short."""
     arguments = _arguments()
     if arguments.child:
         return child.answer(measure, arguments.child)
@@ -58,7 +58,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=__doc__)
     parser.add_argument("--names", default="", help="names with commas between: swin,mamba2")
-    parser.add_argument("--check", action="store_true", help="no timing, only what is right")
+    parser.add_argument("--check", action="store_true", help="no timing, only correctness")
     parser.add_argument("--inductor", action="store_true", help="measure Inductor as well")
     parser.add_argument(
         "--merge", action="store_true", help="put these results among those of the last whole run"
@@ -68,8 +68,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def _row(name: str, backends: list[str], seconds: float) -> ZooRow:
-    """What was measured of one architecture, or what it failed of."""
-    # Not strict: a fallback is a result here, and verifying every pass is not for users.
+    """The measurements of one architecture, or its failure."""
+    # Not strict: a fallback is a result here, and users don't verify every pass.
     environment = {**child.NO_CACHES, "PYFUSER_STRICT": ""}
     try:
         found = child.run(_PACKAGE, "architecture", name, backends, seconds, **environment)

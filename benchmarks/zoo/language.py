@@ -1,7 +1,7 @@
 """Language models of transformers at small sizes with random weights.
 
-One line an architecture: its class and its configuration's, and what makes it small.  What isn't in
-a line is the configuration's own default.
+One line per architecture: its class, its configuration's class, and the settings that make it
+small.  Everything else is the configuration's own default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.models.zoo import (
 )
 
 LAYERS = 2
-# The names that most configurations have for the same things.
+# The names that most configurations use for the same settings.
 _USUAL = {
     "vocab_size": WORDS,
     "hidden_size": WIDTH,
@@ -39,7 +39,7 @@ _USUAL = {
 }
 _GROUPED = {**_USUAL, "num_key_value_heads": HEADS // 2, "head_dim": WIDTH // HEADS}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": WIDTH}
-# Of encoder and decoder pairs in Bart's family.
+# Encoder and decoder pairs in Bart's family.
 _TWO = {
     "vocab_size": WORDS,
     "d_model": WIDTH,
@@ -85,7 +85,7 @@ def architecture(
     usual: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Entry:
-    """`family` is what the names of the class and of its configuration begin with."""
+    """`family` is the common prefix of the names of the class and of its configuration."""
     return Entry(
         name, built(family + head, f"{family}Config", {**(usual or {}), **settings}), inputs
     )
@@ -170,7 +170,7 @@ LANGUAGE = (
         use_cache=False,
         decoder_start_token_id=0,
     ),
-    # State spaces and other recurrences; scans that are loops stay short.
+    # State spaces and other recurrences; scans that are loops are kept short.
     architecture(
         "Mamba-2",
         "Mamba2",

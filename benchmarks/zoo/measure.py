@@ -1,8 +1,8 @@
-"""One architecture in this process: are its training steps right, what compiled, how fast are they.
+"""Measures one architecture in this process: correctness, compilations, speed of training steps.
 
-What one child process of `make zoo` does.  The first steps are compared with float64, gradients and
-loss and the statistics that layers keep, and watched: which parts ran through torch, where Dynamo
-broke the graph, and what later steps compiled again.  Speed comes behind, all in turn.
+This is the work of one child process of `make zoo`.  The first steps are compared with float64
+(gradients, loss, and the statistics that layers keep) and watched: which parts ran through torch,
+where Dynamo broke the graph, and what later steps compiled again.  Speed comes last, interleaved.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from pyfuser.interface import compiled_kernel_count
 from .architectures import ARCHITECTURES
 from .results import MOST_ERROR
 
-# Steps after the first, of which nothing should be compiled again.
+# Steps after the first, which should compile nothing again.
 _LATER_STEPS = 2
-# Inputs that are tried where the first ones give an error over the bar.
+# Inputs that are tried if the first ones give an error over the bar.
 _MOST_DRAWS = 5
 
 Parts = dict[str, list[Tensor]]
@@ -46,7 +46,7 @@ Ratios = dict[str, dict[str, list[float]]]  # of each tensor
 
 def architecture(name: str, backends: list[str], seconds: float) -> dict[str, Any]:
     """The fields of a ZooRow; `seconds` of timing for each contestant, none for 0."""
-    # BigBird draws its blocks from numpy's stream, which Dynamo replaces unless told.
+    # BigBird draws its blocks from numpy's generator, which Dynamo replaces by default.
     torch._dynamo.config.use_numpy_random_stream = True
     entry = ARCHITECTURES[name]
     model, inputs = entry.made()
@@ -73,7 +73,7 @@ def architecture(name: str, backends: list[str], seconds: float) -> dict[str, An
 
 
 class _Contestant:
-    """A copy of the model that one backend runs."""
+    """A copy of the model, run by one backend."""
 
     def __init__(self, model: nn.Module, backend: str) -> None:
         self.backend = backend
@@ -86,15 +86,15 @@ class _Contestant:
         return train(self.model, self.call, inputs)
 
     def parts(self, model: nn.Module, inputs: Inputs) -> Parts:
-        """What a step leaves behind where the layers' statistics are those of `model`."""
+        """The results of a step, starting from the layer statistics of `model`."""
         with torch.no_grad():
             for ours, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
                 ours.copy_(theirs)
         return _parts(self.model, self.step(inputs))
 
     def watched(self, inputs: Inputs) -> dict[str, Any]:
-        """What the first steps compiled and took, and what of them ran through torch."""
-        # What any model needs once in a process isn't this one's.
+        """What the first steps compiled, how long they took, and which parts ran through torch."""
+        # What any model needs once per process doesn't count for this one.
         x = torch.randn(64, 64, requires_grad=True)
         torch.compile(lambda tensor: tensor * 2.0, backend=self.backend)(x).sum().backward()
         torch._dynamo.utils.counters.clear()
@@ -113,7 +113,7 @@ class _Contestant:
 
 
 def _parts(model: nn.Module, loss: Tensor) -> Parts:
-    """Gradients, and the loss beside what layers keep."""
+    """Gradients, and the loss with the statistics that layers keep."""
     kept = [each for each in model.buffers() if each.is_floating_point()]
     return {
         "gradients": [each.grad for each in model.parameters() if each.grad is not None],
@@ -122,9 +122,9 @@ def _parts(model: nn.Module, loss: Tensor) -> Parts:
 
 
 def _exact(model: Any, inputs: Inputs) -> Parts:
-    """A step in float64, with what a model makes by itself in float64 as well."""
+    """A step in float64, including tensors that the model itself makes."""
     if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")  # grouped products know no float64
+        model.set_experts_implementation("eager")  # grouped products don't support float64
     torch.set_default_dtype(torch.float64)
     try:
         with InFloat64():
@@ -135,12 +135,12 @@ def _exact(model: Any, inputs: Inputs) -> Parts:
 
 
 def _typical_errors(entry: Entry, model: nn.Module, contestants: dict[str, _Contestant]) -> Errors:
-    """Errors by part of what a step leaves behind, the worst tensor's; of each tensor the median
-    over inputs if the first are too great.
+    """The worst tensor's error for each part of a step's results; for each tensor, the median over
+    several inputs if the first errors are too great.
 
     Gradients jump where the operand of a relu crosses zero, and a batch norm of a channel that is
-    all but dead enlarges what was rounded before it a hundredfold: in eager's favour or not, by
-    chance, and in other tensors for other inputs.  A mistake is one for all inputs.
+    almost dead enlarges earlier rounding errors a hundredfold: in eager's favour or not, by chance,
+    and in different tensors for different inputs.  A mistake shows for all inputs.
     """
     drawn = []
     for seed in range(_MOST_DRAWS):
@@ -156,7 +156,7 @@ def _typical_errors(entry: Entry, model: nn.Module, contestants: dict[str, _Cont
 
 
 def _worst_median(drawn: list[list[float]]) -> float:
-    """Of the errors by draw and tensor."""
+    """The worst median, given errors by draw and tensor."""
     infinite = float("inf")  # for NaN, which has no order
     ordered = [[each if each == each else infinite for each in ratios] for ratios in drawn]
     return worst([statistics.median(ratios) for ratios in zip(*ordered, strict=True)])

@@ -1,6 +1,6 @@
-"""Models of transformers for speech, segments and boxes of images, pairs of both, time series.
+"""Transformers models for speech, image segmentation and detection, contrast, time series.
 
-Small sizes, random weights; see `language` for how a line reads.  The loss is the model's own.
+Small sizes, random weights; see `language` for the format of a line.  The loss is the model's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .language import LAYERS, architecture, built
 from .unet import UNet, noisy_images
 
 CLASSES = 20
-# Left out, the first step sets it, and the second is compiled again.
+# If left out, the first step sets it, and the second is compiled again.
 _PROBLEM = "single_label_classification"
 
 
@@ -78,14 +78,14 @@ _IMAGE = {
 
 
 class _Contrastive(nn.Module):
-    """A model of texts and images that says how badly it pairs them."""
+    """A model of texts and images with a contrastive loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, **inputs: Tensor) -> Any:
-        """What the model gives, the loss among it."""
+        """The model's results, including the loss."""
         return self.model(**inputs, return_loss=True)
 
 

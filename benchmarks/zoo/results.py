@@ -1,7 +1,7 @@
-"""What was measured of the zoo -> JSON and Markdown tables.
+"""Results of the zoo -> JSON and Markdown tables.
 
-Times eager is eager's time over somebody's: above 1 is faster.  An error is given in parts of
-eager's own, both against float64.
+"Times eager" is eager's time over a contestant's: above 1 is faster.  An error is relative to
+eager's error, both against float64.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from benchmarks.harness import geometric_mean
 
-# The bars: an error is at most so many times eager's, and no training step so much slower.
+# The bars: the greatest error, in multiples of eager's, and the least speed over eager's.
 MOST_ERROR = 4.0
 LEAST_SPEED = 0.9
 
 
 @dataclass
 class ZooRow:
-    """One architecture's training step; by backend, times in seconds."""
+    """One architecture's training step: times in seconds by backend."""
 
     name: str
     parameters: int = 0
@@ -35,13 +35,13 @@ class ZooRow:
     failure: str = ""
 
     def speed(self, backend: str) -> float | None:
-        """Eager's time over the backend's; None where one of them wasn't measured."""
+        """Eager's time over the backend's; None if one of them wasn't measured."""
         if "eager" not in self.seconds or backend not in self.seconds:
             return None
         return self.seconds["eager"] / self.seconds[backend]
 
     def error(self, backend: str) -> float | None:
-        """The worst of gradients, loss and statistics, in parts of eager's error."""
+        """The worst of gradients, loss and statistics, relative to eager's error."""
         found = [each[backend] for each in self.errors.values() if backend in each]
         return max(found, default=None)
 
@@ -75,7 +75,7 @@ class ZooResults:
         return ZooResults(rows=rows, **data)
 
     def merged(self, earlier: ZooResults) -> ZooResults:
-        """These rows in the place of earlier ones of the same names, and new ones behind."""
+        """The earlier rows, replaced by these rows of the same names, and then the new ones."""
         rows = {row.name: row for row in (*earlier.rows, *self.rows)}
         return ZooResults(self.machine, list(rows.values()))
 
@@ -92,7 +92,7 @@ class ZooResults:
         )
 
     def summary(self) -> str:
-        """How many are right and fast, and the worst of each."""
+        """How many are correct and fast, and the worst of each."""
         speeds = [(s, row.name) for row in self.rows if (s := row.speed("pyfuser")) is not None]
         wrongs = [(e, row.name) for row in self.rows if (e := row.error("pyfuser")) is not None]
         slow = sum(speed < LEAST_SPEED for speed, _ in speeds)
@@ -118,7 +118,7 @@ class ZooResults:
         )
 
     def table(self) -> str:
-        """One line an architecture."""
+        """One line per architecture."""
         lines = [
             "| architecture | parameters | pyfuser | eager | Inductor | times eager | Inductor's "
             "| error | Inductor's | first step | graphs | breaks | late recompiles | kernels | |",

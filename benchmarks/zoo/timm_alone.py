@@ -1,9 +1,9 @@
-"""timm without torchvision and Pillow, which its image loading needs and its models don't.
+"""timm without torchvision and Pillow, which only its image loading needs.
 
-timm imports both wherever it is imported, and package indexes have torchvision built for CUDA:
-beside a torch for CPUs it can't be imported, and neither can transformers once it is installed.  So
-timm is installed alone, and while it is imported, modules stand in for the two that have a class
-for every name.  Afterwards they are gone, and nobody else takes them for the real ones.
+timm imports both on import, and package indexes have torchvision built for CUDA: with a torch for
+CPUs it can't be imported, and neither can transformers once it is installed. timm is therefore
+installed alone, and during its import, modules that have a class for every name stand in for the
+two.  Afterwards they are removed, so nothing else mistakes them for the real ones.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class _Module(ModuleType):
 
 
 class _Finder:
-    """Finds what is missing of _PACKAGES, and everything in it."""
+    """Finds the missing packages of _PACKAGES, and everything in them."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self.packages = packages
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        """A module that stands in for `name`; None for what isn't ours."""
+        """A module that stands in for `name`; None for any other module."""
         return ModuleSpec(name, self, is_package=True) if self.finds(name) else None  # type: ignore
 
     def finds(self, name: str) -> bool:
-        """True for what stands in."""
+        """True for a module that has a stand-in."""
         return name.partition(".")[0] in self.packages
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -66,7 +66,7 @@ class _Finder:
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """Within, timm and any part of it can be imported."""
+    """Within this context, timm and all its parts can be imported."""
     finder = _Finder([each for each in _PACKAGES if importlib.util.find_spec(each) is None])
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
     try:

@@ -1,4 +1,4 @@
-"""A UNet as diffusion models have it: group norm, SiLU, skips, attention where the image is small.
+"""A UNet as in diffusion models: group norm, SiLU, skips, attention where the image is small.
 
 Predicts noise from a noisy image [batch, channels, height, width] and the time step [batch].
 """
@@ -17,7 +17,7 @@ GROUPS = 8
 
 
 class Block(nn.Module):
-    """Two convolutions behind group norms, shifted by the time's embedding, beside a shortcut."""
+    """Two convolutions after group norms, shifted by the time embedding, with a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention over the places of an image."""
+    """Self-attention over the positions of an image."""
 
     def __init__(self, channels: int, heads: int = 4) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         self.output = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, channels, height, width] -> the same, x itself added."""
+        """[batch, channels, height, width] -> the same shape, with x added."""
         parts = self.parts(self.norm(x)).unflatten(1, (3, self.heads, -1)).flatten(4)
         query, key, value = parts.transpose(-1, -2).unbind(1)
         found = functional.scaled_dot_product_attention(query, key, value)
@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down to a quarter of the side and up again, each level reading what the way down left."""
+    """Down to a quarter of the side and up again, with skip connections at each level."""
 
     def __init__(self, channels: int = 3, width: int = 32) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Image models of timm at small sizes with random weights: convolutions, windows, mixers.
 
-One line an architecture: timm's name of a model, or a file of timm's and a class in it where the
-named one has no sizes to choose, and what makes it small.  The depths are cut to a layer or two a
-stage; what a layer does is left as it is.
+One line per architecture: timm's name of a model, or a file of timm and a class in it if the named
+model has no sizes to choose, and the settings that make it small.  The depths are cut to a layer or
+two per stage; the layers themselves are unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASSES = 100
 
 
 class Scored(NamedTuple):
-    """What Hugging Face's models give as well: the loss and the scores."""
+    """The loss and the scores, as Hugging Face's models return them."""
 
     loss: Tensor
     logits: Tensor

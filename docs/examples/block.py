@@ -1,4 +1,4 @@
-"""A block of a model, as the torch.compile backend makes it: what docs/torch_compile.md shows.
+"""A block of a model in the torch.compile backend, as docs/torch_compile.md shows it.
 
 Prints the graph that comes from torch, the same graph cut into regions, the fusion of one region,
 the report of `explain`, and the function that a call runs.
@@ -36,7 +36,7 @@ def line(node: Node) -> str:
 
 
 def compile_and_print(graph_module: GraphModule) -> Call:
-    """What the backend does with a graph, step by step."""
+    """Does what the backend does with a graph, step by step, and prints it."""
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     print("# aten", *map(line, calls), sep="\n")
     compiled = CompiledGraph(graph_module)
@@ -55,7 +55,7 @@ model, x = Block(16), torch.randn(4, 8, 16)
 
 
 def backend(graph_module: GraphModule, inputs: list[torch.Tensor]) -> object:
-    """pyfuser's own, but that it prints."""
+    """pyfuser's own backend, with printing."""
     return compile_with(graph_module, inputs, BackendOptions(), compile_and_print)
 
 

@@ -1,4 +1,4 @@
-"""A fusion scheduled by hand: tasks over the grid, four unrolled rows, 128 lanes."""
+"""A hand-written schedule: tasks over the grid, four unrolled rows, 128 lanes."""
 
 import torch
 

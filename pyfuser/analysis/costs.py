@@ -1,4 +1,4 @@
-"""What the op table says of an expression: what computing it again costs, and whether one may."""
+"""Facts of the op table about expressions: the cost of recomputing them, and whether one may."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..ops.table import OPS
 
 
 def is_expensive(expr: Expr) -> bool:
-    """True for a pointwise operation that is better kept than computed again."""
+    """True for a pointwise operation whose result is better kept than recomputed."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_expensive
 
 
@@ -17,17 +17,17 @@ def is_repeatable(expr: Expr) -> bool:
 
 
 def is_copy(expr: Expr) -> bool:
-    """True where elements are moved as they are, whatever their dtype: nothing is computed."""
+    """True if elements are moved unchanged, whatever their dtype: nothing is computed."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
 
 
 def is_cut(expr: Expr) -> bool:
-    """True where what reads the result is in another kernel than what it is made from."""
+    """True if the readers of the result must be in another kernel than its operands."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_cut
 
 
 def recomputation_cost(expr: Expr) -> int | None:
-    """What it costs to compute an expression again, in additions an element; None for too much."""
+    """The cost of recomputing an expression, in additions per element; None if too expensive."""
     match expr:
         case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
             return 0

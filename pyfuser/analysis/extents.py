@@ -1,4 +1,4 @@
-"""How long the loops over a scheduled tensor's axes are."""
+"""The extents of the loops over a scheduled tensor's axes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def effective_extents(
 ) -> dict[IterDomain, IntExpr]:
     """The extent of every axis of a tensor as loops see it.
 
-    Expanded axes of an output are iterated in full: they are materialised.  A broadcast that shares
-    no loop with a real axis runs once however it was split; the parts of a real axis, even of one
-    that a split left a single iteration, are as long as its other tensors have them.
+    Expanded axes of an output are iterated in full, because the output is materialised.  A
+    broadcast that shares no loop with a real axis runs once, however it was split.  The parts of a
+    real axis, even one that a split left with a single iteration, have the extents that they have
+    in the other tensors.
     """
     is_output = tensor in scheduled.fusion.outputs
     logical = tensor.domain.logical

@@ -1,8 +1,8 @@
-"""The iteration space of some expressions: axes that one loop can iterate have one number.
+"""The iteration space of some expressions: axes that one loop can iterate have the same number.
 
-Segmentation asks it which reductions go together, schedulers which axes merge in memory,
-propagation which axis of a tensor corresponds to one of the reference.  Reshapes appear as steps
-between numbers.
+Segmentation uses it to find which reductions go together, schedulers to find which axes merge in
+memory, propagation to find which axis of a tensor corresponds to one of the reference.  Reshapes
+appear as steps between numbers.
 Invariant: an axis number occurs at most once in a tensor.
 """
 
@@ -34,19 +34,20 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a reduction reduces, and the axes of its input that it keeps."""
+    """The axes that a reduction reduces, and the axes of its input that it keeps."""
 
     reduced: Axes
     kept: Axes
 
 
 class IterationSpace:
-    """Numbers the axes of some expressions' tensors; equal numbers are one loop.
+    """Numbers the axes of some expressions' tensors; equal numbers mean one loop.
 
     Broadcast axes have no number (they fit any loop).  `conflicts` has the (expression, tensor it
-    reads) pairs whose mapping would give two axes of one tensor the same loop, as in `t + t.T`;
-    these are left unmapped, and no kernel may compute both sides.  An *input* read like that is
-    `private` instead: it has no loops, each expression that reads it indexes it by its own.
+    reads) pairs whose mapping would give two axes of one tensor the same loop, as in `t + t.T`.
+    These are left unmapped, and no kernel may compute both sides.  An *input* that is read in this
+    way is `private` instead: it has no loops, and each expression that reads it indexes it by its
+    own loops.
     """
 
     def __init__(self, exprs: Iterable[Expr]) -> None:
@@ -60,10 +61,10 @@ class IterationSpace:
             self._make_private(listed, shared - computed)
 
     def _make_private(self, exprs: list[Expr], candidates: set[TensorView]) -> None:
-        """Makes those inputs private without which the others have fewer conflicts.
+        """Makes an input private if the other tensors then have fewer conflicts.
 
-        One that only stands beside them stays: it may be all that says that two chains which read
-        it, as a scheduler's copy of another, have the same loops.
+        An input that is merely near a conflict stays: it may be the only evidence that two chains
+        that read it, such as a scheduler's copy of another, have the same loops.
         """
         self.private = candidates
         self._build(exprs)
@@ -98,7 +99,7 @@ class IterationSpace:
             self._owners.setdefault(axis, {tensor: axis})
 
     def _join(self, a: IterDomain, b: IterDomain) -> bool:
-        """One number for both axes; False, and nothing done, when a tensor would have it twice."""
+        """Gives both axes one number; False, with no change, if a tensor would have it twice."""
         a, b = self._sets.find(a), self._sets.find(b)
         if a is b:
             return True
@@ -129,7 +130,7 @@ class IterationSpace:
             self._read(expr)
 
     def _read(self, expr: ReadOp) -> None:
-        """Equal reads of one source have equal axes: a scheduler may have copied the expression."""
+        """Makes axes of equal reads of a source equal: a scheduler may have copied the read."""
         axes = tuple(expr.tensor_outputs[0].domain.root_or_logical)
         sizes = tuple(axis.size for axis in axes)
         key = (type(expr), expr.inputs[0], expr.attributes(), sizes)
@@ -138,7 +139,7 @@ class IterationSpace:
                 self._join(old, new)
 
     def _reshape(self, tensor: TensorView) -> None:
-        """Notes the steps from root to logical; equal steps of equal axes make equal axes."""
+        """Records the steps from root to logical; equal steps of equal axes make equal axes."""
         assert tensor.domain.root is not None
         steps = []
         for expr in history(tensor.domain.logical, tensor.domain.root):
@@ -172,7 +173,7 @@ class IterationSpace:
         return frozenset(self.number(axis) for axis in axes if not axis.is_broadcast)
 
     def axes(self, tensor: TensorView) -> Axes:
-        """The axes a tensor's consumers see; none of a private input."""
+        """The axes that a tensor's consumers see; none for a private input."""
         if tensor in self.private:
             return frozenset()
         found = self._known.get(tensor)
@@ -181,7 +182,7 @@ class IterationSpace:
         return found
 
     def signature(self, tensor: TensorView) -> Signature | None:
-        """What the definition of a tensor reduces; None when it doesn't."""
+        """What the definition of a tensor reduces; None if it doesn't reduce."""
         reduced = self.of(a for a in tensor.domain.root_or_logical if a.is_reduction)
         return Signature(reduced, self.axes(tensor)) if reduced else None
 
@@ -196,7 +197,7 @@ class IterationSpace:
         return tuple(self.number(axis) for axis in axes if not axis.is_broadcast)
 
     def touched(self, expr: Expr) -> Axes:
-        """Every concrete axis of the tensors that an expression reads in step and makes."""
+        """Every concrete axis of the aligned inputs and the outputs of an expression."""
         found: Axes = frozenset()
         for tensor in expr.aligned_inputs:
             found |= self.axes(tensor)

@@ -1,8 +1,8 @@
-"""Layout classes of input tensors: what of sizes and strides a kernel is specialised for.
+"""Layout classes of input tensors: the facts about sizes and strides that specialise a kernel.
 
-A layout is the order of the axes in memory and, for each, whether it is contiguous with what is
-inside of it (True), strided (False) or not moving at all (None: stride 0, a broadcast).  Sizes are
-not in it, so that a new shape of the same layout runs the same kernel.
+A layout is the order of the axes in memory and, for each axis, whether it is contiguous with what
+is inside it (True), strided (False), or has stride 0, as a broadcast does (None).  Sizes aren't
+part of it, so a new shape with the same layout runs the same kernel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which axis of a producer is which axis of its consumer.
+"""Which axis of a producer corresponds to which axis of its consumer.
 
-`producer_to_consumer` is the one place that knows, for every kind of expression, how the logical
+`producer_to_consumer` is the only place that knows, for every kind of expression, how the logical
 axes of an input correspond to the root axes of an output.  Indexing, propagation, inlining and
-segmentation all go through it.
+segmentation all use it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AxisMap = dict[IterDomain, IterDomain]
 def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView) -> AxisMap:
     """Logical axis of the producer -> root axis of the consumer.
 
-    Axes without a partner (new broadcast axes, squeezed axes, those of a read's source) are absent.
+    Axes without a partner (new broadcast axes, squeezed axes, axes of a read's source) are absent.
     """
     if producer not in expr.aligned_inputs:
         return {}

@@ -1,9 +1,9 @@
 """Whether an axis of a producer's loop domain is the same loop as one of its consumer's.
 
-Two axes match when they come from mapped axes by the same splits, merges and swizzles.  A broadcast
-axis of the producer matches whatever its consumer has in that place: sharing the loop means that
-the producer is computed (or its one value read) once an iteration.  `pairs` collects those, so that
-extents and indices of such axes can be taken from the consumer.
+Two axes match if they come from mapped axes by the same splits, merges and swizzles.  A broadcast
+axis of the producer matches any axis of its consumer in the same position: sharing the loop means
+that the producer is computed (or its one value read) once per iteration.  `pairs` collects these
+axes, so that their extents and indices can be taken from the consumer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Pairs = dict[IterDomain, IterDomain]
 
 
 def axes_match(producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs) -> bool:
-    """True when the two loops are the same; fills `pairs` with producer broadcast -> consumer."""
+    """True if the two loops are the same; fills `pairs` with producer broadcast -> consumer."""
     if producer in mapping:
         if mapping[producer] is not consumer:
             return False

@@ -1,15 +1,14 @@
-"""Decisions that depend on sizes, and the conditions under which they would be taken again.
+"""Decisions that depend on sizes, and the conditions under which they would be made again.
 
-A `SizeNumber` is an int that knows which expression over sizes it is the value of.  Code that
-decides something for the sizes of a call (a layout class, a heuristic's parameters) is run with
-such numbers instead of plain ones and doesn't notice: arithmetic gives new ones, and every
-comparison is noted in `SizeConditions` with its answer.  Other sizes for which all the noted
-conditions hold lead to the same decisions; a plan checks them in a line, and is right for every
-size that they hold for.
+A `SizeNumber` is an int that knows the expression over sizes whose value it is.  Code that decides
+something from the sizes of a call (a layout class, a heuristic's parameters) is run with such
+numbers without noticing: arithmetic gives new ones, and the outcome of every comparison is recorded
+in `SizeConditions`.  Other sizes for which all the recorded conditions hold lead to the same
+decisions.  A plan checks the conditions in one line, and is valid for all sizes that satisfy them.
 
     conditions = SizeConditions()
     n = conditions.number(Symbol.of("i0"), 1000)
-    few = n // 8 < 4           # False, and noted: i0 // 8 >= 4
+    few = n // 8 < 4           # False, and recorded: i0 // 8 >= 4
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ..ir.scalars import (
 
 @dataclass(slots=True)
 class Interval:
-    """What is known of an expression: `low <= it <= high` (None: no bound), and not `excluded`."""
+    """Facts about an expression: `low <= it <= high` (None: no bound), and not `excluded`."""
 
     low: int | None = None
     high: int | None = None
@@ -58,7 +57,7 @@ class Interval:
             self._tighten()
 
     def _tighten(self) -> None:
-        """Takes excluded values at the ends into the bounds, and forgets those outside."""
+        """Moves the bounds past excluded values at the ends, and forgets those outside."""
         while self.low is not None and self.low in self.excluded:
             self.low += 1
         while self.high is not None and self.high in self.excluded:
@@ -72,9 +71,9 @@ class Interval:
 
 
 class SizeConditions:
-    """The answers to what was asked of sizes so far, as intervals of expressions.
+    """The answers to comparisons of sizes so far, as intervals of expressions.
 
-    `least` is what every symbol is known to be at least.
+    `least` is a known lower bound of every symbol.
     """
 
     def __init__(self, least: int = 0) -> None:
@@ -82,18 +81,18 @@ class SizeConditions:
         self.intervals: dict[IntExpr, Interval] = {}
 
     def number(self, expr: IntExpr, value: int) -> int:
-        """The value of an expression, as a number whose comparisons are noted."""
+        """The value of an expression, as a number whose comparisons are recorded."""
         return value if isinstance(expr, Integer) else SizeNumber(value, expr, self)
 
     def of(self, expr: IntExpr) -> Interval:
-        """What is known of an expression."""
+        """What is known about an expression."""
         found = self.intervals.get(expr)
         if found is None:
             found = self.intervals[expr] = Interval(_least(expr, self.least))
         return found
 
     def needed(self) -> dict[IntExpr, Interval]:
-        """The intervals as far as they say more than what is known of every size."""
+        """The intervals that say more than what is known about every size."""
         found = {}
         for expr, interval in self.intervals.items():
             low = None if interval.low == _least(expr, self.least) else interval.low
@@ -103,7 +102,7 @@ class SizeConditions:
 
 
 def _least(expr: IntExpr, each: int) -> int | None:
-    """The least value where every symbol is at least `each`; None where that isn't known."""
+    """The least value if every symbol is at least `each`; None if it isn't known."""
     total = 0
     for monomial, coefficient in terms_of(expr):
         if coefficient < 0:
@@ -115,9 +114,9 @@ def _least(expr: IntExpr, each: int) -> int | None:
 
 
 class _Question:
-    """What is asked by comparing two numbers: how an expression without a constant compares.
+    """The comparison of two numbers, as a comparison of an expression without a constant.
 
-    a - b = factor * expr + constant; nothing is to be noted where that is a constant.
+    a - b = factor * expr + constant; nothing has to be recorded if this is a constant.
     """
 
     def __init__(self, a: int, b: int, conditions: SizeConditions) -> None:
@@ -131,7 +130,7 @@ class _Question:
             self.interval = conditions.of(from_terms(scaled))
 
     def below(self, answer: bool) -> bool:
-        """Notes whether a < b."""
+        """Records whether a < b."""
         if self.interval is not None:
             least = -(-self.bound // self.factor)
             if answer:
@@ -141,7 +140,7 @@ class _Question:
         return answer
 
     def above(self, answer: bool) -> bool:
-        """Notes whether a > b."""
+        """Records whether a > b."""
         if self.interval is not None:
             most = self.bound // self.factor
             if answer:
@@ -151,7 +150,7 @@ class _Question:
         return answer
 
     def equal(self, answer: bool) -> bool:
-        """Notes whether a == b."""
+        """Records whether a == b."""
         if self.interval is not None and self.bound % self.factor == 0:
             value = self.bound // self.factor
             if answer:
@@ -167,7 +166,7 @@ def _expr(value: int) -> IntExpr:
 
 
 class SizeNumber(int):
-    """The value of an expression over sizes; see the text of the module."""
+    """The value of an expression over sizes; see the module's docstring."""
 
     expr: IntExpr
     conditions: SizeConditions
@@ -214,7 +213,7 @@ class SizeNumber(int):
         return self._made(int(other) % int(self), mod(_expr(other), self.expr))
 
     def bit_length(self) -> int:
-        """The length, which later sizes must have as well."""
+        """The bit length, which later sizes must have as well."""
         length = int(self).bit_length()
         interval = self.conditions.of(self.expr)
         interval.at_least(1 << (length - 1) if length else 0)

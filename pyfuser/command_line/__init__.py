@@ -1,5 +1,5 @@
 """The command line: `show`, `ops` and `doctor`, one module each.
 
-Turns arguments into text on standard output.  It stands above everything else and may look into
-every layer; only `pyfuser.__main__` imports it.
+Each turns arguments into text on standard output.  The command line is above everything else and
+may look into every layer; only `pyfuser.__main__` imports it.
 """

@@ -1,8 +1,8 @@
 """`doctor`: what pyfuser finds on this machine, what is missing, and how to get it.
 
-Turns versions, processor, threads, bandwidth, cache and optional parts into one table.  Every line
-is a `Finding`, so that a test can ask for it; nothing that may be missing here keeps the CPU side
-from working.
+Puts versions, processor, threads, bandwidth, cache and optional parts into one table.  Every line
+is a `Finding`, so that tests can check it.  Everything that may be missing here is optional for the
+CPU.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ..devices.cuda import nvrtc
 from ..disk_cache import untrusted
 from ..errors import PyfuserError
 
-# Big enough to be out of every cache, small enough to take a fraction of a second.
+# Too big for any cache, but small enough to take a fraction of a second.
 _BANDWIDTH_BYTES = 128 << 20
 _SHOWN_FEATURES = ("sse4.2", "avx2", "fma", "f16c", "avx512f", "avx512bf16", "avx512fp16", "neon")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked for, what was found, how to get it where it is missing."""
+    """One line: what was looked for, what was found, and how to get it if it is missing."""
 
     what: str
     found: str
@@ -51,7 +51,7 @@ def run() -> int:
 
 
 def findings() -> Iterator[Finding]:
-    """Everything that can be said about this machine, measured now."""
+    """Everything known about this machine, measured now."""
     yield from _versions()
     yield from _processor()
     yield Finding("threads", f"{threads.thread_count()} ({threads.runtime_name()})")

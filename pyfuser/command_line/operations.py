@@ -1,8 +1,8 @@
-"""`ops`: prints what a fusion can be made of: the op table, and the functions beside it.
+"""`ops`: lists the operations of a fusion: the op table and the functions beside it.
 
 Turns `pyfuser.ops.table`, the source of builders, code generators and tests, into tables for a
-terminal, or into Markdown for the documents; the functions of shape and moments (broadcast, var)
-are those of `fd.ops` that no row of the table makes.  Invariant: a name is never cut.
+terminal, or into Markdown for the documents.  The functions of shape and moments (broadcast, var)
+are the functions of `fd.ops` that don't come from a row of the table.  Names are never truncated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..ops.table import OPS, REDUCTIONS, markdown_table
 
 
 def run(markdown: bool) -> int:
-    """Prints the table; as Markdown where asked for."""
+    """Prints the tables, as Markdown if requested."""
     if markdown:
         print(markdown_table(), end="")
         print("\n| function | meaning |\n|---|---|")
@@ -61,7 +61,7 @@ def pointwise_table() -> Table:
 
 
 def rule_table() -> Table:
-    """What the names in the column `dtypes` mean."""
+    """The meaning of the names in the column `dtypes`."""
     table = Table("dtypes", "meaning", title="dtype rules", box=box.SIMPLE_HEAD)
     for rule in dict.fromkeys(op.rule for op in OPS.values()):
         table.add_row(f"[bold]{_rule_name(rule)}[/bold]", rule.value)
@@ -78,7 +78,7 @@ def reduction_table() -> Table:
 
 
 def shape_functions() -> dict[str, Callable[..., Any]]:
-    """The functions of `fd.ops` that are no rows: shapes, layouts, sizes and moments."""
+    """The functions of `fd.ops` without a row: shapes, layouts, sizes and moments."""
     rows = {*OPS, *REDUCTIONS, *UNSUPPORTED}
     return {name: function for name, function in FUNCTIONS.items() if name not in rows}
 

@@ -1,10 +1,10 @@
-"""`show FILE.py`: what the compiler makes of every fusion that a script defines, stage by stage.
+"""`show FILE.py`: prints each compiler stage of every fusion that a script defines.
 
 Runs the script with `FusionDefinition.execute` and `manual_execute` replaced: a call is recorded
-and answered by the eager evaluator, so a schedule for a GPU can be looked at where there is none.
-A definition that the script never runs is shown with inputs made up from its own shapes.  Graphs
-of torch.compile are compiled and run as always, and shown with their fusions.  The script's own
-output goes to standard error.  What a script defined before it failed is shown.
+and answered by the eager evaluator, so a GPU schedule can be shown on a machine without a GPU.  A
+definition that the script never runs is shown with inputs made up from its shapes.  Graphs of
+torch.compile are compiled and run as usual, and shown with their fusions.  The script's own output
+goes to standard error.  If the script fails, the definitions up to the failure are shown.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from ..ops.evaluator import evaluate
 from ..ops.metadata import TensorLike
 from ..trace import Texts, watching_graphs
 
-# Of a graph of torch.compile; then those of each fusion, its own or one that the script defines.
+# The stages of a torch.compile graph, then those of each fusion, of a graph or of the script.
 GRAPH_STAGES = ("graph", "graph_passes", "regions", "call")
 STAGES = (
     *GRAPH_STAGES,
     "fusion", "preseg", "segments", "scheduled", "lower", "kernel", "llvm", "asm", "cuda", "ptx"
 )  # fmt: skip
-# The stages that only one kind of device has; the others are everybody's.
+# The stages that only one kind of device has; all devices have the others.
 _CPU_STAGES = ("llvm", "asm")
 _CUDA_STAGES = ("cuda", "ptx")
 _LANGUAGES = {"fusion": "python", "llvm": "llvm", "asm": "gas", "cuda": "cuda", "ptx": "ptx"}
-# What there is to choose from where no NVRTC is there to say it.
+# The architectures to choose from if there is no NVRTC to list them.
 _ARCHITECTURES = tuple(
     f"sm_{number}" for number in (75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
 )
-# A size that the definition leaves open; small, and not a multiple of any vector's width.
+# For sizes that the definition leaves open: small, and not a multiple of any vector width.
 _MADE_UP_SIZE = 100
 
 
 @dataclass(slots=True)
 class Recorded:
-    """A definition of the script and what it was run with (None: it wasn't)."""
+    """A definition of the script and the inputs of its run (None: it wasn't run)."""
 
     definition: FusionDefinition
     inputs: list[Any] | None = None
@@ -69,7 +69,7 @@ class Recorded:
 
 
 class RecordedGraph(Texts):
-    """A graph that the script has torch compile: its stages, and its fusions with their inputs."""
+    """A graph that torch compiles for the script: its stages, and its fusions with inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class RecordedGraph(Texts):
             super().stage(name, value)
 
     def after(self, name: str, value: object) -> None:
-        """Keeps the text; the passes that there are, in order, are a stage."""
+        """Keeps the text; the list of passes, in order, is a stage too."""
         super().after(name, value)
         self.stages["graph_passes"] = "".join(f"{each}\n" for each in self.passes)
 
@@ -93,7 +93,7 @@ Shown = tuple[str, Texts]  # with a title
 
 @dataclass(slots=True)
 class _Recorder:
-    """Keeps the definitions in the order in which they were finished, and the graphs."""
+    """Keeps the definitions, in the order in which they were finished, and the graphs."""
 
     found: dict[int, Recorded] = field(default_factory=dict)
     graphs: list[RecordedGraph] = field(default_factory=list)
@@ -111,7 +111,7 @@ class _Recorder:
             raise DefinitionError(message)
         recorded, flat = self.defined(definition), flattened(inputs)
         outputs = evaluate(definition.fusion.definition, flat)
-        if recorded.inputs is None:  # those that don't fit aren't shown
+        if recorded.inputs is None:  # inputs that don't fit aren't shown
             recorded.inputs, recorded.by_hand = flat, by_hand
         return outputs
 
@@ -125,7 +125,7 @@ def run(
 ) -> int:
     """Prints the stages (all, or `stage`) of the fusions of the script `file` for `device`.
 
-    With `after`, what the pass of that name leaves.
+    With `after`, prints the result of the pass of that name.
     """
     errors = Console(stderr=True, highlight=False)
     if complaint := _complaint(device, stage):
@@ -159,7 +159,7 @@ def _print_all(
     """Every definition of the script, then every graph and its fusions."""
     titled = [(f"graph {number} of {len(graphs)}", each) for number, each in enumerate(graphs, 1)]
     is_of_graphs = stage in GRAPH_STAGES or any(after in graph.passes for graph in graphs)
-    if graphs and is_of_graphs:  # fusions have nothing of it, and take their time
+    if graphs and is_of_graphs:  # fusions don't have this stage, and take time
         shown: list[Shown] = list(titled)
     else:
         shown = [
@@ -190,7 +190,7 @@ def _only(
     operation: str,
     what: str = "",
 ) -> list[Shown]:
-    """Those that have a stage or a pass of this name.  DefinitionError where none has."""
+    """The entries that have a stage or pass of this name.  DefinitionError if there are none."""
     found = [each for each in shown if name in names(each[1])]
     if shown and not found:
         known = ", ".join(dict.fromkeys(each for _, texts in shown for each in names(texts)))
@@ -199,11 +199,11 @@ def _only(
 
 
 def _complaint(device: str, stage: str | None) -> str | None:
-    """What is wrong with the arguments, before the script runs; None where nothing is."""
+    """What is wrong with the arguments, before the script runs; None if nothing is."""
     if device != "cpu":
         if not re.fullmatch(r"sm_\d+[af]?", device):
             return expected("show", "the device cpu or sm_NN", device)
-        # Without NVRTC only PTX is out of reach.
+        # Without NVRTC only PTX is unavailable.
         known = nvrtc.supported_architectures() if nvrtc.is_available() else _ARCHITECTURES
         if device.rstrip("af") not in known:
             return expected("show", f"the device cpu or one of {', '.join(known)}", device)
@@ -219,16 +219,16 @@ def _complaint(device: str, stage: str | None) -> str | None:
 
 
 def record(file: str, arguments: Sequence[str] = ()) -> tuple[list[Recorded], str | None]:
-    """Runs the script: its definitions, each with the inputs of its first run, and how it failed.
+    """Runs the script: its definitions, each with the inputs of its first run, and its failure.
 
-    None for a script that came to its end.
+    The failure is None for a script that ran to its end.
     """
     recorder, failure = recording(file, arguments)
     return list(recorder.found.values()), failure
 
 
 def recording(file: str, arguments: Sequence[str] = ()) -> tuple[_Recorder, str | None]:
-    """Runs the script: what it defines and has compiled, and how it failed (see `record`)."""
+    """Runs the script: its definitions and graphs, and its failure (see `record`)."""
     recorder, failure = _Recorder(), None
     with (
         _intercepted(recorder),
@@ -247,9 +247,9 @@ def recording(file: str, arguments: Sequence[str] = ()) -> tuple[_Recorder, str 
 
 
 def _run_script(path: Path) -> None:
-    """As `python FILE` does; as `python -m` does where it imports from the package that it is in.
+    """Runs it as `python FILE` does, or as `python -m` if it imports from its own package.
 
-    Only then: the package's own code would run first, and the folder wouldn't be searched.
+    Only then as `python -m`, which runs the package's own code first and doesn't search the folder.
     """
     root = path.parent
     while (root / "__init__.py").is_file():
@@ -265,7 +265,7 @@ def _run_script(path: Path) -> None:
 def _has_relative_imports(path: Path) -> bool:
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # running it says what is wrong
+    except (SyntaxError, ValueError):  # running it reports the error
         return False
     return any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
 
@@ -349,7 +349,7 @@ def stages_of(recorded: Recorded, device: str) -> Texts:
 
 
 def _stages_of_call(definition: Fusion, inputs: Sequence[Any], device: str) -> Texts:
-    """The stages of a fusion as it is called with these inputs, or their metadata."""
+    """The stages of a fusion that is called with these inputs, or their metadata."""
     texts = Texts()
     sizes = bind(definition, inputs).sizes
     layouts = [tensor_layout(each) for each in inputs if isinstance(each, TensorLike)]
@@ -358,7 +358,7 @@ def _stages_of_call(definition: Fusion, inputs: Sequence[Any], device: str) -> T
 
 
 def _with_passes(texts: Texts) -> Texts:
-    """Lowering as a stage of its own: the names of its passes."""
+    """Adds lowering as a stage of its own: the names of its passes."""
     lowering = [each.__name__ for each in (*SCHEDULE_PASSES, build_nests, *KERNEL_PASSES)]
     ran = [name for name in lowering if name in texts.passes]
     texts.stage("lower", "".join(f"{name}\n" for name in ran))

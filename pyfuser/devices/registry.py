@@ -1,9 +1,9 @@
-"""Finding the runtime of a torch.device, and the target of a name.
+"""Finds the runtime of a torch.device, and the target of a name.
 
 A device is a subpackage of `pyfuser.devices` named like its torch device type.  Its module
 `runtime` has `runtime(device)`, the runtime of one such device; it is imported when a tensor of
-that type is first seen, so that no device needs another one's libraries.  `targets` are found by
-their names without a device: `cpu`, `sm_90`.
+that type is first seen, so no device needs another one's libraries.  `targets` are found by names
+that don't need a device: `cpu`, `sm_90`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lock = threading.RLock()
 
 
 def runtime_of(device: torch.device) -> Runtime:
-    """The runtime of one device (index included).  UnsupportedError where there is none."""
+    """The runtime of one device (index included).  UnsupportedError if there is none."""
     found = _runtimes.get(device)
     if found is None:
         with _lock:
@@ -37,9 +37,9 @@ def runtime_of(device: torch.device) -> Runtime:
 
 
 def register_runtime(device_type: str, runtime: RuntimeOf | None) -> None:
-    """Has tensors of a device type run by another runtime; None gives them back to their own.
+    """Makes another runtime run the tensors of a device type; None restores the default.
 
-    Who keeps plans must forget them: see `switches.register_runtime`.
+    Plans that are kept must be dropped: see `switches.register_runtime`.
     """
     with _lock:
         if runtime is None:
@@ -58,7 +58,7 @@ def _make(device: torch.device) -> Runtime:
     try:
         module = import_module(f"{folder}.runtime")
     except ModuleNotFoundError as error:
-        # Either there is no such folder, or what it is made with isn't installed.
+        # Either there is no such folder, or a package that it needs isn't installed.
         is_known = not (error.name or "").startswith(folder)
         got = str(error) if is_known else f"{device.type} tensors"
         raise UnsupportedError(expected("device", "a device that has kernels", got)) from error
@@ -67,12 +67,12 @@ def _make(device: torch.device) -> Runtime:
 
 
 def has_runtime(device_type: str) -> bool:
-    """True where tensors of a type can be there, and kernels run on them."""
+    """True if tensors of a type can exist and kernels run on them."""
     if any(device.type == device_type for device in list(_runtimes)):
         return True
     try:
         runtime_of(torch.empty(0, device=device_type).device)
-    except (UnsupportedError, RuntimeError, AssertionError, ImportError):  # torch's own words vary
+    except (UnsupportedError, RuntimeError, AssertionError, ImportError):  # torch's errors vary
         return False
     return True
 
@@ -80,7 +80,7 @@ def has_runtime(device_type: str) -> bool:
 def target_of(name: str) -> Target:
     """The target of a name: `cpu` is this processor, `sm_90` an NVIDIA architecture.
 
-    InputError for a name that no target has.
+    InputError for any other name.
     """
     for folder in pkgutil.iter_modules(import_module(str(__package__)).__path__):
         if folder.ispkg:
@@ -93,9 +93,9 @@ def target_of(name: str) -> Target:
 
 
 def target_for(device: torch.device) -> Target:
-    """The target of a device's runtime; without one, that of its kind of device.
+    """The target of a device's runtime; without one, the target for that kind of device.
 
-    UnsupportedError where there are no kernels for such devices.
+    UnsupportedError if there are no kernels for such devices.
     """
     try:
         return runtime_of(device).target

@@ -1,9 +1,9 @@
-"""Runtime: what running kernels on one torch.device needs, and the seam to the plans that do it.
+"""Runtime: what running kernels on one torch.device requires, and its interface to plans.
 
-A runtime makes memory, turns a target's code into kernels, and each kernel writes the statements of
-its own launch into a plan (`LaunchWriter` is what it writes with): the plan writer knows no calling
-convention.  Two GPUs are two runtimes of, perhaps, one target.  A subclass that misses a method
-can't be made, and mypy says so.
+A runtime allocates memory and turns a target's code into kernels; each kernel writes the statements
+of its own launch into a plan through a `LaunchWriter`, so the plan writer knows no calling
+convention.  Two GPUs are two runtimes, possibly of one target.  A subclass with a missing method
+can't be instantiated, and mypy reports it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .tensor_memory import EmptyStrided, RequireMemory
 
 
 class LaunchWriter(Protocol):
-    """Where a kernel writes its launch: statements of a plan, and the texts of its operands.
+    """Writes a kernel's launch into a plan: its statements, and the texts of their operands.
 
-    Names are those of the plan; those that `name` makes are the launch's own.
+    Names belong to the plan; those that `name` makes belong to the launch.
     """
 
     def line(self, text: str) -> None:
@@ -35,7 +35,7 @@ class LaunchWriter(Protocol):
         """The name of a value that never changes."""
 
     def size(self, expr: IntExpr) -> str:
-        """The text of a size, a stride, or what follows from them."""
+        """The text of a size, a stride, or an expression of them."""
 
     def address(self, tensor: TensorParameter) -> str:
         """The text of the address of a tensor's first element."""
@@ -44,16 +44,16 @@ class LaunchWriter(Protocol):
         """The text of a scalar as a Python int or float of the parameter's dtype."""
 
     def tensor(self, tensor: TensorParameter) -> str:
-        """An expression of a tensor, for who wants more than its address."""
+        """An expression for a tensor, for launches that need more than its address."""
 
     def scratch(self, size: str) -> tuple[str, str]:
-        """(tensor, address) of so many bytes that live until the launch is done.
+        """(tensor, address) of this many bytes, which live until the launch is done.
 
-        None and 0 where `size` is 0.
+        None and 0 if `size` is 0.
         """
 
     def call(self, text: str) -> None:
-        """Adds the call whose value is true where the kernel refuses the call's tensors."""
+        """Adds the call whose value is true if the kernel refuses the call's tensors."""
 
 
 class LoadedKernel(ABC):
@@ -63,7 +63,7 @@ class LoadedKernel(ABC):
 
     @property
     def kernel(self) -> Kernel:
-        """What its text was made from."""
+        """The IR from which its text was made."""
         return self.code.kernel
 
     @abstractmethod
@@ -75,13 +75,13 @@ class ObjectCache(Protocol):
     """Where machine code is kept between processes: DiskCache, or a dictionary in a test."""
 
     def __contains__(self, key: str) -> bool:
-        """True where `load` has something to look at; it may still turn out not to be whole."""
+        """True if there is an entry for `load`; the entry may still turn out to be corrupt."""
 
     def load(self, key: str) -> bytes | None:
         """What was stored under `key`, or None."""
 
     def store(self, key: str, payload: bytes) -> None:
-        """Keeps it; never raises."""
+        """Stores it; never raises."""
 
 
 class Runtime(ABC):
@@ -90,17 +90,17 @@ class Runtime(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where its tensors are, with an index where the type has several."""
+        """The device of its tensors, with an index if the type has several."""
 
     @property
     @abstractmethod
     def target(self) -> Target:
-        """What to compile for."""
+        """The target to compile for."""
 
     @property
     @abstractmethod
     def empty_strided(self) -> EmptyStrided:
-        """Makes tensors: outputs, and uninitialised memory for one call."""
+        """Allocates tensors: outputs, and uninitialised memory for one call."""
 
     @property
     @abstractmethod
@@ -109,17 +109,18 @@ class Runtime(ABC):
 
     @abstractmethod
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
-        """Where machine code is kept between processes."""
+        """Sets where machine code is kept between processes."""
 
     @abstractmethod
     def compile_ahead(self, code: Any) -> None:
-        """Begins with what `compile` will soon be asked for, beside the caller; or does nothing."""
+        """Begins a coming `compile` concurrently with the caller, or does nothing."""
 
     @abstractmethod
     def compile(self, code: Any) -> Any:
-        """Machine code, in this process; the caller shares it between equal texts.
-        CompilationError where the text doesn't compile."""
+        """Compiles code in this process; the caller shares the result between equal texts.
+        CompilationError if the text doesn't compile.
+        """
 
     @abstractmethod
     def load(self, code: Any, binary: Any) -> LoadedKernel:
-        """A kernel of a code and the machine code of its text."""
+        """A kernel from a code and the machine code of its text."""

@@ -1,8 +1,8 @@
-"""Switching fusing off and on, by device type, for what is defined and what was compiled already.
+"""Switches fusing off and on, by device type, for new definitions and for compiled ones.
 
-`can_fuse_on` is asked when something is compiled.  What was compiled before hears of a change:
-executors that `watch` forget their plans, and the function of a compiled graph looks into the set
-that `switched_off` gives it, which has something in it while its device is off.
+`can_fuse_on` is called when something is compiled.  Anything compiled earlier is told of a change:
+executors that `watch` drop their plans, and the function of a compiled graph looks into the set
+returned by `switched_off`, which is non-empty while its device is off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .registry import has_runtime
 
 
 class Watcher(Protocol):
-    """Who keeps something that holds only while no switch is changed."""
+    """An object whose state is valid only until a switch changes."""
 
     def forget_plans(self) -> None:
         """Called after each change."""
@@ -31,7 +31,7 @@ _changes = 0
 
 
 def can_fuse_on(device_type: str) -> bool:
-    """True when there is a device for tensors of this type and nobody has switched it off."""
+    """True if there is a device for tensors of this type and it isn't switched off."""
     override = _overrides.get(device_type)
     if override is not None:
         return override
@@ -39,13 +39,13 @@ def can_fuse_on(device_type: str) -> bool:
 
 
 def switched_off(device_type: str) -> AbstractSet[str]:
-    """A set that holds the device type while that is switched off, and nothing while it isn't."""
+    """A set that contains the device type while it is switched off, and is empty otherwise."""
     with _lock:
         return _off.setdefault(device_type, set())
 
 
 def override_can_fuse_on(device_type: str, value: bool | None) -> None:
-    """Switches fusing on a device on or off; None gives the decision back."""
+    """Switches fusing on a device on or off; None restores the default."""
     with _lock:
         marks = _off.setdefault(device_type, set())
         if value is None:
@@ -60,7 +60,7 @@ def override_can_fuse_on(device_type: str, value: bool | None) -> None:
 
 
 def _changed() -> None:
-    """Has all watchers forget what they keep."""
+    """Notifies all watchers."""
     global _changes
     with _lock:
         _changes += 1
@@ -70,17 +70,17 @@ def _changed() -> None:
 
 
 def register_runtime(device_type: str, runtime: registry.RuntimeOf | None) -> None:
-    """Has tensors of a device type run by another runtime from now on; None undoes it."""
+    """Makes another runtime run the tensors of a device type from now on; None undoes it."""
     registry.register_runtime(device_type, runtime)
     _changed()
 
 
 def watch(watcher: Watcher) -> None:
-    """Has a watcher told of every change, as long as it lives."""
+    """Registers a watcher for every change, as long as it lives."""
     with _lock:
         _watchers.add(watcher)
 
 
 def change_count() -> int:
-    """Changes so far: what was made across one may be out of date."""
+    """The number of changes so far: anything made while it changed may be out of date."""
     return _changes

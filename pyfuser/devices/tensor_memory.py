@@ -1,9 +1,9 @@
-"""Whether tensors have the memory that their sizes and strides speak of.
+"""Checks that tensors have the memory that their sizes and strides describe.
 
-A kernel gets an address and reads all that the sizes promise.  A tensor whose storage was freed or
-cut short (`x.untyped_storage().resize_(0)`, as sharded training does with parameters), or that only
-stands for others (a FakeTensor), would end the process.  So every plan begins with its device's
-`require_memory`: the one below, or one that does the same faster.
+A kernel gets an address and reads everything that the sizes promise.  A tensor whose storage was
+freed or shortened (`x.untyped_storage().resize_(0)`, as sharded training does with parameters), or
+that has no data of its own (a FakeTensor), would crash the process.  Every plan therefore begins
+with its device's `require_memory`: the one below, or a faster equivalent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from ..errors import InputError, expected
 
-# What `require_memory` takes, flat: a tensor, the bytes from its first element to the end of
+# The flat arguments of `require_memory`: a tensor, the bytes from its first element to the end of
 # its last one, and the bytes of an element; then the next tensor.
 Needs = torch.Tensor | int
 # (shape, stride, dtype) -> an uninitialised tensor; its memory is aligned to 64 bytes.
@@ -40,7 +40,7 @@ def require_memory(*needs: Needs) -> None:
 
 
 def _lack(tensor: torch.Tensor, needed: int, bytes_each: int) -> str | None:
-    """What a tensor has instead of its memory; None where it has enough."""
+    """What a tensor has instead of enough memory; None if it has enough."""
     if needed == 0:
         return None
     kind = type(tensor).__name__

@@ -1,9 +1,9 @@
-"""Defining inputs: turns shapes, contiguity and stride orders into tensors and scalars of a fusion.
+"""Defines inputs: turns shapes, contiguity and stride orders into a fusion's tensors and scalars.
 
-The three overloads of the interface's `define_tensor`, `define_scalar`, and
-`compute_tensor_descriptor`, which reads contiguity and stride order off a tensor's strides.
-Contiguity is in allocation order, outermost first; None marks a broadcast axis, and on an axis of
-another size an expanded one.  Defaults are the interface's: contiguity False, dtype Float.
+Contains the three overloads of the interface's `define_tensor`, `define_scalar`, and
+`compute_tensor_descriptor`, which derives contiguity and stride order from a tensor's strides.
+Contiguity is in allocation order, outermost first; None marks a broadcast axis, or an expanded axis
+if the size isn't 1.  Defaults are the interface's: contiguity False, dtype Float.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def compute_tensor_descriptor(
 ) -> tuple[list[bool | None], list[int]]:
     """(contiguity in allocation order, stride order) of a tensor with these sizes and strides.
 
-    Axes are ordered by descending stride, ties as they stand; axes of stride 0 stay where they are.
+    Axes are ordered by descending stride, ties in their given order; axes of stride 0 stay in
+    place.
     """
     if len(sizes) != len(strides):
         what = f"as many strides as sizes ({len(sizes)})"
@@ -124,7 +125,7 @@ def _define_shaped(
         raise DefinitionError("CPU non-scalar tensor is not supported!")
     axes = [_input_axis(fusion, e, flags[rank - 1 - order[d]]) for d, e in enumerate(shape)]
     allocation = [axes[order.index(rank - 1 - position)] for position in range(rank)]
-    # Size 1 is always a broadcast axis, whatever the caller said of its contiguity.
+    # Size 1 is always a broadcast axis, whatever the caller passed for its contiguity.
     flags = [
         None if axis.is_broadcast else flag for axis, flag in zip(allocation, flags, strict=True)
     ]
@@ -153,7 +154,7 @@ def define_tensor(*args: object, **kwargs: object) -> TensorView:
     - `(shape, contiguity: bool = False, dtype=Float, is_cpu=False, stride_order=[])`
     - `(sizes, strides, dtype=Float, static_sizes=False, is_cpu=False)`
 
-    In a shape -1 is symbolic, 0 empty, 1 a broadcast axis, more a static size.
+    In a shape -1 is symbolic, 0 empty, 1 a broadcast axis, any other number a static size.
     """
     second = args[1] if len(args) > 1 else None
     is_strided = "strides" in kwargs or "sizes" in kwargs

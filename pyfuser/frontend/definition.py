@@ -1,12 +1,12 @@
-"""FusionDefinition: what a user types to define, run, print and check a fusion.
+"""FusionDefinition: the user's interface to define, run, print and check a fusion.
 
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True)
         fd.add_output(fd.ops.mul(x, 2.0))
     (y,) = fd.execute([torch.randn(3, 4)])
 
-The interface is nvfuser_direct's.  `execute` schedules automatically, `manual_execute` runs the
-user's own schedule.  After the first call `execute` does nothing but call the engine.
+The interface is nvfuser_direct's.  `execute` schedules automatically; `manual_execute` runs the
+user's own schedule.  After the first call, `execute` only calls the engine.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class FusionDefinition:
         return tensor
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> TensorView:
-        """An input tensor like this one: dtype, rank, contiguity, order of strides.
+        """An input tensor with this one's dtype, rank, contiguity and order of strides.
 
         Sizes of 1 become broadcast axes; the others are symbolic unless `static_sizes`.
         """
@@ -131,7 +131,7 @@ class FusionDefinition:
         self.fusion.add_output(output, alias_input)
 
     def validate_definition(self) -> tuple[bool, str | None]:
-        """(True, None), or False and what is wrong."""
+        """(True, None), or False and the error."""
         fusion = self._defined()
         if fusion is None:
             hint = "Use `with FusionDefinition() as fd: ...` to define a fusion."
@@ -166,13 +166,13 @@ class FusionDefinition:
             return run(inputs)
         except (InputError, AttributeError, TypeError, ValueError):
             require_list(inputs)
-            # Nested inputs are rare: whoever passes flat ones doesn't pay for looking.
+            # Nested inputs are rare: callers that pass flat ones don't pay for the check.
             if not is_nested(inputs):
                 raise
             return run(flattened(inputs))
 
     def _prepare(self, device: object, enable: Sequence[str], disable: Sequence[str]) -> Run:
-        """Makes the executor, once, after checking what the interface checks."""
+        """Makes the executor once, after the interface's checks."""
         assert "ke" not in self.__dict__, (
             "KernelExecutor already exists! Use manual_execute() to execute the fusion."
         )

@@ -1,7 +1,8 @@
-"""Enumerations of the interface that are only choices: schedulers, copies, caching, mappings.
+"""Enumerations of choices in the interface: schedulers, copies, caching, mappings.
 
-`DataType`, `ParallelType` and `MemoryType` are nouns of the IR and live there.  Members print as
-`SchedulerType.pointwise`, and a class lists them in `__entries` as the interface's enums do.
+`DataType`, `ParallelType` and `MemoryType` are nouns of the IR and are defined there.  Members
+print as `SchedulerType.pointwise`, and a class lists them in `__entries` like the interface's
+enums.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 
 
 class SchedulerType(enum.Enum):
-    """Who makes the schedule of a kernel."""
+    """Which scheduler makes the schedule of a kernel."""
 
     none = 0
     no_op = 1
@@ -57,7 +58,7 @@ class IdMappingMode(enum.Enum):
 
 
 class CommunicatorBackend(enum.Enum):
-    """Who moves data between devices."""
+    """Which library moves data between devices."""
 
     nccl = 0
     ucc = 1

@@ -1,7 +1,7 @@
 """Executors of the interface: automatic (`FusionExecutorCache`) and by hand (`KernelExecutor`).
 
-Both are thin: they check what the interface checks and hand lists of inputs to the engine
-(`pyfuser.interface`), which is imported when something is first run, so that defining a fusion
+Both are thin: they check what the interface checks and pass lists of inputs to the engine
+(`pyfuser.interface`). The engine is imported when something is first run, so defining a fusion
 loads no device.
 """
 
@@ -39,9 +39,9 @@ def flattened(inputs: Sequence[Any]) -> list[torch.Tensor | PythonNumber]:
 
 
 def require_list(inputs: object, operation: str = "execute") -> None:
-    """InputError where something else is given for the list of inputs.
+    """Raises InputError if something other than a list of inputs is given.
 
-    A list is looked at more than once, which an iterator doesn't survive.
+    The inputs are iterated more than once, so an iterator won't do.
     """
     if isinstance(inputs, (list, tuple)):
         return
@@ -58,12 +58,12 @@ def require_list(inputs: object, operation: str = "execute") -> None:
 
 
 def is_nested(inputs: Sequence[Any]) -> bool:
-    """True when an input is itself a list or tuple of inputs."""
+    """True if an input is itself a list or tuple of inputs."""
     return any(isinstance(value, (list, tuple)) for value in inputs)
 
 
 class FusionExecutorCache:
-    """Schedules, compiles and runs a fusion; kernels are kept by what they depend on."""
+    """Schedules, compiles and runs a fusion; caches kernels by what they depend on."""
 
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
         self._fusion, self.fusion_id, self.auto_schedule = fusion, fusion_id, auto_schedule
@@ -71,7 +71,7 @@ class FusionExecutorCache:
 
     @property
     def engine(self) -> CompiledFusion:
-        """The compiled fusion; made when it is first asked for."""
+        """The compiled fusion; made on first use."""
         if self._engine is None:
             from ..interface import CompiledFusion
 
@@ -98,7 +98,7 @@ class FusionExecutorCache:
         return outputs
 
     def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
-        """True when a call with these inputs would compile nothing."""
+        """True if a call with these inputs would compile nothing."""
         flat = flattened(inputs)
         return any(plan.fits(flat) for plan in self.engine.executor.plans)
 
@@ -130,7 +130,7 @@ def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
 
 
 def check_device(device: object) -> None:
-    """Raises InputError where what is asked for is no device of torch's."""
+    """Raises InputError for anything but a device of torch."""
     if device is None or isinstance(device, int):
         return
     try:
@@ -140,7 +140,7 @@ def check_device(device: object) -> None:
 
 
 class KernelExecutor:
-    """Compiles a fusion as its user scheduled it, into one kernel, and runs that."""
+    """Compiles a fusion as its user scheduled it, into one kernel, and runs it."""
 
     def __init__(
         self, fusion_id: int = 0, concrete_id: int = 0, runtime_id: int = 0, group_id: int = 0
@@ -158,9 +158,9 @@ class KernelExecutor:
         compile_params: CompileParams | None = None,
         scheduler_type: SchedulerType = SchedulerType.none,
     ) -> None:
-        """Compiles the schedule of the fusion.  ScheduleError when it is illegal.
+        """Compiles the schedule of the fusion.  ScheduleError if it is illegal.
 
-        Without `args` for a fusion that has inputs, the first `run` compiles.
+        If the fusion has inputs and `args` isn't given, the first `run` compiles.
         """
         if not fusion.graph.outputs:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
@@ -192,5 +192,5 @@ class KernelExecutor:
         return self._fusion is not None
 
     def is_programmatic_dependent_launch_enabled(self) -> bool:
-        """False: kernels don't overlap the end of the one before."""
+        """False: a kernel doesn't overlap the end of the previous one."""
         return False

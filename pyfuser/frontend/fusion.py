@@ -40,7 +40,7 @@ class DefinedFusion(ir.Fusion):
         return self._user_schedule
 
     def adopt_schedule(self, scheduled: ScheduledFusion) -> None:
-        """Makes a scheduler's schedule, over a copy of the fusion, the one that runs."""
+        """Makes a scheduler's schedule, over a copy of the fusion, the schedule that runs."""
         self.keep_definition()
         self._user_schedule = scheduled
 
@@ -51,24 +51,24 @@ class DefinedFusion(ir.Fusion):
 
     @property
     def definition(self) -> ir.Fusion:
-        """The fusion as it was before its user's schedule rewrote it."""
+        """The fusion before the user's schedule rewrote it."""
         return self if self._unscheduled is None else self._unscheduled
 
     @property
     def has_user_schedule(self) -> bool:
-        """True once something was scheduled by hand."""
+        """True once the user has scheduled something."""
         return self._user_schedule is not None
 
 
 class Fusion:
-    """A graph of operations.  Equal to another one when the definitions are the same."""
+    """A graph of operations.  Two are equal if their definitions are the same."""
 
     def __init__(self) -> None:
         self.graph = DefinedFusion()
         self.is_executed = False
 
     def require_open(self, operation: str) -> None:
-        """DefinitionError once the fusion was executed: what runs wouldn't see a change."""
+        """DefinitionError once the fusion was executed: its kernels wouldn't see a change."""
         if self.is_executed:
             hint = "the fusion was executed already, define a new one"
             raise DefinitionError(
@@ -82,7 +82,7 @@ class Fusion:
 
     @property
     def definition(self) -> ir.Fusion:
-        """The fusion as it was before its user's schedule rewrote it."""
+        """The fusion before the user's schedule rewrote it."""
         return self.graph.definition
 
     def inputs(self) -> list[Val]:

@@ -1,7 +1,7 @@
-"""LRUCache and LruFusionCache: equal definitions share one executor, the oldest are dropped.
+"""LRUCache and LruFusionCache: equal definitions share an executor, the oldest is dropped.
 
-A definition is compiled once however often it is written down: the key is the definition itself
-(`pyfuser.ir.keys.definition_key`).  Safe to use from several threads.
+A definition is compiled only once, however often it is written: the key is the definition itself
+(`pyfuser.ir.keys.definition_key`).  Thread-safe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The active fusion: which Fusion the functions of `ops` add to, as the interface has it.
+"""The active fusion: the Fusion to which the functions of `ops` add, as in the interface.
 
-The only ambient state of pyfuser, and it stays in the front end: everything below gets the fusion
-as an argument.  A FusionGuard is active from its creation until it is dropped; guards nest, and
-each thread has its own.
+This is the only ambient state of pyfuser, and it stays in the front end: everything below gets the
+fusion as an argument.  A FusionGuard is active from its creation until it is released; guards nest,
+and each thread has its own.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _active = _Active()
 
 
 class FusionGuard:
-    """Makes a fusion the one that `ops` functions add to, while the guard is referenced."""
+    """Makes a fusion the one to which `ops` functions add, while the guard is referenced."""
 
     def __init__(self, fusion: Fusion) -> None:
         self._stack = _active.stack
         self._stack.append((id(self), fusion))
 
     def release(self) -> None:
-        """Makes the fusion before this one active again; dropping the guard does the same."""
+        """Makes the previous fusion active again; dropping the guard does the same."""
         self._stack[:] = [entry for entry in self._stack if entry[0] != id(self)]
 
     def __enter__(self) -> FusionGuard:
@@ -49,7 +49,7 @@ class FusionGuard:
 
 
 def active_fusion(operation: str) -> Fusion:
-    """The fusion that is being defined; DefinitionError when there is none."""
+    """The fusion that is being defined; DefinitionError if there is none."""
     if not _active.stack:
         hint = "use `with FusionDefinition() as fd:`"
         raise DefinitionError(expected(operation, "an active FusionGuard", "none", hint))
@@ -57,7 +57,7 @@ def active_fusion(operation: str) -> Fusion:
 
 
 def fusion_to_define(operation: str) -> Fusion:
-    """The active fusion, for what adds to it; DefinitionError once it was executed."""
+    """The active fusion, in order to add to it; DefinitionError once it was executed."""
     fusion = active_fusion(operation)
     fusion.require_open(operation)
     return fusion

@@ -1,8 +1,8 @@
 """Handles of axes and expressions: the interface's methods over the IR's nouns.
 
-What are attributes in the IR (`extent`, `is_reduction`, `inputs`) are methods in the interface, so
-a handle stands in front of the noun.  Handles are made when they are asked for; two handles of one
-noun are equal.  `type(handle)` is the interface's class: Split, Merge, BroadcastOp, ...
+Attributes of the IR (`extent`, `is_reduction`, `inputs`) are methods in the interface, so a handle
+wraps each noun.  Handles are made on request; two handles of one noun are equal.  `type(handle)` is
+the interface's class: Split, Merge, BroadcastOp, ...
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def require_member(operation: str, kind: type[enum.Enum], given: object) -> None:
-    """ScheduleError where a string or something else is given for a member of an enum."""
+    """Raises ScheduleError if something other than a member of the enum is given."""
     if isinstance(given, kind):
         return
     is_name = isinstance(given, str) and given in kind.__members__
@@ -46,7 +46,7 @@ class IterDomain:
         return fusion.new_scalar(DataType.Int, constant=value, extent=extent)
 
     def parallelize(self, parallel_type: ParallelType) -> None:
-        """Says how the axis' loop runs."""
+        """Sets how the axis's loop runs."""
         require_member("parallelize", ParallelType, parallel_type)
         self._axis.parallel_type = parallel_type
 
@@ -67,7 +67,7 @@ class IterDomain:
 
 
 class _AxisExpr:
-    """Common form of the handles of Split and Merge."""
+    """Base class of the handles of Split and Merge."""
 
     def __init__(self, fusion: object, expr: domains.Split | domains.Merge) -> None:
         self._fusion, self._expr = fusion, expr
@@ -81,11 +81,11 @@ class _AxisExpr:
         return IterDomain(self._fusion, self._expr.inner_id)
 
     def input(self, index: int) -> IterDomain:
-        """An axis it reads."""
+        """An input axis."""
         return IterDomain(self._fusion, self._expr.inputs[index])
 
     def output(self, index: int) -> IterDomain:
-        """An axis it makes."""
+        """An output axis."""
         return IterDomain(self._fusion, self._expr.outputs[index])
 
     def __eq__(self, other: object) -> bool:
@@ -109,7 +109,7 @@ class Merge(_AxisExpr):
 def axis_expr_handle(
     fusion: object, expr: domains.IdExpr | None
 ) -> Split | Merge | domains.Swizzle | None:
-    """The handle of what made an axis."""
+    """The handle of the expression that made an axis."""
     match expr:
         case domains.Split():
             return Split(fusion, expr)
@@ -131,11 +131,11 @@ class Expr:
         return self._expr.name
 
     def input(self, index: int) -> vals.Val:
-        """A value it reads."""
+        """An input value."""
         return self._expr.inputs[index]
 
     def output(self, index: int) -> vals.Val:
-        """A value it computes."""
+        """An output value."""
         return self._expr.outputs[index]
 
     def __eq__(self, other: object) -> bool:

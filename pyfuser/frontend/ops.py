@@ -1,8 +1,8 @@
 """`fd.ops`: the operations of the interface, acting on the active fusion.
 
 Each function is a builder of `pyfuser.ops.builders` under the interface's name and with its
-argument names; those of the op table are made from its rows.  All return a tensor if an operand is
-one, else a scalar.
+argument names; the functions of the op table are made from its rows.  All return a tensor if an
+operand is one, otherwise a scalar.
 """
 
 from __future__ import annotations
@@ -123,18 +123,18 @@ def slice_scatter(
     end: int | Scalar | None = None,
     step: int = 1,
 ) -> TensorView:
-    """`arg` with `src` in the place of arg[start:end] along a dimension."""
+    """`arg` with arg[start:end] along a dimension replaced by `src`."""
     graph = fusion_to_define("slice_scatter").graph
     return builders.slice_scatter(graph, arg, src, dim, start, end, step)
 
 
 def index(arg: Val, index: Val, dim: int) -> TensorView:
-    """The slices of a dimension that an index of any rank names; negative ones from the end."""
+    """The slices of a dimension selected by an index of any rank; negatives count from the end."""
     return builders.index(fusion_to_define("index").graph, arg, index, dim)
 
 
 def index_select(arg: Val, index: Val, dim: int) -> TensorView:
-    """The slices of a dimension that an index names."""
+    """The slices of a dimension selected by an index."""
     return builders.index_select(fusion_to_define("index_select").graph, arg, index, dim)
 
 
@@ -144,7 +144,7 @@ def select(arg: Val, index: Val | int, dim: int) -> TensorView:
 
 
 def gather(arg: Val, index: Val, dim: int) -> TensorView:
-    """The elements of a dimension that an index of the same rank names."""
+    """The elements of a dimension selected by an index of the same rank."""
     return builders.gather(fusion_to_define("gather").graph, arg, index, dim)
 
 
@@ -162,7 +162,7 @@ def embedding_fwd(
     scale_grad_by_freq: Val | bool | None = None,
     sparse: Val | bool | None = None,
 ) -> TensorView:
-    """The rows of `weight` that `input` names; what only a gradient needs is ignored."""
+    """The rows of `weight` selected by `input`; arguments for gradients are ignored."""
     graph = fusion_to_define("embedding_fwd").graph
     return builders.embedding_fwd(graph, input, weight, padding_idx, max_norm)
 
@@ -186,7 +186,7 @@ def welford(arg: Val, dims: Sequence[int]) -> tuple[TensorView, TensorView, Tens
     return builders.welford(fusion_to_define("welford").graph, arg, dims)
 
 
-# The interface's argument names, where an op of the table has other ones than its arity's.
+# The interface's argument names, where they differ from the default for an op's arity.
 _ARGUMENTS = {1: ("x",), 2: ("lhs", "rhs")}
 _NAMED_ARGUMENTS = {
     "addcmul": ("a", "b", "c", "alpha"),

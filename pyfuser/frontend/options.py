@@ -1,7 +1,7 @@
 """The names of the interface's enable and disable options: known ones are accepted.
 
-pyfuser has its own options (`pyfuser.options`); a program that sets one of the interface's runs
-unchanged, and a misspelt one is an error as it is there.
+pyfuser has its own options (`pyfuser.options`). A program that sets an option of the interface runs
+unchanged, and a misspelt option is an error, as in the interface.
 """
 
 from __future__ import annotations

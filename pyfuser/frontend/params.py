@@ -1,8 +1,8 @@
 """Parameters of a launch, of a compilation and of a scheduler, as users of the interface set them.
 
-They are plain values: comparable, printable, hashable where the interface says `hash()`.  What a
-CPU has no use for (register limits, grid sizes of a launch) is kept and ignored, so that a program
-written for a GPU runs.
+They are plain values: comparable, printable, and hashable where the interface has `hash()`.  Values
+that a CPU has no use for (register limits, grid sizes of a launch) are stored and ignored, so a
+program written for a GPU runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .enums import SchedulerType
 
 @dataclass
 class LaunchParams:
-    """Grid and block extents of a launch; -1 where the kernel decides."""
+    """Grid and block extents of a launch; -1 if the kernel decides."""
 
     gdimx: int = -1
     gdimy: int = -1
@@ -53,7 +53,7 @@ class HeuristicParams:
 
 
 def params_of(scheduler_type: SchedulerType, decisions: Hashable) -> HeuristicParams:
-    """The decisions of one of pyfuser's schedulers under the interface's names."""
+    """The decisions of one of pyfuser's schedulers, under the interface's names."""
     lanes, unroll = getattr(decisions, "lanes", 1), getattr(decisions, "unroll", 1)
     if scheduler_type is SchedulerType.pointwise:
         pointwise = PointwiseParams(decisions=decisions)

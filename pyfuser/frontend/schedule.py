@@ -1,8 +1,8 @@
 """`fd.sched`: the scheduling functions that look at several tensors, acting on the active fusion.
 
-Splits, merges, caches and memory are methods of the tensors; here are propagation and inlining of
-a user's schedule, and the questions to the automatic schedulers.  An empty list of tensors means
-all of them.
+Splits, merges, caches and memory are methods of the tensors; this module has propagation and
+inlining for user schedules, and queries to the automatic schedulers.  An empty list of tensors
+means all of them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def parallelize_like(
 
 
 def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
-    """Inlines all (or the selected) tensors as far as each can be."""
+    """Inlines all (or the selected) tensors as far as possible."""
     from ..schedule.inlining import inline_most as inline
 
     chosen = list(selected_tensors)
@@ -101,7 +101,7 @@ def inline_at(
 def compute_at(
     producer: TensorView, consumer: TensorView, position: int, mode: str = "standard"
 ) -> None:
-    """Computes `producer`, and what is between, inside the consumer's loops up to `position`.
+    """Computes `producer`, and tensors between, inside the consumer's loops up to `position`.
 
     mode: "standard", "best_effort" (as far as possible) or "most_inlined" (ignores the position).
     """
@@ -154,7 +154,7 @@ def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[Sc
 def compute_heuristics(
     fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
 ) -> HeuristicParams:
-    """What a scheduler decides for these inputs.  ScheduleError where it refuses the fusion."""
+    """What a scheduler decides for these inputs.  ScheduleError if it refuses the fusion."""
     from ..devices.registry import target_for
     from ..schedule.registry import scheduler
 
@@ -173,7 +173,7 @@ def schedule(
     scheduler_type: SchedulerType,
     inputs_or_params: Sequence[Any] | HeuristicParams,
 ) -> HeuristicParams | None:
-    """Schedules a fusion by a scheduler, for `manual_execute`: in two forms.
+    """Schedules a fusion with a scheduler, for `manual_execute`, in two forms.
 
     `(fusion, type, inputs)` decides and returns the parameters; `(fusion, type, params)` follows
     the parameters of an earlier `compute_heuristics` and returns None.

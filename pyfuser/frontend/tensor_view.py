@@ -1,8 +1,8 @@
 """TensorView: the tensor that a user defines and schedules, with the interface's methods.
 
-It is the IR's tensor itself, with methods that act on the schedule its fusion owns; axes and
-expressions come as handles (`handles`).  Schedules are kept beside the definition, so a TensorView
-stays valid whatever is done to it.
+It is the IR's tensor itself, with methods that act on the schedule that its fusion owns; axes and
+expressions are returned as handles (`handles`).  Schedules are kept apart from the definition, so a
+TensorView stays valid whatever is done to it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TensorView(vals.TensorView):
         return builders.shape(self.fusion, self)
 
     def has_root(self) -> bool:
-        """True where a root domain differs from the logical one."""
+        """True if the root domain differs from the logical one."""
         return self.domain.root is not None
 
     def axis(self, index: int) -> IterDomain:
@@ -81,15 +81,15 @@ class TensorView(vals.TensorView):
         return [IterDomain(self.fusion, axis) for axis in axes]
 
     def get_logical_domain(self) -> list[IterDomain]:
-        """The axes its consumers see, and those it reduces."""
+        """The axes that its consumers see, and those that it reduces."""
         return self._handles(self.domain.logical)
 
     def get_loop_domain(self) -> list[IterDomain]:
-        """The axes the schedule loops over."""
+        """The axes that the schedule loops over."""
         return self._handles(self._schedule.loop)
 
     def get_root_domain(self) -> list[IterDomain]:
-        """The axes its producers are indexed with; empty where they are the logical ones."""
+        """The axes that index its producers; empty if they are the logical ones."""
         return self._handles(self.domain.root or [])
 
     # -- scheduling
@@ -127,7 +127,7 @@ class TensorView(vals.TensorView):
         raise UnsupportedError(expected("swizzle1d", "a swizzle of two axes", parallel_type))
 
     def set_memory_type(self, memory_type: MemoryType) -> None:
-        """Where the tensor's elements are: local, shared or global."""
+        """Sets where the tensor's elements are: local, shared or global."""
         require_member("set_memory_type", MemoryType, memory_type)
         is_fixed = self in self.fusion.inputs or self in self.fusion.outputs
         if is_fixed and memory_type is not MemoryType.global_:
@@ -139,7 +139,7 @@ class TensorView(vals.TensorView):
         self._schedule.memory_type = memory_type
 
     def cache_before(self, op_type: LoadStoreOpType | None = None) -> TensorView:
-        """Computes the tensor into a new one that it then copies; returns the new one."""
+        """Inserts a new tensor that is computed first and copied to this one; returns it."""
         from ..schedule.rewrite import cache_before
 
         _check_set("cache_before", op_type)
@@ -152,7 +152,7 @@ class TensorView(vals.TensorView):
         propagate_allocation_domain: bool = True,
         cached_uses: Sequence[Expr] = (),
     ) -> TensorView:
-        """Copies the tensor into a new one that its readers then read; returns the new one."""
+        """Inserts a copy of the tensor that its readers then read; returns it."""
         from ..schedule.rewrite import cache_after
 
         _check_set("cache_after", op_type)
@@ -162,7 +162,7 @@ class TensorView(vals.TensorView):
         return cast(TensorView, cache_after(self._rewritten(), self))
 
     def rfactor(self, axes: Sequence[int]) -> TensorView:
-        """Reduces these loop axes into a new tensor, which it returns, and the others after."""
+        """Reduces these loop axes into a new tensor, which is returned, and the others after it."""
         from ..schedule.rewrite import rfactor
 
         return cast(TensorView, rfactor(self._rewritten(), self, list(axes)))
@@ -170,7 +170,7 @@ class TensorView(vals.TensorView):
     def set_allocation_domain(
         self, new_allocation_domain: Sequence[IterDomain], new_contiguity: bool
     ) -> None:
-        """The order of the elements in memory, outermost axis first."""
+        """Sets the order of the elements in memory, outermost axis first."""
         axes = [handle._axis for handle in new_allocation_domain]
         if set(axes) != set(self.domain.logical) or len(axes) != len(self.domain.logical):
             what = f"the logical axes of T{self.name}, each once"

@@ -1,8 +1,8 @@
-"""Validation: compares a fusion's outputs with references, within what rounding can explain.
+"""Validation: compares a fusion's outputs with references, up to rounding errors.
 
-Without references the eager evaluator computes them, in float64.  The tolerance of an output grows
+Without references, the eager evaluator computes them in float64.  The tolerance of an output grows
 with the number of elements that are reduced on the way to it; the tables are those of the
-nvfuser_direct interface, so that programs that rely on `get_val_tolerances` see the same numbers.
+nvfuser_direct interface, so programs that rely on `get_val_tolerances` see the same numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..ops.binding import Binding, bind
 from ..ops.evaluator import evaluate
 from .fusion import Fusion as InterfaceFusion
 
-# Largest error of a sum of 4, 8, 16, ... random floats, and of random halves.
+# Largest error of a sum of 4, 8, 16, ... random floats, and in half precision.
 _SUM_FLOAT = (
     1.68222e-06, 2.23704e-06, 2.95788e-06, 4.4778e-06, 6.75395e-06, 8.57934e-06, 1.30594e-05,
     2.19122e-05, 3.3451e-05, 5.78476e-05, 0.000108292, 0.00012207, 0.000136882, 0.000248561,
@@ -35,11 +35,11 @@ _SUM_HALF = (
 
 
 class ValidationError(PyfuserError, AssertionError):
-    """An output differs from its reference by more than rounding explains."""
+    """An output differs from its reference by more than rounding errors explain."""
 
 
 def tolerances(dtype: DataType, reduction_size: int) -> tuple[float, float]:
-    """(absolute, relative) tolerance after a reduction of so many elements; (0, 0) for integers."""
+    """(absolute, relative) tolerance for a reduction of this many elements; (0, 0) for integers."""
     if dtype not in (*FLOATING, *COMPLEX):
         return 0.0, 0.0
     is_half = dtype in (DataType.Half, DataType.BFloat16)
@@ -80,8 +80,8 @@ def output_tolerances(fusion: Fusion, inputs: Sequence[Any]) -> list[tuple[float
 def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
     """For each computed tensor, the dtype whose rounding dominates its error.
 
-    That is its own, or a half that something on the way to it was rounded to: there, a difference
-    in the last place of a float can become one of a half.
+    This is its own dtype, or a half-precision dtype to which a value on the way to it was rounded:
+    there, a difference in the last place of a float can become one in the last place of a half.
     """
     coarsest: dict[Val, DataType] = {}
     for expr in fusion.exprs:
@@ -95,7 +95,7 @@ def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
 
 
 def kept(inputs: Sequence[Any]) -> list[Any]:
-    """Copies of the inputs, for a reference after the fusion has updated some in place."""
+    """Copies of the inputs, to compute references after the fusion has updated inputs in place."""
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
 
 
@@ -105,9 +105,9 @@ def validate(
     outputs: Sequence[torch.Tensor],
     references: Sequence[torch.Tensor] | None = None,
 ) -> None:
-    """Raises ValidationError where an output differs from its reference.
+    """Raises ValidationError if an output differs from its reference.
 
-    `references` default to the evaluator's, in float64; `inputs` are those before the call.
+    `references` default to the evaluator's, in float64; `inputs` are the values before the call.
     """
     is_inferred = references is None
     if references is None:

@@ -1,10 +1,10 @@
-"""Which of two symbolic sizes is the smaller, as far as that can be proved.
+"""Decides which of two symbolic sizes is smaller, as far as this can be proved.
 
     proves_at_most(a, b)    a <= b for all sizes
-    smaller, larger         min and max, which vanish where the order is known
+    smaller, larger         min and max, simplified where the order is known
 
-Slices ask this, whose bounds are clamped to the sizes: `min(n // 2, n)` has to be `n // 2`, so
-that the two halves of a row are together as long as the row.  Unlike the sizes themselves the
+Slices need this because their bounds are clamped to the sizes: `min(n // 2, n)` has to simplify to
+`n // 2` so that the two halves of a row are together as long as the row.  Unlike sizes, the
 expressions here may be negative.
 """
 
@@ -14,7 +14,7 @@ from .scalars import FloorDiv, IntExpr, Max, Min, from_terms, maximum, minimum, 
 
 
 def proves_at_most(a: IntExpr, b: IntExpr) -> bool:
-    """True when a <= b holds for all sizes, which are at least 0."""
+    """True if a <= b holds for all sizes; sizes are at least 0."""
     if a is b or _is_sum_of_sizes(b - a):
         return True
     if isinstance(b, Min) and proves_at_most(a, b.a) and proves_at_most(a, b.b):
@@ -30,7 +30,7 @@ def proves_at_most(a: IntExpr, b: IntExpr) -> bool:
 
 
 def _by_one_term(a: IntExpr, b: IntExpr) -> bool:
-    """True when what is left of `a` is at most one of the sizes that `b` adds to it."""
+    """True if the rest of `a` is at most one of the sizes that `b` has in addition."""
     difference = terms_of(b - a)
     less = from_terms({m: -c for m, c in difference if c < 0})
     added = [from_terms({m: c}) for m, c in difference if c > 0]
@@ -40,12 +40,12 @@ def _by_one_term(a: IntExpr, b: IntExpr) -> bool:
 
 
 def _is_sum_of_sizes(expr: IntExpr) -> bool:
-    """True for sums of products of sizes: each atom is at least 0, as is each coefficient."""
+    """True for sums of products of sizes: all atoms and coefficients are at least 0."""
     return all(c >= 0 and all(map(_is_size, atoms)) for atoms, c in terms_of(expr))
 
 
 def _is_size(atom: IntExpr) -> bool:
-    """True for what is at least 0; a minimum or a quotient is only if its parts are."""
+    """True for atoms that are at least 0: a minimum or a quotient is if its parts are."""
     match atom:
         case Min():
             return _is_sum_of_sizes(atom.a) and _is_sum_of_sizes(atom.b)
@@ -56,7 +56,7 @@ def _is_size(atom: IntExpr) -> bool:
 
 
 def _raised(expr: IntExpr) -> IntExpr:
-    """Something larger and simpler: x for x // k, and a part of a minimum, where they are added."""
+    """The expression with added terms made larger and simpler: x for x // k, b for min(a, b)."""
     terms = terms_of(expr)
     raised = from_terms({m: c for m, c in terms if not _raisable(m, c)})
     for atoms, coefficient in terms:

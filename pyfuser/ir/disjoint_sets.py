@@ -1,7 +1,7 @@
-"""Disjoint sets: which things were said to be one, and which of them stands for each set.
+"""Disjoint sets: items that were declared to be the same, and a representative of each set.
 
-For loops that tensors share, axes that are one, equal sizes, nodes that touch.  Who stands for a
-set is the caller's choice: `join` says which of two stays.
+Used for loops that tensors share, axes that are the same, equal sizes, and connected nodes.  The
+caller chooses the representative: the first argument of `join` keeps its own.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ T = TypeVar("T", bound=Hashable)
 
 
 class DisjointSets(Generic[T]):
-    """Sets of things; what was never joined is a set of its own."""
+    """Disjoint sets of items; an item that was never joined is a set of its own."""
 
     def __init__(self) -> None:
         self._above: dict[T, T] = {}
 
     def find(self, item: T) -> T:
-        """What stands for the set of an item."""
+        """The representative of an item's set."""
         above = self._above
         root = item
         while (up := above.get(root)) is not None:
             root = up
-        while (up := above.get(item)) is not None:  # the next one finds it in one step
+        while (up := above.get(item)) is not None:  # the next call finds it in one step
             above[item] = root
             item = up
         return root
 
     def join(self, kept: T, gone: T) -> None:
-        """Makes two sets one, for which stands what stood for the set of `kept`."""
+        """Joins two sets; the representative of the set of `kept` represents both."""
         kept, gone = self.find(kept), self.find(gone)
         if kept != gone:
             self._above[gone] = kept
 
     @property
     def joined(self) -> Iterable[T]:
-        """The items that something else stands for."""
+        """The items that another item represents."""
         return self._above.keys()

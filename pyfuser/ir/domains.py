@@ -5,9 +5,9 @@
                   | out_x, out_y = Swizzle(x, y)
     domain      ::= root --reshape--> logical --schedule--> loop, allocation, contiguity
 
-A tensor's *root* domain is what its producers index, its *logical* domain what its consumers see
-(they differ only for reshape, permute and rfactor), its *loop* domain what the schedule iterates
-over, its *allocation* domain the order of its elements in memory, outermost first.
+A tensor's *root* domain is what its producers index, and its *logical* domain is what its consumers
+see; they differ only for reshape, permute and rfactor. Its *loop* domain is what the schedule
+iterates over. Its *allocation* domain is the order of its elements in memory, outermost first.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ BLOCK = (ParallelType.block_x, ParallelType.block_y, ParallelType.block_z)
 class IterDomain:
     """One axis: its kind, its extent, and (a mark of the schedule) how its loop runs.
 
-    `expanded_extent` is set on a broadcast axis that was expanded: it has one element in memory
-    and this many to its readers.
+    `expanded_extent` is set on a broadcast axis that was expanded: the axis has one element in
+    memory and this many for its readers.
     """
 
     name: int
@@ -107,7 +107,7 @@ class IterDomain:
 class Split:
     """input -> (outer, inner).  With `inner_split` the inner extent is `factor`, else the outer's.
 
-    The other extent is ceildiv(input, factor): a split need not divide, predicates guard the rest.
+    The other extent is ceildiv(input, factor). A split need not divide; predicates guard the rest.
     """
 
     input_id: IterDomain
@@ -167,7 +167,7 @@ class Merge:
 
 @dataclass(slots=True, eq=False)
 class Swizzle:
-    """(x, y) -> (x, x ^ y): permutes y by x, against shared-memory bank conflicts.
+    """(x, y) -> (x, x ^ y): permutes y by x to avoid shared-memory bank conflicts.
 
     Both extents must be the same power of two.
     """
@@ -196,9 +196,9 @@ IdExpr = Split | Merge | Swizzle
 class TensorDomain:
     """The axes of one tensor.
 
-    `root` is None where it is the logical domain.  `allocation` is None where it is the logical
-    domain without reductions.  `contiguity` runs parallel to the allocation domain: True where an
-    axis' stride is the size of what is inside of it, None for broadcast axes.
+    `root` is None if it equals the logical domain.  `allocation` is None if it equals the logical
+    domain without reductions.  `contiguity` has an entry for each axis of the allocation domain:
+    True if the axis's stride is the size of everything inside it, None for broadcast axes.
     """
 
     logical: list[IterDomain]
@@ -212,7 +212,7 @@ class TensorDomain:
             self.loop = list(self.logical)
 
     def __call__(self) -> TensorDomain:
-        """The domain itself: `tensor.domain` and the interface's `tensor.domain()` are the same."""
+        """The domain itself: the interface writes `tensor.domain()`."""
         return self
 
     @property
@@ -221,16 +221,16 @@ class TensorDomain:
 
     @property
     def allocated(self) -> list[IterDomain]:
-        """The axes that memory is laid out by, outermost first, without reductions."""
+        """The axes that define the memory layout, outermost first, without reductions."""
         if self.allocation is not None:
             return self.allocation
         return without_reductions(self.logical)
 
     @property
     def memory_order(self) -> list[int]:
-        """The positions of the axes that consumers see, outermost in memory first.
+        """The positions of the logical axes, outermost in memory first.
 
-        As they stand where the axes in memory are others (parts of them).
+        In logical order if the axes in memory aren't the logical ones (but parts of them).
         """
         axes, allocated = without_reductions(self.logical), self.allocated
         if set(axes) != set(allocated):
@@ -242,7 +242,7 @@ class TensorDomain:
 
 
 def without_reductions(ids: Iterable[IterDomain]) -> list[IterDomain]:
-    """The axes that are there after the reduction is done."""
+    """The axes that remain after the reduction."""
     return [i for i in ids if i.iter_type is not IterType.REDUCTION]
 
 
@@ -319,5 +319,5 @@ class IdFactory:
 
 
 def constant_extent(axis: IterDomain) -> int | None:
-    """The extent as a number, or None while it is symbolic."""
+    """The extent as a number, or None if it is symbolic."""
     return axis.extent.value if isinstance(axis.extent, Integer) else None

@@ -1,8 +1,8 @@
-"""Sizes that a definition forces to be equal, as classes with one size that stands for each.
+"""Sizes that a definition forces to be equal, as classes with one representative each.
 
 Adding two tensors makes their sizes equal.  Loops can be shared only between equal extents, so
-lowering puts `representatives` in place of symbols; the pass that gives such sizes one symbol asks
-for the classes, and for the verifier they count as one.
+lowering replaces symbols by their `representatives`.  The pass that gives equal sizes one symbol
+uses the classes, and so does the verifier, which treats equal sizes as one.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from .scalars import IntExpr, Symbol
 
 
 def _rank(extent: IntExpr) -> tuple[bool, bool, int, str]:
-    """Constants first, then i0, i1, ..., i10, then what is computed."""
+    """Constants first, then i0, i1, ..., i10, then computed sizes."""
     is_computed = not isinstance(extent, Symbol)
     return (not extent.is_constant, is_computed, len(str(extent)), str(extent))
 
 
 class SizeClasses:
-    """Sizes that are equal; the first by rank stands for each class."""
+    """Classes of equal sizes; the first by rank represents its class."""
 
     def __init__(self) -> None:
         self._sets: DisjointSets[IntExpr] = DisjointSets()
 
     def find(self, extent: IntExpr) -> IntExpr:
-        """What stands for a size."""
+        """The representative of a size."""
         return self._sets.find(extent)
 
     @property
     def replaced(self) -> list[IntExpr]:
-        """The sizes that another one stands for."""
+        """The sizes that another one represents."""
         return list(self._sets.joined)
 
     def join(self, a: IntExpr, b: IntExpr) -> None:
         """Makes two sizes equal.
 
-        Two different constants can't be: the pair stays and fails when it is bound.
+        Two different constants can't be equal: the pair stays, and the check fails at run time.
         """
         first, second = sorted((self.find(a), self.find(b)), key=_rank)
         if not second.is_constant:
@@ -46,10 +46,10 @@ class SizeClasses:
 
 
 def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, IntExpr]:
-    """Symbol -> what stands for it; symbols that stand for themselves are absent.
+    """Symbol -> its representative; symbols that represent themselves are absent.
 
-    A constant stands for all symbols that are equal to it, and what is computed from other symbols
-    for one that is equal to that.
+    A constant represents all symbols equal to it; an expression of other symbols represents a
+    symbol equal to it.
     """
     chosen: dict[Symbol, IntExpr] = {}
 
@@ -70,7 +70,7 @@ def representatives(pairs: Iterable[tuple[IntExpr, IntExpr]]) -> dict[Symbol, In
 
 
 class EqualSizes:
-    """What stands for any size, however it is written, given the pairs of equal ones."""
+    """The representative of any size, however it is written, given the pairs of equal sizes."""
 
     def __init__(self, pairs: Iterable[tuple[IntExpr, IntExpr]]) -> None:
         listed = list(pairs)
@@ -80,5 +80,5 @@ class EqualSizes:
             self._classes.join(substitute(a, self._symbols), substitute(b, self._symbols))
 
     def find(self, size: IntExpr) -> IntExpr:
-        """The size that stands for this one and all that are equal to it."""
+        """The size that represents this one and all sizes equal to it."""
         return self._classes.find(substitute(size, self._symbols))

@@ -6,13 +6,14 @@
            | out = broadcast(in, flags) | expand(in) | squeeze(in, flags) | permute(in, dims)
            | out = reshape(in)                      root -> logical of out says how
            | out = full(value) | iota(start, step)
-           | out = slice(source) | pad(source, fill)   WindowOp; its windows say where it reads
-           | out = gather(source, index)               GatherOp; reads where the index says
+           | out = slice(source) | pad(source, fill)   WindowOp; its windows specify where it reads
+           | out = gather(source, index)               GatherOp; the index specifies where it reads
 
 Pointwise expressions map the logical axes of their inputs to the root axes of their output by
-position; `pyfuser.analysis.mapping` says so for every kind.
-A *read* (WindowOp, GatherOp) has a source that is read at computed places: a kernel can only do so
-if the source is in memory, and the source's axes correspond to none of the output's.
+position; `pyfuser.analysis.mapping` defines the mapping for every kind of expression.
+
+A *read* (WindowOp, GatherOp) reads its source at computed positions. A kernel can only do so if the
+source is in memory, and the source's axes correspond to none of the output's axes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .vals import TensorView, Val
 
 @dataclass(slots=True, eq=False)
 class Expr:
-    """Common form: `inputs` in order, `outputs` in order."""
+    """Base class: `inputs` in order, `outputs` in order."""
 
     inputs: tuple[Val, ...]
     outputs: tuple[Val, ...]
@@ -52,16 +53,16 @@ class Expr:
 
     @property
     def source(self) -> TensorView | None:
-        """The tensor that is read at computed places; None for all but reads of tensors."""
+        """The tensor that is read at computed positions; None for expressions other than reads."""
         return None
 
     @property
     def aligned_inputs(self) -> list[TensorView]:
-        """The tensors whose axes correspond to the output's: all but a source."""
+        """The inputs whose axes correspond to the output's: all except the source."""
         return self.tensor_inputs
 
     def attributes(self) -> tuple[Any, ...]:
-        """What else identifies the computation, beside inputs, outputs and their axes."""
+        """What identifies the computation besides its inputs, outputs and their axes."""
         return ()
 
     def rebuild(self, inputs: Sequence[Val], outputs: Sequence[Val]) -> Expr:
@@ -84,7 +85,7 @@ class Expr:
 
 @dataclass(slots=True, eq=False)
 class PointwiseOp(Expr):
-    """`op` of the table on every element; also on scalars only, then computed on the host."""
+    """Applies the table's `op` to each element, or to scalars only, then computed on the host."""
 
     op: str
 
@@ -98,7 +99,7 @@ class PointwiseOp(Expr):
 
 @dataclass(slots=True, eq=False)
 class ReductionOp(Expr):
-    """Combines, with `op` (sum, prod, max, min), over the reduction axes of the output."""
+    """Combines elements with `op` (sum, prod, max, min) over the output's reduction axes."""
 
     op: str
 
@@ -121,7 +122,7 @@ class WelfordOp(Expr):
 
 @dataclass(slots=True, eq=False)
 class BroadcastOp(Expr):
-    """New broadcast axes where `flags` (one an output axis) are True."""
+    """Adds broadcast axes where `flags` (one per output axis) are True."""
 
     flags: tuple[bool, ...]
 
@@ -149,7 +150,7 @@ class SqueezeOp(Expr):
 
 @dataclass(slots=True, eq=False)
 class ExpandOp(Expr):
-    """Broadcast axes get the expanded extents of the output's axes."""
+    """Expands broadcast axes to the expanded extents of the output's axes."""
 
     @property
     def name(self) -> str:
@@ -172,7 +173,7 @@ class PermuteOp(Expr):
 
 @dataclass(slots=True, eq=False)
 class ReshapeOp(Expr):
-    """The output's root axes are the input's; splits and merges lead to its logical axes."""
+    """The output's root axes are the input's; splits and merges turn them into its logical axes."""
 
     @property
     def name(self) -> str:
@@ -201,9 +202,9 @@ class IotaOp(Expr):
 class Window:
     """Where one axis of a WindowOp reads: out[i] = source[offset + step * i], left <= i < stop.
 
-    With `every` (a number) other than 1 the source is spread, and the fill is between its elements
-    too: out[left + every * k] = source[offset + step * k].  The first four may be negative; `left`
-    is 0 and `stop` the output's extent where nothing is filled.
+    If `every` (a number) isn't 1, the source is spread, and the fill is between its elements too:
+    out[left + every * k] = source[offset + step * k]. The first four fields may be negative.  Where
+    nothing is filled, `left` is 0 and `stop` is the output's extent.
     """
 
     left: IntExpr
@@ -213,7 +214,7 @@ class Window:
     every: IntExpr = ONE
 
     def covers(self, extent: IntExpr) -> bool:
-        """True where nothing is filled, around the source or between its elements."""
+        """True if nothing is filled, neither around the source nor between its elements."""
         return self.left is ZERO and self.stop is extent and self.every is ONE
 
     def __str__(self) -> str:
@@ -225,7 +226,7 @@ class Window:
 
 @dataclass(slots=True, eq=False)
 class ReadOp(Expr):
-    """Common form of the reads: the first input is the source."""
+    """Base class of the reads: the first input is the source."""
 
     @property
     def source(self) -> TensorView | None:
@@ -239,11 +240,11 @@ class ReadOp(Expr):
 
 @dataclass(slots=True, eq=False)
 class WindowOp(ReadOp):
-    """A slice of the source, or the source padded: inputs are (source,) or (source, fill).
+    """A slice of the source, or the padded source: inputs are (source,) or (source, fill).
 
-    One window an axis, None for an axis that is read as it is.  Outside of the windows the output
-    is `fill`, a scalar or a tensor of the output's shape.  The source may be a scalar too: then
-    the windows are where the output has that value.
+    There is one window per axis, or None for an axis that is read unchanged.  Outside the windows
+    the output is `fill`, a scalar or a tensor of the output's shape.  The source may also be a
+    scalar: the output then has that value inside the windows.
     """
 
     windows: tuple[Window | None, ...]
@@ -269,10 +270,10 @@ class WindowOp(ReadOp):
 class GatherOp(ReadOp):
     """The source read at the elements of an integer tensor; inputs are (source, index).
 
-    `source_axes` has the output axis that runs along each source axis, None for the one axis that
-    is read where the index says; `index_axes` the output axis along each index axis.  `op` is the
-    builder that it comes from: it decides what an index out of range raises, and for `index` a
-    negative one counts from the end.
+    `source_axes` has, for each source axis, the output axis that runs along it, or None for the one
+    axis that the index selects from.  `index_axes` has the output axis along each index axis.  `op`
+    is the builder's name: it decides what an index out of range raises; for `index`, a negative
+    index counts from the end.
     """
 
     source_axes: tuple[int | None, ...]
@@ -285,23 +286,23 @@ class GatherOp(ReadOp):
 
     @property
     def dim(self) -> int:
-        """The source axis that the index is into."""
+        """The source axis that the index selects from."""
         return self.source_axes.index(None)
 
     @property
     def is_aligned(self) -> bool:
-        """True where source, index and output have the same axes (torch's gather)."""
+        """True if source, index and output have the same axes (torch's gather)."""
         ranks = all(axis in (None, d) for d, axis in enumerate(self.source_axes))
         return ranks and self.index_axes == tuple(range(len(self.source_axes)))
 
     @property
     def wraps(self) -> bool:
-        """True where a negative index counts from the end."""
+        """True if a negative index counts from the end."""
         return self.op == "index"
 
     def attributes(self) -> tuple[Any, ...]:
         return (self.source_axes, self.index_axes, self.op)
 
 
-# These move no data: torch computes them as views where the strides allow it.
+# These move no data: torch computes them as views if the strides allow it.
 VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)

@@ -2,9 +2,9 @@
 
     fusion ::= inputs, expr..., outputs, aliases {output -> input that is updated in place}
 
-A Fusion says nothing about loops.  Expressions stand in the order they were defined, which is a
-topological one.  `equal_extents` collects the pairs of sizes that the definition forces to be equal
-(two tensors added); a pass unifies them and the executor checks them at run time.
+A Fusion says nothing about loops.  Expressions are kept in definition order, which is topological.
+`equal_extents` collects the pairs of sizes that the definition forces to be equal (by adding two
+tensors, for example); a pass unifies them, and the executor checks them at run time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Fusion:
         self.hidden_outputs: set[Val] = set()
         self.aliases: dict[Val, Val] = {}
         self.overwritten: set[Val] = set()
-        """Inputs whose memory a caller may have an output written to, element for element."""
+        """Inputs whose memory may be reused for an output, element by element."""
         self.exprs: list[Expr] = []
         self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
         self.ids = IdFactory()
@@ -68,7 +68,7 @@ class Fusion:
         constant: PythonNumber | None = None,
         extent: IntExpr | None = None,
     ) -> Scalar:
-        """A fresh scalar: constant, size, or (with neither) symbolic."""
+        """A fresh scalar: a constant, a size, or (with neither given) symbolic."""
         self._scalar_count += 1
         return Scalar(self, self._scalar_count - 1, dtype, constant, extent)
 
@@ -81,7 +81,7 @@ class Fusion:
             value.uses_list.append(expr)
 
     def insert_expr(self, expr: Expr, before: Expr) -> None:
-        """Adds an expression in front of another one."""
+        """Adds an expression before another one."""
         self.add_expr(expr)
         self.exprs.pop()
         self.exprs.insert(self.exprs.index(before), expr)
@@ -94,13 +94,13 @@ class Fusion:
             new.uses_list.append(expr)
 
     def remove_expr(self, expr: Expr) -> None:
-        """Takes an expression out; its outputs must be unused."""
+        """Removes an expression; its outputs must be unused."""
         self.exprs.remove(expr)
         for value in dict.fromkeys(expr.inputs):
             value.uses_list.remove(expr)
 
     def redefine(self, old: Expr, new: Expr) -> None:
-        """Puts an expression with the same outputs in the place of another."""
+        """Replaces an expression by another with the same outputs."""
         position = self.exprs.index(old)
         self.remove_expr(old)
         self.add_expr(new)
@@ -158,7 +158,7 @@ class Fusion:
         extents: Mapping[Symbol, IntExpr] | None = None,
         composites: Mapping[IntExpr, IntExpr] | None = None,
     ) -> tuple[Fusion, Cloner]:
-        """A copy that shares nothing (with sizes substituted), and the mapping from old to new."""
+        """A copy that shares nothing, with sizes substituted, and the mapping from old to new."""
         target = Fusion()
         cloner = Cloner(self, target, extents, composites)
         target.inputs = [cloner.value(v) for v in self.inputs]
@@ -172,7 +172,7 @@ class Fusion:
         return target, cloner
 
     def math_text(self, from_outputs_only: bool = False) -> str:
-        """Inputs, outputs and expressions, one a line, with the axes of every tensor."""
+        """Inputs, outputs and expressions, one per line, with the axes of every tensor."""
         inputs = "".join(f"  {v}\n" for v in self.inputs)
         outputs = "".join(f"  {v}\n" for v in self.outputs)
         exprs = self.live_exprs() if from_outputs_only else self.exprs
@@ -187,7 +187,7 @@ class Fusion:
 class Cloner:
     """Copies values, axes and expressions into another fusion, keeping names.
 
-    `extents` are substituted in every size, `composites` where they are a size as a whole.
+    `extents` are substituted in every size, `composites` only where a whole size matches.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Cloner:
         target._extent_count = max(target._extent_count, source._extent_count)
 
     def extent(self, expr: IntExpr) -> IntExpr:
-        """A size with the substitutions made."""
+        """A size with the substitutions applied."""
         found = substitute(expr, self.extents)
         return self.composites.get(found, found)
 
@@ -281,7 +281,7 @@ class Cloner:
         return copy
 
     def boundary(self, tensor: TensorView) -> TensorView:
-        """A contiguous input tensor that stands for a tensor another segment computes."""
+        """A contiguous input tensor in place of a tensor that another segment computes."""
         axes = self.axis_list(tensor.axes)
         for axis in axes:
             axis.definition = None

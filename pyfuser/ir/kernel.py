@@ -14,11 +14,12 @@
     access    ::= buffer[index]
 
 Indices are element offsets as symbolic integers over sizes, strides and loop indices.  A loop of a
-grid or block type is a binding where the device has that hardware, and a loop where it hasn't.
+grid or block type is bound to hardware threads if the device has them, and is an ordinary loop
+otherwise.
 
-A kernel *refuses* a call in which a Gathered index is out of range, or a checked operation has
-operands that its row of the op table refuses, wherever the statement's predicate holds.  It runs to
-its end, computes something there and stays in its memory; the device says how it reports.
+A kernel *refuses* a call if, where the statement's predicate holds, a Gathered index is out of
+range or a checked operation has operands that its row of the op table refuses.  It still runs to
+its end, computing something there without leaving its memory; the device defines how it reports.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from .vals import PythonNumber, Scalar, TensorView
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """Memory for one tensor: `size` elements; `tensor` is what it holds, for the reader.
+    """Memory for one tensor: `size` elements; `tensor` describes its contents to human readers.
 
-    `prefetch` asks that reads in order fetch this many bytes ahead (0: that they don't).
+    `prefetch` is how many bytes ahead sequential reads should fetch (0: none).
     """
 
     name: str
@@ -63,7 +64,7 @@ class Buffer:
 class TensorParameter:
     """A tensor argument.  Sizes and strides (in elements) are symbols or constants.
 
-    `may_alias` says of an input that an output may be written to its memory.
+    `may_alias` is True for an input whose memory may be reused for an output.
     """
 
     buffer: Buffer
@@ -133,11 +134,11 @@ Predicate = tuple[Less, ...]
 
 @dataclass(slots=True, eq=False)
 class Gathered:
-    """buffer[index + stride * i] for the element i of `position`, which must be in [0, extent).
+    """buffer[index + stride * i], where i is the value of `position` and must be in [0, extent).
 
-    `position` is an integer operand; where it `wraps`, a negative one has `extent` added to it.
-    One that is out of range is refused and put into the range; nothing is read unless `inside`
-    holds, without which the source has no such element at all.
+    `position` is an integer operand. With `wraps`, a negative one has `extent` added to it. A
+    position out of range is refused and clamped into the range. Nothing is read unless `inside`
+    holds: otherwise the source has no such element at all.
     """
 
     access: Access
@@ -154,7 +155,7 @@ class Gathered:
 
 @dataclass(slots=True, eq=False)
 class Guarded:
-    """A value where `inside` holds, `otherwise` elsewhere; what isn't inside isn't read."""
+    """`value` where `inside` holds, `otherwise` elsewhere; `value` isn't read there."""
 
     value: Access | Literal | ScalarParameter
     inside: Predicate
@@ -181,18 +182,18 @@ class For:
 
 @dataclass(slots=True, eq=False)
 class Allocate:
-    """Memory of a buffer, live until the end of the enclosing body."""
+    """Allocates a buffer, which lives until the end of the enclosing body."""
 
     buffer: Buffer
 
 
 @dataclass(slots=True, eq=False)
 class Compute:
-    """output = op(inputs); where the predicate is false, nothing is written.
+    """output = op(inputs); if the predicate is false, nothing is written.
 
-    A result in a register may then hold anything; memory keeps what it had.  `compute` has the
-    dtype each operand is computed in (never Half or BFloat16), `result` that of the result.
-    `is_checked` says that operands may be refused.
+    A register may then hold anything; memory keeps its value.  `compute` is the dtype in which each
+    operand is computed (never Half or BFloat16), `result` the dtype of the result.  `is_checked`
+    says that operands may be refused.
     """
 
     op: str
@@ -208,7 +209,7 @@ class Compute:
 class Initialise:
     """Sets accumulators to the identity of `op` (sum, prod, max, min, welford).
 
-    Where the predicate is false there is no element to set, as for Compute.
+    If the predicate is false there is no element to set, as for Compute.
     """
 
     op: str
@@ -220,8 +221,8 @@ class Initialise:
 class Reduce:
     """outputs = combine(outputs, inputs) where the predicate holds.
 
-    `block` names the thread axes that are reduced over: where threads are hardware, the combination
-    goes across them.  welford has three outputs and one input, or three.
+    `block` names the thread axes that are reduced over: if threads are hardware, their values are
+    combined across threads. welford has three outputs, and one or three inputs.
     """
 
     op: str
@@ -233,7 +234,7 @@ class Reduce:
 
 @dataclass(slots=True, eq=False)
 class Barrier:
-    """All threads of the block wait for each other."""
+    """Synchronises all threads of the block."""
 
 
 Statement = For | Allocate | Compute | Initialise | Reduce | Barrier
@@ -241,7 +242,7 @@ Statement = For | Allocate | Compute | Initialise | Reduce | Barrier
 
 @dataclass(slots=True, eq=False)
 class Phase:
-    """What runs between two grid-wide synchronisations."""
+    """The part of a kernel between two grid-wide synchronisations."""
 
     grid: dict[ParallelType, IntExpr]
     block: dict[ParallelType, IntExpr]
@@ -257,7 +258,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How often the statement runs that computes a tensor, given by name, in all tasks together."""
+    """How often the statement that computes the named tensor runs, over all tasks."""
 
     tensor: int
     count: IntExpr
@@ -265,10 +266,10 @@ class Runs:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """A complete kernel.  `scratch` is global memory that only lives during a call.
+    """A complete kernel.  `scratch` is global memory that lives only during a call.
 
-    `symbols` are the sizes and strides it needs, in parameter order; `joined` says which products
-    of sizes some of them stand for; `runs` says how often its statements run.
+    `symbols` are the sizes and strides it needs, in parameter order. `joined` says which products
+    of sizes some of them represent. `runs` says how often its statements run.
     """
 
     name: str
@@ -281,12 +282,12 @@ class Kernel:
     runs: tuple[Runs, ...] = ()
 
     def numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes and strides of a call, by name, with those of the kernel's own among them."""
+        """The sizes and strides of a call by name, including those that the kernel derives."""
         return {**sizes, **{s.name: evaluate(e, sizes) for s, e in self.joined.items()}}
 
     @property
     def may_refuse(self) -> bool:
-        """True where a call may be refused for the values of its tensors."""
+        """True if a call may be refused because of the values of its tensors."""
         return any(_may_refuse(s) for phase in self.phases for s in walk(phase.body))
 
     def __str__(self) -> str:
@@ -312,7 +313,7 @@ def _may_refuse(statement: Statement) -> bool:
 
 
 def operands(inputs: Iterable[Operand]) -> Iterator[Operand]:
-    """The operands and what they are made of."""
+    """The operands and their sub-operands."""
     for operand in inputs:
         yield operand
         match operand:
@@ -323,7 +324,7 @@ def operands(inputs: Iterable[Operand]) -> Iterator[Operand]:
 
 
 def operand_sizes(inputs: Iterable[Operand]) -> Iterator[IntExpr]:
-    """The symbolic integers of operands beside the indices of their accesses."""
+    """The symbolic integers of operands other than the indices of their accesses."""
     for operand in operands(inputs):
         match operand:
             case IndexValue(expr=expr):

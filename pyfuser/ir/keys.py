@@ -1,9 +1,9 @@
-"""What two fusions share when they are the same: as definitions, or in everything kernels see.
+"""Keys that two fusions share if they are equal: as definitions, or in everything kernels see.
 
-`definition_key` is for users: values are numbered as they appear, so that a definition and the one
-that its text gives are equal.  `structure_key` is for kernels: two fusions with one of these run
-the same machine code on the same inputs.  In it values keep their numbers: what makes a structure
-twice, such as the layers of a model, numbers it alike.
+`definition_key` is for users: values are numbered in order of appearance, so a definition equals
+the one that its printed text makes.  `structure_key` is for kernels: two fusions with the same key
+run the same machine code on the same inputs.  It keeps the values' numbers, because repeated
+structures, such as the layers of a model, are numbered alike.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from .vals import Scalar, TensorView, Val
 
 
 def definition_key(fusion: Fusion) -> str:
-    """A text that two fusions share when they are the same definition."""
+    """A text that two fusions have in common exactly if their definitions are equal."""
     return translate(fusion, canonical=True)
 
 
 def structure_key(fusion: Fusion) -> str:
-    """Text that two fusions share exactly when they compute the same thing.
+    """A text that is equal for two fusions exactly if they compute the same thing.
 
-    The definition as people read it, and what it leaves out: how tensors lie in memory, where
-    reshaped axes come from, dtypes of constants, which outputs are written over inputs.
+    It is the printed definition together with facts that aren't printed: memory layouts of tensors,
+    the origin of reshaped axes, dtypes of constants, and which outputs are written over inputs.
     """
     values = list(fusion.inputs)
     for expr in fusion.exprs:
@@ -42,7 +42,7 @@ def structure_key(fusion: Fusion) -> str:
 
 
 def _hidden_facts(value: Val) -> str:
-    """What identifies a value and isn't printed with it."""
+    """The facts that identify a value and aren't printed with it."""
     if not isinstance(value, TensorView):
         constant = value.constant if isinstance(value, Scalar) else None
         return f"{value} {value.dtype} {constant!r}"

@@ -1,4 +1,4 @@
-"""Topological order: what waits for others comes behind them, and first what stood first."""
+"""Topological order: every item after those it waits for, otherwise in the given order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 def topological_order(
     waits_for: Sequence[Collection[int]], places: Sequence[int] | None = None
 ) -> list[int]:
-    """The numbers of `waits_for`, each behind those that it waits for.
+    """The numbers of `waits_for`, each after those that it waits for.
 
-    Of what could come next, the one with the least place does (its number, where none are given).
-    What waits in a circle, or behind one, is left out.
+    Among the candidates for the next position, the one with the least place is taken (by default,
+    its number). Items in a cycle, or after one, are left out.
     """
     rank = range(len(waits_for)) if places is None else places
     waiting = [len(set(each)) for each in waits_for]

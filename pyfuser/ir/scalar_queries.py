@@ -1,4 +1,4 @@
-"""What is asked of symbolic integers: values, factors, other expressions in place of symbols."""
+"""Queries on symbolic integers: values, factors, and substitution of symbols."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from .scalars import (
 
 
 def divides(b: IntExpr, a: IntExpr) -> bool:
-    """True when a % b == 0 can be proved."""
+    """True if a % b == 0 can be proved."""
     return b is ONE or mod(a, b) is ZERO
 
 
 @lru_cache(MEMORY)
 def coefficient_of(expr: IntExpr, symbol: Symbol) -> IntExpr | None:
-    """The factor of `symbol` in an expression affine in it (0 when absent); None if not affine."""
+    """The factor of `symbol` in an expression (0 if absent); None if not affine in it."""
     factors: IntExpr = ZERO
     for monomial, coefficient in terms_of(expr):
         degree = sum(atom is symbol for atom in monomial)
@@ -53,7 +53,7 @@ def coefficient_of(expr: IntExpr, symbol: Symbol) -> IntExpr | None:
 
 
 def substitute(expr: IntExpr, values: Mapping[Symbol, IntExpr]) -> IntExpr:
-    """The expression with symbols replaced, simplified anew."""
+    """The expression with symbols replaced, simplified again."""
     if not values or expr.symbols.isdisjoint(values):
         return expr
     match expr:
@@ -86,7 +86,7 @@ _REBUILD: dict[type[Binary], Callable[[IntExpr, IntExpr], IntExpr]] = {
 
 
 def evaluate(expr: IntExpr, values: Mapping[str, int]) -> int:
-    """The number the expression has when its symbols have these values (by name)."""
+    """The value of the expression for these values of its symbols (by name)."""
     match expr:
         case Integer():
             return expr.value

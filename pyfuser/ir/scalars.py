@@ -3,10 +3,10 @@
     expr ::= Integer | Symbol | Sum | FloorDiv | CeilDiv | Mod | Min | Max | Xor
 
 Expressions are interned (equal expressions are one object) and canonical: a `Sum` is a polynomial
-whose monomials are sorted products of atoms with integer coefficients, so that two index
-computations that mean the same are the same object, and a stride with respect to a loop index can
-be read off.  All sizes and indices are non-negative; a `Symbol` may carry an exclusive upper bound,
-which is what removes divisions and predicates (`(4*i + j) // 4 -> i` when `j < 4`).
+whose monomials are sorted products of atoms with integer coefficients.  Two index computations with
+the same meaning are therefore the same object, and a stride with respect to a loop index can be
+read off.  All sizes and indices are non-negative.  A `Symbol` may carry an exclusive upper bound,
+which is what allows divisions and predicates to be removed (`(4*i + j) // 4 -> i` when `j < 4`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 Monomial = tuple["IntExpr", ...]
 
-# Results of the arithmetic are remembered: loops and accesses of one kernel repeat it many times.
+# Arithmetic is memoised: the loops and accesses of one kernel repeat it many times.
 MEMORY = 1 << 15
 
 _interned: WeakValueDictionary[tuple[object, ...], IntExpr] = WeakValueDictionary()
@@ -68,7 +68,7 @@ class IntExpr:
 
     @property
     def value(self) -> int:
-        """The number, of an `Integer`."""
+        """The number; only an `Integer` has one."""
         raise TypeError(f"{self} is not a constant")
 
 
@@ -125,7 +125,7 @@ class Sum(IntExpr):
 
 
 class Binary(IntExpr):
-    """Common form of the operations on two expressions."""
+    """Base class of the binary operations."""
 
     __slots__ = ("a", "b")
     a: IntExpr
@@ -166,7 +166,7 @@ class Max(Binary):
 
 
 class Xor(Binary):
-    """a ^ b, bit by bit; both are below one power of two (swizzles)."""
+    """a ^ b, bit by bit; both operands are below the same power of two (swizzles)."""
 
     __slots__ = ()
 
@@ -317,7 +317,7 @@ def product(factors: Iterable[IntExpr | int]) -> IntExpr:
 
 
 def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
-    """(quotient, rest) with a == quotient * b + rest, taking out the terms that b divides."""
+    """(quotient, rest) with a == quotient * b + rest, extracting the terms that b divides."""
     divisor = terms_of(b)
     if len(divisor) != 1:
         return (ONE, ZERO) if a is b else (ZERO, a)
@@ -343,7 +343,7 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
 
 @lru_cache(MEMORY)
 def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
-    """a // b, simplified by the bounds of what is in a."""
+    """a // b, simplified using the bounds of what a contains."""
     b = as_expr(b)
     if b is ONE or a is ZERO:
         return a
@@ -359,7 +359,7 @@ def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
 
 @lru_cache(MEMORY)
 def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
-    """a % b, simplified by the bounds of what is in a."""
+    """a % b, simplified using the bounds of what a contains."""
     b = as_expr(b)
     if b is ONE:
         return ZERO
@@ -424,7 +424,7 @@ def xor(a: IntExpr, b: IntExpr) -> IntExpr:
 
 
 def upper_bound(atom: IntExpr) -> IntExpr | None:
-    """An exclusive bound of an atom, or None when none is known."""
+    """An exclusive bound of an atom, or None if none is known."""
     match atom:
         case Symbol():
             return atom.upper
@@ -440,9 +440,9 @@ def upper_bound(atom: IntExpr) -> IntExpr | None:
 
 
 def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntExpr | None:
-    """The largest value when every bounded atom is at its bound; None if a bounded one is negated.
+    """The value with every bounded atom at its maximum; None if a bounded one is negated.
 
-    With `only`, just these symbols are put at their bounds and the others stay.
+    With `only`, just these symbols are set to their maximum; the others stay symbolic.
     """
     result: IntExpr = ZERO
     for monomial, coefficient in terms_of(expr):
@@ -463,9 +463,9 @@ def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntEx
 
 @lru_cache(MEMORY)
 def proves_less(a: IntExpr, b: IntExpr) -> bool:
-    """True when 0 <= a < b holds for all values of the symbols."""
+    """True if 0 <= a < b holds for all values of the symbols."""
     if a is ZERO:
-        # b is a size that something is divided by: it is at least 1 wherever the code runs.
+        # b is a divisor here, so it is at least 1 wherever the code runs.
         return True
     if any(coefficient < 0 for _, coefficient in terms_of(a)):
         return False

@@ -4,9 +4,9 @@
     tensor_schedule ::= loop domain, compute_at, memory_type
 
 The loop transformations (split, merge, reorder, swizzle) are here because they only make axes out
-of axes; what looks at several tensors (inlining, propagation) or rewrites the computation (caches,
-rfactor) is in `pyfuser.schedule`.  `compute_at` is the number of outer loops that a tensor shares
-with its consumers.
+of axes.  Transformations that look at several tensors (inlining, propagation) or rewrite the
+computation (caches, rfactor) are in `pyfuser.schedule`.  `compute_at` is the number of outer loops
+that a tensor shares with its consumers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a P
 
 @dataclass(slots=True, eq=False)
 class TensorSchedule:
-    """The schedule of one tensor.  `prefetch`: bytes that reads of an input fetch ahead."""
+    """The schedule of one tensor.  `prefetch`: how many bytes ahead reads of an input fetch."""
 
     tensor: TensorView
     loop: list[IterDomain]
@@ -78,7 +78,7 @@ class TensorSchedule:
         )
 
     def merge(self, axis_outer: int, axis_inner: int | None = None) -> None:
-        """[..., a, ..., b, ...] -> [..., a*b, ...] at the place of the one further left."""
+        """[..., a, ..., b, ...] -> [..., a*b, ...] at the position of the leftmost of the two."""
         outer = self.position(axis_outer, "merge")
         inner = self.position(axis_outer + 1 if axis_inner is None else axis_inner, "merge")
         if outer == inner:
@@ -94,7 +94,7 @@ class TensorSchedule:
         del self.loop[max(outer, inner)]
 
     def reorder(self, old_to_new: Mapping[int, int]) -> None:
-        """Moves axes: `old_to_new[old] = new`; the others keep their order in what is left."""
+        """Moves axes: `old_to_new[old] = new`; the others keep their order."""
         moves = {
             self.position(old, "reorder"): self.position(new, "reorder")
             for old, new in old_to_new.items()
@@ -111,7 +111,7 @@ class TensorSchedule:
         self.loop = reordered
 
     def swizzle(self, x: int, y: int) -> None:
-        """XOR-swizzles axis y by axis x; both extents must be one power of two."""
+        """XOR-swizzles axis y by axis x; both extents must be the same power of two."""
         px, py = self.position(x, "swizzle"), self.position(y, "swizzle")
         extents = [constant_extent(self.loop[p]) for p in (px, py)]
         size = extents[0]
@@ -122,7 +122,7 @@ class TensorSchedule:
         self.loop[px], self.loop[py] = self.tensor.fusion.ids.swizzle(self.loop[px], self.loop[py])
 
     def parallelize(self, axis: int, parallel_type: ParallelType) -> None:
-        """Marks how the loop of an axis runs."""
+        """Sets how the loop of an axis runs."""
         self.loop[self.position(axis, "parallelize")].parallel_type = parallel_type
 
     def __str__(self) -> str:
@@ -135,7 +135,8 @@ class TensorSchedule:
 class ScheduledFusion:
     """A fusion with a schedule for each of its tensors.
 
-    `scheduler` and `parameters` say who made the schedule and with which decisions; None is a user.
+    `scheduler` and `parameters` say which scheduler made the schedule and what it decided; None
+    stands for a user.
     """
 
     fusion: Fusion
@@ -145,7 +146,7 @@ class ScheduledFusion:
 
     @property
     def is_by_hand(self) -> bool:
-        """True for a user's schedule, which is taken at its word and refused where it's wrong."""
+        """True for a user's schedule, which is followed exactly, and refused if it's wrong."""
         return self.scheduler is None
 
     def __getitem__(self, tensor: TensorView) -> TensorSchedule:

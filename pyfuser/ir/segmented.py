@@ -1,4 +1,4 @@
-"""SegmentedFusion: a fusion cut into groups that become one part of a program each, and why.
+"""SegmentedFusion: a fusion cut into groups that become one part of a program each.
 
 segmented ::= fusion, segment...
 segment   ::= exprs, inputs, outputs, scheduler, kind, reason
@@ -16,9 +16,9 @@ from .vals import TensorView, Val
 
 
 class PartKind(Enum):
-    """What runs a segment: a kernel of ours, calls of torch's library, or nothing at all.
+    """What runs a segment: a generated kernel, calls of torch's library, or nothing.
 
-    The outputs of a view are empty, or show an input in another way.
+    The outputs of a view are empty, or views of an input.
     """
 
     kernel = "kernel"
@@ -28,10 +28,10 @@ class PartKind(Enum):
 
 @dataclass(eq=False)
 class Segment:
-    """Expressions that one scheduler has taken, as one part of a program.
+    """Expressions that one scheduler has accepted, as one part of a program.
 
-    `scheduler` is its name, which people read; `kind` is what the program is made by.  `reason`
-    says why the group ends where it does; `inputs` and `outputs` are values of the whole fusion.
+    `scheduler` is its name, for human readers; `kind` says what runs the part.  `reason` says why
+    the group ends where it does; `inputs` and `outputs` are values of the whole fusion.
     """
 
     exprs: list[Expr]
@@ -67,9 +67,9 @@ class SegmentedFusion:
 def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     """A Fusion of its own for one segment.
 
-    Inputs that other segments compute become dense inputs; what is stored for other segments only
-    has one element along an expanded axis.  Sizes keep their symbols; a size that
-    no input shows (it comes from a scalar) stays a scalar input of the segment.
+    Inputs that other segments compute become dense inputs.  A tensor that is stored only for other
+    segments has one element along an expanded axis.  Sizes keep their symbols; a size that no input
+    has (it comes from a scalar) stays a scalar input of the segment.
     """
     target = Fusion()
     cloner = Cloner(whole, target)

@@ -1,8 +1,8 @@
-"""How tensors lie in memory, from sizes and strides: the order of the axes, and where gaps are.
+"""Memory layouts of tensors, from sizes and strides: the order of the axes, and gaps.
 
-An axis of one element doesn't move, and neither does a stride of 0: their places in memory mean
-nothing.  Sizes and strides may be numbers that note what is asked of them (analysis/
-size_conditions.py); so each question is asked only where the answer matters.
+An axis of one element or of stride 0 doesn't move, so its position in the memory order is
+meaningless.  Sizes and strides may be numbers that record comparisons
+(analysis/size_conditions.py), so a comparison is only made if its outcome matters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def memory_order(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
     """The dimensions, outermost in memory first.
 
-    Those that don't move come first, unless all dimensions lie in their own order anyway.
+    Dimensions that don't move come first, unless all dimensions are in order anyway.
     """
     moving = [d for d in range(len(sizes)) if sizes[d] != 1 and strides[d] != 0]
     by_stride = sorted(moving, key=lambda d: strides[d], reverse=True)
@@ -28,9 +28,9 @@ def memory_order(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
 def contiguity_flags(
     sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]
 ) -> list[bool | None]:
-    """For each dimension in `order` (outermost first): has it the stride of what is inside of it.
+    """For each dimension in `order` (outermost first), whether it is contiguous with those inside.
 
-    None for those that don't move.
+    None for dimensions that don't move.
     """
     found: list[bool | None] = []
     dense = 1
@@ -44,12 +44,12 @@ def contiguity_flags(
 
 
 def is_contiguous(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """True where the elements lie in row-major order, without gaps; there may be none."""
+    """True if the elements are in row-major order, without gaps; there may be none."""
     return 0 in sizes or is_dense(sizes, strides, range(len(sizes)))
 
 
 def is_dense(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
-    """True where the strides are those of new memory, for this order of the axes."""
+    """True if the strides are those of new memory, for this order of the axes."""
     wanted = dense_strides(sizes, order)
     return all(
         size == 1 or stride == dense
@@ -65,9 +65,9 @@ def dense_strides(sizes: Sequence[int], order: Sequence[int]) -> list[int]:
 def strides_in_order(
     sizes: Sequence[T], order: Sequence[int], one: T, times: Callable[[T, T], T]
 ) -> list[T]:
-    """`dense_strides` of sizes that are texts or numbers; `times` counts a size of 0 as 1.
+    """`dense_strides` for sizes that are texts or numbers; `times` counts a size of 0 as 1.
 
-    As torch has them.  `times` is asked for what some stride needs alone.
+    As in torch.  `times` is only called for products that some stride needs.
     """
     strides = [one] * len(sizes)
     for outer, inner in zip(order[-2::-1], order[::-1], strict=False):

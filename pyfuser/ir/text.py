@@ -1,9 +1,9 @@
 """Text: a Fusion as the Python that rebuilds it, and as the interface's `print_math`.
 
 The Python is a function of a FusionDefinition: inputs in order, operations in the order in which
-the outputs need them, outputs.  Everything implicit (casts, broadcasts) is there by name, so that
-running it gives an equal definition; what "equal" means is in keys.py.  Sizes are read off tensors
-that are there already (`fd.ops.size`).
+the outputs need them, outputs.  Implicit operations (casts, broadcasts) are written out, so running
+it gives an equal definition; keys.py defines "equal".  Sizes are taken from tensors that are
+already defined (`fd.ops.size`).
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _HEADER = "def nvfuser_fusion(fd : FusionDefinition) -> None :"
 
 
 def translate(fusion: Fusion, canonical: bool = False) -> str:
-    """The fusion as the Python that defines it; `canonical`: values are numbered as they appear."""
+    """The fusion as the Python that defines it; `canonical` numbers values in order of use."""
     return _Translator(fusion, canonical).text()
 
 
 def number_text(value: PythonNumber) -> str:
-    """A constant as Python; a float with six digits where these are all of it."""
+    """A constant as Python; a float has six digits if these are exact."""
     if isinstance(value, complex):
         return repr(value)
     if not isinstance(value, float):
@@ -76,7 +76,7 @@ def number_text(value: PythonNumber) -> str:
 
 
 def needed_exprs(fusion: Fusion) -> list[Expr]:
-    """The expressions the outputs need, each after what it reads: depth first, in output order."""
+    """The expressions the outputs need, producers first: depth first, in output order."""
     ordered: list[Expr] = []
     seen: set[int] = set()
     for output in fusion.outputs:
@@ -97,14 +97,14 @@ def needed_exprs(fusion: Fusion) -> list[Expr]:
 
 
 class _Translator:
-    """The state of one translation: the lines so far, and the names of what they define."""
+    """The state of one translation: the lines so far, and the names of the values they define."""
 
     def __init__(self, fusion: Fusion, canonical: bool) -> None:
         self.fusion, self.canonical = fusion, canonical
         self.lines: list[str] = []
         self.names: dict[Val, str] = {}
-        self.sizes: dict[IntExpr, str] = {}  # as an expression in Python
-        self.size_names: dict[IntExpr, str] = {}  # as a name that a line gave it
+        self.sizes: dict[IntExpr, str] = {}  # as a Python expression
+        self.size_names: dict[IntExpr, str] = {}  # as a name that a line defines
         self.defining: dict[IntExpr, Scalar] = {}
         self.counters = {"tv": 0, "c": 0 if canonical else fusion._scalar_count}
 
@@ -113,11 +113,11 @@ class _Translator:
         exprs = needed_exprs(self.fusion)
         for value in self.fusion.inputs:
             self.input(value)
-        for expr in self.fusion.exprs:  # bounds of reads name sizes, not the scalars that they are
+        for expr in self.fusion.exprs:  # bounds of reads are sizes, not the scalars they came from
             output = expr.output
             if isinstance(output, Scalar) and isinstance(output.extent, Symbol):
                 if any(isinstance(v, Scalar) and v.extent is output.extent for v in expr.inputs):
-                    continue  # n - 0 is n: what it is computed from defines it
+                    continue  # n - 0 is n, which its operand defines
                 self.defining.setdefault(output.extent, output)
         for expr in exprs:
             self.expr(expr)
@@ -150,7 +150,7 @@ class _Translator:
         return name
 
     def value(self, value: Val) -> str:
-        """A value as an argument, after the lines it takes to define it."""
+        """A value as an argument, after the lines needed to define it."""
         found = self.names.get(value)
         if found is not None:
             return found
@@ -179,12 +179,12 @@ class _Translator:
     # -- sizes
 
     def is_plain(self, extent: IntExpr) -> bool:
-        """True when a size can be written without arithmetic."""
+        """True if a size can be written without arithmetic."""
         known = extent in self.size_names or extent in self.sizes or extent in self.defining
         return known or isinstance(extent, Integer)
 
     def size(self, extent: IntExpr) -> str:
-        """A size as an argument, after the lines it takes to compute it."""
+        """A size as an argument, after the lines needed to compute it."""
         if isinstance(extent, Integer):
             return str(extent.value)
         name = self.size_names.get(extent)
@@ -199,7 +199,7 @@ class _Translator:
         return name
 
     def arithmetic(self, extent: IntExpr) -> str:
-        """The expression of a size that no tensor has."""
+        """The arithmetic for a size that no tensor has."""
         match extent:
             case Sum(terms=terms):
                 total = ""
@@ -230,7 +230,7 @@ class _Translator:
         return folded
 
     def shape(self, extents: Sequence[IntExpr], infer: bool = False) -> str:
-        """A list of sizes; with `infer` a single one that takes arithmetic is -1."""
+        """A list of sizes; with `infer`, a single one that needs arithmetic is -1."""
         computed = [extent for extent in extents if not self.is_plain(extent)]
         if infer and len(computed) == 1:
             entries = ["-1" if e is computed[0] else self.size(e) for e in extents]
@@ -249,7 +249,7 @@ class _Translator:
             self.lines.append(f"{name} = fd.define_scalar(None, dtype={value.dtype})")
 
     def expr(self, expr: Expr) -> None:
-        """The line of an expression, unless it is there."""
+        """Emits the line of an expression unless it is already there."""
         if expr.output in self.names:
             return
         call = self.call(expr)
@@ -283,7 +283,7 @@ class _Translator:
                 return self.shape_call(expr, arguments[0], output)
 
     def window_call(self, expr: WindowOp, arguments: list[str], output: TensorView) -> str:
-        """A slice, a pad, or the pad of a slice; a slice in the place of one where it is spread."""
+        """A slice, a pad, or a padded slice; slice_scatter where the source is spread."""
         source, axes = expr.source, output.axes
         pairs = list(zip(axes, expr.windows, strict=True))
         if source is None:
@@ -306,7 +306,7 @@ class _Translator:
         return f"pad({padded}, [{', '.join(widths)}], {arguments[1]})"
 
     def spread_call(self, expr: WindowOp, padded: str, fill: str, output: TensorView) -> str:
-        """The source in every so manieth element of one axis."""
+        """The source written to every n-th element of one axis."""
         dims = [dim for dim, window in enumerate(expr.windows) if window is not None]
         window = expr.windows[dims[0]]
         if len(dims) != 1 or window is None:
@@ -320,7 +320,7 @@ class _Translator:
     def slice_call(
         self, source: TensorView, windows: Sequence[Window | None], argument: str
     ) -> str:
-        """The part of a source that windows show; nothing where they show all of it."""
+        """A slice of the part of a source that the windows show; none if they show all of it."""
         single = [
             w is not None and w.stop is ONE and w.left is ZERO and w.every is ONE for w in windows
         ]
@@ -351,7 +351,7 @@ class _Translator:
         argument: str,
         single: Sequence[bool],
     ) -> str:
-        """The part of a source that has one element along the `single` axes."""
+        """A slice of a source with one element along the `single` axes."""
         rest = [None if one else window for window, one in zip(windows, single, strict=True)]
         inner = self.slice_call(source, rest, argument)
         made = f"fd.ops.{inner}" if inner else argument
@@ -362,7 +362,7 @@ class _Translator:
         return f"broadcast({made}, is_broadcast_dim={list(single)})"
 
     def shape_call(self, expr: Expr, argument: str, output: TensorView) -> str:
-        """The call of an operation that only changes the shape."""
+        """The call for an operation that only changes the shape."""
         match expr:
             case BroadcastOp(flags=flags):
                 return f"broadcast({argument}, is_broadcast_dim={list(flags)})"
@@ -416,7 +416,7 @@ def _reduced(output: TensorView) -> list[int]:
 
 
 def stride_order_of(tensor: TensorView) -> list[int] | None:
-    """rank-1 for the outermost axis in memory ... 0 for the innermost; None for row-major order."""
+    """rank-1 for the outermost axis in memory, 0 for the innermost; None for row-major order."""
     allocation = tensor.domain.allocation
     if allocation is None or allocation == tensor.axes:
         return None

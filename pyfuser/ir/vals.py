@@ -1,10 +1,10 @@
-"""Values: what a fusion computes with.
+"""Values: the operands and results of a fusion's expressions.
 
     val    ::= Scalar | TensorView
     Scalar ::= constant | input | output of an expression over scalars | size of a tensor's axis
 
-A Scalar of an integer type may carry `extent`, the symbolic integer it stands for, so that shapes
-given as values take part in index arithmetic.
+A Scalar of an integer type may carry `extent`, the symbolic integer it represents, so that shapes
+passed as values take part in index arithmetic.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Verifiers: for each noun, a function that raises InternalError where its invariants don't hold.
+"""Verifiers: for each noun, a function that raises InternalError if an invariant doesn't hold.
 
     verify_fusion      definitions before uses, ranks and flags per kind of expression, domains
     verify_scheduled   loops made out of the logical axes, compute positions inside the loops
     verify_segmented   every output computed, segments in an order in which they can run
     verify_kernel      buffers allocated and indices bound where they are used
 
-Passes take valid nouns to valid nouns; their runner calls these in between.  A message names the
-value and what was expected of it.
+Passes take valid nouns to valid nouns; the pass runner calls these functions in between.  A message
+names the value and what was expected of it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _check(condition: bool, noun: str, what: str, got: object) -> None:
 
 
 def verify_fusion(fusion: Fusion) -> None:
-    """Raises InternalError where a fusion is malformed."""
+    """Raises InternalError if a fusion is malformed."""
     defined: set[Val] = set()
     for value in fusion.inputs:
         _check(value not in defined, "fusion", "each input once", value)
@@ -82,9 +82,9 @@ def verify_fusion(fusion: Fusion) -> None:
 
 
 def _verify_sizes(fusion: Fusion) -> None:
-    """The operands of a pointwise operation have one size along each axis, or 1.
+    """The operands of a pointwise operation have the same size along each axis, or 1.
 
-    Sizes that the definition forces to be equal count as one; which ones, `equal_extents` says.
+    Sizes that the definition forces to be equal (`equal_extents`) count as the same.
     """
     equal = EqualSizes(fusion.equal_extents)
     for expr in fusion.exprs:
@@ -113,7 +113,7 @@ def _verify_outputs(fusion: Fusion, defined: set[Val]) -> None:
 
 
 def _reaches(axes: Sequence[IterDomain], roots: Sequence[IterDomain]) -> bool:
-    """True when `axes` are made of all of `roots` (and broadcast stand-ins), each used once."""
+    """True if `axes` are made of all of `roots` (and broadcast stand-ins), each used once."""
     used: list[IterDomain] = list(axes)
     made: set[IterDomain] = set()
     for expr in history(axes, roots):
@@ -235,7 +235,7 @@ def _verify_reduction(expr: Expr, root: Sequence[IterDomain]) -> None:
 
 
 def verify_scheduled(scheduled: ScheduledFusion) -> None:
-    """Raises InternalError where a schedule is malformed; lowering says what is illegal."""
+    """Raises InternalError if a schedule is malformed; lowering reports what is illegal."""
     verify_fusion(scheduled.fusion)
     for tensor in scheduled.fusion.tensors:
         schedule = scheduled[tensor]
@@ -252,7 +252,7 @@ def verify_scheduled(scheduled: ScheduledFusion) -> None:
 
 
 def verify_segmented(segmented: SegmentedFusion) -> None:
-    """Raises InternalError where segments don't compute the fusion in the order they stand."""
+    """Raises InternalError if the segments don't compute the fusion in the given order."""
     whole = segmented.fusion
     known: set[Val] = set(whole.inputs)
     for segment in segmented.segments:
@@ -276,7 +276,7 @@ def verify_segmented(segmented: SegmentedFusion) -> None:
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Raises InternalError where a kernel uses memory or an index that isn't there."""
+    """Raises InternalError if a kernel uses memory or an index that isn't defined."""
     buffers = {tensor.buffer for tensor in kernel.tensors} | set(kernel.scratch)
     symbols = set(kernel.symbols)
     for parameter in kernel.scalars:

@@ -1,7 +1,8 @@
-"""Puts barriers between threads that write shared or scratch memory and others that read it.
+"""Inserts barriers between threads that write shared or scratch memory and others that read it.
 
-Stands after the nests are built and only for devices whose threads run at once.  Inside a thread
-loop a barrier is for what only some threads write; a device must have all threads come by there.
+Runs after the nests are built, only for devices whose threads run concurrently.  Inside a thread
+loop, a barrier is needed only for what some of the threads write; the device must ensure that all
+threads reach it.
 
 Before:  for threadIdx.x { T1[..] = ... }  for threadIdx.x { ... = T1[..] }
 After:   for threadIdx.x { T1[..] = ... }  barrier  for threadIdx.x { ... = T1[..] }
@@ -55,7 +56,7 @@ def _reads_and_writes(
 
 
 def written_by_some(body: list[Statement], block: Collection[ParallelType]) -> set[Buffer]:
-    """The buffers that only some threads write: in no loop over one of the block's axes."""
+    """The buffers that only some threads write: some block axis has no loop around the write."""
     found: set[Buffer] = set()
     for statement in body:
         if isinstance(statement, For):
@@ -71,8 +72,9 @@ def insert_barriers(
 ) -> list[Statement]:
     """The body with the barriers it needs.
 
-    `inputs` are parameters that nobody writes, `partial` is what `written_by_some` gives: inside of
-    thread loops, where a thread reads what it wrote itself, only those buffers need barriers.
+    `inputs` are parameters that are never written. `partial` is the result of `written_by_some`:
+    inside thread loops, where a thread reads what it wrote itself, only these buffers need
+    barriers.
     """
     result: list[Statement] = []
     written: set[Buffer] = set()

@@ -1,8 +1,9 @@
-"""Lets a buffer take over the memory of another that nobody reads any more.
+"""Lets a buffer reuse the memory of another that is no longer read.
 
-Stands behind the nests, whose order decides how long a buffer lives, and before the barriers, which
-then see that the memory is written again after it was read.  Only buffers of one body, kind, dtype
-and size are joined; registers of one element are left to the code generators.
+Runs after the nests are built, because their order decides how long a buffer lives, and before
+barriers are inserted, which then see that the memory is rewritten after it was read.  Only buffers
+of the same body, memory kind, dtype and size are joined; registers of one element are left to the
+code generators.
 
 Before:  allocate T1[n]  T1 = ...  ... = T1  allocate T2[n]  T2 = ...  ... = T2
 After:   allocate T1[n]  T1 = ...  ... = T1  T1 = ...  ... = T1

@@ -1,6 +1,6 @@
-"""What a schedule may not do; each error names the tensor and the axis.
+"""Rejects illegal schedules; each error names the tensor and the axis.
 
-Stands after the loop structure is known and before anything is built from it.
+Runs once the loop structure is known, before anything is built from it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
                     raise ScheduleError(expected("parallelize", what, f"it again on axis {axis}"))
                 seen.add(kind)
             if position < schedule.compute_at and axis.is_reduction:
-                what = f"the shared loops of T{tensor.name} to be no reductions"
+                what = f"the shared loops of T{tensor.name} not to be reductions"
                 raise ScheduleError(expected("inline", what, f"axis {axis}"))
             if kind in (ParallelType.unroll, ParallelType.vectorize):
                 _check_constant(structure, tensor, position, kind)
@@ -55,7 +55,7 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
 def check_threads(
     scheduled: ScheduledFusion, block: Mapping[ParallelType, IntExpr], sizes: Mapping[str, int]
 ) -> None:
-    """Raises ScheduleError where a block has too many threads, as far as its extents are known."""
+    """Raises ScheduleError if a block has too many threads, as far as its extents are known."""
     counts = {
         kind: evaluate(extent, sizes)
         for kind, extent in block.items()

@@ -1,6 +1,6 @@
-"""Reductions across the grid become two: partial results in scratch memory, then the rest.
+"""Splits reductions across the grid in two: partial results in scratch memory, then the rest.
 
-Stands first in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.
+Runs first in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.
 
 Before:  T1[i | rblockIdx.x, r] = sum(T0)
 After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch

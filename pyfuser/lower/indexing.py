@@ -1,9 +1,9 @@
 """From loop indices to element offsets, and to the predicates that keep them in bounds.
 
-Going from the loops towards the root axes, a split gives `outer * inner_extent + inner`, a merge
-`index // inner_extent` and `index % inner_extent`.  A producer in registers or scratch memory is
-read at *its* loop indices, found by going the other way through its own history.  Every split that
-isn't known to divide contributes the predicate `index of its input < extent of its input`.
+Going from the loops towards the root axes, a split gives `outer * inner_extent + inner`, and a
+merge `index // inner_extent` and `index % inner_extent`.  A producer in registers or scratch memory
+is read at *its* loop indices, found by going the other way through its own history.  Every split
+that isn't known to divide contributes the predicate `index of its input < extent of its input`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def forward(
 
 
 def without_implied(predicates: Iterable[Less]) -> Predicate:
-    """Drops `a < ceildiv(n, f)` where `a*f + ... < n` is there, which says more."""
+    """Drops `a < ceildiv(n, f)` where the stronger `a*f + ... < n` is present."""
     found = list(predicates)
 
     def implied(weak: Less) -> bool:
@@ -135,7 +135,7 @@ class Indexer:
         return found
 
     def element_predicate(self, tensor: TensorView) -> Predicate:
-        """Where the tensor has an element, whatever is reduced into it."""
+        """Where the tensor has an element; reduction axes add no condition."""
         loop, logical = self.scheduled[tensor].loop, tensor.domain.logical
         indices: Indices = {
             axis: self.structure.loop(tensor, i).index for i, axis in enumerate(loop)
@@ -145,7 +145,7 @@ class Indexer:
         return tuple(p for p in dict.fromkeys(predicates) if reduced.isdisjoint(p.a.symbols))
 
     def allocated_positions(self, tensor: TensorView) -> list[int]:
-        """The positions of the loop domain that a tensor's own buffer has elements for."""
+        """The positions of the loop domain for which a tensor's own buffer has elements."""
         schedule = self.scheduled[tensor]
         kept = []
         for position, axis in enumerate(schedule.loop):
@@ -165,7 +165,7 @@ class Indexer:
         return kept
 
     def _shares(self, tensor: TensorView, is_block: bool) -> bool:
-        """Shared memory inside a hardware thread loop still needs an element a thread."""
+        """Shared memory inside a hardware thread loop still needs an element per thread."""
         return (
             is_block
             and self.threads_are_hardware
@@ -214,11 +214,11 @@ class Indexer:
         self._stand_ins(producer, known)
         extents = self.structure.extents[producer]
         forward(schedule.loop, producer.domain.logical, known, extents)
-        # A shared loop runs at one index for both, however its axis was made.
+        # A shared loop has the same index for both, however its axis was made.
         return known | shared
 
     def _stand_ins(self, producer: TensorView, known: Indices) -> None:
-        """Indices of axes the consumer doesn't have: those of the producer's own shared loops."""
+        """Adds indices of axes that the consumer lacks: those of the producer's shared loops."""
         own, _ = self.indices(producer)
         compute_at = self.scheduled[producer].compute_at
         shared: set[Symbol] = set()

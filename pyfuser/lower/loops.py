@@ -1,9 +1,9 @@
 """Which loops the tensors of a schedule share, how long they are, and how they run.
 
-Consumers come first: a producer inlined at position p runs inside the consumer's outer p loops.  A
-broadcast axis of the producer that takes part in a shared loop is *promoted*: for the loop it has
-the consumer's extent, though in memory it still has one element.  That makes the extents of shared
-loops equal, which is checked.
+Consumers are visited first: a producer inlined at position p runs inside the consumer's outer p
+loops.  A broadcast axis of the producer that takes part in a shared loop is *promoted*: as a loop
+it has the consumer's extent, though in memory it still has one element.  This makes the extents of
+shared loops equal, which is checked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LoopStructure:
         return [self.loop(tensor, i) for i in range(len(self.scheduled[tensor].loop))]
 
     def place(self, tensor: TensorView, position: int) -> LoopPlace:
-        """What stands for the loop that a tensor has at a position, for all that share it."""
+        """The representative of the places that share the loop at a position of a tensor."""
         return self._shared.find((tensor, position))
 
     def _analyse(self, tensor: TensorView) -> None:
@@ -105,7 +105,7 @@ class LoopStructure:
         for number, (root, group) in enumerate(members.items()):
             kind = self._parallel_type(group)
             extents = [self.extents[t][self.scheduled[t].loop[p]] for t, p in group]
-            # An unused sibling has no consumer that could have promoted its broadcast axes.
+            # An unused sibling has no consumer to promote its broadcast axes.
             extent = next((extent for extent in extents if extent is not ONE), ONE)
             name = kind.value if kind.is_thread else f"j{number}"
             index: IntExpr = ZERO if extent is ONE else Symbol.of(name, extent)

@@ -1,8 +1,9 @@
 """ScheduledFusion -> Kernel: the passes of lowering, in order.
 
-SCHEDULE_PASSES rewrite the schedule, `build_nests` makes a kernel of it (loop structure, indices,
-phases, nests), KERNEL_PASSES change that.  `show --stage lower` lists them, `--after PASS` prints
-what each leaves.  Works on a copy of the scheduled fusion, so that the caller's handles stay valid.
+SCHEDULE_PASSES rewrite the schedule, `build_nests` turns it into a kernel (loop structure, indices,
+phases, nests), and KERNEL_PASSES transform the kernel.  `show --stage lower` lists the passes, and
+`--after PASS` prints the result of one.  Lowering works on a copy of the scheduled fusion, so the
+caller's handles stay valid.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def lower(
     trace: Trace | None = None,
     verify: bool = False,
 ) -> Kernel:
-    """The kernel of a schedule for a target.  ScheduleError where the schedule is illegal.
+    """The kernel of a schedule for a target.  Raises ScheduleError if the schedule is illegal.
 
-    `trace(name, noun)` is called after each pass; with `verify` each leaves a valid noun.
+    `trace(name, noun)` is called after each pass; with `verify` each pass's result is verified.
     """
     scheduled = scheduled.clone(representatives(scheduled.fusion.equal_extents))
     for rewrite in SCHEDULE_PASSES:
@@ -75,7 +76,7 @@ def lower(
 
 
 def drop_dead(scheduled: ScheduledFusion) -> None:
-    """Takes out what no output needs."""
+    """Removes what no output needs."""
     fusion = scheduled.fusion
     live = {id(expr) for expr in fusion.live_exprs()}
     for expr in reversed(list(fusion.exprs)):
@@ -106,14 +107,14 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
 
 
 def share_buffers(kernel: Kernel, target: Target) -> None:
-    """Buffers take over memory that nobody reads any more."""
+    """Lets buffers reuse memory that is no longer read."""
     for phase in kernel.phases:
         phase.body = reuse_buffers(phase.body)
     name_symbols(kernel, target)
 
 
 def synchronise(kernel: Kernel, target: Target) -> None:
-    """Barriers, where threads run at once."""
+    """Inserts barriers if threads run concurrently."""
     if not target.threads_are_hardware:
         return
     inputs = {tensor.buffer for tensor in kernel.tensors if not tensor.is_output}
@@ -123,19 +124,19 @@ def synchronise(kernel: Kernel, target: Target) -> None:
 
 
 def peel_loops(kernel: Kernel, target: Target) -> None:
-    """Loops whose predicates hold but for their ends get ends of their own."""
+    """Separates the last iterations from loops whose predicates hold in all the others."""
     del target
     for phase in kernel.phases:
         phase.body = peel(phase.body)
 
 
 def name_symbols(kernel: Kernel, target: Target) -> None:
-    """The sizes and strides that the kernel is to be given."""
+    """Sets the sizes and strides that the kernel takes as arguments."""
     del target
     kernel.symbols = _symbols(kernel.tensors, kernel.phases)
 
 
-# Before the noun changes, and after.
+# Passes before and after the schedule becomes a kernel.
 SCHEDULE_PASSES: tuple[Callable[[ScheduledFusion], object], ...] = (
     drop_dead,
     split_grid_reductions,
@@ -150,7 +151,7 @@ KERNEL_PASSES: tuple[Callable[[Kernel, Target], None], ...] = (
 
 
 def _symbols(tensors: list[TensorParameter], phases: list[Phase]) -> list[Symbol]:
-    """The sizes and strides of the tensors, then what else statements mention."""
+    """The sizes and strides of the tensors, then the other symbols that statements mention."""
     found: dict[Symbol, None] = {}
     for tensor in tensors:
         for expr in (*tensor.sizes, *tensor.strides):
@@ -159,7 +160,7 @@ def _symbols(tensors: list[TensorParameter], phases: list[Phase]) -> list[Symbol
 
 
 def _used_symbols(phases: list[Phase]) -> set[Symbol]:
-    """The sizes and strides that statements mention; not all of them are those of a tensor."""
+    """The sizes and strides that statements mention; not all of them belong to a tensor."""
     used: set[Symbol] = set()
     indices: set[Symbol] = set()
     for statement in (s for phase in phases for s in walk(phase.body)):

@@ -1,7 +1,7 @@
-"""Gives every tensor of a kernel its memory, and every read and write its access.
+"""Assigns memory to every tensor of a kernel, and an access to every read and write.
 
-Inputs and outputs are parameters, addressed by strides; other global tensors are scratch; the rest
-are buffers of as many elements as their loops right of the compute position.
+Inputs and outputs are parameters, addressed by strides; other global tensors are scratch. The rest
+are buffers with an element for each iteration of their loops right of the compute position.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class KernelMemory:
         )
 
     def _tensor_strides(self, tensor: TensorView, is_output: bool) -> dict[IterDomain, IntExpr]:
-        """Stride in elements of each logical axis: symbols only where it isn't contiguous."""
+        """Stride in elements of each logical axis: symbols only if it isn't contiguous."""
         strides: dict[IterDomain, IntExpr] = {}
         running: IntExpr = ONE
         allocated = tensor.domain.allocated
@@ -82,7 +82,7 @@ class KernelMemory:
         if found is None:
             memory = self.indexer.scheduled[tensor].memory_type
             size = product(self.indexer.buffer_extents(tensor))
-            # an accumulator keeps the precision it computes in
+            # an accumulator keeps the precision of the computation
             accumulates = isinstance(tensor.expr, ReductionOp | WelfordOp)
             dtype = compute_dtype(tensor.dtype) if accumulates else tensor.dtype
             found = Buffer(f"T{tensor.name}", dtype, memory, size, tensor)
@@ -113,7 +113,7 @@ class KernelMemory:
         return offset
 
     def read(self, expr: ReadOp, consumer: TensorView) -> Operand:
-        """How the statement of a read gets its value."""
+        """The operand through which a read's statement gets its value."""
         check_source(expr, self.fusion.inputs)
         indices = read_indices(self.indexer, consumer)
         source, *rest = expr.inputs
@@ -138,7 +138,7 @@ class KernelMemory:
         return Guarded(value, conditions, others[0])
 
     def operand(self, expr: Expr, value: Val, consumer: TensorView) -> Operand:
-        """How the statement of `consumer` reads one of its inputs."""
+        """The operand through which the statement of `consumer` reads one of its inputs."""
         if isinstance(value, Scalar):
             if value.constant is not None:
                 return Literal(value.constant, value.dtype)

@@ -1,10 +1,10 @@
 """Builds the loop nests of each phase.
 
-At every depth the tensors fall into units: those whose statement stands here, and clusters that
-share the loop at this depth.  Units are put in an order in which producers come before consumers,
-then each cluster becomes a loop whose body is built the same way one deeper.  A buffer is allocated
-in the body in which its tensor is inlined; an accumulator is set to its identity right before the
-outermost of its reduction loops.
+At every depth the tensors form units: those whose statement is at this depth, and clusters that
+share the loop at this depth.  Units are ordered with producers before consumers; then each cluster
+becomes a loop whose body is built in the same way, one level deeper.  A buffer is allocated in the
+body in which its tensor is inlined.  An accumulator is set to its identity right before its
+outermost reduction loop.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class NestBuilder:
                     predicate = ()
                 return Reduce(expr.name, outputs, tuple(inputs), predicate, block)
             case IotaOp():
-                # A range of one element has that one wherever it shares a longer loop.
+                # A range of one element has index 0 even where it shares a longer loop.
                 (axis,) = tensor.domain.logical
                 inputs.append(IndexValue(ZERO if axis.is_broadcast else indices[axis]))
                 dtypes = (tensor.dtype, tensor.dtype, tensor.dtype)
@@ -159,10 +159,10 @@ class NestBuilder:
         return Compute(op, outputs[0], tuple(inputs), predicate, compute, result, is_checked)
 
     def _adds_partials(self, expr: ReductionOp | WelfordOp) -> bool:
-        """True when a reduction reads another's results, and both are in registers.
+        """True if a reduction reads another's results and both are in registers.
 
-        Those hold the identity where nothing was reduced, beyond the edge of the tensor too: no
-        predicate has to keep them out.
+        These hold the identity where nothing was reduced, also beyond the edge of the tensor, so no
+        predicate is needed to exclude them.
         """
         partials = (t.expr for t in expr.tensor_inputs)
         return all(isinstance(p, ReductionOp) and p.op == expr.name for p in partials) and all(

@@ -1,8 +1,8 @@
-"""Takes predicates out of loops: the iterations that need none run apart from those that do.
+"""Takes predicates out of loops: separates the iterations that need them from those that don't.
 
-Stands last in lowering.  For a predicate `a < b` with `a` growing in the loop index, the iterations
-below a bound satisfy it whatever the inner loops do; the loop is cut there, and the first part
-loses the predicate.  What is left of the range (at most the last iterations) keeps it.
+Runs last in lowering.  For a predicate `a < b` with `a` growing in the loop index, the iterations
+below a bound satisfy it whatever the inner loops do.  The loop is cut at that bound, and the first
+part loses the predicate.  The rest of the range (at most the last iterations) keeps it.
 
 Before:  for j in [0, ceildiv(n, 64)) { for x in [0, 64) { ... if j*64 + x < n } }
 After:   for j in [0, n // 64) { for x in [0, 64) { ... } }
@@ -57,10 +57,10 @@ def _predicates(body: list[Statement]) -> list[Less]:
 
 
 def _safe_bound(condition: Less, loop: For) -> IntExpr | None:
-    """Below this value of the loop index the condition always holds; None if there is no such.
+    """Below this value of the loop index the condition always holds; None if there is none.
 
-    A condition that doesn't depend on the index holds for all iterations or is left to be checked
-    in all: its bound is the stop, or 0.
+    A condition that doesn't depend on the index either holds for all iterations or has to be
+    checked in all of them: the bound is the stop, or 0.
     """
     coefficient = coefficient_of(condition.a, loop.index)
     if coefficient is None or any(c < 0 for _, c in terms_of(condition.a)):
@@ -84,7 +84,7 @@ def _safe_bound(condition: Less, loop: For) -> IntExpr | None:
 
 
 def _copy(body: list[Statement], keep: Callable[[Less], bool]) -> list[Statement]:
-    """The body without the predicates that `keep` refuses."""
+    """The body without the predicates that `keep` rejects."""
     copied: list[Statement] = []
     for statement in body:
         match statement:
@@ -103,7 +103,7 @@ def _copy(body: list[Statement], keep: Callable[[Less], bool]) -> list[Statement
 
 
 def _innermost_serial(loop: For) -> bool:
-    """True when no serial loop inside of this one could be cut instead."""
+    """True if no serial loop inside this one could be cut instead."""
     return not any(
         isinstance(s, For) and s.parallel_type in (ParallelType.serial, ParallelType.unswitch)
         for s in walk(loop.body)
@@ -111,8 +111,9 @@ def _innermost_serial(loop: For) -> bool:
 
 
 def peel(body: list[Statement]) -> list[Statement]:
-    """Shortens serial loops to what has an effect, and cuts those that stand right outside of
-    unrolled and vectorised ones."""
+    """Trims serial loops to the iterations that have an effect, and cuts those right outside
+    unrolled and vectorised loops.
+    """
     result: list[Statement] = []
     for statement in body:
         if not isinstance(statement, For):
@@ -156,7 +157,8 @@ def _cut(loop: For) -> list[Statement]:
 
 def _trimmed(loop: For) -> For:
     """The loop without the iterations in which a condition of all its statements never holds, and
-    without the conditions that hold in all that are left."""
+    without the conditions that hold in all remaining iterations.
+    """
     common = _common_conditions(loop.body)
     inner = {s.index: ZERO for s in walk(loop.body) if isinstance(s, For)}
     implied: set[Less] = set()
@@ -169,7 +171,7 @@ def _trimmed(loop: For) -> For:
             continue
         rest = condition.a - coefficient * loop.index
         least = substitute(rest, inner)
-        # Threads must agree on where a loop ends, as on where it is cut.
+        # Threads must agree on where a loop ends, just as on where it is cut.
         if _may_wrap(rest, inner) or not _THREADS.isdisjoint(s.name for s in least.symbols):
             continue
         numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
@@ -182,7 +184,7 @@ def _trimmed(loop: For) -> For:
 
 
 def _may_wrap(expr: IntExpr, inner: Mapping[Symbol, IntExpr]) -> bool:
-    """True where the expression may be less at other values of `inner` than at zeros."""
+    """True if the expression may be less at other values of `inner` than at zeros."""
     if expr.symbols.isdisjoint(inner):
         return False
     if isinstance(expr, Mod | Xor):
@@ -191,10 +193,10 @@ def _may_wrap(expr: IntExpr, inner: Mapping[Symbol, IntExpr]) -> bool:
 
 
 def _common_conditions(body: list[Statement]) -> list[Less]:
-    """The conditions without which nothing in a body has an effect outside of it.
+    """The conditions without which nothing in a body has an effect outside it.
 
-    Partial results of the body's own hold the identity where they got nothing: adding them has no
-    effect either.
+    The body's own partial results hold the identity where nothing was added to them, so adding them
+    has no effect either.
     """
     own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
     common: list[Less] | None = None
@@ -221,7 +223,7 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
 def _needed(
     statement: Compute | Reduce | Initialise, of_partials: Mapping[tuple[Buffer, str], set[Less]]
 ) -> list[Less]:
-    """The conditions of a statement, and those of the partial results that it adds."""
+    """The conditions of a statement, and those of the partial results it adds."""
     known = list(statement.predicate)
     if isinstance(statement, Reduce) and len(statement.inputs) == 1:
         (value,) = statement.inputs
@@ -231,7 +233,7 @@ def _needed(
 
 
 def _needs_unrolling(body: list[Statement]) -> bool:
-    """True when registers are addressed by the index of an unrolled loop."""
+    """True if registers are addressed by the index of an unrolled loop."""
     unrolled = {
         s.index for s in walk(body) if isinstance(s, For) and s.parallel_type is ParallelType.unroll
     }
@@ -243,7 +245,7 @@ def _needs_unrolling(body: list[Statement]) -> bool:
 
 
 def _rolled(body: list[Statement]) -> list[Statement]:
-    """The body with loops in the place of unrolled code: it runs for the last elements only."""
+    """The body with loops instead of unrolled code: it runs for the last elements only."""
     copied = _copy(body, lambda condition: True)
     for statement in walk(copied):
         if isinstance(statement, For) and statement.parallel_type is ParallelType.unroll:

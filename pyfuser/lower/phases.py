@@ -1,9 +1,9 @@
-"""Cuts the kernel where one block needs what another has written.
+"""Cuts the kernel into phases where one block needs what another has written.
 
-A tensor in global scratch that a consumer reads from another block than wrote it puts the consumer
-in a later phase.  A tensor in registers or shared memory can't be read so: that is an error of the
-schedule.
-A tensor in registers that is read in a later phase moves to scratch memory.
+If a consumer reads a tensor in global scratch from another block than the one that wrote it, the
+consumer goes into a later phase.  A tensor in registers or shared memory can't be read that way:
+this is an error in the schedule.  A tensor in registers that is read in a later phase moves to
+scratch memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _thread_loops(indexer: Indexer, tensor: TensorView) -> dict[ParallelType, In
 def _foreign_axes(
     indexer: Indexer, expr: Expr, producer: TensorView, consumer: TensorView
 ) -> dict[ParallelType, IterDomain]:
-    """The grid and block axes of the producer at which the consumer reads another index."""
+    """The grid and block axes of the producer along which the consumer reads another index."""
     loop = indexer.scheduled[producer].loop
     known = indexer.producer_loops(expr, producer, consumer)
     foreign = {}
@@ -51,7 +51,7 @@ def _foreign_axes(
 
 
 def _make_visible(schedule: TensorSchedule, foreign: Collection[ParallelType]) -> None:
-    """Where a scheduler left a tensor in memory that its readers don't see, it moves out."""
+    """Moves a tensor out of memory that its readers don't see, where a scheduler left it there."""
     if any(kind.is_grid for kind in foreign):
         schedule.memory_type = MemoryType.global_
     elif foreign and schedule.memory_type is MemoryType.local:
@@ -94,8 +94,8 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
                 _make_visible(scheduled[producer], foreign)
             memory = scheduled[producer].memory_type
             _check_visible(producer, memory, foreign)
-            # Without a loop over a grid axis a tensor in global memory is written by one block, and
-            # any other tensor is computed by all of them.
+            # A tensor in global memory with no loop over a grid axis is written by one block; any
+            # other tensor is computed by all blocks.
             readers = _thread_loops(indexer, consumer)
             if scheduled[consumer].memory_type is not MemoryType.global_:
                 readers = launched
@@ -116,7 +116,7 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
                 if cluster[producer] == cluster[consumer]:
                     what = f"T{consumer.name} not to share loops with T{producer.name}"
                     raise ScheduleError(
-                        expected("schedule", what, "a read across blocks inside of a shared loop")
+                        expected("schedule", what, "a read across blocks inside a shared loop")
                     )
                 phase[cluster[consumer]] = wanted
                 changed = True
@@ -124,7 +124,7 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
             break
     else:
         producer, consumer = next((p, c) for p, c, sync in edges if sync)
-        what = f"T{consumer.name} to come after the grid-wide sync behind T{producer.name}"
+        what = f"T{consumer.name} to come after the grid-wide sync after T{producer.name}"
         got = "loops shared with tensors on both sides of it"
         raise ScheduleError(expected("schedule", what, got, "inline less"))
     for producer, consumer, _ in edges:

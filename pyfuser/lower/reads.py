@@ -1,9 +1,9 @@
-"""How the statement of a read reads its source: the operands of windows and gathers.
+"""How the statement of a read accesses its source: the operands of windows and gathers.
 
-A source is a parameter of the kernel, so that any of its elements can be addressed: a window's
-element is at `offset + step * i` of its axis, a gather's where the index says.  A window
-that is filled around, or spread, is read under a condition.  Stands beside `indexing`, which gives
-the index of each axis of the output; `memory` asks here for the operand.
+A source is a parameter of the kernel, so any of its elements can be addressed: a window's element
+is at `offset + step * i` of its axis, a gather's where the index points.  A window that is filled
+around, or spread, is read under a condition.  `indexing` gives the index of each axis of the
+output; `memory` asks this module for the operand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .indexing import Indexer, Indices
 
 
 def check_source(expr: ReadOp, inputs: Sequence[object]) -> None:
-    """ScheduleError unless the source is in memory before the kernel runs."""
+    """Raises ScheduleError unless the source is in memory before the kernel runs."""
     source = expr.source
     if source is not None and source not in inputs:
         what = f"the source of {expr.name}, T{source.name}, to be an input"
@@ -46,7 +46,7 @@ def window_axes(expr: WindowOp, source: TensorView, positions: list[IntExpr]) ->
 
 
 def inside(expr: WindowOp, output: TensorView, positions: list[IntExpr]) -> Predicate:
-    """Where the windows are; conditions that always hold are left out."""
+    """The condition for being inside the windows, without parts that always hold."""
     conditions: list[Less] = []
     if len(expr.inputs) == 1:
         return ()
@@ -68,7 +68,7 @@ def _bounds(window: Window, extent: IntExpr, i: IntExpr) -> list[Less]:
 
 
 def _raised(window: Window, i: IntExpr) -> IntExpr:
-    """i - left and a multiple of `every`, so that nothing negative is divided."""
+    """i - left plus a multiple of `every`, so that no negative number is divided."""
     return i - window.left + _lift(window) * window.every
 
 
@@ -96,9 +96,9 @@ def gather_axes(expr: GatherOp, source: TensorView, positions: list[IntExpr]) ->
 
 
 def gather_predicate(expr: GatherOp, output: TensorView) -> Predicate:
-    """What of sizes must hold for a gather to read inside of its source, beside the index.
+    """The conditions on sizes under which a gather, at a valid index, reads inside its source.
 
-    An index may be shorter than the source along other axes, not longer.
+    An index may be shorter than the source along other axes, but not longer.
     """
     source = expr.source
     assert source is not None
@@ -113,7 +113,7 @@ def gather_predicate(expr: GatherOp, output: TensorView) -> Predicate:
 
 
 def gather_inside(expr: GatherOp, by_user: bool) -> Predicate:
-    """When the axis that is indexed has elements: a scheduler takes no other, a user may."""
+    """That the indexed axis has elements: a scheduler accepts no other source, a user may."""
     assert expr.source is not None
     size = expr.source.axes[expr.dim].size
     return (Less(ZERO, size),) if by_user and not isinstance(size, Integer) else ()

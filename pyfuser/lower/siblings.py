@@ -1,6 +1,6 @@
-"""Gives the outputs of one expression (welford's three) one schedule, that of the first.
+"""Gives all outputs of one expression (welford's three) the schedule of the first.
 
-Stands before the loop structure is read, since an expression is one statement in one place.
+Runs before the loop structure is computed, because an expression is one statement in one place.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How often a kernel's statements run, beside how often they would if each ran on its own.
+"""Counts how often a kernel's statements run, and how often each would run on its own.
 
-Fusing may compute a value again, never asymptotically more often: `excess` names the tensor by
-which a kernel exceeds the bound, so that the segmenter can store it and cut behind it.
+Fusing may recompute a value, but never asymptotically more often. `excess` names the tensor whose
+recomputation exceeds the bound, so that the segmenter can store it and cut after it.
 
-A statement runs once for each element that its tensor's loops go through.  Along an axis that the
-tensor broadcasts it runs again for each element of the reader it shares the loop with, and in a
-kernel of many tasks a statement outside of the grid's loops runs once a task.  What only copies
-between registers isn't counted: no instruction is left of it.  Lanes and unrolled iterations
-behind the end of an axis aren't counted either; they never grow with the sizes.
+A statement runs once for each element that its tensor's loops visit.  Along an axis that the tensor
+broadcasts, it runs again for each element of the reader whose loop it shares; in a kernel of many
+tasks, a statement outside the grid's loops runs once per task.  Copies between registers aren't
+counted, because no instruction remains of them.  Vector lanes and unrolled iterations past the end
+of an axis aren't counted either; they never grow with the sizes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ..ir.scalars import ONE, IntExpr, product
 from ..ir.vals import TensorView
 from .indexing import Indexer
 
-# Statements that a kernel may run more than this many times as often as on their own.
+# A kernel may run up to this many times as many statements as its operations run unfused.
 MOST_REPEATED = 4
-# However little there is to do, a launch takes as long as about this many statements of a lane.
+# Even a launch with nothing to do takes about as long as this many statements of one lane.
 _LAUNCH = 1 << 14
-# Sizes may grow behind a decision: what repeats more often then must do so by a constant at most.
+# Sizes may grow after a decision: the repetition may then grow by a constant factor at most.
 _GROWTH, _MOST_REPEATED_GROWN = 64, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """Why a kernel does too much work, and the tensor by which: storing it ends the repetition."""
+    """Why a kernel does too much work, and the tensor to blame: storing it ends the repetition."""
 
     tensor: TensorView
     reason: str
 
 
 def computes(expr: Expr) -> bool:
-    """True for what takes instructions: not for views and copies."""
+    """True for expressions that need instructions: not for views and copies."""
     if isinstance(expr, PointwiseOp):
         return not is_copy(expr)
     return isinstance(expr, ReductionOp | WelfordOp | ReadOp)
@@ -67,7 +67,7 @@ def count_runs(
 
 
 def _iterations(indexer: Indexer, tensor: TensorView) -> IntExpr:
-    """The elements that a tensor's loops go through."""
+    """The number of elements that a tensor's loops visit."""
     loop, roots = indexer.scheduled[tensor].loop, tensor.domain.root_or_logical
     steps = history(loop, roots)
     made = {axis for step in steps for axis in step.outputs}
@@ -97,7 +97,7 @@ def unfused_runs(fusion: Fusion) -> dict[int, IntExpr]:
 
 
 def _at(count: IntExpr, sizes: Mapping[str, int]) -> int:
-    """A count at some sizes; nothing runs where an axis is cut into none."""
+    """A count at some sizes; nothing runs if an axis is cut into no parts."""
     try:
         return evaluate(count, sizes)
     except ZeroDivisionError:
@@ -110,13 +110,13 @@ def total_runs(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 
 
 def is_too_much(fusion: Fusion, runs: int, sizes: Mapping[str, int]) -> bool:
-    """True where so many statements are too many for a fusion at these sizes."""
+    """True if a fusion shouldn't run this many statements at these sizes."""
     least = sum(_at(count, sizes) for count in unfused_runs(fusion).values())
     return runs > MOST_REPEATED * least + _LAUNCH
 
 
 def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess | None:
-    """By what a kernel of a fusion exceeds the bound at these sizes, or as they grow; else None."""
+    """The excess of a kernel over the bound at these sizes, or as they grow; None within it."""
     alone = unfused_runs(fusion)
     grown = {name: max(size, 1) * _GROWTH for name, size in sizes.items()}
     for at, most, free in ((sizes, MOST_REPEATED, _LAUNCH), (grown, _MOST_REPEATED_GROWN, 0)):
@@ -126,13 +126,13 @@ def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess |
             runs = {r.tensor: _at(r.count, at) for r in kernel.runs}
             tensor = _culprit(fusion, runs, once)
             if tensor is not None:
-                what = f"T{tensor.name} would be computed so often that {total} statements ran"
-                return Excess(tensor, f"{what} where {least} do")
+                what = f"T{tensor.name} would be recomputed so often that {total} statements run"
+                return Excess(tensor, f"{what} instead of {least}")
     return None
 
 
 def _culprit(fusion: Fusion, runs: Mapping[int, int], once: Mapping[int, int]) -> TensorView | None:
-    """The last tensor of the chain by which most is computed again; None where it is a copy."""
+    """The last tensor of the chain that is recomputed most; None if it is a copy."""
     best: tuple[int, TensorView] | None = None
     behind: dict[TensorView, int] = {}
     for expr in fusion.live_exprs():

@@ -1,8 +1,8 @@
-"""Binding: from a fusion and the inputs of a call to the numbers its symbols and scalars stand for.
+"""Binding: from a fusion and the inputs of a call to the values of its symbols and scalars.
 
-Checks what the definition promises about its inputs (count, kind, dtype, rank, sizes, contiguity,
-the recorded equalities) and raises InputError, in the words of the nvfuser_direct interface, where
-a call breaks it.  The evaluator binds every call; the executor binds to make a plan.  Scalars are
+Checks the definition's promises about its inputs (count, kind, dtype, rank, sizes, contiguity, the
+recorded equalities) and raises InputError, in the words of the nvfuser_direct interface, if a call
+breaks them.  The evaluator binds every call; the executor binds to make a plan.  Scalars are
 computed here, on the host, in the dtypes of the op table.
 """
 
@@ -47,11 +47,11 @@ class Binding:
     scalars: dict[Scalar, PythonNumber] = field(default_factory=dict)
 
     def size(self, extent: IntExpr) -> int:
-        """The number a size stands for."""
+        """The value of a size."""
         return evaluate(extent, self.sizes)
 
     def scalar(self, scalar: Scalar) -> PythonNumber:
-        """The number a scalar stands for."""
+        """The value of a scalar."""
         found = self.scalars.get(scalar)
         if found is not None:
             return found
@@ -83,7 +83,7 @@ def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
 
 
 def bind_extents(fusion: Fusion, inputs: Sequence[Input]) -> dict[str, int]:
-    """The size each symbol stands for, by its name, with everything checked (see `bind`)."""
+    """The value of each symbol, by its name, with everything checked (see `bind`)."""
     return bind(fusion, inputs).sizes
 
 
@@ -99,7 +99,7 @@ def scalar_values(fusion: Fusion, inputs: Sequence[Input]) -> dict[Scalar, Pytho
 
 @dataclass(slots=True)
 class _Where:
-    """How messages begin; only a message pays for the text."""
+    """The beginning of a message; the text is only made for a message."""
 
     position: int
     value: TensorView
@@ -148,7 +148,7 @@ def _bind_axis(binding: Binding, where: _Where, dim: int, axis: IterDomain, size
 def _check_contiguity(
     where: _Where, value: TensorView, given: torch.Tensor | TensorMetadata
 ) -> None:
-    """Every axis declared contiguous must have the stride of what is inside of it."""
+    """Checks that every axis declared contiguous has the stride of what is inside it."""
     allocation = value.domain.allocated
     if given.numel() <= 1 or set(allocation) != set(value.axes):
         return
@@ -171,7 +171,7 @@ def _check_contiguity(
 
 
 def _non_tensor_text(value: object) -> str:
-    """A number, or the type of anything else: an array's elements would fill the screen."""
+    """A number, or the type of anything else: an array's elements would be too long."""
     if value is None or isinstance(value, (bool, int, float, complex)):
         return f"scalar {_number_text(value)}"
     kind = type(value)
@@ -209,7 +209,7 @@ def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -
 
 
 def _converted(given: object, dtype: DataType) -> PythonNumber | None:
-    """The number as a Python number of the dtype's kind; None where that loses something."""
+    """The number as a Python number of the dtype's kind; None if that would lose information."""
     try:
         if dtype in COMPLEX:
             return complex(given) if isinstance(given, (bool, int, float, complex)) else None
@@ -280,7 +280,7 @@ def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
     if isinstance(value, complex) and dtype not in COMPLEX:
         value = value.real
     try:
-        # What needs no tensor to be right: plans convert the scalars of every call.
+        # Conversions that don't need a tensor: plans convert the scalars of every call.
         if not isinstance(value, complex):
             if dtype is DataType.Double:
                 return float(value)
@@ -292,7 +292,7 @@ def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
             value = float(value)
         widest = to_torch(of_python_value(value))
         converted: PythonNumber = torch.tensor(value, dtype=widest).to(to_torch(dtype)).item()
-    except (OverflowError, ValueError):  # the latter is torch's for an integer
+    except (OverflowError, ValueError):  # torch raises the latter for an integer
         what = f"a number that fits into {dtype.value}"
         raise InputError(expected("execute", what, _number_text(value))) from None
     return converted

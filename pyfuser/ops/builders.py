@@ -1,9 +1,9 @@
-"""Builders: one function an operation, `(fusion, ...) -> value`, which adds to the fusion.
+"""Builders: one function per operation, `(fusion, ...) -> value`, which adds to the fusion.
 
-This is the face of `pointwise` and of the `*_builders`: the rows of the op table and its reductions
-are here by their names (`builders.add(fusion, a, b)`) without a line of code each, and the
-operations of the interface that pyfuser doesn't define yet raise UnsupportedError.
-What builders append is well formed: the verifier accepts it.
+This is the front of `pointwise` and the `*_builders`. The rows of the op table and its reductions
+are available by their names (`builders.add(fusion, a, b)`) without code for each, and the
+operations of the interface that pyfuser doesn't define yet raise UnsupportedError. The expressions
+that builders append are well formed: the verifier accepts them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .shape_builders import (
 )
 from .table import OPS, REDUCTIONS
 
-# Operations of the interface that later work defines.
+# Operations of the interface that aren't defined yet.
 UNSUPPORTED = (
     "argsort", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
     "grouped_mm", "linear", "matmul", "normal", "nv_block_quantize", "nv_grouped_block_quantize",

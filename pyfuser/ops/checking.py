@@ -1,7 +1,7 @@
-"""Which expressions may refuse values, and the error for the first that they do refuse.
+"""Which expressions may refuse values, and the error for the first value they refuse.
 
-Stands behind the table: lowering and the passes ask `may_refuse`, the evaluator calls `check_op`
-and `check_index` on the tensors.
+Built on the table: lowering and the passes call `may_refuse`; the evaluator calls `check_op` and
+`check_index` on the tensors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .value_checks import ZERO_DIVISION, index_error
 
 
 def may_refuse(expr: Expr) -> bool:
-    """True where the values of an expression's operands may make it raise."""
+    """True if the values of an expression's operands may make it raise."""
     if isinstance(expr, GatherOp):
         return True
     if not isinstance(expr, PointwiseOp) or not isinstance(expr.output, TensorView):
@@ -35,7 +35,7 @@ def may_refuse(expr: Expr) -> bool:
 
 
 def check_op(op: Op, operands: Sequence[torch.Tensor], resolution: Resolution) -> None:
-    """Raises what torch raises for the first elements that a row's check refuses."""
+    """Raises torch's error for the first elements that a row's check refuses."""
     check = op.check
     if check is None or not check.applies(resolution.compute[-1]):
         return
@@ -57,7 +57,7 @@ def check_op(op: Op, operands: Sequence[torch.Tensor], resolution: Resolution) -
 
 
 def check_index(expr: GatherOp, index: torch.Tensor, size: int) -> torch.Tensor:
-    """The index from the front; raises what torch raises for the first that is out of range."""
+    """The index counted from the front; raises torch's error for the first one out of range."""
     lowest = -size if expr.wraps else 0
     bad = (index < lowest) | (index >= size)
     if bool(bad.any()):

@@ -1,8 +1,8 @@
 """Dtype rules: from the dtypes of an op's operands to the dtypes it computes in and returns.
 
-Promotion has three categories, as torch has: tensors with dimensions outrank 0-dim tensors, which
-outrank scalars; a lower category only counts when it is of a higher kind (bool < integer < floating
-< complex).  Differences from torch, on purpose, because nvfuser_direct has them: the promoting
+Promotion has three categories, as in torch: tensors with dimensions outrank 0-dim tensors, which
+outrank scalars; a lower category only counts if it is of a higher kind (bool < integer < floating <
+complex).  Two differences from torch are intended, because nvfuser_direct has them: the promoting
 rules return Float where torch returns Half or BFloat16, and scalars among themselves keep their own
 dtypes (two Python floats give Double).
 
@@ -28,15 +28,15 @@ RankCategory = Literal["tensor", "zero_dim", "scalar"]
 
 
 class DtypeRule(enum.Enum):
-    """How the dtypes of the operands give the result; the value is what the docs table says."""
+    """How the operands' dtypes determine the result; the value is the text of the docs table."""
 
-    PROMOTE = "promote; half results are Float"
-    FLOAT = "promote; integers, Bool and halves become Float"
+    PROMOTE = "promote; half-precision results are Float"
+    FLOAT = "promote; integers, Bool and half precision become Float"
     FLOAT_RESULT = "promote; Float or Double only"
     COMPARE = "promote; result Bool"
     KEEP = "dtype kept"
     KEEP_FLOATING = "dtype kept; integers and Bool become Float"
-    KEEP_PROMOTED = "promote, halves kept; the bounds are scalars"
+    KEEP_PROMOTED = "promote, half precision kept; the bounds are scalars"
     KEEP_FIRST = "dtype of the first kept; the others are scalars"
     REAL_PART = "dtype kept; the real dtype of a complex"
     IMAGINARY_PART = "complex only; its real dtype"
@@ -45,14 +45,14 @@ class DtypeRule(enum.Enum):
     LOGICAL = "converted to Bool; result Bool"
     BITWISE = "promote; integers or Bool only"
     INTEGER = "promote; integers only"
-    SELECT = "Bool, then promote; halves kept"
+    SELECT = "Bool, then promote; half precision kept"
     RANDOM = "floating only; dtype kept"
-    CAST = "any; the dtype asked for"
+    CAST = "any; the requested dtype"
 
 
 @dataclass(frozen=True, slots=True)
 class OperandType:
-    """What a dtype rule needs to know of an operand."""
+    """What a dtype rule needs to know about an operand."""
 
     dtype: DataType
     rank_category: RankCategory = "tensor"
@@ -103,9 +103,9 @@ def upcast(dtype: DataType) -> DataType:
 
 
 def promote_types(left: DataType, right: DataType) -> DataType:
-    """The smallest dtype that holds both, as torch has it; Index wins over other integers.
+    """The smallest dtype that holds both, as in torch; Index wins over other integers.
 
-    Raises UnsupportedError where torch has no answer (UInt64 with another dtype).
+    Raises UnsupportedError if torch has no answer (UInt64 with another dtype).
     """
     if left is right:
         return left
@@ -131,12 +131,12 @@ def _kind(dtype: DataType) -> int:
 
 
 def _weak(dtype: DataType) -> DataType:
-    """What a scalar counts as beside a tensor: torch's default dtype of its kind."""
+    """The dtype of a scalar next to a tensor: torch's default dtype of its kind."""
     return {2: DataType.Float, 3: DataType.ComplexFloat}.get(_kind(dtype), dtype)
 
 
 def _combine(higher: DataType, lower: DataType) -> DataType:
-    """The promotion of two categories: `lower` counts only when it is of a higher kind."""
+    """The promotion of two categories: `lower` counts only if it is of a higher kind."""
     if _kind(lower) <= _kind(higher):
         return higher
     if _kind(lower) == 3 and _kind(higher) == 2:
@@ -145,7 +145,7 @@ def _combine(higher: DataType, lower: DataType) -> DataType:
 
 
 def promote(operands: Iterable[OperandType]) -> DataType:
-    """The common dtype of the operands by torch's categories; halves stay halves."""
+    """The common dtype of the operands by torch's categories; half-precision dtypes are kept."""
     found: list[DataType] = []
     operands = tuple(operands)
     for category in ("tensor", "zero_dim", "scalar"):
@@ -205,7 +205,7 @@ def _check_scalars(name: str, operands: tuple[OperandType, ...]) -> None:
 
 def _keep_promoted(name: str, operands: tuple[OperandType, ...]) -> Resolution:
     _check_scalars(name, operands)
-    # Beside a scalar x the bounds are still only bounds: they don't widen its dtype.
+    # With a scalar x too, the bounds don't widen its dtype.
     first = OperandType(operands[0].dtype, "tensor")
     common = promote((first, *operands[1:]))
     return _uniform(common, len(operands), common)
@@ -312,8 +312,8 @@ def resolve(
 ) -> Resolution:
     """The dtypes that `op` computes in and returns for operands of these types.
 
-    `target` is the dtype asked for, and only `cast` reads it.  Raises DefinitionError where the
-    op doesn't take these dtypes.
+    `target` is the requested dtype, which only `cast` reads.  Raises DefinitionError if the op
+    doesn't accept these dtypes.
     """
     return _resolve(op, tuple(operands), target)
 
@@ -323,9 +323,9 @@ def resolve_reduction(
 ) -> Resolution:
     """The dtypes of the reduction `name` over a tensor of `dtype`.
 
-    `requested` is the dtype argument (Null when absent).  Where `widens` (sum, prod), Bool and the
-    integers reduce in Int and a requested dtype is cast to first; elsewhere a request is an error.
-    Halves are accumulated in Float and rounded once, at the end.
+    `requested` is the dtype argument (Null if absent).  With `widens` (sum, prod), Bool and the
+    integers reduce in Int, and a requested dtype is cast to first; for other reductions a request
+    is an error.  Half-precision types are accumulated in Float and rounded once, at the end.
     """
     if not widens and requested is not DataType.Null:
         raise DefinitionError(expected(name, "no dtype", requested))

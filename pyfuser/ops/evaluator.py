@@ -1,8 +1,8 @@
 """The eager evaluator: computes a fusion with torch, one expression at a time.
 
 It is the oracle of the tests (with `dtype_override=torch.float64`, in higher precision) and the
-fallback when a kernel can't be compiled.  What an op means is its row of the op table; what a
-result looks like (dtype, layout, aliases, hidden outputs) is what the executor gives as well.
+fallback if a kernel can't be compiled.  The meaning of an op is its row of the op table; dtype,
+layout, aliases and hidden outputs of the results are the same as the executor's.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def evaluate(
     """The outputs of the fusion for these inputs, computed by torch.
 
     With `dtype_override` every floating tensor is computed and returned in that dtype (scalars are
-    still those of the definition, rounded to the dtypes it uses them in), and `keep_rounding` still
-    rounds where the definition casts to Half or BFloat16.  Outputs that alias an input update it
-    and, when hidden, aren't returned; without `updates` they are tensors like others.  With `views`
-    one that is a view of an input shares its memory.  Raises InputError for wrong inputs.
+    still those of the definition, rounded to the dtypes in which it uses them), and `keep_rounding`
+    still rounds where the definition casts to Half or BFloat16.  Outputs that alias an input update
+    it and, if hidden, aren't returned; without `updates` they are ordinary tensors.  With `views`,
+    an output that is a view of an input shares its memory.  Raises InputError for wrong inputs.
     """
     binding = bind(fusion, inputs)
     with torch.no_grad():
@@ -66,9 +66,9 @@ def evaluate(
 
 
 def raise_refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
-    """Raises what torch raises for these inputs, if it does.
+    """Raises torch's error for these inputs, if there is one.
 
-    Only what an expression that may refuse is computed from is computed.
+    Computes only the operands of expressions that may refuse.
     """
     exprs = fusion.live_exprs()
     needed: set[Val] = set()
@@ -194,7 +194,7 @@ class _Evaluator:
         return made
 
     def bounds(self, window: Window | None, size: int) -> tuple[int, int, int, int]:
-        """(first, behind the last element of the output, first of the source, step)."""
+        """(first, one past the last element of the output, first of the source, step)."""
         if window is None:
             return 0, size, 0, 1
         first = min(max(self.binding.size(window.left), 0), size)
@@ -206,7 +206,7 @@ class _Evaluator:
         return first, last, self.binding.size(window.offset) + step * before, step
 
     def gathered(self, expr: GatherOp) -> torch.Tensor:
-        """The source where the index says."""
+        """The source's elements selected by the index."""
         source, index = (self.values[value] for value in expr.inputs)
         sizes = self.sizes(expr.tensor_outputs[0])
         if not index.is_meta:
@@ -225,7 +225,7 @@ class _Evaluator:
         return source[tuple(places)].expand(sizes)
 
     def reshaped(self, expr: Expr, source: torch.Tensor, output: TensorView) -> torch.Tensor:
-        """A view of the input under the output's shape."""
+        """A view of the input in the output's shape."""
         match expr:
             case BroadcastOp(flags=flags):
                 for dim, flag in enumerate(flags):
@@ -245,7 +245,7 @@ class _Evaluator:
                 raise InternalError(expected("evaluate", "a known expression", expr.name))
 
     def _is_view(self, output: TensorView) -> bool:
-        """True when only views lead from an input to the output, which has no order of its own."""
+        """True if only views lead from an input to the output, which has no order of its own."""
         if output.domain.allocation is not None:
             return False
         value: Val = output
@@ -271,7 +271,7 @@ class _Evaluator:
     def results(self, inputs: Sequence[Input], views: bool = False) -> list[torch.Tensor]:
         """The outputs in their layouts, after the aliased inputs have been updated.
 
-        With `views` an output that only looks at an input differently shares its memory.
+        With `views` an output that is only a view of an input shares its memory.
         """
         given = dict(zip(self.fusion.inputs, inputs, strict=True))
         made = self._made(inputs, views)
@@ -289,7 +289,7 @@ class _Evaluator:
         return [made[output] for output in self.fusion.outputs]
 
     def _made(self, inputs: Sequence[Input], views: bool) -> dict[Val, torch.Tensor]:
-        """The outputs in their layouts, each with memory of its own but for views."""
+        """The outputs in their layouts, each with its own memory except for views."""
         given = dict(zip(self.fusion.inputs, inputs, strict=True))
         owned = {_storage(t) for t in inputs if isinstance(t, torch.Tensor)}
         made: dict[Val, torch.Tensor] = {}
@@ -301,7 +301,7 @@ class _Evaluator:
             assert isinstance(output, TensorView)
             value = self.values[output]
             if any(axis.expanded_extent is not None for axis in output.axes):
-                # What another segment stores has one element along an expanded axis.
+                # A tensor stored by another segment has one element along an expanded axis.
                 value = value.expand(self.sizes(output))
             if views and output not in self.fusion.aliases and self._is_view(output):
                 made[output] = value
@@ -326,8 +326,8 @@ def with_layout(
 ) -> torch.Tensor:
     """The value with the strides of an output: dense in the order of its allocation domain.
 
-    A value that has them already is copied only when its storage is one of `taken`.  What comes out
-    is no view to autograd, which refuses to change in place a view that a compiled graph returns.
+    A value that already has them is copied only if its storage is one of `taken`.  The result isn't
+    a view to autograd, which refuses in-place changes to a view that a compiled graph returns.
     """
     order = tensor.domain.memory_order
     dense = value.permute(order).contiguous()

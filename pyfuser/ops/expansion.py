@@ -1,12 +1,12 @@
-"""Expansion: turns an op of the table into primitive ops, for a code generator or an evaluator.
+"""Expansion: turns an op of the table into primitive ops, for a code generator or evaluator.
 
 A definition is a function `(scope, *operands)`.  The scope has a method for each op of the table,
-`constant(number)`, and the `dtype` the definition is computed in, so that one definition can say
-what differs for integers.  Whoever expands hands in two callbacks, one that emits a primitive op
-and one that makes a constant, and so never sees a defined op.
+`constant(number)`, and the `dtype` in which the definition is computed, so a definition can treat
+integers differently.  The caller of the expansion passes two callbacks, one that emits a primitive
+op and one that makes a constant, and never sees a defined op.
 
 Invariant: a value is always paired with its dtype, and a nested op gets operands of exactly the
-dtypes that its rule computes in; a definition that mixes dtypes is a bug of the table.
+dtypes in which its rule computes; a definition that mixes dtypes is a bug of the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyfuser.ops.op import Number, Op
 V = TypeVar("V")
 
 # Emits a primitive op: the row, the operands, the dtype they are computed in, the dtype of the
-# value made.  Operands of `where` are a Bool and two of the compute dtype.
+# result.  Operands of `where` are a Bool and two of the compute dtype.
 Emit = Callable[[Op, tuple[V, ...], DataType, DataType], V]
 MakeConstant = Callable[[Number, DataType], V]
 
@@ -38,7 +38,7 @@ class TypedValue(Generic[V]):
 
 
 class Scope(Generic[V]):
-    """What a definition sees as `o`: `o.mul(x, o.sigmoid(x))`, `o.constant(0)`, `o.dtype`."""
+    """The parameter `o` of a definition: `o.mul(x, o.sigmoid(x))`, `o.constant(0)`, `o.dtype`."""
 
     __slots__ = ("_constant", "_emit", "_ops", "dtype")
 
@@ -56,7 +56,7 @@ class Scope(Generic[V]):
 
     @property
     def is_floating(self) -> bool:
-        """True when the definition is computed in Float or Double."""
+        """True if the definition is computed in Float or Double."""
         return dtypes.is_floating(self.dtype)
 
     def constant(self, number: Number, dtype: DataType | None = None) -> TypedValue[V]:
@@ -112,7 +112,7 @@ def expand(
     """Computes `op` on operands already converted to `resolution.compute`, by primitive ops only.
 
     Returns a value of `dtypes.compute_dtype(resolution.result)`.  Raises UnsupportedError for a row
-    without a spelling and for complex operands, of which definitions know nothing.
+    without a spelling and for complex operands, which definitions don't support.
     """
     for dtype in resolution.compute:
         if dtypes.is_complex(dtype):
@@ -129,7 +129,7 @@ def refused(
     emit: Emit[V],
     constant: MakeConstant[V],
 ) -> V:
-    """A Bool: true where the op's check refuses the operands, which are as for `expand`."""
+    """A Bool: true where the op's check refuses the operands (given as for `expand`)."""
     if op.check is None:
         raise InternalError(expected(op.name, "an op that has a check", "one without"))
     terms = tuple(TypedValue(v, d) for v, d in zip(operands, resolution.compute, strict=True))

@@ -1,7 +1,7 @@
-"""Gather builders: what reads a tensor where an index tensor says.
+"""Gather builders: operations that read a tensor at the elements of an index tensor.
 
 Each makes one `GatherOp` (`select` of a number is a window).  An index that is out of range raises
-what torch raises when the fusion runs; as in torch, a negative one counts from the end for `index`
+torch's error when the fusion runs; as in torch, a negative index counts from the end for `index`
 and is out of range for all others.
 """
 
@@ -27,7 +27,7 @@ def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
 
 
 def index(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
-    """operand[:, index] for dim 1, with an index of any rank: negative ones count from the end."""
+    """operand[:, index] for dim 1, with an index of any rank: negatives count from the end."""
     return _take(fusion, operand, index, dim, "index")
 
 
@@ -46,7 +46,7 @@ def _take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str) -> Tensor
 
 
 def index_select(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
-    """The slices of a dimension that the index names; an index of rank 0 keeps the dimension."""
+    """The slices of a dimension selected by the index; an index of rank 0 keeps the dimension."""
     positions = _as_index(fusion, "index_select", index)
     if positions.ndim == 0:
         positions = broadcast(fusion, positions, [True])
@@ -82,8 +82,8 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
 def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     """out[i][j] = operand[index[i][j]][j] for dim 0: of the index's shape.
 
-    Along the other dimensions the index may be shorter than the operand.  Where it is expanded
-    there, the result isn't: each element comes from another place.
+    Along the other dimensions the index may be shorter than the operand.  The result isn't expanded
+    where the index is: each element comes from a different position.
     """
     tensor, positions = as_tensor(fusion, operand, "gather"), _as_index(fusion, "gather", index)
     dim = _aligned_dim("gather", tensor, positions, dim)
@@ -139,7 +139,7 @@ def embedding_fwd(
     scale_grad_by_freq: object = None,
     sparse: object = None,
 ) -> TensorView:
-    """The rows of a weight that the operand, an index of any rank, names."""
+    """The rows of a weight selected by the operand, an index of any rank."""
     if max_norm is not None:
         raise UnsupportedError(expected("embedding_fwd", "no max_norm", max_norm))
     return _take(fusion, weight, operand, 0, "embedding_fwd")

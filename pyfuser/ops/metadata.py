@@ -1,7 +1,8 @@
-"""What is known of a tensor without having it: shape, strides, dtype, device.
+"""What is known about a tensor without its data: shape, strides, dtype, device.
 
-Binding and the executor take a `TensorMetadata` wherever they would only ask a tensor for these, so
-that programs and kernels can be made before the first call.  It answers like a dense torch.Tensor.
+Binding and the executor accept a `TensorMetadata` wherever they only need these properties of a
+tensor, so programs and kernels can be made before the first call.  It behaves like a dense
+torch.Tensor.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class TensorMetadata:
     @overload
     def stride(self, dim: int) -> int: ...
     def stride(self, dim: int | None = None) -> tuple[int, ...] | int:
-        """The strides, or that of one dimension."""
+        """The strides, or the stride of one dimension."""
         return self.strides if dim is None else self.strides[dim]
 
     def is_contiguous(self) -> bool:
-        """True where the elements lie in memory in row-major order, without gaps."""
+        """True if the elements are in memory in row-major order, without gaps."""
         return is_contiguous(self.shape, self.strides)
 
     def is_neg(self) -> bool:
-        """No negation is pending."""
+        """False: no negation is pending."""
         return False
 
     def is_conj(self) -> bool:
-        """No conjugation is pending."""
+        """False: no conjugation is pending."""
         return False
 
 
@@ -63,9 +64,9 @@ TensorLike = (torch.Tensor, TensorMetadata)
 def device_of(inputs: Iterable[object]) -> torch.device:
     """The device that a fusion of these inputs runs on.
 
-    That of the tensors with dimensions; without any, of the first tensor; else torch's default.  A
-    tensor without dimensions on the CPU is a scalar to tensors of another device.  InputError where
-    others are on two.
+    It is the device of the tensors with dimensions; without any, of the first tensor; else torch's
+    default.  A tensor without dimensions on the CPU counts as a scalar next to tensors of another
+    device.  InputError if the other tensors are on two devices.
     """
     tensors = [value for value in inputs if isinstance(value, TensorLike)]
     if not tensors:
@@ -80,5 +81,5 @@ def device_of(inputs: Iterable[object]) -> torch.device:
 
 
 def is_cpu_scalar(tensor: torch.Tensor | TensorMetadata) -> bool:
-    """True for a tensor that is one number in the host's memory."""
+    """True for a tensor that is a single number in the host's memory."""
     return tensor.device.type == "cpu" and not tensor.dim()

@@ -1,4 +1,4 @@
-"""The nouns of the op table: one row a pointwise op (`Op`), one row a reduction (`Reduction`).
+"""The nouns of the op table: one row per pointwise op (`Op`) and per reduction (`Reduction`).
 
     Op        = name, arity, rule, reference, spelling, test range, accuracy
     spelling  = definition (in terms of other rows)  |  llvm and cuda (primitive)  |  nothing
@@ -24,9 +24,10 @@ from pyfuser.ops.value_checks import ValueCheck
 
 Number = bool | int | float
 
-# What rows cost, in additions.  A division takes several times an addition's time, but less than
-# reading an element from memory; what is expensive takes more than reading its operands once more
-# from a private cache (some 10 cycles a vector): passes keep it rather than compute it again.
+# The cost of rows, in additions.  A division takes several times as long as an addition, but less
+# than reading an element from memory.  An expensive op takes longer than reading its operands again
+# from a private cache (some 10 cycles per vector), so passes keep its result instead of recomputing
+# it.
 DIVISION = 4
 EXPENSIVE = 8
 
@@ -41,29 +42,29 @@ _FLOATING, _SIGNED, _UNSIGNED, _BOOL = range(4)
 class Op:
     """A pointwise op.
 
-    reference   torch, on tensors of the compute dtypes (scalars come as 0-dim tensors); handed
-                Double for Float operands it is the more precise reference
+    reference   torch, on tensors of the compute dtypes (scalars come as 0-dim tensors); applied to
+                Double instead of Float operands it is the more precise reference
     llvm        `floating|signed|unsigned|bool`, or one spelling for all four: an instruction
-                (`fadd`, `icmp slt`), `copy` (the operand itself), `-` (never asked for), or
+                (`fadd`, `icmp slt`), `copy` (the operand itself), `-` (never used), or
                 `@routine` (vector math, or an emission routine of the code generator)
     cuda        a C++ expression of operands that are names of variables of the compute dtype, to
                 be assigned to a variable of the result type; {f} is "f" for Float and "" for
-                Double; functions that C++ hasn't are those of the CUDA device's helpers
+                Double; functions missing in C++ come from the CUDA device's helpers
     cuda_integer  the same for integers and Bool, where it differs
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
-    check       the operands that torch refuses; `reference` gives some value for these
-    cost        what an element takes, in additions (DIVISION, EXPENSIVE)
-    is_random   each computation gives other numbers
+    check       the operands that torch refuses; `reference` returns some value for these
+    cost        the cost per element, in additions (DIVISION, EXPENSIVE)
+    is_random   each computation gives different numbers
     is_copy     the result is the operand
-    is_cut      what reads it is in another kernel than what it reads
-    keeps_values  a result is an operand's value or its opposite, or 0: a half stays one
+    is_cut      its readers are in another kernel than its operands
+    keeps_values  a result is an operand's value, its negation, or 0: half precision stays exact
     is_stepped  a rounding of an operand may move the result by a whole step (see `jumps`)
-    samples     range of floating test inputs that holds the op's interesting part
+    samples     range of floating test inputs that contains the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
                 for a definition with a subnormal step such as silu, within the least normal number)
-    aten        the ATen op that the row is on floating and complex operands, where `reference` is a
-                function of pyfuser, which says more about integers
+    aten        the ATen op that equals the row on floating and complex operands if `reference` is
+                a function of pyfuser, which also covers integers
     """
 
     name: str
@@ -89,26 +90,26 @@ class Op:
 
     @property
     def is_expensive(self) -> bool:
-        """True where it is better kept than computed again."""
+        """True if the result is better kept than recomputed."""
         return self.cost >= EXPENSIVE
 
     @property
     def is_repeatable(self) -> bool:
-        """False where computing it twice isn't computing it once."""
+        """False if computing it twice differs from computing it once."""
         return not (self.is_random or self.is_cut)
 
     @property
     def jumps(self) -> bool:
-        """True where the last bit of an operand may change the result by more than a rounding."""
+        """True if the last bit of an operand may change the result by more than a rounding."""
         return self.is_stepped or self.rule in _GIVING_BOOL
 
     @property
     def in_kernels(self) -> bool:
-        """True when some code generator can spell the op; the fallback runs the others."""
+        """True if some code generator can spell the op; the fallback runs the others."""
         return any(map(self.is_spelled_in, LANGUAGES))
 
     def is_spelled_in(self, language: Language) -> bool:
-        """True when the code generator for a language can spell the op, or others define it."""
+        """True if the code generator for a language can spell the op, or other ops define it."""
         if self.definition is not None:
             return True
         spelling = self.llvm if language == "llvm" else self.cuda or self.cuda_integer
@@ -128,7 +129,7 @@ class Op:
         return self._cuda_template(dtype).format(*operands, f=suffix)
 
     def cuda_uses(self, dtype: DataType, count: int) -> list[int]:
-        """How often each of `count` operands stands in the CUDA C++ expression."""
+        """How often each of `count` operands occurs in the CUDA C++ expression."""
         template = self._cuda_template(dtype)
         return [template.count(f"{{{position}}}") for position in range(count)]
 
@@ -154,9 +155,9 @@ class Reduction:
     """A reduction: folds `combine` (an Op's name) over dimensions, from `identity` on.
 
     reference   torch, on a tensor of the accumulation dtype and the dimensions to remove
-    widens      True where Bool and the integers accumulate in Int and a dtype may be asked for
-    repeated    the Op that reduces n equal elements: (element, n); None where n doesn't matter
-    rounds      each step of a floating one rounds: the order and length of a chain matter
+    widens      True if Bool and the integers accumulate in Int and a dtype may be requested
+    repeated    the Op that reduces n equal elements: (element, n); None if n doesn't matter
+    rounds      True if each floating step rounds: the order and length of a chain matter
     """
 
     name: str

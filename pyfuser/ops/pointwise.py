@@ -1,10 +1,10 @@
 """Pointwise builders: turns operands of any dtype and rank into one well-formed `PointwiseOp`.
 
-Python numbers become constant scalars that keep the user's value and type; tensors get the casts
-that the dtype rules ask for and the broadcasts that right alignment asks for, each as an expression
-of its own.  So an op's tensors always have one rank and the dtype the op is computed in, a result
-is Float wherever it would be a half, and the cast to the half is explicit.  Sizes that have to be
-equal for the op to make sense are recorded in `fusion.equal_extents`.
+Python numbers become constant scalars that keep the user's value and type.  Tensors get the casts
+required by the dtype rules and the broadcasts required by right alignment, each as a separate
+expression.  An op's tensors therefore always have one rank and the dtype in which the op is
+computed; a result that would be in half precision is Float, and the cast to half precision is
+explicit.  Sizes that must be equal are recorded in `fusion.equal_extents`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Argument = Val | PythonNumber
 
 
 def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
-    """A value as it is; a Python number as a constant of its own dtype.
+    """A value unchanged; a Python number as a constant of its own dtype.
 
     Raises DefinitionError for anything else, and for a value of another fusion.
     """
@@ -56,7 +56,7 @@ def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
 
 
 def require_dtype(op: str, dtype: object) -> None:
-    """DefinitionError where something else, as a torch dtype, is given for a DataType."""
+    """DefinitionError if something else, such as a torch dtype, is given for a DataType."""
     if isinstance(dtype, DataType):
         return
     hint = ""
@@ -79,7 +79,7 @@ def constant(
 ) -> Scalar:
     """A constant scalar; a non-negative integer can be a size.
 
-    DefinitionError for an integer of more than 64 bits, which torch doesn't take either.
+    DefinitionError for an integer of more than 64 bits, which torch doesn't accept either.
     """
     if isinstance(value, int) and not fits_64_bits(value):
         raise DefinitionError(expected(op, "an integer of 64 bits", integer_text(value)))
@@ -89,7 +89,7 @@ def constant(
 
 
 def operand_type(value: Val) -> OperandType:
-    """What the dtype rules need to know of a value."""
+    """What the dtype rules need to know about a value."""
     if not isinstance(value, TensorView):
         return OperandType(value.dtype, "scalar")
     return OperandType(value.dtype, "tensor" if value.ndim else "zero_dim")
@@ -98,14 +98,14 @@ def operand_type(value: Val) -> OperandType:
 def resolve_expr(expr: PointwiseOp) -> Resolution:
     """The dtypes that an expression's operands are computed in.
 
-    Tensors have that dtype already; a scalar is converted where it is used.
+    Tensors already have that dtype; a scalar is converted where it is used.
     """
     target = expr.output.dtype if expr.op == "cast" else None
     return resolve(OPS[expr.op], [operand_type(v) for v in expr.inputs], target)
 
 
 def require_equal(fusion: Fusion, op: str, a: IntExpr, b: IntExpr) -> None:
-    """Records that two sizes must be equal; DefinitionError when they can't be."""
+    """Records that two sizes must be equal; DefinitionError if they can't be."""
     if a is b:
         return
     if a.is_constant and b.is_constant:
@@ -115,9 +115,9 @@ def require_equal(fusion: Fusion, op: str, a: IntExpr, b: IntExpr) -> None:
 
 
 def joined_axis(fusion: Fusion, op: str, axes: Sequence[IterDomain]) -> IterDomain:
-    """The output axis that aligned operand axes give.
+    """The output axis for aligned operand axes.
 
-    Broadcast only where all are; the size is the first real one, a constant if there is one.
+    It is broadcast only if all are; its size is the first real one, a constant if there is one.
     """
     real = [axis.extent for axis in axes if not axis.is_broadcast]
     expanded = [a.expanded_extent for a in axes if a.is_broadcast and a.expanded_extent is not None]
@@ -143,7 +143,7 @@ def new_tensor(fusion: Fusion, axes: Sequence[IterDomain], dtype: DataType) -> T
 
 
 def cast(fusion: Fusion, operand: Argument, dtype: DataType) -> Val:
-    """[...] -> [...] in `dtype`; to the dtype it has, a copy."""
+    """[...] -> [...] in `dtype`; a copy if it has that dtype."""
     require_dtype("cast", dtype)
     value = as_val(fusion, operand, "cast")
     if isinstance(value, TensorView):
@@ -165,7 +165,7 @@ def cast_tensor(fusion: Fusion, tensor: TensorView, dtype: DataType) -> TensorVi
 
 
 def copy(fusion: Fusion, tensor: TensorView) -> TensorView:
-    """The `set` of a tensor: what a shape op that changes nothing gives."""
+    """The `set` of a tensor: the result of a shape op that changes nothing."""
     return elementwise(fusion, "set", tensor, tensor.dtype)
 
 
@@ -177,7 +177,7 @@ def elementwise(fusion: Fusion, op: str, tensor: TensorView, dtype: DataType) ->
 
 
 def prepend_axes(fusion: Fusion, tensor: TensorView, rank: int) -> TensorView:
-    """[...] -> [1, ..., 1, ...] of the given rank; the tensor itself when it has it."""
+    """[...] -> [1, ..., 1, ...] of the given rank; the tensor itself if it has it."""
     missing = rank - tensor.ndim
     if not missing:
         return tensor
@@ -192,7 +192,7 @@ def prepend_axes(fusion: Fusion, tensor: TensorView, rank: int) -> TensorView:
 def pointwise(fusion: Fusion, op: str, *operands: Argument) -> Val:
     """One row of the op table on aligned elements: a tensor if any operand is one, else a scalar.
 
-    Raises DefinitionError where the op doesn't take these dtypes or sizes, UnsupportedError for
+    Raises DefinitionError if the op doesn't accept these dtypes or sizes, UnsupportedError for
     random numbers.
     """
     row = OPS[op]
@@ -251,7 +251,7 @@ def _scalar_pointwise(fusion: Fusion, op: Op, values: list[Val], result: DataTyp
 
 
 def _size_of_result(op: str, values: Sequence[Val], result: DataType) -> IntExpr | None:
-    """The size that an op on sizes gives; None where it isn't exact or may be negative."""
+    """The size that results from an op on sizes; None if it isn't exact or may be negative."""
     if not is_integer(result):
         return None
     sizes = [value.extent for value in values if isinstance(value, Scalar)]

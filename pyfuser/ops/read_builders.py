@@ -1,9 +1,9 @@
-"""Read builders: slice, pad, cat and slice_scatter, which are windows on a tensor.
+"""Read builders: slice, pad, cat and slice_scatter, built from windows on a tensor.
 
-Bounds are clamped to the sizes as torch clamps them, so that whatever the bounds of a call are, a
-window reads inside of its source.  Sizes and bounds may be symbolic; sums and differences stay
-symbolic where they are provably sizes, so that the parts of a tensor put together again have its
-size.  What an index tensor says where to read is in `gather_builders`.
+Bounds are clamped to the sizes as in torch, so a window reads inside its source whatever the bounds
+of a call are.  Sizes and bounds may be symbolic; sums and differences stay symbolic if they are
+provably sizes, so that the parts of a tensor put together again have its size.  Reads at the
+elements of an index tensor are in `gather_builders`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def window(
 
 
 def clamped(fusion: Fusion, op: str, entry: SizeEntry, extent: IntExpr) -> IntExpr:
-    """A bound inside of [0, extent]; a negative number counts from the end."""
+    """A bound inside [0, extent]; a negative number counts from the end."""
     value = entry.constant if isinstance(entry, Scalar) else entry
     if isinstance(value, int) and value < 0:
         return larger(extent + Integer.of(value), ZERO)
@@ -75,7 +75,7 @@ def _stride(entry: SizeEntry, op: str) -> int:
 
 
 def slice_window(start: IntExpr, stop: IntExpr, step: int, extent: IntExpr) -> Window | None:
-    """The window of source[start:stop:step] for bounds inside of [0, extent]; None for all."""
+    """The window of source[start:stop:step] for bounds inside [0, extent]; None for all."""
     if start is ZERO and stop is extent and step == 1:
         return None
     is_ordered = proves_at_most(start, stop)
@@ -90,7 +90,7 @@ def slice(
     end_indices: Sequence[SizeEntry],
     strides: Sequence[SizeEntry] | None = None,
 ) -> TensorView:
-    """operand[start:end:stride, ...], an entry a dimension, with torch's rules for bounds."""
+    """operand[start:end:stride, ...], one entry per dimension, with torch's rules for bounds."""
     tensor = as_tensor(fusion, operand, "slice")
     strides = [1] * tensor.ndim if strides is None else strides
     for name, entries in (("start", start_indices), ("end", end_indices), ("stride", strides)):
@@ -106,7 +106,7 @@ def slice(
 
 
 def sliced(fusion: Fusion, tensor: TensorView, windows: Windows) -> TensorView:
-    """The tensor in windows that fill nothing."""
+    """The tensor read through windows that fill nothing."""
     if not any(windows):
         return copy(fusion, tensor)
     pairs = zip(tensor.axes, windows, strict=True)
@@ -124,7 +124,8 @@ def pad(
     value: Val | PythonNumber | None = None,
 ) -> TensorView:
     """The tensor with `value` (0 by default) around it: widths (left, right) from the last
-    dimension on; a negative number cuts off.  `value` may be a tensor of the result's shape."""
+    dimension on; a negative width cuts off.  `value` may be a tensor of the result's shape.
+    """
     tensor = as_tensor(fusion, operand, "pad")
     if len(pad_widths) % 2 or len(pad_widths) > 2 * tensor.ndim:
         what = f"a pair of widths for each of at most {tensor.ndim} dimensions"
@@ -150,7 +151,7 @@ def _width(fusion: Fusion, entry: SizeEntry) -> IntExpr:
 
 
 def pad_window(extent: IntExpr, left: IntExpr, right: IntExpr) -> tuple[Window, IntExpr]:
-    """The window of an axis with `left` elements in front and `right` behind, and its extent."""
+    """The window of an axis with `left` elements before and `right` after, and its extent."""
     total, stop = extent + left + right, extent + left
     if any(isinstance(width, Integer) and width.value < 0 for width in (left, right)):
         total = larger(total, ZERO)
@@ -160,7 +161,7 @@ def pad_window(extent: IntExpr, left: IntExpr, right: IntExpr) -> tuple[Window, 
 
 
 def fill_value(fusion: Fusion, tensor: TensorView, value: Val | PythonNumber) -> Val:
-    """What goes around a tensor, checked to be of its kind."""
+    """The fill around a tensor, checked to be of its kind."""
     fill = as_val(fusion, value, "pad")
     if isinstance(fill, TensorView):
         if fill.dtype is not tensor.dtype:
@@ -254,7 +255,7 @@ def slice_scatter(
     end: SizeEntry | None = None,
     step: int = 1,
 ) -> TensorView:
-    """`operand` with `source` in the place of operand[start:end:step] along a dimension."""
+    """`operand` with operand[start:end:step] along a dimension replaced by `source`."""
     base, part = as_tensor(fusion, operand, "slice_scatter"), as_tensor(fusion, source, "source")
     dim = wrapped_dim("slice_scatter", dim, base.ndim)
     every = Integer.of(_stride(step, "slice_scatter"))
@@ -278,7 +279,7 @@ def slice_scatter(
 
 
 def _place(first: IntExpr, length: IntExpr, every: IntExpr) -> Window:
-    """The window that shows `length` elements from `first` on, one in `every`."""
+    """The window with `length` elements from `first` on, one in `every`."""
     if every is ONE:
         return Window(first, first + length, first * -1, ONE)
     return Window(first, first + (length - 1) * every + 1, ZERO, ONE, every)

@@ -2,8 +2,8 @@
 
 A reduction's output keeps the reduced axes in its domain, as reduction axes.  Broadcast axes are
 never reduced: they are squeezed, and an expanded one multiplies (sum), raises to a power (prod) or
-does nothing (max, min).  `keepdim` is a broadcast afterwards.  Halves are cast to Float around the
-reduction, so that accumulators never round.
+has no effect (max, min).  `keepdim` is a broadcast afterwards.  Half-precision types are cast to
+Float around the reduction, so accumulators aren't rounded to half precision.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def var_mean(
     correction: PythonNumber | Val = 1,
     keepdim: bool = False,
 ) -> tuple[TensorView, TensorView]:
-    """(variance, mean) over `dims`.  DefinitionError for halves: cast them to Float first."""
+    """(variance, mean) over `dims`.  DefinitionError for half precision: cast it to Float first."""
     tensor = _floating_tensor(fusion, "var_mean", operand)
     reduced = normalised_dims("var_mean", tensor, dims)
     mean, squares, _ = welford(fusion, tensor, reduced if reduced else None)
@@ -130,7 +130,7 @@ def _floating_tensor(fusion: Fusion, op: str, operand: Val) -> TensorView:
 def _degrees_of_freedom(
     fusion: Fusion, tensor: TensorView, dims: Sequence[int], correction: PythonNumber | Val
 ) -> Val:
-    """max(count - correction, 0), as a number as far as it is known."""
+    """max(count - correction, 0), as a number if it is known."""
     count = reduced_element_count(fusion, tensor, dims)
     if isinstance(count, int) and not isinstance(correction, (Val, complex)):
         zero_or_more = count - correction if count > correction else 0
@@ -155,7 +155,7 @@ def reduced_element_count(fusion: Fusion, tensor: TensorView, dims: Sequence[int
 
 
 def _expansion(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> int | Val | None:
-    """How often the reduced elements repeat because of expanded axes; None for once."""
+    """How often the reduced elements repeat because of expanded axes; None if they don't."""
     expanded = [dim for dim in dims if tensor.axes[dim].expanded_extent is not None]
     return reduced_element_count(fusion, tensor, expanded) if expanded else None
 
@@ -163,7 +163,7 @@ def _expansion(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> int |
 def _without_broadcasts(
     fusion: Fusion, tensor: TensorView, dims: Sequence[int]
 ) -> tuple[TensorView, list[int]]:
-    """The tensor without the broadcast axes among `dims`, and what is left of `dims`."""
+    """The tensor without the broadcast axes among `dims`, and the remaining `dims`."""
     gone = [dim for dim in dims if tensor.axes[dim].is_broadcast]
     kept = [dim for dim in range(tensor.ndim) if dim not in gone]
     rest = [kept.index(dim) for dim in dims if dim not in gone]
@@ -190,7 +190,7 @@ def _welford(
     if not dims:
         mean = copy(fusion, tensor)
         deviation = as_tensor(fusion, pointwise(fusion, "sub", tensor, tensor), "welford")
-        # A count of one for each element, as a tensor: whatever the comparison says, it is 1.
+        # A count of one for each element, as a tensor: it is 1 whatever the comparison gives.
         ones = pointwise(fusion, "where", pointwise(fusion, "isnan", tensor), 1, 1)
         return mean, deviation, as_tensor(fusion, ones, "welford")
     mean, squares, count = (
@@ -202,7 +202,7 @@ def _welford(
 
 
 def restored(fusion: Fusion, tensor: TensorView, dims: Sequence[int], rank: int) -> TensorView:
-    """Puts axes of size 1 where `dims` were reduced."""
+    """Inserts axes of size 1 where `dims` were reduced."""
     if not dims:
         return tensor
     flags = tuple(dim in dims for dim in range(rank))

@@ -1,11 +1,11 @@
-"""Torch references of the ops that torch spells otherwise, or refuses for some dtypes.
+"""Torch references of ops that torch spells differently, or refuses for some dtypes.
 
-Each is a function of tensors of one compute dtype (a tensor or a 0-dim tensor for a scalar) and is
-what an op of the table means.  Where torch traps, pyfuser gives a value: the smallest integer
+Each is a function of tensors of one compute dtype (a tensor or, for a scalar, a 0-dim tensor) and
+defines an op of the table.  Where torch traps, pyfuser returns a value: the smallest integer
 divided by -1 wraps, and arithmetic on Bool is integer arithmetic converted back to Bool.  Where
-torch raises there is a value too, which nobody sees but who computes before it is known that the
-op's check refuses: an integer divided by zero is 0.  Source: the ops of the nvfuser_direct
-interface, and torch.
+torch raises, there is a value too, which is only visible to computations before the op's check is
+known to refuse: an integer divided by zero is 0.  Source: the ops of the nvfuser_direct interface,
+and torch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _float_fmod(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """fmod, exact for every quotient; torch's own gives NaN where a / b overflows.
 
-    A Float quotient fits in Double.  A Double one is brought down first, by multiples of b that are
+    A Float quotient fits in Double.  A Double one is reduced first, by multiples of b that are
     powers of two times b (an infinite one changes nothing); no step has a quotient above 2**700.
     """
     rest, divisor = a.double(), b.double()
@@ -99,20 +99,20 @@ def pow_(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def logical_right_shift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Shift right with zeros coming in; 0 when `b` is negative or at least the width."""
+    """Shift right, shifting in zeros; 0 if `b` is negative or at least the width."""
     bits = 8 * a.element_size()
     inside = (b >= 0) & (b < bits) if b.dtype.is_signed else b < bits
     b = b.masked_fill(~inside, 0)
     if not a.dtype.is_signed:
         return (a >> b).masked_fill(~inside, 0)
-    # Clearing the copies of the sign bit makes the arithmetic shift a logical one.  Where b is 0
-    # there are none: torch gives 0 for a left shift by the whole width.
+    # Clearing the copies of the sign bit makes the arithmetic shift a logical one.  If b is 0 there
+    # are none: torch gives 0 for a left shift by the whole width.
     sign_copies = torch.bitwise_left_shift(torch.full_like(a, -1), bits - b)
     return torch.bitwise_and(a >> b, sign_copies.bitwise_not()).masked_fill(~inside, 0)
 
 
 def gcd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Never negative, but for the smallest integer's own, which wraps."""
+    """Never negative, except for the smallest integer's own, which wraps."""
     return torch.gcd(a, b).abs()
 
 
@@ -124,30 +124,30 @@ def erfcinv(x: torch.Tensor) -> torch.Tensor:
 
 
 def frac(x: torch.Tensor) -> torch.Tensor:
-    """What truncation drops; 0 for integers, NaN for the infinities."""
+    """The part that truncation drops; 0 for integers, NaN for the infinities."""
     return x - torch.trunc(x) if x.is_floating_point() else torch.zeros_like(x)
 
 
 def relu(x: torch.Tensor) -> torch.Tensor:
-    """0 where `x` is negative; NaN stays."""
+    """0 where `x` is negative; NaN stays NaN."""
     return torch.where(x < 0, torch.zeros_like(x), x)
 
 
 def threshold(x: torch.Tensor, threshold: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """`value` where `x` is at most `threshold`; NaN stays."""
+    """`value` where `x` is at most `threshold`; NaN stays NaN."""
     return torch.where(x <= threshold, value, x)
 
 
 def minimum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The lesser; a NaN wins; `a` where both are equal, also for zeros of different signs.
+    """The lesser; a NaN wins; `a` if both are equal, also for zeros of different signs.
 
-    torch has `a` there or `b`, as its loop is vectorised or not; its clamp always keeps its input.
+    torch returns `a` or `b` there, depending on its loop; its clamp always keeps its input.
     """
     return torch.where((b < a) | _is_nan(b), b, a)
 
 
 def maximum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The greater; a NaN wins; `a` where both are equal."""
+    """The greater; a NaN wins; `a` if both are equal."""
     return torch.where((b > a) | _is_nan(b), b, a)
 
 
@@ -175,7 +175,7 @@ def addcmul(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, alpha: torch.Tens
 
 
 def _reduce(fold: Reference, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
-    """Folds one dimension after another, the last first, so that positions stay valid."""
+    """Folds one dimension after another, last one first, so that positions stay valid."""
     for dim in sorted((d % x.dim() for d in dims), reverse=True):
         x = fold(x, dim)
     return x
@@ -202,14 +202,14 @@ def _extremum(
 
 
 def lowest(dtype: torch.dtype) -> bool | int | float:
-    """The number that no other number of `dtype` is below."""
+    """The least number of `dtype`."""
     if dtype is torch.bool:
         return False
     return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
 def highest(dtype: torch.dtype) -> bool | int | float:
-    """The number that no other number of `dtype` is above."""
+    """The greatest number of `dtype`."""
     if dtype is torch.bool:
         return True
     return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max

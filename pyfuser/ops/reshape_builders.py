@@ -1,10 +1,10 @@
 """Reshape builder: turns a change of shape into splits and merges of axes.
 
-The two shapes are cut into groups of equal products, as small as can be proved: (a, b, c) to (a*b,
-c) is the groups {a, b} -> {a*b} and {c} -> {c}.  Within a group everything is merged and the new
-sizes are split off.  Axes of size 1 take no part: they are squeezed before and broadcast after.
-Where equality can't be proved (sizes that scalars give, -1) it is recorded in `equal_extents`, so
-that a wrong size is an error at run time and never a wrong result.
+The two shapes are cut into the smallest groups whose products are provably equal: for (a, b, c) to
+(a*b, c) the groups are {a, b} -> {a*b} and {c} -> {c}. Within a group everything is merged and the
+new sizes are split off.  Axes of size 1 take no part: they are squeezed before and broadcast after.
+If equality can't be proved (sizes from scalars, -1) it is recorded in `equal_extents`, so a wrong
+size is an error at run time and never a wrong result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Group:
 
 
 def reshape(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
-    """The same elements in row-major order under another shape; one size may be -1."""
+    """The same elements in row-major order in another shape; one size may be -1."""
     tensor = as_tensor(fusion, operand, "reshape")
     old = [axis.size for axis in tensor.axes]
     new, inferred = _new_sizes(fusion, old, new_shape)
@@ -53,7 +53,7 @@ def reshape(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
 def _new_sizes(
     fusion: Fusion, old: Sequence[IntExpr], new_shape: Shape
 ) -> tuple[list[IntExpr], int | None]:
-    """The sizes asked for, with -1 worked out, and where the -1 was."""
+    """The requested sizes, with -1 computed, and its position."""
     unknown = [i for i, entry in enumerate(new_shape) if is_unchanged(entry)]
     if len(unknown) > 1:
         raise DefinitionError(expected("reshape", "at most one -1", list(new_shape)))
@@ -117,7 +117,7 @@ def group_sizes(
 ) -> list[Group]:
     """Cuts both shapes (without ones) into groups of equal products, in order.
 
-    What can't be proved equal, and what contains the size that was -1, is one group.
+    Sizes that can't be proved equal, and those around the size that was -1, form one group.
     """
     if ZERO in old or ZERO in new:
         return [Group(tuple(range(len(old))), tuple(range(len(new))))]
@@ -158,7 +158,7 @@ def _regroup(
 def _regroup_axes(
     fusion: Fusion, axes: Sequence[IterDomain], sizes: Sequence[IntExpr], rest: int
 ) -> list[IterDomain]:
-    """Merges the axes and splits the sizes off; the axis at `rest` gets what is left."""
+    """Merges the axes and splits the sizes off; the axis at `rest` gets the remainder."""
     if not axes or not sizes:
         what = "sizes that are known to be 1 where they are dropped or added"
         got = f"[{', '.join(str(a.extent) for a in axes)}] to [{', '.join(map(str, sizes))}]"

@@ -1,8 +1,8 @@
-"""Shape builders: broadcast, expand, permute, squeeze, full, iota and what reads sizes.
+"""Shape builders: broadcast, expand, permute, squeeze, full, iota and size queries.
 
-Each adds at most one expression per change of shape, and gives a `set` where nothing changes.  An
-axis whose size is declared to be 1 is a broadcast axis; an expanded one keeps one element in memory
-and gets `expanded_extent`.  Reshape is in `reshape_builders`.
+Each adds at most one expression per change of shape, and a `set` if nothing changes.  An axis whose
+size is declared to be 1 is a broadcast axis; an expanded axis keeps one element in memory and gets
+`expanded_extent`.  Reshape is in `reshape_builders`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def is_unchanged(entry: object) -> bool:
 
 
 def new_axis(fusion: Fusion, extent: IntExpr) -> IterDomain:
-    """A fresh axis of this size: broadcast when it is 1."""
+    """A fresh axis of this size: broadcast if it is 1."""
     return fusion.ids.broadcast() if extent is ONE else fusion.ids.new(extent)
 
 
@@ -75,7 +75,7 @@ def shape(fusion: Fusion, operand: Val) -> list[Scalar]:
 
 
 def broadcast(fusion: Fusion, operand: Val, is_broadcast_dim: Sequence[bool]) -> TensorView:
-    """New axes of size 1 where `is_broadcast_dim` (one entry an output axis) is True."""
+    """New axes of size 1 where `is_broadcast_dim` (one entry per output axis) is True."""
     tensor = as_tensor(fusion, operand, "broadcast")
     flags = tuple(bool(flag) for flag in is_broadcast_dim)
     if flags.count(False) != tensor.ndim:
@@ -93,7 +93,7 @@ def broadcast(fusion: Fusion, operand: Val, is_broadcast_dim: Sequence[bool]) ->
 def broadcast_in_dim(
     fusion: Fusion, operand: Val, new_shape: Shape, broadcast_dims: Sequence[int]
 ) -> TensorView:
-    """Puts dimension i at `broadcast_dims[i]` of a tensor of the new shape."""
+    """Places dimension i at `broadcast_dims[i]` of a tensor of the new shape."""
     tensor = as_tensor(fusion, operand, "broadcast_in_dim")
     dims = list(broadcast_dims)
     if len(dims) != tensor.ndim:
@@ -120,7 +120,7 @@ def _expanded_axis(fusion: Fusion, axis: IterDomain, entry: SizeEntry) -> tuple[
 
 
 def expand(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
-    """Repeats axes of size 1, without copying; -1 keeps a size; new axes come in front."""
+    """Repeats axes of size 1, without copying; -1 keeps a size; new axes come first."""
     tensor = as_tensor(fusion, operand, "expand")
     if len(new_shape) < tensor.ndim:
         what = f"a shape of at least {tensor.ndim} sizes"

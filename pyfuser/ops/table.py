@@ -1,8 +1,8 @@
 """The op table: every pointwise op and every reduction, one row each.
 
-Builders, the eager evaluator, the code generators, the tests and the docs table are made from
-`OPS` and `REDUCTIONS`; adding an op is adding a row (in table_unary.py or table_binary.py).
-Invariant: a row's name is its key and the name users call; the order is that of the docs.
+Builders, the eager evaluator, the code generators, the tests and the docs table are derived from
+`OPS` and `REDUCTIONS`; adding an op means adding a row (in table_unary.py or table_binary.py).
+Invariant: a row's name is its key and the name that users call; the order is that of the docs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def refused(
     emit: Callable[[Op, tuple[V, ...], DataType, DataType], V],
     constant: Callable[[Number, DataType], V],
 ) -> V:
-    """True where an op's check refuses the operands; see `pyfuser.ops.expansion.refused`."""
+    """Where an op's check refuses the operands; see `pyfuser.ops.expansion.refused`."""
     return expansion.refused(OPS, op, operands, resolution, emit, constant)
 
 

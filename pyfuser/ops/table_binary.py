@@ -1,9 +1,9 @@
 """The binary and ternary rows of the op table.
 
-Integer arithmetic wraps; a division by zero is refused, and never traps: its value is 0.  In CUDA
-spellings the variable that is assigned to narrows what C++ widened to int, and the functions that
-C++ hasn't are the CUDA device's helpers.
-Source: the ops of the nvfuser_direct interface; special values are torch's.
+Integer arithmetic wraps.  A division by zero is refused and never traps: its value is 0.  In CUDA
+spellings, the variable that is assigned to narrows what C++ widened to int, and functions missing
+in C++ come from the CUDA device's helpers.  Source: the ops of the nvfuser_direct interface;
+special values are torch's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _compare(name: str, doc: str, reference: references.Reference, llvm: str, si
 
 
 def _remainder(o: Any, a: Any, b: Any) -> Any:
-    # fmod has the sign of a; where that differs from b's, and a is no multiple, go one b further.
+    # fmod has the sign of a; if that differs from b's, and a isn't a multiple of b, add b.
     zero = o.constant(0)
     rest = o.fmod(a, b)
     other_sign = o.bitwise_xor(o.lt(rest, zero), o.lt(b, zero))
@@ -78,11 +78,11 @@ _ARITHMETIC = (
         cost=EXPENSIVE, aten="pow",
     ),
     Op(
-        "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a of equals; NaN wins",
+        "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a if equal; NaN wins",
         "@minimum|@minimum|@minimum|and", "minimum({0}, {1})", keeps_values=True,
     ),
     Op(
-        "maximum", 2, DtypeRule.PROMOTE, references.maximum, "the greater, a of equals; NaN wins",
+        "maximum", 2, DtypeRule.PROMOTE, references.maximum, "the greater, a if equal; NaN wins",
         "@maximum|@maximum|@maximum|or", "maximum({0}, {1})", keeps_values=True,
     ),
     Op(
@@ -95,7 +95,7 @@ _ARITHMETIC = (
     ),
     Op(
         "nextafter", 2, DtypeRule.FLOAT_RESULT, torch.nextafter,
-        "the number after a on the way to b", "@nextafter", "nextafter{f}({0}, {1})",
+        "the number after a in the direction of b", "@nextafter", "nextafter{f}({0}, {1})",
         is_stepped=True,
     ),
 )  # fmt: skip
@@ -115,7 +115,7 @@ _BITS = (
         definition=lambda o, a, b: o.bitwise_and(a, b),
     ),
     Op(
-        "logical_or", 2, DtypeRule.LOGICAL, torch.logical_or, "is one of them non-zero",
+        "logical_or", 2, DtypeRule.LOGICAL, torch.logical_or, "whether one of them is non-zero",
         definition=lambda o, a, b: o.bitwise_or(a, b),
     ),
     Op(
@@ -137,12 +137,12 @@ _BITS = (
     ),
     Op(
         "bitwise_right_shift", 2, DtypeRule.INTEGER, torch.bitwise_right_shift,
-        "a >> b, the sign kept; as by the whole width for b outside it", "@bitwise_right_shift",
+        "a >> b, the sign kept; b outside the width shifts by all of it", "@bitwise_right_shift",
         None, "shift_right({0}, {1})",
     ),
     Op(
         "logical_right_shift", 2, DtypeRule.INTEGER, references.logical_right_shift,
-        "a >> b, zeros coming in; 0 for b outside the width", "@logical_right_shift",
+        "a >> b, shifting in zeros; 0 for b outside the width", "@logical_right_shift",
         None, "shift_right_logical({0}, {1})",
     ),
     Op(
@@ -155,7 +155,7 @@ _BITS = (
 _CHECKED = (
     Op(
         "checked_class", 2, DtypeRule.KEEP_FIRST, references.first,
-        "a, which is a class of the scalar b many", definition=lambda o, x, classes: x, check=CLASS,
+        "a, checked to be one of b classes", definition=lambda o, x, classes: x, check=CLASS,
     ),
 )  # fmt: skip
 
@@ -182,12 +182,12 @@ TERNARY = (
     ),
     Op(
         "checked_place", 3, DtypeRule.KEEP_FIRST, references.first,
-        "a, which is an index into the dimension c, as large as the scalar b",
+        "a, checked to be an index into dimension c of size b (a scalar)",
         definition=lambda o, x, size, dim: x, check=PLACE,
     ),
     Op(
         "checked_target", 3, DtypeRule.KEEP_FIRST, references.first,
-        "a, which is a class of the scalar b many, or the scalar c",
+        "a, checked to be one of b classes, or c (scalars)",
         definition=lambda o, x, classes, ignored: x, check=TARGET,
     ),
     Op(

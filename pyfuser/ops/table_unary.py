@@ -1,9 +1,9 @@
 """The unary rows of the op table, and `cast`.
 
-Ops that others can express without losing accuracy or speed are definitions, so that no code
-generator knows them.  Stated accuracies of the vector math are those of docs/design.md: 2 ulp in
-Float and 4 in Double of the correctly rounded result.  Source: the ops of the
-nvfuser_direct interface; special values are torch's.
+Ops that can be expressed through others without losing accuracy or speed are definitions, so code
+generators don't know them.  Stated accuracies of the vector math are those of docs/design.md: 2 ulp
+in Float and 4 in Double of the correctly rounded result.  Source: the ops of the nvfuser_direct
+interface; special values are torch's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _math(
     ulp: tuple[int, int] = (2, 4),
     cost: int = EXPENSIVE,
 ) -> Op:
-    """A row of class F: a routine of vector math on the CPU, of the C library's name in CUDA."""
+    """A row of class F: a routine of vector math on the CPU, the C library's function in CUDA."""
     llvm, cuda = f"@{name}", name + "{f}({0})"
     ulp32, ulp64 = ulp
     return Op(
@@ -51,13 +51,13 @@ def _identity(o: Any, x: Any) -> Any:
 
 
 def _sigmoid(o: Any, x: Any) -> Any:
-    # As torch has it: 0 where exp overflows, and what is right there is subnormal.
+    # As in torch: 0 where exp overflows; the exact result there is subnormal.
     one = o.constant(1)
     return o.div(one, o.add(one, o.exp(o.neg(x))))
 
 
 def _relu(o: Any, x: Any) -> Any:
-    # This order of the comparison is the one that x86 has as a single instruction: NaN and -0 stay.
+    # x86 has this order of the comparison as a single instruction: NaN and -0 stay.
     zero = o.constant(0)
     return o.where(o.gt(zero, x), zero, x)
 
@@ -132,7 +132,7 @@ _FLOAT = (
     ),
     _math("sin", "sine of radians", torch.sin),
     _math("sinh", "hyperbolic sine", torch.sinh),
-    # Instructions round correctly, but the reference, torch on a CPU, is an ulp off now and then.
+    # Instructions round correctly, but the reference, torch on a CPU, is sometimes an ulp off.
     _math("sqrt", "square root", torch.sqrt, (0.0, 100.0), (1, 1), DIVISION),
     _math("tan", "tangent of radians", torch.tan),
     _math("tanh", "hyperbolic tangent", torch.tanh, (-10.0, 10.0)),
@@ -149,7 +149,7 @@ _KEPT = (
         "relu", 1, DtypeRule.KEEP, references.relu, "0 where x < 0, else x", definition=_relu,
         keeps_values=True,
     ),
-    _rounding("round", "nearest whole number, halves to even", torch.round, "rint"),
+    _rounding("round", "nearest whole number, ties to even", torch.round, "rint"),
     Op(
         "silu", 1, DtypeRule.KEEP_FLOATING, lambda x: x * torch.sigmoid(x), "x * sigmoid(x)",
         definition=lambda o, x: o.mul(x, o.sigmoid(x)), samples=(-20.0, 20.0), ulp32=4, ulp64=7,
@@ -180,7 +180,7 @@ _KEPT = (
 
 _PREDICATES = (
     Op(
-        "signbit", 1, DtypeRule.PREDICATE, torch.signbit, "is the sign bit set",
+        "signbit", 1, DtypeRule.PREDICATE, torch.signbit, "whether the sign bit is set",
         "@signbit", "copysign{f}(1.0{f}, {0}) < 0", "{0} < 0",
     ),
     Op(
@@ -221,19 +221,19 @@ _RANDOM = (
 
 _CHECKED = (
     Op(
-        "checked_probability", 1, DtypeRule.KEEP, torch.clone, "x, which is a probability",
+        "checked_probability", 1, DtypeRule.KEEP, torch.clone, "x, checked to be a probability",
         definition=_identity, check=PROBABILITY, samples=(0.0, 1.0),
     ),
     Op(
         "checked_target_probability", 1, DtypeRule.KEEP, torch.clone,
-        "x, which is the probability of a target", definition=_identity, check=TARGET_PROBABILITY,
+        "x, checked to be a target's probability", definition=_identity, check=TARGET_PROBABILITY,
         samples=(0.0, 1.0),
     ),
 )  # fmt: skip
 
 UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED, *_RANDOM)
 
-# The conversion itself is that of the operands and the result, so the reference has nothing to do.
+# Converting the operands and the result is the whole operation: the reference does nothing.
 CAST = Op(
     "cast", 1, DtypeRule.CAST, torch.clone,
     "conversion to a dtype; a complex gives its real part, a float loses its fraction", "@cast",

@@ -1,11 +1,11 @@
-"""What torch refuses because of the values of a tensor, and the errors it raises then.
+"""The values of a tensor that torch refuses, and the errors it raises for them.
 
     ValueCheck ::= refuses (a definition: Bool, true where there is no value), error, floating
 
-A row of the op table has a check where torch has one; a gather always has its own, which its `op`
-names.  Kernels only notice that something is refused (`devices`); the evaluator, which has the
-tensors, finds the first such element and raises.  An error has torch's type and begins with
-torch's text; what pyfuser adds in brackets names the operation, the value and what was expected.
+A row of the op table has a check if torch has one; a gather always has its own, selected by its
+`op`.  Kernels only detect that something is refused (`devices`); the evaluator, which has the
+tensors, finds the first such element and raises.  An error has torch's type and begins with torch's
+text; pyfuser adds in parentheses the operation, the value and what was expected.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Number = bool | int | float
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueCheck:
-    """What a pointwise op refuses.
+    """The values that a pointwise op refuses.
 
-    refuses   (scope, *operands) -> Bool, as the definitions of the op table are written
+    refuses   (scope, *operands) -> Bool, written like the definitions of the op table
     error     (op, the operands' first refused elements) -> the exception that torch raises
-    floating  True where floating operands are checked, False where integers are
+    floating  True if floating operands are checked, False if integers are
     """
 
     refuses: Callable[..., Any]
@@ -34,7 +34,7 @@ class ValueCheck:
     floating: bool = False
 
     def applies(self, dtype: DataType) -> bool:
-        """True where operands that are computed in `dtype` are looked at."""
+        """True if operands computed in `dtype` are checked."""
         return is_floating(dtype) if self.floating else is_integer(dtype)
 
 
@@ -92,7 +92,7 @@ def _probability_error(name: str) -> Callable[[str, tuple[Number, ...]], Excepti
 
 def _no_probability(o: Any, x: Any) -> Any:
     inside = o.bitwise_and(o.ge(x, o.constant(0)), o.le(x, o.constant(1)))
-    return o.logical_not(inside)  # NaN is none
+    return o.logical_not(inside)  # NaN isn't a probability
 
 
 TARGET = ValueCheck(
@@ -107,12 +107,12 @@ TARGET_PROBABILITY = ValueCheck(_no_probability, _probability_error("target"), f
 
 # -- indices
 
-# What users call the builders whose names they don't know.
+# The names by which users know these builders.
 _NAMES = {"embedding_fwd": "embedding"}
 
 
 def index_error(op: str, index: int, dim: int, size: int) -> Exception:
-    """What torch raises for an index out of range of a dimension, by the builder's name."""
+    """torch's error for an index out of range of a dimension, by the builder's name."""
     kind: type[Exception] = IndexError
     counted = 0 if op == "index" else dim  # torch counts the dimensions that are indexed
     text = f"index {index} is out of bounds for dimension {counted} with size {size}"

@@ -1,8 +1,8 @@
 """Broadcast and squeeze: runs of added and dropped axes of size 1 become one operation, or none.
 
-A reduction that keeps its dimensions broadcasts, and a reader that doesn't want them squeezes: left
-alone, the pair hides from the schedulers that both sides have the same axes.  It stands behind
-cast_chains, which takes the copies out of between.
+A reduction that keeps its dimensions broadcasts, and a reader that doesn't need them squeezes: the
+pair hides from the schedulers that both sides have the same axes.  Runs after cast_chains, which
+removes the copies in between.
 
 Before:
     T1_l_float[iS1{i0}, bS2{1}] = broadcast(T0_g_float[iS0{i0}], (False, True))
@@ -66,7 +66,7 @@ def _join(rewriter: Rewriter, expr: SqueezeOp | BroadcastOp) -> None:
 
 
 def _within(dropped: Flags, added: Flags) -> bool:
-    """True when every axis dropped is one that was added."""
+    """True if every dropped axis is one that was added."""
     return all(a or not d for a, d in zip(added, dropped, strict=True))
 
 

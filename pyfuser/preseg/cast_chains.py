@@ -1,8 +1,8 @@
 """Cast chains: drops conversions and copies that change no value.
 
-A conversion to a type that holds every value of its source, followed by another conversion, is the
-second one alone; float -> half -> float rounds and stays.  Copies (`set`) of tensors in their own
-layout are dropped, `segment_set` is not.  It stands early: what it drops would hide equal
+A conversion to a type that holds every value of its source, followed by another conversion, equals
+the second one alone; float -> half -> float rounds and stays.  Copies (`set`) of tensors in their
+own layout are dropped, `segment_set` is not.  Runs early: casts and copies would hide equal
 expressions from common_subexpressions and broadcast-squeeze pairs from broadcast_squeeze.
 
 Before:
@@ -23,8 +23,8 @@ from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
 from .rewriting import Rewriter, has_natural_layout, rewrite
 
-# (largest binary exponent, significant bits, has a sign) of what a type holds exactly.  Sources:
-# IEEE 754 for the floating types; of an n-bit integer every value has at most n bits.
+# (largest binary exponent, significant bits, has a sign) of the values that a type holds exactly.
+# Sources: IEEE 754 for the floating types; every value of an n-bit integer has at most n bits.
 _RANGE = {
     DataType.Bool: (1, 1, False),
     DataType.UInt8: (8, 8, False),
@@ -40,12 +40,12 @@ _RANGE = {
 
 
 def cast_chains(fusion: Fusion) -> Fusion:
-    """Drops casts and sets of no effect."""
+    """Drops casts and sets without effect."""
     return rewrite(fusion, _rule)
 
 
 def holds_every_value(target: DataType, source: DataType) -> bool:
-    """True when converting from `source` to `target` loses nothing."""
+    """True if converting from `source` to `target` loses nothing."""
     if target not in _RANGE or source not in _RANGE:
         return False
     if is_floating(source) and not is_floating(target):
@@ -72,7 +72,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
 
 
 def _origin(tensor: TensorView, target: DataType) -> TensorView:
-    """The tensor before the conversions that lose nothing and don't matter to `target`."""
+    """The tensor before lossless conversions that make no difference to `target`."""
     while isinstance(tensor.expr, PointwiseOp) and tensor.expr.op == "cast":
         source = tensor.expr.inputs[0]
         assert isinstance(source, TensorView)

@@ -1,8 +1,8 @@
 """Common subexpressions: one value for expressions that compute the same.
 
-Two expressions are the same when kind, attributes, operands, dtype and output axes (with the steps
-of a reshape) are.  Constants are compared by value, bit by bit.  It stands behind the passes that
-make operands equal (extents, casts, identities, joined chains) and before the last dead_code.
+Two expressions are the same if kind, attributes, operands, dtype and output axes (with the steps of
+a reshape) are.  Constants are compared by value, bit by bit.  Runs after the passes that make
+operands equal (extents, casts, identities, joined chains) and before the last dead_code.
 
 Before:
     T1_l_float[iS1{i0}] = exp(T0_g_float[iS0{i0}])
@@ -30,8 +30,8 @@ def common_subexpressions(fusion: Fusion) -> Fusion:
     known: dict[Hashable, tuple[Val, ...]] = {}
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
-        # Made from nothing, these cost nothing; one iota for the rows and the columns of a mask
-        # would be a tensor that is read along two axes.
+        # These are made from nothing and cost nothing; one iota for the rows and the columns of a
+        # mask would be a tensor that is read along two axes.
         if not is_repeatable(expr) or isinstance(expr, (IotaOp, FullOp)):
             rewriter.emit(expr)
             return
@@ -42,7 +42,7 @@ def common_subexpressions(fusion: Fusion) -> Fusion:
             tuple(map(_result_key, expr.outputs)),
         )
         earlier = known.setdefault(key, expr.outputs)
-        # Outputs would be copied; several that are made in one go stay as they are.
+        # Outputs would be copied; expressions with several outputs stay unchanged.
         many = len(expr.outputs) > 1 and any(rewriter.is_output(v) for v in expr.outputs)
         if earlier is expr.outputs or many:
             rewriter.emit(expr)
@@ -63,7 +63,7 @@ def _operand_key(value: Val) -> Hashable:
 
 
 def _result_key(value: Val) -> Hashable:
-    """What an output is, beside its operands: dtype, axes, layout, and the steps of a reshape."""
+    """What identifies an output besides the operands: dtype, axes, layout, steps of a reshape."""
     if not isinstance(value, TensorView):
         return value.dtype
     domain = value.domain

@@ -1,7 +1,7 @@
 """Dead code: drops the expressions that no output needs.
 
-It stands first, so that no other pass works for nothing, and last, because the others leave
-expressions behind whose readers they replaced.
+Runs first, so that no other pass does useless work, and last, because the others leave expressions
+whose readers they replaced.
 
 Before:
     T1_l_float[iS1{i0}] = exp(T0_g_float[iS0{i0}])

@@ -1,8 +1,8 @@
-"""Empty tensors: what is known to have no elements isn't computed.
+"""Empty tensors: tensors that are known to have no elements aren't computed.
 
-A tensor with an extent of 0 becomes a `full`, and so does a reduction over one, of its identity.
-It stands behind unify_extents, which finds the zeros, and before the others: whole graphs vanish,
-and no scheduler has to think of reductions over nothing.
+A tensor with an extent of 0 becomes a `full`, and so does a reduction over one, with its identity.
+Runs after unify_extents, which finds the zeros, and before the others: whole graphs vanish, and no
+scheduler has to consider reductions over nothing.
 
 Before:
     T1_l_float[iS2{i0}, iS3{0}] = exp(T0_g_float[iS0{i0}, iS1{0}])
@@ -30,7 +30,7 @@ def empty_tensors(fusion: Fusion) -> Fusion:
 
 
 def is_empty(tensor: TensorView) -> bool:
-    """True when an extent of the tensor is the constant 0."""
+    """True if an extent of the tensor is the constant 0."""
     return any(axis.size is ZERO for axis in tensor.axes)
 
 
@@ -51,7 +51,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
 
 
 def _fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
-    """Defines the tensor by a fill; it loses the reduction and root axes it had."""
+    """Defines the tensor by a fill; it loses its reduction and root axes."""
     without_history(tensor)
     constant = rewriter.fusion.new_scalar(tensor.dtype, constant=value)
     rewriter.emit(FullOp((constant,), (tensor,)))

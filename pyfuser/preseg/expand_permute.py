@@ -1,8 +1,8 @@
 """Expand and permute chains: consecutive ones become one, or none.
 
-Front ends transpose there and back around operations that work on the last axis; where nothing is
-left in between, the two cancel and the tensor is read along one order only, which keeps it in one
-kernel.  It stands behind cast_chains and identities, which empty the space between.
+Front ends transpose there and back around operations on the last axis.  If nothing is left in
+between, the two cancel and the tensor is read in only one order, which keeps it in one kernel.
+Runs after cast_chains and identities, which remove operations in between.
 
 Before:
     T1_l_float[iS2{i1}, iS3{i0}] = permute(T0_g_float[iS0{i0}, iS1{i1}], (1, 0))

@@ -1,7 +1,7 @@
-"""Identities: operations with a constant that give back their other operand, exactly.
+"""Identities: operations with a constant whose result is exactly their other operand.
 
 x * 1 and x / 1 for every type; x + 0 and x - 0 for integers only (-0.0 + 0 is 0.0); a negation
-undone by another.  It stands behind cast_chains, so that the operand has its final type, and before
+undone by another.  Runs after cast_chains, so that the operand has its final type, and before
 common_subexpressions, which then sees one value instead of two.
 
 Before:
@@ -45,7 +45,7 @@ def _is(value: Val, number: int) -> bool:
 
 
 def _equal_operand(expr: PointwiseOp) -> Val | None:
-    """The operand that the result equals element by element, if its shape and dtype do."""
+    """The operand that equals the result in elements, shape and dtype."""
     match expr.op, expr.inputs:
         case ("mul" | "div", (x, one)) if _is(one, 1):
             return x

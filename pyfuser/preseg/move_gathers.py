@@ -1,9 +1,9 @@
-"""Move gathers: an index reads the inputs, and computing comes after, on what it has read.
+"""Move gathers: an index reads the inputs, and the computation moves after it, to what it read.
 
-It stands behind move_windows, and for the same reason: a gather has to read memory.  Where an
-operand broadcasts along the indexed axis nothing has to be gathered, so that of a log-softmax only
-its input is.  Where the gather may have more elements than its source, only little is computed
-behind it, and nothing that is expensive.
+Runs after move_windows, and for the same reason: a gather has to read memory.  If an operand
+broadcasts along the indexed axis, it needs no gather, so in a log-softmax only the input is
+gathered.  If the gather may have more elements than its source, only few operations are moved after
+it, and no expensive ones.
 
 Before:
     T2_l_float[iS2{i0}] = neg(T0_g_float[iS0{i0}])
@@ -38,10 +38,10 @@ from ..ops.pointwise import copy_axis, new_tensor
 from .read_moving import Moved, is_movable, recomputed, try_move, unexpanded
 from .rewriting import Rewriter, rewrite
 
-# Behind a gather that may have more elements than its source, this much may be computed on each.
+# After a gather that may have more elements than its source, this cost per element is allowed.
 _MOST_RECOMPUTED = 3
 
-# What becomes of an axis: an axis of the output, or the one that is indexed (None).
+# For each axis: the axis of the output that it becomes, or None for the indexed axis.
 Places = tuple[int | None, ...]
 
 
@@ -69,7 +69,7 @@ class _Mover:
         self.made: dict[tuple[TensorView, Places], Moved] = {}
 
     def moved(self, source: TensorView) -> Moved:
-        """What the gather reads; None where the index would then be looked at by nobody.
+        """The new source of the gather; None if the index would then never be read.
 
         It still has to be checked.
         """
@@ -79,7 +79,7 @@ class _Mover:
         return made if is_checked else None
 
     def move(self, tensor: TensorView, places: Places) -> Moved:
-        """The tensor in the place of the gather's source; None where that can't be computed."""
+        """The tensor gathered in place of the source; None if that can't be computed."""
         key = (tensor, places)
         if key not in self.made:
             self.made[key] = self._moved(tensor, places)
@@ -111,7 +111,7 @@ class _Mover:
                 return None
 
     def _may_compute(self, expr: PointwiseOp) -> bool:
-        """True where an operation on each element that was read isn't much more work."""
+        """True if applying an operation to each gathered element isn't much more work."""
         if self.is_less:
             return True
         cost = recomputation_cost(expr)
@@ -121,7 +121,7 @@ class _Mover:
         return True
 
     def _leaf(self, tensor: TensorView, places: Places) -> TensorView:
-        """The gather itself, of an input; an axis that neither operand has is added behind it."""
+        """The gather itself, of an input; an axis that neither operand has is added after it."""
         along = dict(zip(self.expr.index_axes, self.index.axes, strict=True))
         beside = {p: a for a, p in zip(tensor.axes, places, strict=True) if p is not None}
         axes: list[IterDomain] = []
@@ -150,7 +150,7 @@ class _Mover:
     def _spread(self, tensor: TensorView, places: Places) -> Moved:
         """A tensor that broadcasts along the indexed axis, with the axes of the output.
 
-        None where the gather reads only the first elements along another axis.
+        None if the gather reads only the first elements along another axis.
         """
         for axis, place in zip(tensor.axes, places, strict=True):
             wanted = None if place is None else self.output.axes[place].size
@@ -189,7 +189,7 @@ def _kept(axes: Sequence[IterDomain], flags: Sequence[bool]) -> list[IterDomain]
 
 
 def _is_less(expr: GatherOp, index: TensorView) -> bool:
-    """True when a gather has provably no more elements than its source."""
+    """True if a gather has provably no more elements than its source."""
     source, output = expr.source, expr.tensor_outputs[0]
     assert source is not None
     if expr.is_aligned:

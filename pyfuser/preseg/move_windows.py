@@ -1,11 +1,12 @@
-"""Move windows: slices and pads are taken of the inputs, and computing comes after.
+"""Move windows: slices and pads are taken of the inputs, and the computation moves after them.
 
-A window has to read memory, so one on a computed tensor would cut the fusion in two.  It stands
-behind the passes that join casts, broadcasts and permutes, of which there are then fewer to move
-through, and before common_subexpressions, for which equal windows of one input are one value.
-A pad computes something around the source too, which is then replaced by the fill.  Where others
-read the source too, only so much is computed again: windows of windows of sums, as in a scan, would
-otherwise grow with every level.
+A window has to read memory, so a window on a computed tensor would cut the fusion in two.  Runs
+after the passes that join casts, broadcasts and permutes, because fewer of these are then left to
+move through, and before common_subexpressions, for which equal windows of one input are one value.
+
+A pad also computes values around the source, which are then replaced by the fill.  If other
+expressions read the source too, only a limited cost is recomputed: windows of windows of sums, as
+in a scan, would otherwise grow with every level.
 
 Before:
     (i0 // 2) = div(i0, 2)
@@ -46,16 +47,16 @@ from ..ops.shape_builders import new_axis
 from .read_moving import Moved, is_movable, recomputed, try_move, unexpanded
 from .rewriting import Rewriter, rewrite
 
-# A window with the size of the axis it makes; None for an axis that stays as it is.
+# A window with the size of its output axis; None for an axis that stays unchanged.
 Sized = tuple[Window, IntExpr] | None
 Places = tuple[Sized, ...]
 
-# What others read is computed again for a window of it.  This much of that is cheaper than storing
-# it: cheap operations on an element, of which an expensive one counts for several.
+# A source with other readers is recomputed for a window of it.  Up to this cost per element, this
+# is cheaper than storing it: in cheap operations, with an expensive one counted as several.
 _MOST_RECOMPUTED = 8
 _EXPENSIVE = 4
 
-# What moves no data, and of that what leaves a fill around the source what it is.
+# Operations that move no data, and those of them that leave a fill around the source unchanged.
 _VIEWS = (BroadcastOp, ExpandOp, PermuteOp, SqueezeOp)
 _MOVES = (PermuteOp, SqueezeOp)
 
@@ -76,9 +77,10 @@ def move_windows(fusion: Fusion) -> Fusion:
 
 
 def _moved(fusion: Fusion, readers: dict[TensorView, int], expr: WindowOp) -> Moved:
-    """What a window shows, read from inputs, or else from the tensor that its source is a view of.
+    """The result of a window, read from inputs, or from the tensor that its source is a view of.
 
-    A view of what is computed elsewhere would be stored for the window, beside that tensor.
+    Otherwise a view of a tensor computed elsewhere would be stored for the window, beside that
+    tensor.
     """
     fill = expr.inputs[1] if len(expr.inputs) == 2 else None
     start = len(fusion.exprs)
@@ -97,7 +99,7 @@ def _moved(fusion: Fusion, readers: dict[TensorView, int], expr: WindowOp) -> Mo
 class _Mover:
     """The windows of one expression, moved towards the inputs.
 
-    With `only_through` the windows move through these operations alone, and stay behind others.
+    With `only_through`, the windows move only through these operations, and stop at others.
     """
 
     def __init__(
@@ -109,12 +111,12 @@ class _Mover:
         self.fusion, self.readers, self.is_pad = fusion, readers, False
         self.only_through = only_through
         self.fill: Val | None = None
-        self.is_kept = False  # what the windows don't show is the fill, and no `where` follows
+        self.is_kept = False  # everything outside the windows is the fill, and no `where` follows
         self.made: dict[tuple[TensorView, Places], Moved] = {}
         self.is_shared, self.work = False, 0
 
     def read(self, expr: WindowOp, fill: Val | None) -> Moved:
-        """What the expression reads, with its fill around it."""
+        """The values that the expression reads, with its fill around them."""
         source = expr.source
         assert source is not None
         pairs = zip(expr.windows, expr.tensor_outputs[0].axes, strict=True)
@@ -140,7 +142,7 @@ class _Mover:
         )
 
     def mask(self, places: Places) -> TensorView:
-        """True inside of the windows; broadcast along axes without one."""
+        """True inside the windows; broadcast along axes without one."""
         flags = [constant_like(self.fusion, DataType.Bool, flag) for flag in (True, False)]
         axes = [
             self.fusion.ids.broadcast() if p is None else new_axis(self.fusion, p[1])
@@ -149,9 +151,9 @@ class _Mover:
         return window(self.fusion, flags[0], _windows(places), axes, flags[1])
 
     def move(self, tensor: TensorView, places: Places) -> Moved:
-        """The tensor in the windows, anything around them; None where that can't be computed.
+        """The tensor inside the windows, any values around them; None if it can't be computed.
 
-        Along a broadcast axis all places show its one element, unless the fill is around that.
+        Along a broadcast axis all positions have its one element, unless the fill is around that.
         """
         key = (tensor, places)
         if key not in self.made:
@@ -189,9 +191,9 @@ class _Mover:
                 return None
 
     def _through_pointwise(self, expr: PointwiseOp, tensor: TensorView, places: Places) -> Moved:
-        """The operation on windows; None where too much would be computed a second time.
+        """The operation on windows; None if too much would be recomputed.
 
-        Around a window that is filled it would be computed of the fill, which it may refuse.
+        Around a filled window it would be applied to the fill, which it may refuse.
         """
         if self.is_pad and may_refuse(expr):
             return None
@@ -244,7 +246,7 @@ class _Mover:
         return output
 
     def _through_window(self, expr: WindowOp, tensor: TensorView, places: Places) -> Moved:
-        """A window of a window is a window; of a pad only where its elements follow each other."""
+        """A window of a window is a window; of a pad, only if its elements are consecutive."""
         if not _can_join(expr, places):
             return None
         fill = expr.inputs[1] if len(expr.inputs) == 2 else self.fill
@@ -258,7 +260,7 @@ class _Mover:
 
 
 def _can_join(expr: WindowOp, places: Places) -> bool:
-    """True where what `places` show of a window's result is a window on its source."""
+    """True if `places` of a window's result are a window on its source."""
     for axis, inner, outer in zip(expr.tensor_outputs[0].axes, expr.windows, places, strict=True):
         if inner is None or outer is None or inner.covers(axis.size):
             continue
@@ -272,7 +274,7 @@ def _windows(places: Places) -> Windows:
 
 
 def joined_places(expr: WindowOp, tensor: TensorView, places: Places) -> Places:
-    """The windows on a source that show what `places` show of `tensor`, a window on it."""
+    """The windows on a source that equal `places` of `tensor`, a window on the source."""
     joined: list[Sized] = []
     for axis, inner, outer in zip(tensor.axes, expr.windows, places, strict=True):
         if inner is None or outer is None:
@@ -284,7 +286,7 @@ def joined_places(expr: WindowOp, tensor: TensorView, places: Places) -> Places:
 
 
 def composed(inner: Window, outer: Window, is_whole: bool) -> Window:
-    """The window that shows, of what `inner` shows of a source, what `outer` shows."""
+    """The composition: `outer` applied to the result of `inner` on a source."""
     offset = inner.offset + inner.step * outer.offset
     step = inner.step * outer.step
     if is_whole:
@@ -295,9 +297,9 @@ def composed(inner: Window, outer: Window, is_whole: bool) -> Window:
 
 
 def _is_covered(expr: WindowOp) -> bool:
-    """True where others overwrite all that is filled: the first of tensors side by side.
+    """True if others overwrite everything that is filled: the first of tensors side by side.
 
-    Its only reader is the next one's fill, and so on up to the end of the axis.
+    Its only reader is the next one's fill, and so on to the end of the axis.
     """
     output = expr.tensor_outputs[0]
     dims = [d for d, w in enumerate(expr.windows) if w is not None]
@@ -333,9 +335,9 @@ def constant_like(fusion: Fusion, dtype: DataType, value: float) -> Val:
 
 
 def _only_moves(tensor: TensorView, is_zero: bool) -> bool:
-    """True where elements are only moved from an input on, so that a fill stays what it is.
+    """True if elements are only moved, from an input on, so that a fill stays the same value.
 
-    A zero is one in every dtype.
+    A zero is zero in every dtype.
     """
     expr = tensor.expr
     match expr:

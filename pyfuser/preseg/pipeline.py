@@ -1,8 +1,8 @@
 """The pipeline before segmentation: Fusion -> Fusion, simpler and equal.
 
-PIPELINE is the order, written once; why each pass stands where it stands is said in its own file.
-`run` works on a copy, verifies after each pass, and can stop after the n-th or tell about each one.
-Invariant: inputs and outputs keep their number and order, and outputs their elements, bit by bit.
+PIPELINE is the order of the passes, written once; each pass's file explains its place. `run` works
+on a copy, verifies after each pass, and can stop after the n-th pass or report each one. Invariant:
+inputs and outputs keep their number and order, and outputs their elements, bit by bit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-# The passes by which reads may come to do work again: each that a tensor has does its own.
+# The passes that may make reads repeat work: each read of a tensor does its own.
 MOVES: tuple[Pass, ...] = (move_windows, move_gathers)
 
 
@@ -59,11 +59,11 @@ def run(
     verify: bool = True,
     moves_reads: bool = True,
 ) -> Fusion:
-    """The simplified copy of a fusion; the one given stays as it is.
+    """The simplified copy of a fusion; the given one stays unchanged.
 
-    With `stop_after` only the first n passes run; `trace(name, fusion, seconds)` is called after
+    With `stop_after` only the first n passes run.  `trace(name, fusion, seconds)` is called after
     each.  `verify` checks the fusion after each pass, which takes longer than the passes.  Without
-    `moves_reads` what is read at computed places is computed before, once.
+    `moves_reads`, the source of a read at computed positions is computed before, once.
     """
     current, _ = fusion.clone()
     for simplify in PIPELINE[:stop_after]:

@@ -1,7 +1,7 @@
-"""What the passes that move reads share: axes and shapes of what is computed anew.
+"""The common part of the passes that move reads: axes and shapes of recomputed tensors.
 
-A read over a computation becomes the same computation over reads of its operands.  Where an operand
-broadcasts, the new values broadcast too, and only the last gets the shape that the read had.
+A read of a computation becomes the same computation over reads of its operands.  If an operand
+broadcasts, the new values broadcast too, and only the last gets the shape of the read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def recomputed(
     sizes: Sequence[IntExpr],
     move: Callable[[TensorView], Moved],
 ) -> Moved:
-    """A pointwise operation over moved operands; None where one can't be moved."""
+    """A pointwise operation over moved operands; None if one can't be moved."""
     operands: list[Val] = []
     for value in expr.inputs:
         moved = move(value) if isinstance(value, TensorView) else value
@@ -62,7 +62,7 @@ def recomputed(
 def unexpanded(fusion: Fusion, tensor: TensorView, flags: Sequence[bool]) -> TensorView:
     """The tensor with one element along the flagged axes, all of which broadcast.
 
-    An expanded axis has the size that its readers saw; a read of it elsewhere has another one.
+    An expanded axis has the size that its readers saw; a read may have another size.
     """
     if not _is_expanded(tensor, flags):
         return tensor
@@ -87,7 +87,7 @@ def _is_expanded(tensor: TensorView, flags: Sequence[bool]) -> bool:
 
 
 def shaped(fusion: Fusion, made: TensorView, wanted: TensorView) -> TensorView:
-    """The tensor expanded to the sizes that the read had, where it broadcasts."""
+    """The tensor, expanded to the sizes of the read where it broadcasts."""
     pairs = list(zip(made.axes, wanted.axes, strict=True))
     if all(
         have.is_broadcast == want.is_broadcast and have.size is want.size for have, want in pairs
@@ -105,7 +105,7 @@ def shaped(fusion: Fusion, made: TensorView, wanted: TensorView) -> TensorView:
 
 
 def try_move(rewriter: Rewriter, expr: Expr, move: Callable[[], Moved]) -> Moved:
-    """Puts what `move` makes in the place of a read; keeps the read where it makes nothing."""
+    """Replaces a read by the result of `move`; keeps the read if there is none."""
     fusion = rewriter.fusion
     start = len(fusion.exprs)
     made = move()

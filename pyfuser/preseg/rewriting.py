@@ -1,9 +1,9 @@
 """Rewriting: one walk over a fusion's expressions that keeps, replaces or adds.
 
-A pass gives a rule, called for each expression in order with its operands already replaced; the
-rule says what becomes of it through the `Rewriter`, and the links of the graph are made anew at the
-end, so that a pass is linear.  Invariant: outputs stay the values they are; an output that equals
-another value becomes a copy of it (`set`).
+A pass provides a rule, which is called for each expression in order, with its operands already
+replaced.  The rule decides through the `Rewriter` what becomes of the expression.  The links of the
+graph are rebuilt at the end, so a pass takes linear time.  Invariant: outputs stay the same values;
+an output that equals another value becomes a copy of it (`set`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rewriter:
         self._outputs = set(fusion.outputs)
 
     def emit(self, expr: Expr) -> None:
-        """Puts an expression next; its outputs get it as their definition."""
+        """Appends an expression, which becomes the definition of its outputs."""
         for output in expr.outputs:
             output.expr = expr
         self.exprs.append(expr)
@@ -45,7 +45,7 @@ class Rewriter:
         return value in self._outputs
 
     def operands_replaced(self, expr: Expr) -> Expr:
-        """The expression over the values that stand for its operands now."""
+        """The expression over the current replacements of its operands."""
         if any(value in self._replaced for value in expr.inputs):
             expr.inputs = tuple(self._replaced.get(value, value) for value in expr.inputs)
         return expr
@@ -63,7 +63,7 @@ def rewrite(fusion: Fusion, rule: Rule) -> Fusion:
 
 
 def relink(fusion: Fusion, exprs: Iterable[Expr]) -> Fusion:
-    """Gives a fusion these expressions, and every value the list of those that read it."""
+    """Gives a fusion these expressions, and every value the list of its readers."""
     fusion.exprs = list(exprs)
     for value in fusion.inputs:
         value.uses_list = []
@@ -77,7 +77,7 @@ def relink(fusion: Fusion, exprs: Iterable[Expr]) -> Fusion:
 
 
 def without_history(tensor: TensorView) -> None:
-    """Makes the axes that consumers see the tensor's only ones: for a new, simpler definition."""
+    """Leaves the tensor only the axes that consumers see, for a new, simpler definition."""
     old = tensor.domain
     for axis in tensor.axes:
         axis.definition = None
@@ -85,10 +85,10 @@ def without_history(tensor: TensorView) -> None:
 
 
 def has_natural_layout(tensor: TensorView) -> bool:
-    """True unless the definition asks for a layout of its own."""
+    """True unless the definition specifies a layout."""
     return tensor.domain.allocation is None
 
 
 def same_shape(a: TensorView, b: TensorView) -> bool:
-    """True when axis by axis kind and size agree, so that one can stand for the other."""
+    """True if kind and size agree for each axis, so that one can replace the other."""
     return [(x.iter_type, x.size) for x in a.axes] == [(y.iter_type, y.size) for y in b.axes]

@@ -1,9 +1,9 @@
-"""Separate constants: each reader gets its own copy of a cheap tensor that is made from nothing.
+"""Separate constants: each reader gets its own copy of a cheap tensor made from nothing.
 
 An iota that is read as a row and as a column has one axis that would have to be two loops, and no
-kernel computes it; two iotas can be computed anywhere, for next to nothing.  It is done only where
-some tensor is read along two orders, and stands behind common_subexpressions, which would join the
-copies again.
+kernel computes this; two iotas can be computed anywhere at almost no cost.  The pass applies only
+if some tensor is read in two orders.  Runs after common_subexpressions, which would join the copies
+again.
 
 Before:
     T1_l_int[iS1{i0}] = iota(0, 1)
@@ -28,12 +28,12 @@ from ..ir.vals import TensorView, Val
 from ..ops.pointwise import copy_axis, new_tensor
 from .rewriting import Rewriter, has_natural_layout, rewrite
 
-# Operations that one copy may take, in additions an element: a position, scaled, cast and clamped.
+# The cost that a copy may have, in additions per element: a position, scaled, cast and clamped.
 _MOST_COST = 8
 
 
 def separate_constants(fusion: Fusion) -> Fusion:
-    """Makes what would be read along two orders twice, where it is cheap and needs no input."""
+    """Duplicates tensors that would be read in two orders, if they are cheap and need no input."""
     if not IterationSpace([e for e in fusion.exprs if e.tensor_outputs]).conflicts:
         return fusion
     costs: dict[TensorView, int] = {}
@@ -53,7 +53,7 @@ def separate_constants(fusion: Fusion) -> Fusion:
 
 
 def _note_cost(expr: Expr, costs: dict[TensorView, int]) -> None:
-    """Remembers what a tensor costs with all that leads to it, where that is little."""
+    """Records the cost of a tensor, including everything it is computed from, if it is small."""
     price = recomputation_cost(expr)
     if price is None or not all(t in costs and has_natural_layout(t) for t in expr.tensor_inputs):
         return
@@ -63,7 +63,7 @@ def _note_cost(expr: Expr, costs: dict[TensorView, int]) -> None:
 
 
 def _copy(rewriter: Rewriter, tensor: TensorView) -> TensorView:
-    """The tensor once more, with copies of everything that leads to it."""
+    """A copy of the tensor, with copies of everything it is computed from."""
     expr = tensor.expr
     assert expr is not None
     inputs = [_copy(rewriter, v) if isinstance(v, TensorView) else v for v in expr.inputs]

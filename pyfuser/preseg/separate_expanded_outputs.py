@@ -1,8 +1,8 @@
-"""Separate expanded outputs: what is read of an expanded output has one element along its axes.
+"""Separate expanded outputs: readers of an expanded output read one element along its axes.
 
-An output is stored in full along an expanded axis; what one kernel stores for another has one
-element there.  A tensor that were both would lie in memory as its reader doesn't expect it.  It
-stands behind common_subexpressions, which would make one of the two again.
+An output is stored in full along an expanded axis, but a tensor that one kernel stores for another
+has one element there.  A tensor that is both would have a memory layout that its reader doesn't
+expect.  Runs after common_subexpressions, which would merge the two again.
 
 Before:
     T2_l_float[iS2{i0}, bS3{1}] = broadcast(T0_g_float[iS0{i0}], (False, True))
@@ -25,7 +25,7 @@ from .rewriting import Rewriter, rewrite
 
 
 def separate_expanded_outputs(fusion: Fusion) -> Fusion:
-    """Gives the readers of expanded outputs a tensor of their own."""
+    """Gives the readers of expanded outputs their own tensor."""
     read: dict[Val, TensorView] = {}
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:

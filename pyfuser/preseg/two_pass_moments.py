@@ -1,9 +1,9 @@
 """Two-pass moments: welford becomes a mean and a sum of squared deviations from it.
 
-The second pass finds its elements in the cache when a row is persistent, needs no division an
-element, and is the more accurate of the two.  It stands right behind dead_code, so that nothing is
-made for a count that nobody reads, and before segmentation, which then sees a normalisation as any
-other.  Welfords over partial results (a user's rfactor) stay.
+The second pass finds its elements in the cache if a row is persistent, needs no division per
+element, and is more accurate.  Runs right after dead_code, so that nothing is made for an unused
+count, and before segmentation, which then sees a normalisation like any other.  Welfords over
+partial results (a user's rfactor) stay.
 
 Before:
     T1_l_float[rS1{i0}], T2_g_float[rS2{i0}], T3_l_int64_t[rS3{i0}] = welford(T0_g_float[iS0{i0}])

@@ -1,11 +1,11 @@
 """Unify extents: sizes that the definition forces to be equal get one symbol, or their constant.
 
-It stands before the passes that compare sizes (common subexpressions, empty tensors) and lets the
-compiler see that tensors added to each other are indexed alike.  The classes of the pairs in
-`equal_extents`: constants win, else the symbol first in order stands for all.  Only sizes that an
-input tensor shows are replaced: binding that input then checks the equality.  Sizes that only a
-scalar gives stay, with their pair, and are compared at run time.  A size that is computed (that of
-two tensors side by side) is replaced as a whole; binding the definition has checked it.
+Runs before the passes that compare sizes (common subexpressions, empty tensors) and lets the
+compiler see that tensors added to each other are indexed alike.  In the classes of the pairs in
+`equal_extents` a constant wins, otherwise the first symbol in order represents its class.  Only
+sizes of input tensors are replaced: binding the input then checks the equality.  Sizes that come
+only from a scalar stay, with their pair, and are compared at run time.  A computed size (of two
+tensors side by side) is replaced as a whole; binding the definition has checked it.
 
 Before:
     T2_g_float[iS2{i0}] = add(T0_g_float[iS0{i0}], T1_g_float[iS1{i1}])
@@ -22,7 +22,7 @@ from ..ir.scalars import IntExpr, Symbol
 
 
 def unify_extents(fusion: Fusion) -> Fusion:
-    """Replaces equal sizes by one of them; a copy of the fusion where there are any."""
+    """Replaces equal sizes by one of them; a copy of the fusion if there are any."""
     values = _representatives(fusion)
     composites = _composites(fusion, values)
     if not values and not composites:
@@ -32,7 +32,7 @@ def unify_extents(fusion: Fusion) -> Fusion:
 
 
 def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
-    """What stands for each size that is replaced."""
+    """The representative of each size that is replaced."""
     shown = _shown(fusion)
     classes = SizeClasses()
     for pair in fusion.equal_extents:
@@ -42,7 +42,7 @@ def _representatives(fusion: Fusion) -> dict[Symbol, IntExpr]:
 
 
 def _composites(fusion: Fusion, values: dict[Symbol, IntExpr]) -> dict[IntExpr, IntExpr]:
-    """What stands for each computed size that is equal to another size."""
+    """The representative of each computed size that equals another size."""
     shown = _shown(fusion)
     classes = SizeClasses()
     for a, b in fusion.equal_extents:

@@ -1,8 +1,9 @@
 """Which scheduler accepts a fusion, from the structure of its iteration space.
 
-`Summary` is what the schedulers ask about an iteration space; the `*_refusal` functions turn a
-summary into a reason, or None.  The segmenter merges summaries (never re-reading expressions) and
-`examine` makes the summary of a whole fusion, so both give one answer by the same functions.
+A `Summary` is what the schedulers need to know about an iteration space; the `*_refusal` functions
+turn a summary into a reason, or None.  The segmenter merges summaries without looking at
+expressions again, and `examine` makes the summary of a whole fusion, so both get the same answer
+from the same functions.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from ..target.target import Target
 
 @dataclass(frozen=True, slots=True)
 class SizeInfo:
-    """What a scheduling decision may know: the target, and of run-time sizes how big they are.
+    """What a scheduling decision may depend on: the target and the magnitudes of run-time sizes.
 
-    Hashable, to cache programs by.
+    Hashable, so that programs can be cached by it.
 
     `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
     that sizes within a factor of two share their plan.  Without them only structure decides.
@@ -51,7 +52,7 @@ class SizeInfo:
         return SizeInfo(target, ordered)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
-        """About the product of the extents (at most a factor of two too small for each symbol)."""
+        """About the product of the extents (too small by less than a factor of 2 per symbol)."""
         total = product(extents)
         known = {name: 1 << (bits - 1) if bits else 0 for name, bits in self.magnitudes}
         if any(symbol.name not in known for symbol in total.symbols):
@@ -62,9 +63,9 @@ class SizeInfo:
             return 0
 
     def is_empty(self, tensor: TensorView) -> bool:
-        """True when the tensor has no elements, whatever the sizes of these magnitudes are.
+        """True if the tensor has no elements for any sizes of these magnitudes.
 
-        A difference of two sizes of one magnitude is 0 for `elements`, but not for sure.
+        A difference of two sizes of equal magnitude is 0 for `elements`, but may not be 0.
         """
         if self.elements(axis.size for axis in tensor.axes) != 0:
             return False
@@ -85,7 +86,7 @@ class Summary:
     outputs     how many of the group's outputs have these axes
     signatures  the kinds of reductions
     post_axes   the axes of the tensors that depend on a reduction of the group
-    terminals   how many of the tensors that nothing in the group reads have these axes
+    terminals   how many tensors with these axes are read by nothing in the group
     steps       the splits and merges of the reshapes
     row_bytes   bytes of the widest element that is reduced
     """
@@ -100,9 +101,9 @@ class Summary:
 
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
-    """The axes whose index follows from those of `base`, going up through reshapes.
+    """The axes whose indices follow from those of `base`, going up through reshapes.
 
-    None when an axis would follow in two ways (a reshape there and back, or two reshapes of one
+    None if an axis would follow in two ways (a reshape there and back, or two reshapes of one
     axis): no single loop nest computes both.
     """
     if not steps:
@@ -119,19 +120,19 @@ def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
     return frozenset(reach)
 
 
-# -- one function a scheduler: why a summary can't be scheduled
+# -- one function per scheduler: why a summary can't be scheduled
 
 NO_REFERENCE = "cannot find reference tensor"
 NORMALIZATION = "a reduction result is broadcast back along the reduced axes (a normalization)"
 
 
 def reference_axes(summary: Summary) -> Axes | None:
-    """The axes of an output from which every tensor can be indexed; None when there is none."""
+    """The axes of an output from which every tensor can be indexed; None if there is none."""
     for axes in sorted(summary.outputs, key=lambda a: (-len(a), sorted(a))):
         reach = backward_closure(axes, summary.steps)
         if reach is None or not summary.axes <= reach:
             continue
-        # What has axes from before a reshape follows only if it leads to something behind it.
+        # A tensor with axes from before a reshape follows only if it leads to a tensor after it.
         if all(terminal <= axes for terminal in summary.terminals):
             return axes
     return None
@@ -159,7 +160,7 @@ def _single_signature(summary: Summary) -> Signature | str:
     if reach is None or not summary.axes <= reach:
         return "a tensor has an axis that the input of the reduction doesn't have"
     if not all(signature.kept <= axes for axes in summary.outputs):
-        # Each row would compute and store it again.
+        # Each row would compute and store the output again.
         return "an output doesn't have all axes that the reduction keeps"
     if not summary.post_axes <= base:
         return "a reduction result is reshaped or broadcast to an axis that was not reduced"
@@ -167,7 +168,7 @@ def _single_signature(summary: Summary) -> Signature | str:
 
 
 def reduction_refusal(summary: Summary) -> str | None:
-    """One kind of reduction; after it only tensors of the reduced shape."""
+    """One kind of reduction; after it, only tensors of the reduced shape."""
     signature = _single_signature(summary)
     if isinstance(signature, str):
         return signature
@@ -195,9 +196,9 @@ def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntE
 
 @dataclass(slots=True)
 class Facts:
-    """What `can_schedule` looks at: the summary, and what only whole groups are asked for.
+    """What `can_schedule` looks at: the summary, and facts that only whole groups need.
 
-    `stored` are the outputs that another segment reads and expects dense.
+    `stored` are the outputs that another segment reads and expects to be dense.
     """
 
     space: IterationSpace
@@ -211,12 +212,12 @@ class Facts:
 
 
 def tensor_exprs(exprs: Iterable[Expr]) -> list[Expr]:
-    """The expressions that make tensors; those over scalars run on the host."""
+    """The expressions that compute tensors; those over scalars run on the host."""
     return [expr for expr in exprs if expr.tensor_outputs]
 
 
 def reduced_bytes(expr: Expr) -> int:
-    """Bytes of an element of what a reduction reduces."""
+    """Bytes per element of a reduction's input."""
     return size_in_bytes(expr.inputs[0].dtype)
 
 
@@ -232,7 +233,7 @@ def examine_exprs(
     in_place: Collection[Val] = (),
     stored: Collection[TensorView] = (),
 ) -> Facts:
-    """The facts of some expressions that stand in topological order."""
+    """The facts of some expressions, given in topological order."""
     chosen = tensor_exprs(exprs)
     computed = dict.fromkeys(t for e in chosen for t in e.tensor_outputs)
     read = dict.fromkeys(t for e in chosen for t in e.tensor_inputs)
@@ -259,7 +260,7 @@ def examine_exprs(
 
 
 def uncomputed(exprs: Iterable[Expr], target: Target) -> str | None:
-    """Why a target computes not all of the expressions; None when it does."""
+    """Why a target can't compute all of the expressions; None if it can."""
     return next((why for expr in exprs if (why := target.refusal(expr)) is not None), None)
 
 
@@ -270,14 +271,14 @@ def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
     chosen = set(exprs)
     for expr in exprs:
         if expr.source is not None and expr.source.expr in chosen:
-            return f"{expr.name} reads T{expr.source.name} at other places than it is computed"
+            return f"{expr.name} reads T{expr.source.name} at other positions than it is computed"
         if is_cut(expr) and not chosen.isdisjoint(expr.output.uses_list):
-            return f"segment_set cuts behind T{expr.output.name}"
+            return f"segment_set cuts after T{expr.output.name}"
     return None if is_connected(exprs) else "the fusion is not connected"
 
 
 def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
-    """Why no kernel may run a read that isn't empty of a source that is: torch raises."""
+    """Why no kernel may run a non-empty read of an empty source: torch raises."""
     for expr in exprs:
         source = expr.source
         is_filled = isinstance(expr, WindowOp) and len(expr.inputs) == 2
@@ -291,19 +292,19 @@ def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
 def unlike_outputs(facts: Facts) -> str | None:
     """Why no kernel may have an output with an expanded axis beside other outputs or reductions.
 
-    It is written element by element, along loops that no axis of another tensor corresponds to.
+    It is written element by element, in loops that correspond to no axis of another tensor.
     """
     if len(facts.outputs) == 1 and not facts.summary.signatures:
         return None
     for tensor in facts.outputs:
         is_expanded = any(axis.expanded_extent is not None for axis in tensor.axes)
         if is_expanded and tensor in tensor.fusion.outputs:
-            return f"T{tensor.name} is expanded, and not all that the kernel computes"
+            return f"T{tensor.name} is expanded, but not the only result of the kernel"
     return None
 
 
 def is_connected(exprs: Sequence[Expr]) -> bool:
-    """True when tensors lead from each expression to each other one."""
+    """True if every two expressions are connected through tensors."""
     if not exprs:
         return True
     at: dict[TensorView, list[Expr]] = {}
@@ -331,7 +332,7 @@ def reference_tensor(facts: Facts) -> TensorView | None:
 def view_source(
     tensor: TensorView, inputs: Collection[Val], dense: bool = False
 ) -> TensorView | None:
-    """The input that a tensor is a view of without moving data; None when there is none.
+    """The input of which a tensor is a view without moving data; None if there is none.
 
     With `dense` the view must have its elements in row-major order without gaps.
     """

@@ -1,15 +1,15 @@
-"""Cascade summation: long chains of additions are cut into blocks, whose sums are added up.
+"""Cascade summation: cuts long chains of additions into blocks whose sums are added up.
 
-Adding n numbers one after the other rounds n times, and where they are much smaller than the sum,
-each time to the same side: the error grows with n.  A block's sum is rounded as often as a block is
-long, and so is the sum of the blocks' sums.  The schedulers of reductions split the loops that walk
-along a chain by `Levels` (target/cascade.py), and rfactor the loops of a block into partial results
-of their own:
+Adding n numbers one after the other rounds n times, and always to the same side where the numbers
+are much smaller than the sum: the error grows with n.  A block's sum is rounded once per addition
+in the block, and so is the sum of the blocks' sums.  The schedulers of reductions split the loops
+that walk along a chain by `Levels` (target/cascade.py) and rfactor the loops of a block into
+partial results of their own:
 
     [row][serial][unroll][lanes]  ->  [row][blocks][block][unroll][lanes]
     partial sums of a block, zero at its start, are added to those of the row at its end
 
-Eager's sums on the CPU are cascades as well, and its batch norm adds in float64.
+Eager's CPU sums are cascades too, and its batch norm adds in float64.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from .rewrite import rfactor
 
 
 def chain_extents(reduced: Sequence[IterDomain], layouts: Layouts) -> tuple[IntExpr, ...]:
-    """The sizes of the loops along reduced axes, given in memory order, where what may be merged
-    with the innermost is: as `merge_adjacent` leaves them."""
+    """The sizes of the loops along reduced axes, given in memory order, where the axes that may be
+    merged with the innermost are merged, as `merge_adjacent` leaves them.
+    """
     inner = len(reduced) - 1
     while inner > 0 and layouts.merges(reduced[inner - 1], reduced[inner]):
         inner -= 1
@@ -42,7 +43,8 @@ def split_chain(
     scheduled: ScheduledFusion, reference: TensorView, start: int, stop: int, cuts: Levels
 ) -> list[int]:
     """Splits the loops [start, stop) of the chain; returns the number of loops of each level,
-    innermost first, the last of them what is left outside of all blocks."""
+    innermost first; the last entry counts the loops left outside all blocks.
+    """
     own = scheduled[reference]
     counts = []
     end = stop
@@ -58,8 +60,9 @@ def split_chain(
 def rfactor_blocks(
     scheduled: ScheduledFusion, tensor: TensorView, start: int, counts: Sequence[int]
 ) -> int:
-    """Partial results for the blocks of a chain of loops from `start` on, of which each level has
-    `counts`; returns how many loops are left to the tensor.
+    """Makes partial results for the blocks of a chain of loops that begins at `start`.
+
+    `counts` has the number of loops of each level.  Returns how many loops are left to the tensor.
 
     Only sums that round are cut.
     """

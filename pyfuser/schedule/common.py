@@ -1,8 +1,8 @@
 """What the automatic schedulers share: memory order, mergeable axes, outputs, recomputation.
 
 Schedulers look at the *leaves* of a fusion, its inputs and outputs, because only those are in
-global memory; what is between lives in registers.  Axes of different tensors are compared by the
-numbers of the iteration space.
+global memory; everything between lives in registers.  Axes of different tensors are compared by
+their numbers in the iteration space.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def touched_bytes(fusion: Fusion) -> IntExpr:
 
 
 def work_each(fusion: Fusion) -> int:
-    """What computing an element costs, in additions."""
+    """The cost of computing an element, in additions."""
     pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp))
     return sum(EXPENSIVE if is_expensive(e) else 1 for e in pointwise)
 
 
 def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:
-    """Lets reads of all inputs fetch ahead."""
+    """Makes reads of all inputs fetch ahead."""
     for tensor in scheduled.fusion.input_tensors:
         scheduled[tensor].prefetch = distance
 
@@ -62,7 +62,7 @@ def leaves(fusion: Fusion) -> list[TensorView]:
 
 
 class Leaf:
-    """The memory layout of one leaf, in axis numbers: outermost first, broadcasts left out."""
+    """The memory layout of one leaf, in axis numbers: outermost first, without broadcasts."""
 
     def __init__(self, space: IterationSpace, tensor: TensorView) -> None:
         domain = tensor.domain
@@ -78,18 +78,18 @@ class Leaf:
             self.contiguous[number] = is_output or contiguous is True
 
     def merges(self, outer: int, inner: int) -> bool:
-        """True when the two axes are one range in memory, or the leaf has neither."""
+        """True if the two axes are one range in memory, or the leaf has neither."""
         if outer not in self.contiguous or inner not in self.contiguous:
             return outer not in self.contiguous and inner not in self.contiguous
         return self.contiguous[outer] and self.order.index(inner) == self.order.index(outer) + 1
 
 
 class ReadLeaf(Leaf):
-    """The layout of the source of a read, in the axis numbers of what is read.
+    """The layout of the source of a read, in the axis numbers of the read's output.
 
-    An axis that is read through a window is no longer one range with what is outside of it, and
-    where it is read in steps neither with what is inside; one that an index points into (None in
-    `order`) is a range with nothing.
+    An axis that is read through a window is no longer one range with the axis outside it; if it is
+    read in steps, nor with the axis inside it. The axis that an index points into (-1 in `order`)
+    forms a range with no other axis.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class ReadLeaf(Leaf):
 
 
 class Positions:
-    """What has no memory and follows from where it stands: a count, or a number within a window.
+    """Values that depend only on their position: a count, or whether it is inside a window.
 
-    Merged, an axis of a count is a remainder or a quotient of the loop's index, which in vector
-    lanes are a division for each element; one of a window is a remainder where it is the inner one.
+    If a count's axis is merged, its index is a remainder or a quotient of the loop's index, which
+    takes a division per element in vector lanes. For a window, this is only so for the inner axis.
     """
 
     def __init__(self, space: IterationSpace, expr: WindowOp | IotaOp) -> None:
@@ -148,12 +148,12 @@ class Positions:
                 self.outer.add(space.number(axis))
 
     def merges(self, outer: int, inner: int) -> bool:
-        """True where a merged loop finds its place without a division."""
+        """True if a merged loop finds its position without a division."""
         return inner not in self.inner and outer not in self.outer
 
 
 class Layouts:
-    """The layouts of all leaves of a fusion, and (as `reads`) of what is read at other places."""
+    """The layouts of all leaves of a fusion, and (as `reads`) of the sources of reads."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
@@ -179,7 +179,7 @@ class Layouts:
         return None if axis.is_broadcast else self.space.number(axis)
 
     def merges(self, outer: IterDomain, inner: IterDomain) -> bool:
-        """True when two axes may be merged without harm to any leaf's accesses."""
+        """True if two axes may be merged without harm to any leaf's accesses."""
         a, b = self.number(outer), self.number(inner)
         if a is None or b is None:
             return True
@@ -188,7 +188,7 @@ class Layouts:
         return is_range and all(each.merges(a, b) for each in self.positions)
 
     def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
-        """The axes in the order of most of the leaves that have most of them, outermost first."""
+        """The axes, outermost first, in the order of most of the leaves that have most of them."""
         numbers = {self.number(axis): axis for axis in axes}
         orders = Counter(
             tuple(n for n in leaf.order if n in numbers) for leaf in (*self.leaves, *self.reads)
@@ -200,7 +200,7 @@ class Layouts:
 
 
 def fork_outputs(scheduled: ScheduledFusion) -> None:
-    """Outputs become copies of registers, so that nothing reads or accumulates in global memory."""
+    """Makes outputs copies of registers: nothing is read from or accumulated in global memory."""
     fusion = scheduled.fusion
     for output in dict.fromkeys(fusion.outputs):
         if not isinstance(output, TensorView) or output.expr is None:
@@ -245,12 +245,12 @@ def parallelize_positions(
 
 
 def recompute_cheap(fusion: Fusion) -> None:
-    """Gives late readers their own copy of a cheap tensor that would else be kept for them.
+    """Gives late readers their own copy of a cheap tensor that would otherwise be kept for them.
 
-    Late is who reads after a reduction that another reader feeds.  The others share the tensor, and
-    so the loops: nothing else may connect them with the reductions.
+    A reader is late if it runs after a reduction that another reader feeds.  The other readers
+    share the tensor, and so its loops: nothing else may connect them with the reductions.
 
-    An expensive one is kept in a buffer, which is written while its first readers run.
+    An expensive tensor is kept in a buffer, which is written while its first readers run.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
@@ -289,7 +289,7 @@ def _downstream_of_reductions(fusion: Fusion) -> dict[TensorView, set[TensorView
 
 
 def _late_readers(tensor: TensorView, depends: dict[TensorView, set[TensorView]]) -> list[Expr]:
-    """The readers that run after a reduction which another reader of the tensor feeds."""
+    """The readers that run after a reduction that another reader of the tensor feeds."""
     reached = {expr: set[TensorView]() for expr in tensor.uses_list}
     for expr, consumer in consumers(tensor):
         reached[expr] |= downstream([consumer])
@@ -304,7 +304,7 @@ def _late_readers(tensor: TensorView, depends: dict[TensorView, set[TensorView]]
 
 
 def _keep_for(fusion: Fusion, tensor: TensorView, late: list[Expr]) -> None:
-    """A copy for the late readers: it is stored where the tensor is computed for the early ones.
+    """Adds a copy for the late readers, stored where the tensor is computed for the early ones.
 
     Before:  T1 = exp(T0); T2 = sum(T1); T3 = div(T1, T2)
     After:   T1 = exp(T0); T4 = set(T1); T2 = sum(T1); T3 = div(T4, T2)

@@ -1,10 +1,10 @@
 """How many outer loops each tensor shares with its consumers.
 
-A tensor may share a loop with its consumers when the loop matches theirs, isn't one of its own
-reductions or vectorised axes, and sharing makes no cycle: in the set of tensors that come to share
-the loop, none may need the finished result of a reduction over that very loop, and no tensor
-outside of the set may stand between two inside.  Sets of tensors are kept as bit masks, so that the
-check is a few integer operations.
+A tensor may share a loop with its consumers if the loop matches theirs, isn't one of its own
+reduction or vectorised axes, and sharing makes no cycle: among the tensors that would share the
+loop, none may need the finished result of a reduction over that very loop, and no tensor outside
+this set may lie on a path between two tensors inside it.  Sets of tensors are bit masks, so the
+check takes a few integer operations.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import _between, bounded_transform_backward
 
-# Of a shared loop: its tensors, their ancestors, their descendants, those of reductions over it.
+# For a shared loop: its tensors, their ancestors, their descendants, and the descendants of
+# reductions over it.
 Masks = tuple[int, int, int, int]
 
 
 class LoopSharing:
-    """The loops that tensors share, with the masks that say whether one more may join."""
+    """The loops that tensors share, with the masks that decide whether another may join."""
 
     def __init__(self, scheduled: ScheduledFusion) -> None:
         self.scheduled = scheduled
@@ -65,7 +66,7 @@ class LoopSharing:
         return self.sets.find((self.number[tensor], position))
 
     def masks(self, root: tuple[int, int]) -> Masks:
-        """The tensors that share a loop, and what is above and below of them."""
+        """The masks of the tensors that share a loop, and of those above and below them."""
         found = self.members.get(root)
         if found is None:
             i, position = root
@@ -96,13 +97,13 @@ class LoopSharing:
             tensor = self.tensors[root[0]]
             axis = self.scheduled[tensor].loop[root[1]]
             found = ONE if axis.is_broadcast else axis.extent
-            # An output is materialised: its loops run over expanded axes in full.
+            # An output is materialised: its loops run over the full extent of expanded axes.
             if any(a.expanded_extent is not None for a in tensor.axes):
                 found = self._own_extents(tensor)[axis]
         return found
 
     def _own_extents(self, tensor: TensorView) -> dict[IterDomain, IntExpr]:
-        """The extents of a tensor's axes before it shares a loop; computed once a tensor."""
+        """The extents of a tensor's axes before it shares a loop; computed once per tensor."""
         found = self.own_extents.get(tensor)
         if found is None:
             found = self.own_extents[tensor] = effective_extents(self.scheduled, tensor, {})
@@ -111,7 +112,7 @@ class LoopSharing:
     def shape(self, root: tuple[int, int]) -> tuple[IntExpr, ...]:
         """The extents of the axes that a loop is made of, without those of 1.
 
-        Loops of equal extent may still walk through different axes, where sizes are constants.
+        Loops of equal extent may still walk along different axes if sizes are constants.
         """
         found = self.shapes.get(root)
         if found is None:
@@ -123,7 +124,7 @@ class LoopSharing:
         return found
 
     def makes_cycle(self, tensor: TensorView, position: int) -> bool:
-        """True when the tensor can't share the loop at `position` with all its consumers."""
+        """True if the tensor can't share the loop at `position` with all its consumers."""
         united = self.masks(self.find(tensor, position))
         for _, consumer in consumers(tensor):
             united = _united(united, self.masks(self.find(consumer, position)))
@@ -137,7 +138,7 @@ class LoopSharing:
         return bool(above & below & ~mask)
 
     def highest(self, tensor: TensorView) -> tuple[int, str]:
-        """The most loops a tensor can share with its consumers, and why not one more."""
+        """How many loops a tensor can share with its consumers, and why not one more."""
         loop = self.scheduled[tensor].loop
         readers = consumers(tensor)
         if not readers:
@@ -160,9 +161,9 @@ class LoopSharing:
         return len(loop), "it shares all its loops"
 
     def _disagree(self, readers: list[tuple[Expr, TensorView]], position: int) -> bool:
-        """True when the consumers' loops at a position walk through unlike axes.
+        """True if the consumers' loops at a position walk along different axes.
 
-        Asked only where the producer broadcasts: its real axes are matched one by one.
+        This is checked only if the producer broadcasts: its real axes are matched one by one.
         """
         roots = [self.find(consumer, position) for _, consumer in readers]
         extents = {self.extent(root) for root in roots}
@@ -180,8 +181,8 @@ class LoopSharing:
 def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
     """The logical axes of a tensor that a loop axis is made of.
 
-    For a part of a reduction that rfactor cut they are those of what it reads: its own are the
-    loops that it had then.
+    For the partial result of an rfactor, these are the axes of its input: its own logical axes are
+    the loops it had at the time of the rfactor.
     """
     is_reduction = isinstance(tensor.expr, ReductionOp | WelfordOp)
     known = tensor.domain.root_or_logical if is_reduction else tensor.domain.logical
@@ -191,7 +192,7 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
 
 
 def _reached(start: int, sets: list[tuple[int, int]]) -> int:
-    """The tensors of `start`, and of each (set, what lies beyond it) all where it holds one."""
+    """`start`, extended by each (members, beyond) pair with which it has a member in common."""
     found, left = start, sets
     while met := [each for each in left if each[0] & found]:
         left = [each for each in left if not each[0] & found]
@@ -209,7 +210,7 @@ def _selected(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None) 
 
 
 def inline_most(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None = None) -> None:
-    """Inlines all (or the given) tensors as far as each can be, consumers first."""
+    """Inlines all (or the given) tensors as far as possible, consumers first."""
     chosen = _selected(scheduled, tensors)
     sharing = LoopSharing(scheduled)
     for tensor in reversed(sharing.tensors):
@@ -226,7 +227,7 @@ def inline_at(
 ) -> None:
     """Inlines all (or the given) tensors at `position` of the reference's loops.
 
-    A tensor that can't go so far is an error, or with `best_effort` goes as far as it can.
+    It is an error if a tensor can't be; with `best_effort`, it is inlined as far as possible.
     """
     rank = len(scheduled[reference].loop)
     if not -rank - 1 <= position <= rank:
@@ -255,7 +256,7 @@ def compute_at(
 ) -> None:
     """Replays the consumer's outer loops on everything back to the producer, and inlines there.
 
-    mode: "standard" (an error where it isn't possible), "best_effort" (as far as possible) or
+    mode: "standard" (an error if it isn't possible), "best_effort" (as far as possible) or
     "most_inlined" (each tensor as far as possible, the position ignored).
     """
     if mode not in ("standard", "best_effort", "most_inlined"):

@@ -1,9 +1,9 @@
-"""The inner persistent scheduler: normalisations along the innermost axis, a row a task.
+"""The inner persistent scheduler: normalisations along the innermost axis, one row per task.
 
     [row | other reduced axes | range]  ->  [task: row][serial...][serial][unroll][lanes]
 
-A row is read again for each reduction and for the result, from the caches it is in by then; what is
-expensive to compute again is kept in a buffer of one row, the rest is recomputed.
+A row is read again for each reduction and for the result, from the caches, where it is by then.
+Values that are expensive to recompute are kept in a buffer of one row; the rest is recomputed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Redu
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
-    """The loops; see the module's text."""
+    """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
     recompute_cheap(copy)
     scheduled = ScheduledFusion(copy, scheduler="inner_persistent", parameters=parameters)

@@ -1,9 +1,9 @@
-"""The outer persistent scheduler: normalisations along an outer axis, a block of columns a task.
+"""The outer persistent scheduler: normalisations along an outer axis, one column block per task.
 
     [reduced | columns]  ->  [task: columns][serial: rows][unroll][lanes]
 
-A block is unroll * lanes columns wide, so that its rows are whole cache lines and its results stay
-in registers; the passes after the first find the block in the L2 cache.
+A block is unroll * lanes columns wide, so its rows are whole cache lines and its results stay in
+registers; the passes after the first find the block in the L2 cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Redu
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
-    """The loops; see the module's text."""
+    """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
     recompute_cheap(copy)
     scheduled = ScheduledFusion(copy, scheduler="outer_persistent", parameters=parameters)

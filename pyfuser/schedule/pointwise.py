@@ -1,4 +1,4 @@
-"""The pointwise scheduler: every output element is computed once, everything between in registers.
+"""The pointwise scheduler: computes every output element once, with intermediates in registers.
 
     reference output, in memory order:  [outer axes | innermost range]
     1-D:   [range]         ->  [task: chunk][serial][unroll][lanes]
@@ -7,9 +7,9 @@
     short rows:            ->  [task: rows][row][serial][unroll][lanes]
     transposed inputs:     ->  [task: outer][task: tile][task: chunk][serial][serial][unroll][lanes]
 
-The innermost range is as many axes as are one range in memory for all inputs and outputs (the break
-point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along another axis
-is read in square tiles, along its own memory, and turned on the way through shared memory.
+The innermost range is made of as many axes as form one range in memory in all inputs and outputs
+(the break point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along
+another axis is read in square tiles, along its own memory, and transposed through shared memory.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def reference_output(fusion: Fusion) -> TensorView:
 
 
 def widest_bytes(fusion: Fusion) -> int:
-    """Bytes of the widest element that is computed; an index is mostly one for many elements."""
+    """Bytes of the widest computed element; an index usually serves many elements."""
     dtypes = {t.dtype for t in fusion.tensors if not _is_index(t)}
     return max((max(4, size_in_bytes(d)) for d in dtypes), default=4)
 
 
 def _is_index(tensor: TensorView) -> bool:
-    """True for an input that only says where gathers read."""
+    """True for an input that is only used as an index of gathers."""
     return tensor.expr is None and all(
         isinstance(reader, GatherOp) and reader.source is not tensor for reader in tensor.uses_list
     )
@@ -98,7 +98,7 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Poin
 def transposed_inputs(
     reference: TensorView, layouts: Layouts
 ) -> tuple[IterDomain, list[TensorView]] | None:
-    """(the axis of the reference along which they lie in memory, the inputs), or None."""
+    """(the reference axis that is contiguous in their memory, the inputs), or None."""
     axes = ordered_axes(reference)
     numbers = {layouts.number(axis): axis for axis in axes}
     found: dict[IterDomain, list[TensorView]] = {}
@@ -123,7 +123,7 @@ def ordered_axes(tensor: TensorView) -> list[IterDomain]:
 
 
 def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion:
-    """The loops; see the module's text."""
+    """The loops; see the module's docstring."""
     copy, cloner = fusion.clone()
     reference = cloner.values[reference_output(fusion)]
     assert isinstance(reference, TensorView)

@@ -1,10 +1,10 @@
 """Gives other tensors the loop domain of a reference tensor.
 
 `transform_like` replays the splits, merges and swizzles that made the reference's loops on every
-other tensor.  Which axes correspond is read off the iteration space of the whole fusion, so it
-doesn't matter along which path a tensor is reached.  Where a tensor lacks an axis that a merge
-needs, or one left of axes it does have, it gets a broadcast stand-in, so that the loops of all
-tensors line up from the left and can be shared.
+other tensor.  Corresponding axes are found in the iteration space of the whole fusion, so it
+doesn't matter along which path a tensor is reached.  If a tensor lacks an axis that a merge needs,
+or one left of axes it does have, it gets a broadcast stand-in, so that the loops of all tensors
+line up from the left and can be shared.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..ir.vals import TensorView
 
 
 class Replay:
-    """Replays the making of one tensor's loop axes on the axes of another."""
+    """Replays the transformations of one tensor's loop axes on the axes of another."""
 
     def __init__(self, ids: IdFactory, mapping: AxisMap, target: TensorView | None = None) -> None:
         self.ids = ids
         self.made: dict[IterDomain, IterDomain | None] = dict(mapping)
         self.existing: list[IdExpr] = []
         if target is not None and target.domain.root is not None:
-            # the transformations of a reshape: used again, not made anew
+            # the transformations of a reshape are reused, not made again
             self.existing = history(target.domain.logical, target.domain.root)
 
     def axis(self, source: IterDomain) -> IterDomain | None:
-        """The target's version of a source axis; None where the target has nothing of it."""
+        """The target's version of a source axis; None if the target has no part of it."""
         if source in self.made:
             return self.made[source]
         expr = source.definition
@@ -85,7 +85,7 @@ class Replay:
 
 
 def _leaves(roots: Sequence[IterDomain], loop: Sequence[IterDomain]) -> bool:
-    """True when `loop` uses each of `roots` and uses nothing twice."""
+    """True if `loop` uses each of `roots` and uses nothing twice."""
     used: set[IterDomain] = set()
     for expr in history(loop, roots):
         for axis in expr.inputs:
@@ -102,9 +102,9 @@ def _replayed_loop(
     loops: Sequence[IterDomain],
     target: TensorView,
 ) -> list[IterDomain] | None:
-    """The target's version of some loops, or None where that's impossible.
+    """The target's version of some loops, or None if there is none.
 
-    Axes of the target that the loops lack come last.
+    Axes of the target that the loops don't have come last.
     """
     ids = scheduled.fusion.ids
     made = [replayer.axis(axis) for axis in loops]
@@ -131,8 +131,9 @@ def _reaches_logical(loop: Sequence[IterDomain], target: TensorView) -> bool:
 
 
 class Correspondence:
-    """Which axis of a tensor corresponds to an axis of another, by the numbers of the iteration
-    space; through reshapes, by the splits and merges that they are."""
+    """Which axes of two tensors correspond, by their numbers in the iteration space; reshapes are
+    followed through the splits and merges that they consist of.
+    """
 
     def __init__(self, scheduled: ScheduledFusion) -> None:
         exprs = [e for e in scheduled.fusion.exprs if e.tensor_outputs]
@@ -186,8 +187,8 @@ def transform_like(
 ) -> list[TensorView]:
     """Replays the reference's loop transformations on all (or the given) tensors.
 
-    Returns the tensors whose loops could not be made so (a reshape stands in the way); they keep
-    the loops they had.
+    Returns the tensors whose loops could not be made this way (because of a reshape); they keep
+    their loops.
     """
     correspondence = Correspondence(scheduled)
     failed: list[TensorView] = []
@@ -299,7 +300,7 @@ def _partner(
     free: dict[IterDomain, None],
     correspondence: Correspondence,
 ) -> IterDomain | None:
-    """The loop that is made like `axis`; in the same place a broadcast will do for a real axis."""
+    """The loop made like `axis`; in the same position, a broadcast matches a real axis too."""
     here = loop[place] if place < len(loop) else None
     if here in free and here is not None and _same_loop(axis, here, correspondence, True):
         return here
@@ -307,7 +308,7 @@ def _partner(
 
 
 def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: bool) -> bool:
-    """True when b is made like a, out of corresponding axes."""
+    """True if b is made like a, out of corresponding axes."""
     if loosely and b.is_broadcast:
         return True
     number = numbers.number(a)

@@ -1,17 +1,18 @@
-"""The reduction scheduler: one or more reductions over the same axes, and what is around them.
+"""The reduction scheduler: one or more reductions over the same axes, and the ops around them.
 
-Inner (the innermost axis in memory is reduced), rows are tasks:
+For inner reductions (over the innermost axis in memory), tasks are rows:
 
     [row | other reduced axes | range]  ->  [task: row][serial...][serial][unroll][lanes]
     rfactor of the serial loops: unroll * lanes partial results stay in registers; rfactor of the
-    unrolled loop adds those vectors, so that lanes are added across once a row
+    unrolled loop adds those vectors, so that lanes are combined only once per row
 
-Outer (the innermost axis is kept), tasks are blocks of columns; several rows are added in registers
-before they are added to the block's results, which stay in the L1 cache:
+For outer reductions (the innermost axis is kept), tasks are blocks of columns. Several rows are
+added in registers before they are added to the block's results, which stay in the L1 cache:
 
     [reduced | columns]  ->  [task: columns][serial: rows][serial][lanes][unroll: rows]
 
-With few tasks the reduced axes are cut over the grid too, into partial results in scratch memory.
+If there are few tasks, the reduced axes are split over the grid too, with partial results in
+scratch memory.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
 
 @lru_cache(maxsize=256)
 def reduction_facts(fusion: Fusion) -> ReductionFacts:
-    """What heuristics are asked with, of a fusion with reductions: computed once for a fusion."""
+    """The input of the heuristics for a fusion with reductions; computed once per fusion."""
     found = reductions(fusion)
     layouts = Layouts(fusion)
     axes, inner = split_axes(found[0], layouts)
@@ -74,7 +75,7 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Redu
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
-    """The loops; see the module's text."""
+    """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
     fork_outputs(scheduled)

@@ -1,11 +1,11 @@
-"""The schedulers, in the order in which they are asked, and what each must offer.
+"""The schedulers, in the order in which they are asked, and the interface of each.
 
 A scheduler turns a Fusion into a ScheduledFusion in three steps: `can_schedule` refuses with a
-reason or accepts, `heuristics` has the target decide the parameters from sizes, and `schedule`
-makes the loops.  The first is here (over the facts of `acceptance`), the other two are functions of
-the module `pyfuser.schedule.<name>`, imported when first used.  Source of the order: nvFuser's
-public source; the reduction scheduler refuses whatever needs persistence, so normalizations fall
-through to those.
+reason or accepts, `heuristics` lets the target decide the parameters from sizes, and `schedule`
+makes the loops.  The first is here (over the facts of `acceptance`); the other two are functions of
+the module `pyfuser.schedule.<name>`, imported when first used.  The order follows nvFuser's public
+source.  The reduction scheduler refuses whatever needs persistence, so normalizations fall through
+to the persistent schedulers.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class Scheduler(Protocol):
         """The target's decisions for these sizes."""
 
     def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
-        """The loops that the parameters say."""
+        """The loops that the parameters specify."""
 
 
 # -- the rules
 
 
 def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
-    """What keeps every kernel scheduler from a fusion."""
+    """Why no kernel scheduler can take a fusion."""
     return (
         uncomputed(facts.exprs, sizes.target)
         or facts.problem
@@ -150,10 +150,10 @@ def refuse_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
 
 
 def innermost_is_reduced(facts: Facts) -> bool:
-    """True when the reductions include the axis that is innermost in memory.
+    """True if the reductions include the axis that is innermost in memory.
 
-    It is that of the input with the most axes of the reductions; of their own input when the
-    group reads no tensor with a reduced axis.
+    It is looked up in the input with the most axes of the reductions, or in a reduction's own input
+    if the group reads no tensor with a reduced axis.
     """
     (signature,) = facts.summary.signatures
     base = signature.reduced | signature.kept
@@ -174,7 +174,7 @@ def innermost_is_reduced(facts: Facts) -> bool:
 class AutomaticScheduler:
     """A scheduler of SCHEDULERS: its acceptance rule, and its module for the rest.
 
-    `kind` is what becomes of a segment that it takes; only kernels are scheduled.
+    `kind` is the kind of part made from its segments; only kernels are scheduled.
     """
 
     name: str
@@ -182,7 +182,7 @@ class AutomaticScheduler:
     kind: PartKind = PartKind.kernel
 
     def refuse(self, facts: Facts, sizes: SizeInfo) -> Refusal | None:
-        """`can_schedule` for facts that are known already."""
+        """`can_schedule` for facts that are already known."""
         reason = self.refusal(facts, sizes)
         return None if reason is None else Refusal(self.name, reason)
 
@@ -199,7 +199,7 @@ class AutomaticScheduler:
         return parameters
 
     def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
-        """The loops that the parameters say."""
+        """The loops that the parameters specify."""
         scheduled: ScheduledFusion = self._module().schedule(fusion, parameters)
         return scheduled
 
@@ -209,7 +209,7 @@ def _module_of(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-# Also for what no scheduler takes.
+# Also for segments that no scheduler takes.
 BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, PartKind.library)
 
 SCHEDULERS: tuple[AutomaticScheduler, ...] = (
@@ -223,12 +223,12 @@ SCHEDULERS: tuple[AutomaticScheduler, ...] = (
 
 
 def scheduler(name: str) -> AutomaticScheduler:
-    """The scheduler of this name; KeyError when there is none."""
+    """The scheduler of this name; KeyError if there is none."""
     return {s.name: s for s in SCHEDULERS}[name]
 
 
 def closest(facts: Facts, refusals: Sequence[Refusal]) -> Refusal:
-    """The refusal that tells a person most: that of the scheduler made for such a fusion."""
+    """The most informative refusal: that of the scheduler made for this kind of fusion."""
     by_name = {refusal.scheduler: refusal for refusal in refusals}
     if not facts.summary.signatures:
         return by_name["pointwise"]

@@ -1,7 +1,8 @@
 """The scheduling operations that rewrite the computation: caches and rfactor.
 
-cache_before and cache_after put a copy in front of, or behind, a tensor; rfactor cuts a reduction
-in two.  All act on the scheduler's own copy of the fusion, or on the user's after it was defined.
+cache_before and cache_after put a copy before or after a tensor; rfactor splits a reduction in two.
+All of them change the scheduler's own copy of the fusion, or the user's fusion after it was
+defined.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def _copied_axes(scheduled: ScheduledFusion, tensor: TensorView) -> list[IterDom
 
 
 def cache_after(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
-    """tensor -> copy -> what read the tensor.  Returns the copy, in local memory.
+    """tensor -> copy -> the tensor's readers.  Returns the copy, in local memory.
 
-    What reads the tensor at computed places goes on reading it: a copy isn't in memory.
+    Readers that read the tensor at computed positions keep reading it: the copy isn't in memory.
     """
     fusion = scheduled.fusion
     readers = [expr for expr in tensor.uses_list if expr.source is not tensor]
@@ -70,7 +71,7 @@ def cache_before(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
 def rfactor(
     scheduled: ScheduledFusion, tensor: TensorView, axes: Sequence[int]
 ) -> TensorView | tuple[TensorView, ...]:
-    """Cuts a reduction in two: the new tensor reduces `axes`, the old one the rest.
+    """Splits a reduction in two: the new tensor reduces `axes`, the old one the rest.
 
     [i, r_o, r_i], axes=[1]  ->  new [i, r_o, i_i] and old [i, r_i].
     Returns the new tensor (for welford the three new ones).
@@ -116,11 +117,11 @@ def _rfactor_one(
 ) -> TensorView:
     """The first half for one output; the output becomes the second half.
 
-    `old_root`, `old_logical` and `old_loop` are those of the tensor that the user scheduled: its
+    `old_root`, `old_logical` and `old_loop` belong to the tensor that the user scheduled; its
     siblings get the same loops.
 
-    The reduction axes of the first half's logical domain are the leaves of the schedule so far;
-    the iteration axes stay whole, so that consumers see what they saw.
+    The reduction axes of the first half's logical domain are the leaves of the schedule so far; the
+    iteration axes stay whole, so consumers see the same axes as before.
     """
     fusion = scheduled.fusion
     leaves = [axis for axis in old_loop if axis.is_reduction]
@@ -169,7 +170,7 @@ def _rfactor_one(
 
 
 def _required(replay: Replay, axis: IterDomain) -> IterDomain:
-    """The copy of a loop axis; a stand-in, made of nothing the tensor has, gets another."""
+    """The copy of a loop axis; a stand-in, made of none of the tensor's axes, gets a new one."""
     made = replay.axis(axis)
     if made is None:
         made = replay.made[axis] = replay.ids.broadcast()

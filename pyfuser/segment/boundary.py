@@ -1,8 +1,8 @@
-"""Boundaries: what a segment reads and gives, as values of the whole fusion.
+"""Boundaries: the inputs and outputs of a segment, as values of the whole fusion.
 
-Tensors come first, in the order they are read.  Scalars that expressions compute are computed
-again by each segment that needs them, on the host.  A size that no tensor read here shows becomes a
-scalar input, so that a segment can be compiled and run knowing nothing of the others.
+Tensors come first, in the order in which they are read.  Each segment that needs a computed scalar
+computes it again, on the host.  A size that no input tensor of the segment has becomes a scalar
+input, so a segment can be compiled and run without knowledge of the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _symbols(exprs: list[Expr], tensors: list[TensorView]) -> dict[Symbol, None]
     for expr in exprs:
         extents += expr.sizes()
         for value in expr.inputs:
-            # A scalar that an expression computes has its size from that expression.
+            # A computed scalar gets its size from its expression.
             if isinstance(value, Scalar) and value.expr is None and value.extent is not None:
                 extents.append(value.extent)
     distinct = dict.fromkeys(extents)
@@ -88,12 +88,12 @@ def _symbols(exprs: list[Expr], tensors: list[TensorView]) -> dict[Symbol, None]
 def _hidden_sizes(
     fusion: Fusion, tensors: list[TensorView], exprs: list[Expr], scalars: list[Scalar]
 ) -> list[Scalar]:
-    """Scalars for the sizes that the tensor inputs don't show."""
+    """Scalars for the sizes that the tensor inputs don't have."""
     shown = {scalar.extent for scalar in scalars}
     for tensor in tensors:
         is_input = tensor.expr is None
         for axis in tensor.axes:
-            # A tensor another segment stores has one element along a broadcast axis.
+            # A tensor stored by another segment has one element along a broadcast axis.
             shown.add(axis.size if is_input else axis.extent)
     hidden = [symbol for symbol in _symbols(exprs, tensors) if symbol not in shown]
     given = {v.extent: v for v in fusion.inputs if isinstance(v, Scalar) and v.extent is not None}

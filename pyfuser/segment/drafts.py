@@ -1,9 +1,9 @@
-"""Drafts of segments: units that one scheduler has accepted, and what a cut into drafts moves.
+"""Drafts of segments: units accepted by one scheduler, and the bytes that a cut into drafts moves.
 
-A draft computes its own units and, `again`, expressions of units that stand in other drafts.  A
-`Cut` knows which tensors its drafts read of each other, so which have to be stored, and counts
+A draft computes its own units and, `again`, expressions of units in other drafts.  A `Cut` knows
+which tensors its drafts read from each other, and therefore which have to be stored.  It counts
 bytes: a tensor once for each draft that reads it and once where it is written.  Invariant: drafts
-stand in an order they can run in, and every unit that something needs is in exactly one of them.
+are in an order in which they can run, and every unit that is needed is in exactly one of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ..schedule.acceptance import Facts, SizeInfo, examine_exprs
 from ..schedule.registry import AutomaticScheduler
 from .units import Unit, UnitGraph, free_exprs
 
-# What a size counts as that nobody has said: only tensors of different rank are then told apart.
+# The value of an unknown size: it only distinguishes tensors of different rank.
 _UNKNOWN_SIZE = 256
 
 
 @dataclass(slots=True, eq=False)
 class SegmentDraft:
-    """Units that one scheduler has accepted as one segment, and what it computes again.
+    """Units that one scheduler has accepted as one segment, and the expressions it recomputes.
 
-    `exprs` are all its expressions in the fusion's order, `reads` the tensors it doesn't make.
+    `exprs` are all its expressions in the fusion's order, `reads` the tensors from outside.
     """
 
     graph: UnitGraph
@@ -48,11 +48,11 @@ class SegmentDraft:
 
     @property
     def moves_data(self) -> bool:
-        """True for kernels; views cost nothing, and what library calls move is torch's."""
+        """True for kernels; views cost nothing, and library calls aren't counted."""
         return self.scheduler.kind is PartKind.kernel
 
     def needed_for(self, wanted: Collection[TensorView]) -> SegmentDraft | None:
-        """The draft with only what leads to these of its units' tensors; None when nothing does."""
+        """The draft reduced to the units needed for these tensors; None if none is needed."""
         needed = {t for unit in self.units for t in unit.outputs if t in wanted}
         for expr in reversed(self.exprs):
             if not needed.isdisjoint(expr.tensor_outputs):
@@ -66,19 +66,19 @@ class SegmentDraft:
         return SegmentDraft(self.graph, units, self.scheduler, self.reason, frozenset(again))
 
     def computing(self, exprs: Iterable[Expr]) -> SegmentDraft:
-        """The draft with more expressions that it computes again."""
+        """The draft with more expressions that it recomputes."""
         again = self.again.union(expr for expr in exprs if expr not in self.graph.free)
         return SegmentDraft(self.graph, self.units, self.scheduler, self.reason, again)
 
 
 def with_free(graph: UnitGraph, exprs: Iterable[Expr]) -> list[Expr]:
-    """The expressions and the free ones they need, in the fusion's order."""
+    """The expressions and the free ones that they need, in the fusion's order."""
     chosen = set(exprs)
     return sorted(chosen | free_exprs(chosen, graph.free), key=graph.places.__getitem__)
 
 
 class Cut:
-    """A fusion cut into drafts, with what each reads and stores."""
+    """A fusion cut into drafts, with the tensors that each reads and stores."""
 
     def __init__(self, graph: UnitGraph, sizes: SizeInfo, drafts: list[SegmentDraft]) -> None:
         self.graph, self.sizes, self.drafts = graph, sizes, drafts
@@ -89,7 +89,7 @@ class Cut:
                 self.readers.setdefault(tensor, []).append(number)
 
     def is_stored(self, tensor: TensorView) -> bool:
-        """True for what one draft computes and another, or the caller, reads."""
+        """True for a tensor that one draft computes and another, or the caller, reads."""
         return tensor in self.readers or tensor in self.graph.outputs
 
     def outputs(self, draft: SegmentDraft) -> list[TensorView]:
@@ -98,13 +98,13 @@ class Cut:
         return [tensor for tensor in made if self.is_stored(tensor)]
 
     def facts(self, draft: SegmentDraft) -> Facts:
-        """What the schedulers look at, of one draft."""
+        """The facts of one draft for the schedulers."""
         outputs = self.outputs(draft)
         stored = [tensor for tensor in outputs if tensor in self.readers]
         return examine_exprs(draft.exprs, outputs, set(self.graph.fusion.aliases), stored)
 
     def bytes_of(self, tensor: TensorView) -> int:
-        """About the bytes that a kernel reads or writes of a tensor."""
+        """About how many bytes of a tensor a kernel reads or writes."""
         known = {n: 1 << (bits - 1) if bits else 0 for n, bits in self.sizes.magnitudes}
         extent = product(axis.extent for axis in tensor.axes)
         values = {s.name: known.get(s.name, _UNKNOWN_SIZE) for s in extent.symbols}
@@ -115,12 +115,12 @@ class Cut:
         return elements * size_in_bytes(tensor.dtype)
 
     def bytes_moved(self) -> int:
-        """About the bytes that all kernels read and write."""
+        """About how many bytes all kernels read and write."""
         kernels = (draft for draft in self.drafts if draft.moves_data)
         return sum(self.bytes_of(t) for p in kernels for t in (*p.reads, *self.outputs(p)))
 
     def without_dead_units(self) -> Cut:
-        """The cut without units, and drafts, whose results nobody reads any more."""
+        """The cut without units and drafts whose results are no longer read."""
         wanted = set(self.graph.outputs)
         kept: list[SegmentDraft] = []
         for draft in reversed(self.drafts):

@@ -1,9 +1,10 @@
 """Groups of units, merged while a scheduler accepts them and no cycle arises.
 
 A group carries its `Summary`, so that a merge is judged without reading expressions again, and a
-place in a topological order of all groups.  Merging moves the affected groups of that order only
+place in a topological order of all groups.  Merging moves only the affected groups in that order
 (Pearce and Kelly, "A dynamic topological sort algorithm for directed acyclic graphs", 2007), and
 the smaller group's units are moved into the larger: near-linear over a whole fusion.
+
 Invariant: the group graph is acyclic and `order` is a topological order of it.
 """
 
@@ -32,10 +33,10 @@ from .units import Unit, UnitGraph
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Units that are to be one kernel; `version` counts its merges.
+    """Units that will be one kernel; `version` counts its merges.
 
     `is_expensive` says that it has expensive operations, `inner` how many axes its largest tensor
-    has and which lies innermost in memory.
+    has and which of them is innermost in memory.
     """
 
     units: list[Unit]
@@ -54,14 +55,14 @@ class Group:
 
 @dataclass(slots=True)
 class Merge:
-    """A merge that was found acceptable, and the units that come to follow a reduction by it."""
+    """An acceptable merge, and the units that follow a reduction because of it."""
 
     summary: Summary
     dependent: list[Unit]
 
 
 class Groups:
-    """All groups of a fusion; at first one a unit."""
+    """All groups of a fusion; at first, one per unit."""
 
     def __init__(self, graph: UnitGraph, sizes: SizeInfo) -> None:
         self.graph, self.sizes = graph, sizes
@@ -96,13 +97,13 @@ class Groups:
         return group
 
     def in_order(self) -> list[Group]:
-        """The groups, each behind those it reads from."""
+        """The groups, each after those it reads from."""
         return sorted(set(self.of.values()), key=lambda group: group.order)
 
     # -- judging a merge
 
     def refusal(self, a: Group, b: Group) -> str | None:
-        """Why two groups can't be one kernel; None when they can (cycles apart)."""
+        """Why two groups can't be one kernel; None if they can (apart from cycles)."""
         made = self._judge(a, b)
         return made if isinstance(made, str) else None
 
@@ -116,7 +117,7 @@ class Groups:
             is_cut = not barriers.isdisjoint(self.graph.cuts)
             return "segment_set" if is_cut else "a tensor is read along axes in different orders"
         if not self._is_linked(a, b):
-            return "they have axes of one size that no tensor between them makes one loop"
+            return "they have axes of equal size that no tensor between them puts in one loop"
         repeated = self._repeats(a, b) or self._repeats(b, a)
         if repeated is not None:
             return repeated
@@ -125,10 +126,9 @@ class Groups:
         return merge if reason is None else reason
 
     def _is_linked(self, a: Group, b: Group) -> bool:
-        """True when a tensor between the groups, or read by both, has each axis they share.
+        """True if each axis they share is in a tensor between the groups or read by both.
 
-        Axes have their numbers from the whole fusion; within a kernel, only its own tensors map
-        them.
+        Axes are numbered over the whole fusion; within a kernel, only its own tensors map them.
         """
         small, large = (a, b) if len(a.units) <= len(b.units) else (b, a)
         missing = small.summary.axes & large.summary.axes
@@ -144,17 +144,17 @@ class Groups:
         return not missing
 
     def _repeats(self, few: Group, many: Group) -> str | None:
-        """Why expensive operations stay out of a group of more axes; None when they needn't."""
+        """Why expensive operations stay out of a group with more axes; None if they needn't."""
         a, b = few.summary.axes, many.summary.axes
         if not few.is_expensive or few.summary.signatures or not a < b:
             return None
         reads_reduction = any(p.summary.signatures for p in few.producers)
         if reads_reduction and any(not c.summary.axes <= a for c in few.consumers):
-            return None  # what it is used for along the reduced axes would read everything again
+            return None  # its uses along the reduced axes would read everything again
         return repeats(a, b, many.inner[1], self.sizes, self.graph.space.extents)
 
     def _kernel_refusal(self, summary: Summary) -> str | None:
-        """None when a kernel scheduler takes the summary, else the closest one's reason."""
+        """None if a kernel scheduler takes the summary, else the closest one's reason."""
         if not summary.signatures:
             reason = pointwise_refusal(summary)
             return reason and str(Refusal("pointwise", reason))
@@ -169,7 +169,7 @@ class Groups:
         return str(Refusal("reduction", reason))
 
     def _joined(self, a: Group, b: Group) -> Merge:
-        """The summary of both together; the smaller one's edges are looked at."""
+        """The summary of both together; only the smaller one's edges are examined."""
         small, large = (a, b) if len(a.units) <= len(b.units) else (b, a)
         x, y = a.summary, b.summary
         crossing = self._crossing(small, large)
@@ -218,7 +218,7 @@ class Groups:
         return None
 
     def _dependents(self, crossing: list[tuple[Unit, Unit]], pair: set[Group]) -> list[Unit]:
-        """The units that come to follow a reduction when the crossing edges are inside."""
+        """The units that will follow a reduction once the crossing edges are inside."""
         stack = [c for p, c in crossing if p.depends and not c.depends]
         found = dict.fromkeys(stack)
         while stack:
@@ -265,7 +265,7 @@ class Groups:
         return list(found)
 
     def _reorder(self, a: Group, b: Group, after: list[Group]) -> None:
-        """Gives both one place: behind what leads to `b`, before what `a` leads to."""
+        """Gives both one place: after what leads to `b`, before what `a` leads to."""
         stack = [g for g in b.producers if g.order > a.order]
         before = set(stack)
         while stack:

@@ -1,12 +1,12 @@
-"""Memory orders of what segments store for each other: that of the tensors beside it.
+"""Memory orders of the tensors that segments store for each other: those of their neighbours.
 
-Left alone, such a tensor lies in the order of its own axes.  Where a permute stands before it that
-isn't the order in which its kernel, and those that read it, go through their other tensors; then
-one of the two would be read in short pieces far apart.  Stands behind the choice of drafts, and
-before the segments become fusions of their own.
+By default such a tensor is in memory in the order of its own axes.  If it follows a permute, that
+isn't the order in which its kernel and its readers traverse their other tensors, and one of the two
+would be accessed in short pieces far apart.  Runs after the choice of drafts, and before the
+segments become separate fusions.
 
 Before:  t [b, d, t, n] = permute(s [t, b, d, n]) * u [b, d, n], stored in the order of its axes
-After:   the same, stored in the order of s, since more bytes beside it lie in that
+After:   the same, stored in the order of s, because more bytes moved with it are in that
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Order = tuple[int, ...]
 
 
 def set_memory_orders(cut: Cut) -> None:
-    """Gives each tensor that only drafts read the order of most bytes that are moved beside it."""
+    """Gives each tensor that only drafts read the order of most bytes that are moved with it."""
     undecided = {t for t in cut.readers if t in cut.maker and t not in cut.graph.outputs}
     for draft in cut.drafts:
         for tensor in cut.outputs(draft):
@@ -37,7 +37,7 @@ def set_memory_orders(cut: Cut) -> None:
 
 
 def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[IterDomain] | None:
-    """The axes of a tensor, outermost in memory first; None where that is their own order."""
+    """The axes of a tensor, outermost in memory first; None if that is their own order."""
     if len(tensor.axes) < 2 or any(axis.is_broadcast for axis in tensor.axes):
         return None
     numbers = {cut.graph.space.number(axis): axis for axis in tensor.axes}
@@ -53,9 +53,9 @@ def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[Ite
 
 
 def _layouts(cut: Cut, draft: SegmentDraft) -> Iterator[tuple[TensorView, Order]]:
-    """What a draft reads and stores, with the axes that run along its memory, outermost first.
+    """The tensors that a draft reads and stores, with their axes, outermost in memory first.
 
-    What is read through a window counts with the axes of what it shows.
+    A tensor that is read through a window counts with the axes of the window's result.
     """
     space = cut.graph.space
     shown = {

@@ -1,9 +1,9 @@
 """Recomputation across a cut: a draft computes a cheap tensor itself instead of reading it.
 
-It stands behind the cut into drafts, whose units it leaves where they are.  A tensor that one draft
-stores and others read is computed again by the readers where a short chain of cheap expressions
-leads to it from what is in memory anyway, where that moves no more bytes, and where the schedulers
-take the drafts that come of it; what nobody reads any more is dropped.
+Runs after the cut into drafts, whose units stay where they are.  A tensor that one draft stores and
+others read is recomputed by a reader if a short chain of cheap expressions leads to it from tensors
+that are in memory anyway, if this moves no more bytes, and if the schedulers accept the resulting
+drafts.  Results that are no longer read are dropped.
 
 Before:  1: xhat = (x - mean) * rstd; ...; stores xhat    2: sum(dy * xhat), reads xhat
 After:   1: xhat = (x - mean) * rstd; ...                 2: the same, reads x, mean, rstd
@@ -19,13 +19,13 @@ from ..ir.vals import TensorView
 from ..schedule.registry import AutomaticScheduler, find
 from .drafts import Cut, SegmentDraft
 
-# A row or a column of scales that is read as well doesn't count beside a tensor of many of them.
+# Also reading a row or column of scales doesn't count next to a tensor of many of them.
 _ROW_SHARE = 16
 
 
 @dataclass(slots=True)
 class Chain:
-    """Expressions that make a tensor from others: what a draft has to read beside its own."""
+    """Expressions that make a tensor, and what a draft has to read for them in addition."""
 
     exprs: set[Expr]
     sources: set[TensorView]
@@ -44,7 +44,7 @@ def recompute_across_cuts(cut: Cut) -> Cut:
 
 
 def _without(cut: Cut, tensor: TensorView) -> Cut | None:
-    """The cut where those readers of a tensor that gain by it compute it; None when none does."""
+    """The cut in which readers that gain by it compute a tensor; None if there are none."""
     if tensor not in cut.maker or not cut.drafts[cut.maker[tensor]].moves_data:
         return None
     chains = {
@@ -64,7 +64,7 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
 
 
 def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
-    """How a draft can make a tensor that it reads; None where that is expensive or impossible."""
+    """How a draft can make a tensor that it reads; None if that is expensive or impossible."""
     draft = cut.drafts[number]
     there = {t for expr in draft.exprs for t in expr.tensor_outputs}
     there |= draft.reads.keys() - {tensor}
@@ -79,7 +79,7 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
         is_kept = wanted in cut.graph.stored
         price = None if expr is None or is_kept else recomputation_cost(expr)
         if price is not None and not axes(wanted) >= axes(tensor):
-            price = 0  # a value a row or column, not an element
+            price = 0  # one value per row or column, not per element
         if expr is not None and price is not None and cost + price <= most:
             cost += price
             chain.exprs.add(expr)
@@ -92,7 +92,7 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
 
 
 def _accepted(cut: Cut, chains: dict[int, Chain]) -> Cut | None:
-    """The cut with these chains computed by these drafts; None where a scheduler refuses one."""
+    """The cut with these chains computed by these drafts; None if a scheduler refuses one."""
     drafts = list(cut.drafts)
     for number, chain in chains.items():
         drafts[number] = drafts[number].computing(chain.exprs)

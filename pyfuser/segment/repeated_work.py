@@ -1,10 +1,10 @@
-"""Repeated work: when a group of expensive operations is kept out of a kernel of more axes.
+"""Repeated work: when to keep a group of expensive operations out of a kernel with more axes.
 
-What has fewer axes than the tensors of its kernel is computed once for each row, or for each
-element, of the others: a softplus of [rows] beside an exponential of [rows, 16] takes as long as
-that.  On its own it is a small kernel, and a small tensor to read.  `groups` asks here before it
-merges two groups; a group between a reduction and what uses its result again along the reduced
-axes stays, since to keep it out would read everything twice.
+A tensor with fewer axes than the other tensors of its kernel is recomputed for each of their rows
+or elements: a softplus of [rows] beside an exponential of [rows, 16] takes as long as the
+exponential.  On its own it is a small kernel, and a small tensor to read.  `groups` checks this
+before it merges two groups.  A group between a reduction and its uses along the reduced axes stays,
+because keeping it out would read everything twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..schedule.acceptance import Facts, SizeInfo
 
 
 def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
-    """True where one kernel for everything would repeat expensive operations."""
+    """True if one kernel for everything would repeat expensive operations."""
     space, axes = facts.space, facts.summary.axes
     small = [
         found
@@ -34,7 +34,7 @@ def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
 
 
 def innermost(space: IterationSpace, tensors: Iterable[TensorView]) -> tuple[int, int]:
-    """(how many axes the tensor with most of them has, the number of its innermost in memory)."""
+    """(how many axes the tensor with most axes has, the number of its innermost one in memory)."""
     found = (0, -1)
     for tensor in tensors:
         real = [axis for axis in tensor.domain.allocated if not axis.is_broadcast]
@@ -50,7 +50,7 @@ def repeats(
     sizes: SizeInfo,
     extents: Sequence[IntExpr],
 ) -> str | None:
-    """Why expensive operations on `few` of a kernel's axes take too long there; None when not."""
+    """Why expensive operations on `few` of a kernel's axes take too long there, or None."""
     once = sizes.elements(extents[n] for n in few)
     times = sizes.elements(extents[n] for n in many - few)
     if once is None or times is None:

@@ -1,12 +1,13 @@
 """Segmentation: Fusion -> SegmentedFusion, as few kernels as the schedulers accept.
 
 The whole fusion is tried first.  Otherwise units are merged where it saves most: down-casts with
-what they round, reductions with what only they read, then producers with consumers (largest tensors
-first), then groups that read the same large tensor.  Of two orders of merges the cut that moves
-fewer bytes is taken.  Every group found is examined anew by the schedulers themselves, and halved
-where none takes it; `recomputation` then computes again what is cheap.  Invariant: segments stand
-in an order they can run in, and together hold every live expression; an output that is an input is
-in none.  Source of the first order of merges: nvFuser's public source.
+the expressions they round, reductions with producers that only they read, then producers with
+consumers (largest tensors first), then groups that read the same large tensor.  Of two orders of
+merges, the one whose cut moves fewer bytes is taken.  Every resulting group is examined again by
+the schedulers themselves, and halved if none accepts it; `recomputation` then recomputes cheap
+tensors.  Invariant: segments are in an order in which they can run, and together contain every live
+expression; an output that is an input is in none.  Source of the first order of merges: nvFuser's
+public source.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from .recomputation import recompute_across_cuts
 from .repeated_work import has_repeated_work
 from .units import Unit, UnitGraph, unit_graph
 
-# Of the readers of one tensor this many that don't merge with each other are kept to try the next
-# ones on: one for each way to reduce up to three axes, and one that reduces none.
+# For each tensor, this many readers that don't merge with each other are kept as candidates for the
+# next ones: one for each way to reduce up to three axes, and one that reduces none.
 _SIBLING_KINDS = 8
 
 
 def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> SegmentedFusion:
-    """Cuts a fusion into segments, each with the scheduler that takes it and why it ends there.
+    """Cuts a fusion into segments, each with its scheduler and the reason why it ends there.
 
-    `sizes` is the target, and what of the run-time sizes the decision may use.
-    A tensor whose name is in `stored` is read from memory by all that need it.
+    `sizes` is the target and the facts about run-time sizes that may be used. A tensor whose name
+    is in `stored` is read from memory by all its readers.
     """
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
@@ -52,19 +53,19 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
 
 
 def _cost(cut: Cut) -> int:
-    """What running the drafts costs, in bytes moved."""
+    """The cost of running the drafts, in bytes moved."""
     return cut.bytes_moved() + cut.sizes.target.launch_bytes * len(cut.drafts)
 
 
 def _cut(graph: UnitGraph, sizes: SizeInfo, epilogues_first: bool = False) -> Cut:
-    """The drafts that come of merging in one order."""
+    """The drafts that result from merging in one order."""
     groups = Groups(graph, sizes)
     merge_all(groups, epilogues_first)
     return recompute_across_cuts(Cut(graph, sizes, accepted_drafts(groups)))
 
 
 def accepted_drafts(groups: Groups) -> list[SegmentDraft]:
-    """The groups as drafts that a scheduler takes, in order."""
+    """The groups as drafts that a scheduler accepts, in order."""
     drafts: list[SegmentDraft] = []
     for group in groups.in_order():
         found = _accepted(groups.graph, groups.sizes, group.units)
@@ -75,7 +76,7 @@ def accepted_drafts(groups: Groups) -> list[SegmentDraft]:
 
 
 def _whole(fusion: Fusion, scheduler: AutomaticScheduler) -> SegmentedFusion:
-    """One segment; none where every output is an input."""
+    """One segment; none if every output is an input."""
     exprs = fusion.live_exprs()
     distinct = dict.fromkeys(fusion.outputs)
     outputs = [v for v in distinct if isinstance(v, TensorView) and v.expr is not None]
@@ -98,7 +99,7 @@ def merge_all(groups: Groups, epilogues_first: bool = False) -> None:
 
 
 def _merge_down_casts(groups: Groups) -> None:
-    """Keeps a rounding with what it rounds, so that the smaller dtype crosses the boundary."""
+    """Keeps a rounding with its operand's expression, so the smaller dtype crosses the boundary."""
     for unit in groups.graph.units:
         expr = unit.expr
         is_cast = isinstance(expr, PointwiseOp) and expr.op == "cast" and len(unit.producers) == 1
@@ -107,14 +108,14 @@ def _merge_down_casts(groups: Groups) -> None:
 
 
 def _merge_reduction_producers(groups: Groups) -> None:
-    """Pulls into a reduction what nobody else reads: that costs nothing and saves storing it."""
+    """Pulls producers that only a reduction reads into it: this is free and saves storing them."""
     for unit in groups.graph.units:
         if unit.signature is not None:
             _pull_producers(groups, unit)
 
 
 def _pull_producers(groups: Groups, unit: Unit) -> None:
-    """Merges a unit's group with what only that reads, back to reductions."""
+    """Merges a unit's group with the producers that only it reads, back to reductions."""
     group = groups.of[unit]
     waiting = list(group.producers)
     while waiting:
@@ -128,7 +129,7 @@ def _pull_producers(groups: Groups, unit: Unit) -> None:
 
 
 def _merge_epilogues(groups: Groups) -> None:
-    """Puts behind each reduction what is computed from it, before other reductions take that."""
+    """Merges each reduction with its epilogue, before other reductions take that."""
     for unit in groups.graph.units:
         if unit.signature is None:
             continue
@@ -138,7 +139,7 @@ def _merge_epilogues(groups: Groups) -> None:
             waiting.discard(consumer)
             if consumer not in groups.of[unit].consumers:
                 continue
-            # What is broadcast along the reduced axes needs the tensor that has them.
+            # A broadcast along the reduced axes needs the tensor that has them.
             inside = consumer.units[0]
             if inside.signature is None:
                 _pull_producers(groups, inside)
@@ -147,7 +148,7 @@ def _merge_epilogues(groups: Groups) -> None:
 
 
 def _merge_vertically(groups: Groups) -> bool:
-    """Merges producers with consumers over their tensors, those of most axes first."""
+    """Merges producers with consumers through their tensors, those with most axes first."""
     graph = groups.graph
     edges: list[tuple[int, int, int, Unit, Unit]] = []
     for unit in graph.units:
@@ -182,7 +183,7 @@ def _merge_siblings(groups: Groups) -> bool:
 def _accepted(
     graph: UnitGraph, sizes: SizeInfo, units: list[Unit], reason: str = ""
 ) -> list[SegmentDraft]:
-    """The units as drafts that a scheduler takes: one, or halves where none takes them all."""
+    """The units as drafts that a scheduler accepts: one, or halves if none accepts them all."""
     units = sorted(units, key=lambda unit: unit.position)
     outputs = _outputs(graph, units)
     chosen_units = set(units)
@@ -201,7 +202,7 @@ def _accepted(
 
 
 def _outputs(graph: UnitGraph, units: list[Unit]) -> list[TensorView]:
-    """The tensors that leave the units: outputs of the fusion, and what others read."""
+    """The tensors that leave the units: outputs of the fusion, and tensors that others read."""
     chosen = set(units)
     return [
         tensor
@@ -212,7 +213,7 @@ def _outputs(graph: UnitGraph, units: list[Unit]) -> list[TensorView]:
 
 
 def _reason(groups: Groups, group: Group) -> str:
-    """Why the group ends where it does: what keeps it from its first consumer."""
+    """Why the group ends where it does: the reason that separates it from its first consumer."""
     if not group.consumers:
         return ""
     consumer = min(group.consumers, key=lambda g: g.order)

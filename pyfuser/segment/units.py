@@ -1,10 +1,10 @@
-"""Units: the expressions that segmentation places, and what they read of each other.
+"""Units: the expressions that segmentation places, and the tensors they read from each other.
 
-A unit is one expression whose result is worth storing.  Cheap ones aren't: an up-cast, a broadcast,
-an expand, a squeeze or a full is *free*: every segment that reads its result computes it again, so
-that a half tensor crosses a segment boundary as half, and a row as a row.  What a unit reads is
-looked up through free expressions.  Source: what nvFuser's public source calls
-privatizing ops.
+A unit is one expression whose result is worth storing.  Cheap expressions aren't units: an up-cast,
+a broadcast, an expand, a squeeze or a full is *free*: every segment that reads its result
+recomputes it, so a half-precision tensor crosses a segment boundary in half precision, and a row as
+a row.  The tensors that a unit reads are looked up through free expressions.  Source: nvFuser's
+public source, which calls free operations privatizing ops.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from ..target.target import Target
 class Unit:
     """One expression to be placed.
 
-    `reads` are the tensors it needs from other units or from the inputs, `aligned` those of them
-    that it doesn't read at computed places; `barriers` numbers the
-    edges that no group may contain; `depends` is True once the unit follows a reduction of its
-    own group.
+    `reads` are the tensors that it needs from other units or from the inputs, `aligned` those of
+    them that it doesn't read at computed positions. `barriers` numbers the edges that no group may
+    contain. `depends` is True once the unit follows a reduction of its own group.
     """
 
     expr: Expr
@@ -56,16 +55,16 @@ class Unit:
 
     @property
     def outputs(self) -> list[TensorView]:
-        """The tensors it makes."""
+        """The output tensors."""
         return self.expr.tensor_outputs
 
 
 @dataclass(slots=True)
 class UnitGraph:
-    """The units of a fusion in topological order, and who reads which tensor.
+    """The units of a fusion in topological order, and the readers of each tensor.
 
     `free` are the expressions that aren't units; `places` orders all expressions; `stored` are the
-    tensors that no kernel may compute again; `cuts` are the barriers that a segment_set makes.
+    tensors that no kernel may recompute; `cuts` are the barriers made by segment_sets.
     """
 
     fusion: Fusion
@@ -80,7 +79,7 @@ class UnitGraph:
 
 
 def is_free(expr: Expr, stored: set[TensorView], target: Target) -> bool:
-    """True when readers in other segments compute the expression again.
+    """True if readers in other segments recompute the expression.
 
     `stored` are the outputs of the fusion and the sources of reads, which have to be in memory.
     """
@@ -176,7 +175,7 @@ def _unit(
 
 
 def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
-    """Marks the edges behind a segment_set, and those whose two sides can't share loops."""
+    """Marks the edges after a segment_set, and those whose two sides can't share loops."""
     count = 0
     conflicts: dict[Expr, set[TensorView]] = {}
     for expr, tensor in graph.space.conflicts:
@@ -186,11 +185,11 @@ def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
         clashing = {t for e in exprs for t in conflicts.get(e, ())}
         for producer in unit.producers:
             forced = is_cut(producer.expr)
-            # Where one tensor comes in twice along different axes, any of the producers may lead
-            # to the other use: the unit keeps apart from all of them.
+            # If one tensor is read twice along different axes, any of the producers may lead to the
+            # other use: the unit is kept apart from all of them.
             if forced:
                 graph.cuts.add(count)
-            # What is read at computed places has to be in memory before the kernel runs.
+            # A source of reads at computed positions has to be in memory before the kernel runs.
             is_source = unit.expr.source in producer.outputs
             is_stored = not graph.stored.isdisjoint(producer.outputs)
             if forced or clashing or is_source or is_stored:

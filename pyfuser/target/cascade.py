@@ -1,7 +1,7 @@
-"""Where the chain of a sum's additions is cut: a decision about rounding, the same for all targets.
+"""Where a sum's chain of additions is cut: a decision about rounding, the same for all targets.
 
-Adding n numbers one after the other rounds n times; the sum of blocks' sums rounds as often as a
-block is long, and once a block.  schedule/cascade.py makes the loops.
+Adding n numbers one after the other rounds n times.  In a sum of block sums, a number is rounded
+once per addition in its block and once per block. schedule/cascade.py makes the loops.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from math import prod
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import IntExpr
 
-# Each level, innermost first: the loop that it ends at, counted from the outermost of the chain,
-# and how many iterations of that loop belong to a block; 0: none, the block is all loops inside.
+# For each level, innermost first: the loop at which it ends, counted from the outermost of the
+# chain, and how many iterations of that loop make a block; 0: the block is just all loops inside.
 Levels = tuple[tuple[int, int], ...]
 
-# A chain of up to this many additions stays whole: it rounds off less than the data's own error.
-# At least two blocks are in a longer one.
+# A chain of up to this many additions stays whole: its rounding error is below the error of the
+# data. A longer chain has at least two blocks.
 LONGEST_CHAIN = 63
-# Additions of a block, at least.  A block costs one addition, and a pass over the accumulators that
-# for columns lie in the L1 cache: of 16, 5 % more of these were measured.
+# The least number of additions in a block.  A block costs one addition and, for columns, a pass
+# over the accumulators in the L1 cache: with 16 instead of 32, sums of columns were 5 % slower.
 BLOCK = 32
 
 
 def levels(extents: Sequence[int]) -> Levels:
     """Where to cut the chain along loops of these extents, outermost first.
 
-    Blocks are powers of two and few in kind, so that sizes share kernels.
+    Blocks are powers of two, so there are few kinds and many sizes share a kernel.
     """
     left = [max(extent, 1) for extent in extents]
     found: list[tuple[int, int]] = []
@@ -45,6 +45,6 @@ def levels(extents: Sequence[int]) -> Levels:
 
 
 def chain_levels(chain: Sequence[IntExpr], sizes: Mapping[str, int], step: int) -> Levels:
-    """Where to cut a chain that takes `step` elements of its innermost loop at once."""
+    """Where to cut a chain that processes `step` elements of its innermost loop at once."""
     *others, innermost = (evaluate(extent, sizes) for extent in chain)
     return levels([*others, -(-innermost // step)])

@@ -1,8 +1,8 @@
-"""What a target's heuristics are asked with, and what they decide, for each scheduler.
+"""The input and output of a target's heuristics, for each scheduler.
 
-A scheduler computes its facts once for a fusion: sizes stay symbolic in them.  A target turns them
-and the sizes of a call into parameters; the scheduler turns those into loops.  Parameters are
-frozen, so that kernels can be cached by them.
+A scheduler computes its facts once per fusion, with symbolic sizes.  A target turns the facts and
+the sizes of a call into parameters, and the scheduler turns the parameters into loops.  Parameters
+are frozen so that kernels can be cached by them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .cascade import Levels
 class PointwiseFacts:
     """rows        elements of the outer axes of the reference output
     columns     elements of its innermost range in memory
-    groups      the rows without their last axis; None where they have only one
-    transposed  the extent along which transposed inputs lie in memory; None when there are none
-    bytes       of the widest element that is computed
+    groups      the rows without their last axis; None if there is only one
+    transposed  extent of the axis along which transposed inputs lie in memory, or None
+    bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
-    work        what computing an element costs, in additions
+    work        the cost of computing an element, in additions
     touched     bytes of all inputs and outputs
     """
 
@@ -38,12 +38,12 @@ class PointwiseFacts:
 @dataclass(frozen=True, slots=True)
 class PointwiseParameters:
     """lanes      elements of one vector
-    unroll     vectors a step, written out; with a tile: vectors that share a cache line
-    chunk      elements a task takes of the innermost range; 0: a task takes the whole row
-    tile       rows a task takes when inputs are transposed; 0: none are
-    prefetch   bytes that reads fetch ahead
-    rows       True where a task takes the rows of the last outer axis: short ones, for each of
-               which finding its place (a division an axis) would take longer than computing it
+    unroll     vectors per unrolled step; with a tile: vectors that share a cache line
+    chunk      elements of the innermost range per task; 0: a task takes the whole row
+    tile       rows per task if inputs are transposed; 0: none are
+    prefetch   how many bytes ahead reads fetch
+    rows       True if a task takes all rows of the last outer axis: short ones, for each of which
+               finding its position (a division per axis) would take longer than computing it
     """
 
     lanes: int
@@ -57,12 +57,12 @@ class PointwiseParameters:
 @dataclass(frozen=True, slots=True)
 class ReductionFacts:
     """inner      the innermost axis is reduced
-    kept       elements of the axes that stay
+    kept       elements of the axes that are kept
     reduced    elements of the axes that are reduced
-    chain      of the loops that walk along them, outermost first; their product is `reduced`
-    bytes      of the widest element that is computed
+    chain      extents of the loops over them, outermost first; their product is `reduced`
+    bytes      bytes of the widest computed element
     count      how many reductions there are
-    work       what computing an element costs, in additions
+    work       the cost of computing an element, in additions
     touched    bytes of all inputs and outputs
     """
 
@@ -80,11 +80,11 @@ class ReductionFacts:
 class ReductionParameters:
     """inner      the innermost axis is reduced
     lanes      elements of one vector
-    unroll     vectors (inner) or rows (outer) a step, written out
-    block      columns a task takes (outer)
-    parts      pieces that the reduced axes are cut into over the grid; 1: they are not
-    prefetch   bytes that reads fetch ahead
-    cascade    where the chain of a sum's additions is cut
+    unroll     vectors (inner) or rows (outer) per unrolled step
+    block      columns per task (outer)
+    parts      parts into which the reduced axes are split over the grid; 1: not split
+    prefetch   how many bytes ahead reads fetch
+    cascade    where a sum's chain of additions is cut
     """
 
     inner: bool

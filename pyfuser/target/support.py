@@ -1,4 +1,4 @@
-"""What kernels compute at all, by dtype and by the op table: where most targets agree."""
+"""What kernels can compute, by dtype and by the op table: the part that most targets share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ops.table import OPS
 def unsupported(expr: Expr, language: Language) -> str | None:
     """Why no kernel in a language can compute an expression: a dtype, an op without a spelling.
 
-    None where one can.
+    None if one can.
     """
     for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
         if tensor.dtype not in KERNEL_DTYPES:

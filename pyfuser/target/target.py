@@ -1,9 +1,9 @@
 """Target: what compiling for a device needs, as an immutable, hashable value.
 
-A target exists without the hardware: a CPU of a certain name, an NVIDIA architecture.  Everything
-from preseg to code generation is given one and knows no device.  A device is a subclass in its own
-folder; a subclass that misses something can't be made, and mypy says so.  Running what was compiled
-is a Runtime's business (devices/runtime.py).
+A target exists without the hardware: a CPU of a certain name, an NVIDIA architecture.  Every stage
+from preseg to code generation takes a target and knows no device.  Each device defines a subclass
+in its own folder; a subclass with a missing method can't be instantiated, and mypy reports it.
+Running the compiled code is the task of a Runtime (devices/runtime.py).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .parameters import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a launch may ask for.
+    """The limits of a launch.
 
-    threads          of a block
+    threads          threads in a block
     block            threads along x, y and z
     grid             blocks along x, y and z
-    shared_bytes     shared memory of a block
-    registers        32-bit registers of a thread
-    parameter_bytes  of a kernel's parameters together
+    shared_bytes     shared memory per block
+    registers        32-bit registers registers per thread
+    parameter_bytes  bytes of all parameters of a kernel
     """
 
     threads: int
@@ -43,7 +43,7 @@ class Limits:
     parameter_bytes: int
 
 
-# What every GPU has (CUDA programming guide, technical specifications by compute capability).
+# What every GPU supports (CUDA programming guide, technical specifications by compute capability).
 PORTABLE_LIMITS = Limits(
     threads=1024,
     block=(1024, 1024, 64),
@@ -58,10 +58,10 @@ PORTABLE_LIMITS = Limits(
 class Memory:
     """The memory hierarchy, in bytes.
 
-    line     what one access brings
-    near     of a worker, next to its registers: the first cache, or shared memory and first cache
+    line     what one access transfers
+    near     closest to a worker's registers: the first cache, or shared memory and first cache
     private  the last cache (or part of it) that a worker has to itself
-    last     the last cache before memory, of all workers
+    last     the last cache before memory, shared by all workers
     """
 
     line: int
@@ -75,7 +75,7 @@ class Code(Protocol):
 
     @property
     def kernel(self) -> Kernel:
-        """What it was made from."""
+        """The kernel it was generated from."""
 
     @property
     def text(self) -> str:
@@ -88,12 +88,12 @@ class Target(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What users call it: `cpu`, `sm_90`."""
+        """The name users know: `cpu`, `sm_90`."""
 
     @property
     @abstractmethod
     def limits(self) -> Limits:
-        """What a launch may ask for."""
+        """The limits of a launch."""
 
     @property
     @abstractmethod
@@ -103,69 +103,70 @@ class Target(ABC):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Blocks of a grid (tasks) that run side by side."""
+        """Blocks of a grid (tasks) that run concurrently."""
 
     @property
     @abstractmethod
     def threads_are_hardware(self) -> bool:
-        """True where block axes are threads that run at once, with registers of their own and
-        barriers between them; otherwise they are loops (vectorised where innermost), a tensor
-        computed outside of such a loop has one element a lane, and no barrier is needed."""
+        """True if block axes are threads that run concurrently, with their own registers and with
+        barriers between them. Otherwise they are loops (vectorised if innermost): a tensor computed
+        outside such a loop has one element per lane, and no barrier is needed.
+        """
 
     @abstractmethod
     def refusal(self, expr: Expr) -> str | None:
-        """Why no kernel of this target can compute an expression; None where one can."""
+        """Why no kernel of this target can compute an expression; None if one can."""
 
     # -- costs
 
     @property
     @abstractmethod
     def launch_bytes(self) -> int:
-        """What a launch costs: as much as to move about so many bytes."""
+        """The cost of a launch, as the number of bytes that could be moved in the same time."""
 
     @property
     @abstractmethod
     def recomputation_budget(self) -> int:
-        """Additions an element that take about as long as reading it from the last cache."""
+        """How many additions take about as long as reading an element from the last cache."""
 
     @abstractmethod
     def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
-        """Why a kernel shouldn't go through rows of so many elements twice; None when it may."""
+        """Why a kernel shouldn't read rows of this many elements twice; None if it may."""
 
     @abstractmethod
     def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
-        """True where expensive operations on so many elements may be computed several times.
+        """True if expensive operations on this many elements may be computed several times.
 
-        `is_inner`: what is repeated lies along the innermost axis in memory, in whole vectors.
+        `is_inner`: the repeated elements lie along the innermost axis in memory, in whole vectors.
         """
 
-    # -- heuristics: `sizes` are by the names of the symbols in the facts
+    # -- heuristics: `sizes` are keyed by the names of the symbols in the facts
 
     @abstractmethod
     def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:
-        """Of the pointwise scheduler."""
+        """The parameters of the pointwise scheduler."""
 
     @abstractmethod
     def reduction(self, facts: ReductionFacts, sizes: Mapping[str, int]) -> ReductionParameters:
-        """Of the reduction scheduler."""
+        """The parameters of the reduction scheduler."""
 
     @abstractmethod
     def inner_persistent(
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
-        """Of the inner persistent scheduler."""
+        """The parameters of the inner persistent scheduler."""
 
     @abstractmethod
     def outer_persistent(
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
-        """Of the outer persistent scheduler."""
+        """The parameters of the outer persistent scheduler."""
 
     # -- code
 
     @abstractmethod
     def generate(self, kernel: Kernel) -> Code:
-        """The text of a kernel.  UnsupportedError for what the target can't compute."""
+        """The text of a kernel.  UnsupportedError if the target can't compute it."""
 
     @abstractmethod
     def texts(self, code: Code) -> dict[str, str]:

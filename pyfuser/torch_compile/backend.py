@@ -1,8 +1,8 @@
 """`torch.compile(model, backend="pyfuser")`: the backend that torch finds by its entry point.
 
-Dynamo hands over a graph; AOTAutograd makes it functional, differentiates it, applies pyfuser's
-choice of decompositions, and cuts it into forward and backward; each of them becomes a
-`CompiledGraph`.  Configuration of torch is left as it is.
+Dynamo passes a graph.  AOTAutograd makes it functional, differentiates it, applies pyfuser's choice
+of decompositions, and cuts it into forward and backward; each of them becomes a `CompiledGraph`.
+torch's configuration is left unchanged.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 
 @dataclass(frozen=True)
 class BackendOptions:
-    """What `torch.compile(..., backend="pyfuser", options={...})` takes.
+    """The options of `torch.compile(..., backend="pyfuser", options={...})`.
 
     async_compile      calls run through torch while kernels compile in a thread, so that no call
                        waits for them
-    rematerialise      the backward recomputes what is cheap instead of keeping it (min-cut)
+    rematerialise      the backward recomputes cheap results instead of keeping them (min-cut)
     """
 
     async_compile: bool = False
@@ -45,7 +45,7 @@ class BackendOptions:
 
     @staticmethod
     def of(options: Mapping[str, Any] | None) -> BackendOptions:
-        """InputError for an option that isn't there, or not of its type."""
+        """InputError for an unknown option, or a value of the wrong type."""
         known = {field.name for field in fields(BackendOptions)}
         for name, value in (options or {}).items():
             if name not in known:
@@ -63,11 +63,11 @@ def backend(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compiles one graph of Dynamo's.
+    """Compiles one Dynamo graph.
 
-    `mode` takes the names that torch.compile documents; they all mean the same here, since
-    schedules are chosen by heuristics and calls have little overhead in any mode.  Raises
-    InputError for an unknown mode or option.
+    `mode` may be any name that torch.compile documents; they all mean the same here, because
+    heuristics choose schedules and calls have little overhead in any mode.  Raises InputError for
+    an unknown mode or option.
     """
     if mode is not None and mode not in MODES:
         raise InputError(
@@ -79,9 +79,9 @@ def backend(
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Without the cyclic garbage collector, which would look through every graph again and again.
+    """Disables the cyclic garbage collector, which would traverse every graph again and again.
 
-    Measured: 0.1 to 0.2 s a model.  What dies meanwhile is collected afterwards.
+    Measured: saves 0.1 to 0.2 s per model.  Garbage is collected afterwards.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -92,7 +92,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-_untraced: Any = disable  # Dynamo leaves such a function and what it calls alone
+_untraced: Any = disable  # Dynamo doesn't trace such a function or its callees
 
 
 def compile_with(
@@ -110,7 +110,7 @@ def compile_with(
             return compiler(traced)
 
     def compile_backward(traced: GraphModule, inputs: Sequence[Any]) -> Call:
-        # Neither the compiler nor what it makes is for Dynamo to trace: the backward may be
+        # Dynamo must trace neither the compiler nor its result: the backward may be
         # compiled, and is run, while another function is being traced.
         made: Call = _untraced(_untraced(compile_one)(traced, inputs))
         return made
@@ -120,7 +120,7 @@ def compile_with(
         what = "tensors with memory that kernels can read"
         fallback.warn(UnsupportedError(expected("torch.compile", what, opaque)), "a graph")
         return graph_module.forward
-    # What torch._dynamo.backends.common.aot_autograd does, without importing Inductor for its logs.
+    # Does what torch._dynamo.backends.common.aot_autograd does, without importing Inductor.
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         again = partial(compile_with, options=options, compiler=compiler)
         flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
@@ -144,7 +144,7 @@ def compile_with(
 
 
 def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:
-    """The layout of a tensor that AOTAutograd can't trace since it has no memory of its own."""
+    """The layout of a tensor that AOTAutograd can't trace because it has no memory of its own."""
     for example in example_inputs:
         if isinstance(example, torch.Tensor) and example.is_mkldnn:
             return example.layout
@@ -152,7 +152,7 @@ def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:
 
 
 def _reset() -> None:
-    """`torch.compile(...).reset()`: nothing is kept beside kernels, and these stay valid."""
+    """`torch.compile(...).reset()`: only kernels are cached, and they stay valid."""
 
 
 backend.reset = _reset  # type: ignore[attr-defined]

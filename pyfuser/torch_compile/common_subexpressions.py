@@ -1,7 +1,7 @@
-"""Common subexpressions of an aten graph: what is computed twice in the same way is computed once.
+"""Common subexpressions of an aten graph: equal computations are done once.
 
-Stands in for torch's pass of the same name when a joint graph is cut, because importing that one
-loads all of Inductor, which takes longer than compiling a small model.
+Replaces torch's pass of the same name when a joint graph is cut, because importing that one loads
+all of Inductor, which takes longer than compiling a small model.
 
     Before:  a = exp(x); b = exp(x); c = a + b
     After:   a = exp(x); c = a + a
@@ -18,10 +18,10 @@ from .op_facts import has_effects
 
 
 def without_common_subexpressions(graph: Graph) -> Graph:
-    """A copy of a functional graph in which equal calls are one.
+    """A copy of a functional graph in which equal calls are merged.
 
-    Random ops, ops with effects, and what the graph returns keep their own node: two results must
-    not share memory.
+    Random ops, ops with effects, and the graph's results keep their own nodes: two results must not
+    share memory.
     """
     made = Graph()
     copies: dict[Node, Node] = {}
@@ -44,7 +44,7 @@ def _is_mergeable(node: Node) -> bool:
 
 
 def _key(node: Node, copies: dict[Node, Node]) -> Hashable:
-    """What equal calls share; None for a call with arguments that can't be compared."""
+    """The key of equal calls; None for a call with arguments that can't be compared."""
     keywords = tuple(sorted(node.kwargs.items()))
     key = (node.target, _frozen(node.args, copies), _frozen(keywords, copies))
     try:
@@ -55,7 +55,7 @@ def _key(node: Node, copies: dict[Node, Node]) -> Hashable:
 
 
 def _frozen(argument: Any, copies: dict[Node, Node]) -> Any:
-    """An argument as something that equals what computes the same: 1 isn't 1.0 or True."""
+    """An argument in a form that is equal only if the computation is: 1 isn't 1.0 or True."""
     if isinstance(argument, Node):
         return copies[argument]
     if isinstance(argument, (list, tuple)):

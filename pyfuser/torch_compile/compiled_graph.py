@@ -1,8 +1,9 @@
-"""What AOTAutograd gets for a graph: a callable that takes its arguments in a list and empties it.
+"""The result of a graph's compilation: a callable that takes its arguments in a list and empties
+it.
 
-A graph is written once, for all sizes; anew only where a size turns a layout class into another (an
-axis that comes to have one element).  With `async_compile` the graph as it came, run by torch,
-answers until the kernels are there.
+A graph is written once for all sizes; it is written again only if a size changes a layout class (an
+axis that now has one element).  With `async_compile` the original graph, run by torch, answers
+calls until the kernels are ready.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from .graph_script import graph_script
 from .wrapper import GraphWriter
 
 Call = Callable[[list[Any]], Sequence[Any]]
-Function = Callable[[list[Any]], "Sequence[Any] | None"]  # None: not for such sizes
+Function = Callable[[list[Any]], "Sequence[Any] | None"]  # None: not for these sizes
 
-MOST_FUNCTIONS = 64  # of one graph: there is one for each way its layout classes change
+MOST_FUNCTIONS = 64  # per graph: one for each combination of layout classes
 
 
 class CompiledGraph:
     """A graph as a callable, `call`.
 
-    `source` is the text it runs and `resolved` its kernels in the order of the steps: the last ones
-    written, where sizes change.
+    `source` is the text that it runs and `resolved` its kernels in the order of the steps; if sizes
+    change, those written last.
     """
 
     def __init__(self, graph_module: GraphModule, by_torch: Call | None = None) -> None:
-        """`by_torch` is what `interpreted` gave for the graph, if it was asked already."""
+        """`by_torch` is the result of `interpreted` for the graph, if already known."""
         self.by_torch = by_torch or interpreted(graph_module)
         trace = graph_trace()
         self.traced = prepare(graph_module, trace)
@@ -56,11 +57,11 @@ class CompiledGraph:
         self.call = self._chooser() if has_others else function
 
     def _chooser(self) -> Call:
-        """A call that finds the function for the sizes of its arguments."""
+        """A call that looks up the function for the sizes of its arguments."""
 
         def choose(args: list[Any]) -> Sequence[Any]:
             functions = self.functions
-            for function in functions:  # what ran last is tried first
+            for function in functions:  # the most recent one is tried first
                 results = function(args)
                 if results is not None:
                     if function is not functions[0]:
@@ -71,7 +72,7 @@ class CompiledGraph:
         return choose
 
     def _write(self, symbols: tuple[int | float, ...]) -> tuple[Call, bool]:
-        """(the function for calls like one with these sizes, whether there are other calls)."""
+        """(the function for calls with sizes like these, whether there can be other calls)."""
         conditions = SizeConditions(self.traced.sizes.least)
         values = self.traced.sizes.values(symbols)
         self.resolved = self.traced.resolve(values, conditions)
@@ -82,14 +83,14 @@ class CompiledGraph:
 
 
 def _function_of_arguments(texts: Iterable[str]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """A function from the arguments of a call to what these texts find among them."""
+    """A function from the arguments of a call to the values of these texts."""
     source = f"lambda args: ({''.join(f'{text}, ' for text in texts)})"
-    made: Callable[[list[Any]], tuple[Any, ...]] = eval(source)  # indices and names only
+    made: Callable[[list[Any]], tuple[Any, ...]] = eval(source)  # only indices and names
     return made
 
 
 def compile_graph(graph_module: GraphModule) -> Call:
-    """The compiled graph; the graph itself, run by torch, where it can't be compiled."""
+    """The compiled graph, or the graph itself, run by torch, if it can't be compiled."""
     by_torch = interpreted(graph_module)
     try:
         types = sorted({device.type for device in devices(graph_module.graph.nodes)})
@@ -97,7 +98,7 @@ def compile_graph(graph_module: GraphModule) -> Call:
         if off and all(off):
             return _compiled_when_on(graph_module, by_torch, off)
         return boxed(CompiledGraph(graph_module, by_torch).call)
-    except Exception as error:  # nothing that torch runs may fail
+    except Exception as error:  # nothing that torch can run may fail
         fallback.warn(error, "a graph", partial(graph_script, graph_module))
         return by_torch
 
@@ -124,7 +125,7 @@ def _compiled_when_on(
 def interpreted(graph_module: GraphModule) -> Call:
     """The graph as torch runs it, op by op; its nodes may be changed afterwards."""
     write_code = getattr(graph_module, "real_recompile", None)
-    if write_code is not None:  # torch may leave that to the first call
+    if write_code is not None:  # torch may postpone this to the first call
         write_code()
     forward = type(graph_module).forward
     constants = _constants(graph_module)
@@ -139,7 +140,7 @@ def interpreted(graph_module: GraphModule) -> Call:
 
 
 def _constants(graph_module: GraphModule) -> SimpleNamespace:
-    """What the graph's code reads of its module, without the nodes and their metadata."""
+    """The attributes that the graph's code reads, without the nodes and their metadata."""
     found = SimpleNamespace()
     for node in graph_module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
@@ -149,7 +150,7 @@ def _constants(graph_module: GraphModule) -> SimpleNamespace:
 
 
 def boxed(call: Call) -> Call:
-    """Marked for AOTAutograd: arguments come in a list, which the callee empties."""
+    """Marks a call for AOTAutograd: arguments come in a list, which the callee empties."""
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 

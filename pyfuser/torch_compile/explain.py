@@ -1,7 +1,7 @@
 """`explain(model, *inputs)`: how torch.compile would cut a model for pyfuser, and why.
 
-Runs the model once (and its backward, where something requires a gradient) under Dynamo with the
-ordinary backend, and looks at every graph on the way.  The report says for each graph which nodes
+Runs the model once (and its backward, if something requires a gradient) under Dynamo with the
+ordinary backend, and observes every graph.  The report says for each graph which nodes
 became which kernels, by which scheduler, how many bytes of intermediate results never reach memory,
 what was left to torch and why; and where Dynamo had to break the graph.
 """
@@ -36,9 +36,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """One region: its aten ops, kernels, and bytes of results that stay inside of kernels.
+    """One region: its aten ops, kernels, and bytes of results that stay inside kernels.
 
-    `shared` is True where an earlier region had the same structure, and so the same kernels.
+    `shared` is True if an earlier region had the same structure, and so the same kernels.
     """
 
     key: int
@@ -63,7 +63,7 @@ class GraphReport:
 
 @dataclass(eq=False)
 class Explanation:
-    """What `explain` found; printing it with rich shows tables, `str` the same as plain text."""
+    """The result of `explain`; printing it with rich shows tables, `str` the same as plain text."""
 
     graphs: list[GraphReport] = field(default_factory=list)
     graph_breaks: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Explanation:
 
     @property
     def kernel_count(self) -> int:
-        """Different kernels, counting those of equal regions once."""
+        """The number of different kernels; equal regions count once."""
         return sum(
             len(region.kernels)
             for graph in self.graphs
@@ -112,9 +112,9 @@ class Explanation:
 def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explanation:
     """How `torch.compile(model, backend="pyfuser")` cuts the model for these inputs.
 
-    The model is really run on them, its backward too where it has one; gradients stay as they were.
-    Dynamo is reset before and after: what it compiled earlier is traced again at its next call, and
-    takes its kernels from the cache.
+    The model is really run on them, including its backward if it has one; gradients stay unchanged.
+    Dynamo is reset before and after: previously compiled functions are traced again at their next
+    call and take their kernels from the cache.
     """
     found = Explanation()
     seen: set[int] = set()
@@ -145,7 +145,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explana
 
 
 def _run_backward(model: Any, inputs: Sequence[Any], outputs: Any) -> None:
-    """Compiles the backward graphs; gradients are as before afterwards."""
+    """Compiles the backward graphs; gradients stay unchanged."""
     flat = torch.utils._pytree.tree_leaves(outputs)
     roots = [x for x in flat if isinstance(x, torch.Tensor) and x.requires_grad]
     if not roots:

@@ -1,8 +1,8 @@
 """Fusion nodes: a region of the graph as a registered fusion, ready to be written into a wrapper.
 
 `fusion_node` translates a region, gives its outputs the memory order that the graph's metadata
-promises, and registers the result: regions of one structure (the layers of a model) share the
-fusion and its kernels.  `resolve` finds kernels.
+promises, and registers the result: regions with the same structure (the layers of a model) share
+the fusion and its kernels.  `resolve` finds kernels.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class InputMetadata:
     device: torch.device
 
     def at(self, values: Mapping[Size, Any]) -> TensorMetadata:
-        """With the sizes of a call."""
+        """The metadata for the sizes of a call."""
         shape = tuple(numbers(self.shape, values))
         return TensorMetadata(shape, tuple(numbers(self.stride, values)), self.dtype, self.device)
 
@@ -64,11 +64,11 @@ class FusionNode:
 
     @property
     def outputs(self) -> list[Node]:
-        """The nodes that it computes for others."""
+        """The nodes that it computes for other nodes."""
         return self.region.outputs
 
     def start(self, values: Mapping[Size, Any]) -> None:
-        """Begins with the kernels for these sizes."""
+        """Begins compiling the kernels for these sizes."""
         self.executor.start(self.inputs_for(values))
 
     def resolve(
@@ -76,9 +76,9 @@ class FusionNode:
     ) -> Resolved:
         """Program and kernels for the sizes that the graph was traced with.
 
-        They are right for all sizes of the same layout classes, on which alone they depend: `noted`
-        gets the conditions for these.  So no call of a graph with changing sizes waits for a
-        compiler again.
+        They are valid for all sizes with the same layout classes, on which alone they depend;
+        `noted` gets the conditions for these.  So no call of a graph with changing sizes waits for
+        a compiler again.
         """
         inputs = self.inputs_for(values)
         if sizes.is_static:
@@ -90,7 +90,7 @@ class FusionNode:
         return self.executor.resolve(inputs, layout_sizes=layout_sizes)
 
     def symbols(self, text: Callable[[Size], str]) -> dict[str, str]:
-        """The texts of the sizes and strides that the fusion's program reads, by their names."""
+        """The texts of the sizes and strides that the fusion's program reads, by name."""
         found: dict[str, str] = {}
         for name, size in self._named_sizes():
             found.setdefault(name, text(size))
@@ -101,7 +101,7 @@ class FusionNode:
         return found
 
     def _named_sizes(self) -> Iterator[tuple[str, Size]]:
-        """The strides and sizes of the tensors, by the names that the fusion has for them."""
+        """The strides and sizes of the tensors, by their names in the fusion."""
         for value, entry in zip(self.executor.fusion.inputs, self.metadata, strict=False):
             assert isinstance(value, TensorView)
             for dim, (axis, size, stride) in enumerate(
@@ -123,7 +123,7 @@ def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) ->
 
 
 def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
-    """Translates and registers a region.  NotTranslated where a node has no translation."""
+    """Translates and registers a region.  NotTranslated if a node has no translation."""
     built = build_region(region.nodes, region.inputs, region.outputs)
     for position, node in enumerate(region.outputs):
         _set_memory_order(built.fusion, position, node)
@@ -151,12 +151,12 @@ def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
         sizes.require(size)
     key = register_fusion(built.fusion)
     executor = registered_fusion(key).executor
-    executor.prepare()  # raises where that failed: the nodes are left to torch
+    executor.prepare()  # raises if this failed: the nodes are left to torch
     return FusionNode(region, key, executor, built.inputs, metadata, scalars)
 
 
 def _set_memory_order(fusion: Fusion, position: int, node: Node) -> None:
-    """Lays an output out in the order of the metadata's strides."""
+    """Gives an output the memory order of the metadata's strides."""
     output = fusion.outputs[position]
     value = tensor_of(node)
     assert value is not None and isinstance(output, TensorView)
@@ -171,9 +171,9 @@ def _set_memory_order(fusion: Fusion, position: int, node: Node) -> None:
 
 
 def _allocation_order(value: torch.Tensor) -> list[int]:
-    """Dimensions, outermost in memory first, those of size 1 where they get the metadata's strides.
+    """Dimensions, outermost in memory first; those of size 1 match the metadata's strides.
 
-    Nothing is read by such a stride, but torch decides by it how later results are laid out.
+    Such a stride accesses nothing, but it decides the layout of torch's later results.
     """
     shape, stride = hints(value.shape), hints(value.stride())
     rank = len(shape)
@@ -195,7 +195,7 @@ def _allocation_order(value: torch.Tensor) -> list[int]:
 
 
 def _may_be_updated(node: Node, region: Region) -> bool:
-    """True for an argument of the graph that is updated with what the region computes."""
+    """True for an argument of the graph that is updated with a result of the region."""
     return node.op == "placeholder" and any(
         user.target is torch.ops.aten.copy_.default
         and user.args[0] is node
@@ -205,12 +205,12 @@ def _may_be_updated(node: Node, region: Region) -> bool:
 
 
 def lies_in_order(value: torch.Tensor) -> bool:
-    """True where the dimensions lie in memory as they stand."""
+    """True if the dimensions are in memory in their own order."""
     rank = value.dim()
     return memory_order(hints(value.shape), hints(value.stride())) == list(range(rank))
 
 
 def is_dense(value: torch.Tensor) -> bool:
-    """True where a kernel can write an output exactly as the metadata lays it out."""
+    """True if a kernel can write an output with exactly the metadata's layout."""
     shape, stride = hints(value.shape), hints(value.stride())
     return strides.is_dense(shape, stride, memory_order(shape, stride))

@@ -1,8 +1,8 @@
-"""A traced graph made ready: what comes in and goes out, its views, sizes, fusion nodes and steps.
+"""A traced graph, prepared: its inputs, outputs, views, sizes, fusion nodes and steps.
 
-`prepare` takes a functional aten graph from AOTAutograd, runs the graph passes over it, once, cuts
+`prepare` takes a functional aten graph from AOTAutograd, runs the graph passes over it once, cuts
 it into regions and makes a fusion node of each.  A region that can't be translated or compiled is
-left to torch, with the reason, and only the cut is made again.
+left to torch, with the reason; then only the cut is repeated.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ FusionCall = tuple[Fusion, tuple[Any, ...]]  # with metadata of tensors, and num
 
 @dataclass(eq=False)
 class TracedGraph:
-    """A graph, and everything the wrapper is written from.
+    """A graph, and everything that the wrapper is written from.
 
-    `outputs` are the graph's results as they stand (nodes, None, numbers); `results` the nodes
-    among them; `attributes` the constants that the graph holds; `runtimes` those of its devices
-    that have kernels.  `cut` finds the fusions and the steps; `outside` says why nodes are in no
-    kernel.
+    `outputs` are the graph's results (nodes, None, numbers); `results` the nodes among them;
+    `attributes` the constants that the graph holds; `runtimes` those of its devices that have
+    kernels.  `cut` finds the fusions and the steps; `outside` says why nodes are in no kernel.
     """
 
     graph_module: GraphModule
@@ -71,7 +70,7 @@ class TracedGraph:
         return [output for output in self.outputs if isinstance(output, Node)]
 
     def cut(self) -> None:
-        """Makes the fusions and the steps; what turns out not to fit in a kernel is outside."""
+        """Makes the fusions and the steps; nodes that don't fit in a kernel stay outside."""
         while True:
             found = partition(self.graph, self.outside)
             try:
@@ -89,7 +88,7 @@ class TracedGraph:
             raise _Unusable({error.node: error.reason}) from error
         except UnsupportedError as error:
             raise _Unusable(dict.fromkeys(region.nodes, str(error))) from error
-        except Exception as error:  # a bug of ours: the region runs as aten, and says so once
+        except Exception as error:  # a bug in pyfuser: the region runs as aten, with one warning
             what = f"a region of {len(region.nodes)} nodes"
             fallback.warn(error, what, partial(graph_script, self.graph_module))
             reason = f"{type(error).__name__}: {error}"
@@ -98,9 +97,9 @@ class TracedGraph:
     def resolve(self, values: Mapping[Size, Any], conditions: SizeConditions) -> list[Resolved]:
         """Kernels of the fusion nodes, in the order of the steps, for the sizes of a call.
 
-        `conditions` gets what has to hold for other sizes, so that they may use these kernels.
+        `conditions` gets the conditions under which other sizes may use these kernels.
 
-        The text of every kernel is made before the first one's machine code is waited for.
+        The text of every kernel is made before waiting for the first one's machine code.
         """
         fusions = [step.fusion for step in self.steps if step.fusion is not None]
         if len(fusions) > 1:
@@ -109,15 +108,15 @@ class TracedGraph:
         return [fusion.resolve(self.sizes, values, conditions) for fusion in fusions]
 
     def fusion_calls(self) -> list[FusionCall]:
-        """The different fusions, with what they are called with for the sizes of tracing."""
+        """The different fusions, with their arguments for the sizes of tracing."""
         values = self.sizes.values(self.sizes.hints)
         different = {fusion.key: fusion for fusion in self.fusions}
         return [(each.executor.fusion, each.inputs_for(values)) for each in different.values()]
 
     def without_kernels(self) -> dict[Node, str]:
-        """The nodes of fusions of which a part has no kernel for the sizes of tracing, and why.
+        """The nodes of fusions with a part that has no kernel for the sizes of tracing, and why.
 
-        torch's own op is faster.
+        torch's own op is faster for these.
         """
         resolved = self.resolve(self.sizes.values(self.sizes.hints), SizeConditions())
         found: dict[Node, str] = {}
@@ -139,9 +138,9 @@ class _Unusable(Exception):
 
 
 def prepare(graph_module: GraphModule, trace: Trace = DUMP) -> TracedGraph:
-    """Everything up to the sizes of tracing: passes, which run once, and a cut that has kernels.
+    """Prepares a graph for the sizes of tracing: runs the passes, and finds a cut with kernels.
 
-    UnsupportedError for a graph that must run as it is.
+    UnsupportedError for a graph that must run unchanged.
     """
     traced = _traced(graph_module, trace)
     traced.cut()
@@ -160,7 +159,7 @@ def prepare(graph_module: GraphModule, trace: Trace = DUMP) -> TracedGraph:
 
 
 def _traced(graph_module: GraphModule, trace: Trace) -> TracedGraph:
-    """The graph after its passes, not cut yet."""
+    """The graph after its passes, before the cut."""
     graph = graph_module.graph
     trace.stage("graph", GraphText(graph))
     for change in GRAPH_PASSES:
@@ -185,9 +184,9 @@ def _traced(graph_module: GraphModule, trace: Trace) -> TracedGraph:
 
 
 def _runtimes(nodes: Iterable[Node]) -> dict[torch.device, Runtime]:
-    """The runtimes of those of the graph's devices that have kernels.
+    """The runtimes of the graph's devices that have kernels.
 
-    UnsupportedError where none has; what is computed on the others is torch's.
+    UnsupportedError if none has; torch computes the nodes on other devices.
     """
     found = sorted(devices(nodes), key=str)
     usable = {device: runtime_of(device) for device in found if can_fuse_on(device.type)}
@@ -198,7 +197,7 @@ def _runtimes(nodes: Iterable[Node]) -> dict[torch.device, Runtime]:
 
 
 def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]:
-    """What the graph holds itself, by its nodes, which get metadata where they have none.
+    """The attributes of the graph, by node; nodes without metadata get it.
 
     UnsupportedError for kinds of nodes that functional graphs don't have.
     """
@@ -217,7 +216,7 @@ def _attributes(graph_module: GraphModule, nodes: list[Node]) -> dict[Node, Any]
 
 
 def _require_sizes(sizes: GraphSizes, views: Views, node: Node) -> None:
-    """Notes the sizes that the wrapper will need of a node."""
+    """Notes the sizes of a node that the wrapper will need."""
     if node in views:
         view = views[node]
         for size in (*view.shape, *view.stride, view.offset):

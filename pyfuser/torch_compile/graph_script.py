@@ -1,7 +1,7 @@
 """A traced graph as a Python program: the reproducer of a graph that could not be compiled.
 
-The program has the graph's code as it was traced, makes inputs like those that it was traced for,
-and compiles it.  Sizes that were open become the numbers that they were, and stay open.
+The program contains the graph's code as traced, makes inputs like those of tracing, and compiles
+it.  Open sizes become the numbers that they had, and stay open.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _sizes(value: Any) -> tuple[Any, ...]:
 
 
 def _text(value: Any) -> str:
-    """What makes a value like this one."""
+    """An expression that makes a value like this one."""
     if isinstance(value, torch.Tensor):
         shape, stride = (tuple(map(traced_with, sizes)) for sizes in (value.shape, value.stride()))
         value = TensorMetadata(shape, stride, value.dtype, value.device)

@@ -1,4 +1,4 @@
-"""A traced graph as text, a node a line: what `show` prints of it, and after each of its passes.
+"""A traced graph as text, one node per line: what `show` prints of it, also after each pass.
 
 x = placeholder()  # float32 [4, 8]
 exp = exp(x)  # float32 [4, 8]
@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 @dataclass(frozen=True)
 class GraphText:
-    """A graph that prints itself, as it is then; `marks` are written in front of nodes."""
+    """A graph that prints itself in its current state; `marks` are written before nodes."""
 
     graph: Graph
     marks: Mapping[Node, str] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""Updates of inputs in place: a kernel writes a new value where the old one was.
+"""Updates of inputs in place: a kernel writes a new value over the old one.
 
-Functional graphs end with `copy_(input, value)`.  Where a kernel computes the value element by
-element from the old one, it can write it there and the copy goes away.  That is safe when nobody
-reads the old value later, and the kernel itself reads each element only where it writes it.  A call
-that raises for the values of its tensors leaves its inputs alone: neither the kernel nor what comes
-behind it may refuse any.
+Functional graphs end with `copy_(input, value)`.  If a kernel computes the value element by element
+from the old one, it can write it over the old one, and the copy disappears.  This is safe if the
+old value isn't read later, and if the kernel itself reads each element only where it writes it.  A
+call that raises because of the values of its tensors must leave its inputs unchanged: neither the
+kernel nor anything after it may refuse values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ aten = torch.ops.aten
 def updates_in_place(
     steps: Sequence[Step], resolved: Sequence[Resolved], views: Views, results: Sequence[Node]
 ) -> dict[Node, Node]:
-    """The computed value -> the input that it may be written to."""
+    """The computed value -> the input over which it may be written."""
     returned = {views.base(node) for node in results}
     fusions = [number for number, step in enumerate(steps) if step.fusion is not None]
     resolved_at = dict(zip(fusions, resolved, strict=True))
@@ -60,7 +60,7 @@ def updates_in_place(
 
 
 def _last_refusing(steps: Sequence[Step], resolved_at: Mapping[int, Resolved]) -> tuple[int, int]:
-    """The last step, and the part of its program, that may raise for values; (-1, -1) for none."""
+    """The last step, and the part of its program, that may refuse values; (-1, -1) for none."""
     for number in reversed(range(len(steps))):
         step = steps[number]
         if step.fusion is None:
@@ -82,7 +82,7 @@ def _writing_part(fusion: FusionNode, resolved: Resolved, value: Node) -> int:
 
 
 def _same_memory(target: Node, value: Node) -> bool:
-    """True where the input is laid out as a kernel would lay the value out."""
+    """True if the input has the layout that a kernel would give the value."""
     if target.op != "placeholder":
         return False
     old, new = tensor_of(target), tensor_of(value)
@@ -94,7 +94,7 @@ def _same_memory(target: Node, value: Node) -> bool:
 def _is_elementwise(
     fusion: FusionNode, resolved: Resolved, value: Node, target: Node, views: Views
 ) -> bool:
-    """True where the part that writes the value reads the input only element for element."""
+    """True if the part that writes the value reads the input only elementwise."""
     definition = resolved.program.fusion
     output = definition.outputs[fusion.outputs.index(value)]
     readers = [
@@ -116,7 +116,7 @@ def _is_elementwise(
 
 
 def _reads_where_it_writes(part: Part, readers: Sequence[TensorView]) -> bool:
-    """Everything computed from the input, up to every output, is pointwise on whole tensors."""
+    """True if everything computed from the input, up to every output, is pointwise."""
     if any(isinstance(expr, ReductionOp | WelfordOp) for expr in part.segment.exprs):
         return False
     for expr in part.segment.exprs:

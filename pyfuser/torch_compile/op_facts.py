@@ -1,7 +1,7 @@
-"""What is true of aten ops and doesn't follow from their schemas, tags or translations.
+"""Facts about aten ops that don't follow from their schemas, tags or translations.
 
-A row an op (a packet: all its overloads).  The passes, the partitioner and the order of steps ask
-here; what an op computes is its translation's business.
+One row per op (a packet: all its overloads).  The passes, the partitioner and the order of steps
+use these facts; what an op computes is defined by its translation.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Facts:
     """refuses     raises for the values of its operands
-    may_view    may give a view of its first operand, though its schema says nothing of it
-    copies      the result is the first operand: the same values in memory of its own
+    may_view    may return a view of its first operand, though its schema doesn't say so
+    copies      the result is the first operand: the same values in new memory
     converts    a copy, perhaps in another dtype or on another device
     writes      its first operand gets the second one's values, perhaps from another device
     """
@@ -64,23 +64,23 @@ _NONE = Facts()
 
 
 def facts(node: Node) -> Facts:
-    """What is known of a node's op."""
+    """The facts about a node's op."""
     packet = getattr(node.target, "overloadpacket", None)
     return _NONE if packet is None else FACTS.get(packet, _NONE)
 
 
 def is_random(node: Node) -> bool:
-    """True where each run gives other numbers."""
+    """True if each run gives different numbers."""
     return _has_tag(node, torch.Tag.nondeterministic_seeded)
 
 
 def is_pointwise(node: Node) -> bool:
-    """True where each element of the result is computed from one element of each operand."""
+    """True if each element of the result is computed from one element of each operand."""
     return _has_tag(node, torch.Tag.pointwise) or facts(node).converts
 
 
 def has_effects(node: Node) -> bool:
-    """True for what runs even where nobody reads it: writes, random draws, assertions."""
+    """True for nodes that run even without readers: writes, random draws, assertions."""
     target = node.target
     if not isinstance(target, OpOverload) or is_random(node):
         return True

@@ -1,15 +1,15 @@
-"""Which nodes of a graph become one fusion: a graph is cut into regions, near-linear in its size.
+"""Cuts a graph into regions, the nodes that become one fusion, in near-linear time.
 
-A node is *fusible* (the translations take it), a *view* (costs nothing, stays outside) or a
-*library call*.  Every node has a level: the most library calls on a way to it.  Fusible nodes of
-one level that touch each other form a region.  That can't make a cycle: a way out and back
-leads through a library call, and so to a higher level; regions of one level never touch.
+A node is *fusible* (it has a translation), a *view* (it costs nothing and stays outside) or a
+*library call*. Every node has a level: the most library calls on a path to it.  Connected fusible
+nodes of one level form a region.  This can't make a cycle: a path that leaves a region and returns
+contains a library call, and so leads to a higher level; regions of one level are never connected.
 
-The cost model is in two moves.  A node that only higher levels read sinks to the lowest of them
-(computing it late costs nothing and storing it would), unless that keeps more memory alive than it
-saves.  And a region has to be worth a kernel: a lone copy or read is torch's.
-Views inside of a region (between its nodes) are part of the kernel where the translations take
-them; where not, they end the region.  Views at its edges belong to whoever reads them.
+The cost model makes two decisions.  A node that only higher levels read sinks to the lowest of them
+(computing it late costs nothing, but storing it would), unless this keeps more memory alive than it
+saves.  And a region has to be worth a kernel: a lone copy or read is left to torch.  Views inside a
+region (between its nodes) are part of the kernel if they have translations; otherwise they end the
+region.  Views at its edges belong to their readers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ aten = torch.ops.aten
 # Kernels of more nodes than this take longer to schedule than they save.
 _MOST_NODES = 160
 _LAST = 1 << 30  # the level of the graph's output
-# What torch does as well when nothing is computed in the kernel.
+# Nodes that torch runs equally well if the kernel computes nothing.
 _NOT_ALONE = ("view", "read")
 
 
 @dataclass(eq=False)
 class Region:
-    """Nodes of one kernel-to-be (in order), what they read from outside, what others read."""
+    """The nodes of a future kernel (in order), their outside inputs, and their outputs."""
 
     nodes: list[Node]
     inputs: list[Node]
@@ -46,7 +46,7 @@ class Region:
 
 @dataclass(eq=False)
 class Partition:
-    """The regions of a graph, and why each fusible-looking node that is in none is outside."""
+    """The regions of a graph, and why each fusible-looking node outside them is in none."""
 
     regions: list[Region]
     outside: dict[Node, str]
@@ -89,14 +89,14 @@ class _Partitioner:
             source = node.args[0]
             return isinstance(source, Node) and source in self.fusible
         if not _has_tensor(node):
-            return False  # arithmetic on sizes is done on the host
+            return False  # arithmetic on sizes runs on the host
         reason = refusal(node)
         if reason is not None:
             self.reasons[node] = reason
         return reason is None
 
     def _without_edge_views(self, nodes: Sequence[Node]) -> list[Node]:
-        """The fusible ones among nodes, without views that don't stand between two of them."""
+        """The fusible nodes, without views that aren't between two of them."""
         chosen = {node for node in nodes if node in self.fusible}
         for node in nodes:
             if node in chosen and node in self.views and viewed(node) not in chosen:
@@ -132,7 +132,7 @@ class _Partitioner:
         for node in reversed(self.nodes):
             if node not in self.fusible or is_getitem(node):
                 continue
-            picks = [user for user in node.users if is_getitem(user)]  # what it gives goes along
+            picks = [user for user in node.users if is_getitem(user)]  # its results move with it
             readers = [user for made in (node, *picks) for user in made.users if user not in picks]
             if not readers or any(reader not in self.fusible for reader in readers):
                 continue
@@ -141,7 +141,7 @@ class _Partitioner:
                 self.level |= dict.fromkeys((node, *picks), first_reader)
 
     def _saves_memory(self, node: Node) -> bool:
-        """False when what the node reads is more than what it makes, and would be kept for it."""
+        """False if the node reads more than it makes, and this would be kept alive for it."""
         made = bytes_of(node)
         kept = 0
         for producer in node.all_input_nodes:
@@ -195,7 +195,7 @@ class _Partitioner:
         return Region(group, list(inputs), list(outputs))
 
     def _made(self, node: Node) -> Node:
-        """What a view inside of a region looks at: outside of it, the view is one of that."""
+        """The base of a view inside a region; outside it, the view is a view of this base."""
         while node in self.views:
             source = viewed(node)
             assert source is not None

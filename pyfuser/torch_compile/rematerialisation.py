@@ -1,11 +1,11 @@
-"""Cutting a joint graph into forward and backward: what is saved and what is computed again.
+"""Cuts a joint graph into forward and backward: what is saved and what is recomputed.
 
-torch's min-cut partitioner decides by lists of what a compiler fuses and computes again.  They are
-given what pyfuser translates: a whole op that is cheap is no library call whose result has to be
-saved.  What takes vector math or a reduction (gelu, softmax) is saved, as eager saves it: on a CPU,
-computing it again costs more time than reading it, and more memory where a product needs it whole.
-The partitioner takes neither its lists nor its elimination of common subexpressions from its
-arguments; so it is run as a copy whose functions see other ones, and torch's own stays as it is.
+torch's min-cut partitioner decides by lists of the ops that a compiler fuses and recomputes.  Here
+it gets the ops that pyfuser translates: a cheap op kept whole isn't a library call whose result has
+to be saved.  Results of vector math or a reduction (gelu, softmax) are saved, as in eager: on a
+CPU, recomputing them takes longer than reading them, and more memory if a product needs them whole.
+The partitioner takes neither its lists nor its elimination of common subexpressions as arguments,
+so it is run as a copy whose functions see replacements; torch's own stays unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def partition_joint_graph(rematerialise: bool) -> Partitioner:
 
 
 def _packets(cost: str) -> set[Any]:
-    """The ops whose translations cost this."""
+    """The ops whose translations have this cost."""
     return {overload.overloadpacket for overload, row in TRANSLATIONS.items() if row.cost == cost}
 
 
@@ -42,7 +42,7 @@ def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphMod
     ops = partitioners.get_default_op_list()
     cheap = _packets("cheap")
     heavy = (_packets("heavy") | _packets("reduction")) - cheap
-    # Saved tensors go through detach; a decomposition would make aliases of it.
+    # Saved tensors pass through detach; a decomposition would turn it into aliases.
     views: list[Any] = [*ops.view_ops, aten.detach]
     fusible: list[Any] = [*ops.fusible_ops, *cheap, *heavy, aten.detach]
     recomputable = (*ops.recomputable_ops, *cheap, aten.detach)
@@ -58,7 +58,7 @@ def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphMod
 
 
 def _partitioner_with(**replaced: Callable[..., Any]) -> Partitioner:
-    """torch's partitioner, with other functions in place of some of its module."""
+    """torch's partitioner, with some functions of its module replaced."""
     scope = dict(vars(partitioners))
     for name, function in list(scope.items()):
         is_own = isinstance(function, FunctionType)

@@ -1,8 +1,8 @@
-"""Sizes of a traced graph: numbers, and expressions over the symbols that a call brings.
+"""Sizes of a traced graph: numbers, and expressions over the symbols of a call.
 
-A size is an int or a sympy expression (`size_of` takes it out of a SymInt).  `GraphSizes` finds
-where a call's arguments hold each symbol; the wrapper computes the others from them in its text.  A
-graph without symbols needs none of it.
+A size is an int or a sympy expression (`size_of` extracts it from a SymInt).  `GraphSizes` finds
+where a call's arguments hold each symbol; the text of the wrapper computes the other sizes from
+them.  A graph without symbols needs none of this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Size: TypeAlias = Any  # int | float | sympy.Expr; sympy has no types
 
 
 def size_of(value: Any) -> Size:
-    """A number as it is; the expression of a SymInt, SymFloat or SymBool."""
+    """A number unchanged; the expression of a SymInt, SymFloat or SymBool."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         expression = value.node.expr
         if isinstance(expression, sympy.Integer):
@@ -39,7 +39,7 @@ def sizes_of(values: Sequence[Any]) -> tuple[Size, ...]:
 
 
 def traced_with(value: Any, unknown: int = 2) -> Any:
-    """A number that the graph was traced with, where it may change; anything else as it is."""
+    """The value in tracing of a number that may change; anything else unchanged."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
     known = value.node.hint
@@ -68,20 +68,20 @@ class GraphSizes:
     """The symbols of a graph, where they come from, and its expressions.
 
     `sources` has for every symbol the text that finds it among the arguments `args` of a call;
-    `expressions` what will be asked for; `opaque` the expressions that only sympy understands, by
-    the names that they have as symbols.
+    `expressions` the expressions that will be needed; `opaque` the expressions that only sympy
+    understands, by the names that they have as symbols.
     """
 
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
     expressions: dict[sympy.Expr, None] = field(default_factory=dict)
     opaque: dict[str, sympy.Expr] = field(default_factory=dict)
     least: int = 2
-    """What every symbol is at least, as far as torch guarantees it."""
+    """The lower bound of every symbol, as far as torch guarantees it."""
     hints: tuple[int | float, ...] = ()
-    """What the graph was traced with, for each symbol of `sources`."""
+    """The value in tracing of each symbol of `sources`."""
 
     def add_placeholder(self, position: int, value: Any) -> None:
-        """Takes the symbols that an argument brings."""
+        """Registers the symbols that an argument defines."""
         if isinstance(value, torch.Tensor):
             for dim, size in enumerate(value.shape):
                 self._add_source(size, f"args[{position}].shape[{dim}]")
@@ -99,9 +99,9 @@ class GraphSizes:
             self.least = max(0, min(self.least, lower))
 
     def require(self, size: Size) -> None:
-        """Notes an expression that will be asked for.
+        """Notes an expression that will be needed.
 
-        UnsupportedError where no argument brings one of its symbols.
+        UnsupportedError if no argument defines one of its symbols.
         """
         if isinstance(size, (int, float)) or size in self.expressions:
             return
@@ -113,13 +113,13 @@ class GraphSizes:
 
     @property
     def is_static(self) -> bool:
-        """True when no call can change a size."""
+        """True if no call can change a size."""
         return not self.expressions
 
     def expr(self, size: Size) -> IntExpr:
-        """A size as an expression over symbols that are named like the graph's.
+        """A size as an expression over symbols with the graph's names.
 
-        A symbol of its own stands for what only sympy understands.
+        An expression that only sympy understands becomes a symbol of its own.
         """
         if isinstance(size, int):
             return Integer.of(size)

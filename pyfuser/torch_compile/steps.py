@@ -1,9 +1,9 @@
 """The order of a compiled graph: fusion nodes, library calls, updates of inputs, one by one.
 
-A step runs when everything it reads is there.  Among the steps that could run, the one comes first
-whose last node is first in the graph: so a region doesn't run before it has to, and what eager
-would free early is freed early.  Calls that draw random numbers or have other effects keep their
-order.
+A step runs once everything it reads exists.  Among the steps that could run, the first is the one
+whose last node comes first in the graph, so that a region doesn't run before it has to, and memory
+that eager would free early is freed early.  Calls that draw random numbers or have other effects
+keep their order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ aten = torch.ops.aten
 class Step:
     """A fusion node, a library call (`node`), or the update of an input by it (`copy_`).
 
-    `reads` are the bases of what it reads, `makes` the nodes whose memory it makes.
+    `reads` are the bases of what it reads, `makes` the nodes whose memory it allocates.
     """
 
     node: Node
@@ -43,7 +43,7 @@ class Step:
 
 
 def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[Step]:
-    """The steps of a graph in the order they run in."""
+    """The steps of a graph in the order in which they run."""
     nodes = [n for n in graph.nodes if n.op == "call_function"]
     place = {node: i for i, node in enumerate(nodes)}
     inside = {node for fusion in fusions for node in fusion.region.nodes}
@@ -60,7 +60,7 @@ def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[
 
 
 def _runs(node: Node) -> bool:
-    """False for what the wrapper knows without running it: picks, and arithmetic on sizes."""
+    """False for nodes that the wrapper doesn't run: picks, and arithmetic on sizes."""
     if is_getitem(node) or is_view_list(node):
         return False
     value = node.meta.get("val")
@@ -86,7 +86,7 @@ def _wait_for_producers(steps: Sequence[Step]) -> None:
         step.waits_for.update(maker[n] for n in step.reads if n in maker and maker[n] != i)
         if step.is_update:
             updated.setdefault(step.reads[0], []).append(i)
-    for i, step in enumerate(steps):  # whoever reads an input reads it before it is updated
+    for i, step in enumerate(steps):  # readers of an input read it before it is updated
         for node in step.reads:
             for update in updated.get(node, ()):
                 if update != i and steps[update].place > step.place:
@@ -105,7 +105,7 @@ def _keep_effects_in_order(steps: Sequence[Step]) -> None:
 
 
 def _is_ordered(node: Node) -> bool:
-    """True for what stays in the order in which it was traced."""
+    """True for nodes that stay in the order in which they were traced."""
     return has_effects(node) and node.target is not aten.copy_.default
 
 

@@ -1,10 +1,10 @@
-"""Upsampling stays whole: each `interpolate` of a graph of Dynamo's is traced as one operation.
+"""Keeps upsampling whole: each `interpolate` of a Dynamo graph is traced as one operation.
 
-Torch's tracer takes it apart before a table of decompositions is asked: into an indexed read for
-each corner, and in the backward into an indexed addition for each.  Eager's kernels pass over
-memory once in both, so these are what a compiled graph calls.  Measured over 20 sizes, modes and
-layouts, both passes on one core: the parts took 1.3 to 32 times as long.  With sizes that change
-they are still what runs.
+Torch's tracer decomposes it before the table of decompositions is consulted: into an indexed read
+for each corner, and in the backward into an indexed addition for each.  Eager's kernels pass over
+memory once in both, so a compiled graph calls these.  Measured over 20 sizes, modes and layouts,
+both passes on one core: the parts took 1.3 to 32 times as long.  With changing sizes the parts
+still run.
 
     Before:  interpolate(x, size=[8, 8], mode="bilinear")  ->  4 _unsafe_index, 7 mul, 10 add, ...
     After:   interpolate(x, size=[8, 8], mode="bilinear")  ->  upsample_bilinear2d(x, [8, 8], False)
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 aten = torch.ops.aten
 
-# By mode and by the rank of what is interpolated.
+# By mode and by the rank of the operand.
 _NEAREST: dict[tuple[str, int], OpOverload] = {
     ("nearest", 3): aten.upsample_nearest1d.default,
     ("nearest", 4): aten.upsample_nearest2d.default,
@@ -42,7 +42,7 @@ _OPERATIONS = _NEAREST | _BETWEEN_POINTS
 
 
 def keep_upsampling_whole(graph_module: GraphModule) -> None:
-    """Changes each `interpolate` of a graph of Dynamo's, and of the graphs in it."""
+    """Changes each `interpolate` of a Dynamo graph, and of the graphs in it."""
     for module in graph_module.modules():
         if not isinstance(module, GraphModule):
             continue
@@ -62,11 +62,11 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> torch.Tensor:
-    """torch.nn.functional.interpolate of arguments that Dynamo has seen it accept."""
+    """torch.nn.functional.interpolate, for arguments that it accepted when Dynamo traced it."""
     rank = input.dim()
     sizes, scales = _each(size, rank - 2), _each(scale_factor, rank - 2)
     numbers = (*input.shape, *(sizes or ()), *(scales or ()))
-    # With symbols torch can trace the parts alone; antialiasing stays whole by itself.
+    # With symbols, torch can only trace the parts; antialiasing stays whole by itself.
     is_static = all(isinstance(number, (int, float)) for number in numbers)
     if is_static and not recompute_scale_factor and not antialias:
         sizes = sizes or _scaled(input, scales or ())
@@ -90,5 +90,5 @@ def _each(given: Any, rank: int) -> list[Any] | None:
 
 
 def _scaled(x: torch.Tensor, scales: Sequence[Any]) -> list[Any]:
-    """The sizes of the result, rounded down as torch does."""
+    """The sizes of the result, rounded down as in torch."""
     return [int(extent * scale) for extent, scale in zip(x.shape[2:], scales, strict=False)]

@@ -1,8 +1,8 @@
-"""Views in a traced graph: which nodes share memory, and how each lies in it.
+"""Views in a traced graph: which nodes share memory, and the layout of each.
 
-A view is a base node (a placeholder, or a node that makes memory), sizes, strides and an offset in
-elements from the base's first element.  All of it comes from the metadata that tracing left in the
-graph, so a view costs nothing at run time until somebody wants it as a tensor.
+A view is a base node (a placeholder, or a node that allocates memory), sizes, strides and an offset
+in elements from the base's first element.  All of this comes from the metadata that tracing left in
+the graph, so a view costs nothing at run time until it is needed as a tensor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class View:
     offset: Size
 
     def is_whole(self, base: View) -> bool:
-        """True when it is laid out exactly as its base."""
+        """True if it has exactly the layout of its base."""
         return self.offset == 0 and self.shape == base.shape and self.stride == base.stride
 
 
@@ -43,7 +43,7 @@ def tensor_of(node: Node) -> torch.Tensor | None:
 
 
 def bytes_of(node: Node) -> int:
-    """Bytes of a node's tensors; sizes that aren't known count as what they were traced with."""
+    """Bytes of a node's tensors; unknown sizes count with their values in tracing."""
     value = node.meta.get("val")
     entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
     tensors = (entry for entry in entries if isinstance(entry, torch.Tensor))
@@ -51,7 +51,7 @@ def bytes_of(node: Node) -> int:
 
 
 def is_view(node: Node) -> bool:
-    """True for a node that only looks at the memory of its first argument in another way."""
+    """True for a node that is only a view of the memory of its first argument."""
     source = viewed(node)
     if source is None:
         return False
@@ -64,27 +64,27 @@ def is_view(node: Node) -> bool:
 
 
 def is_view_list(node: Node) -> bool:
-    """True for `split` and its like: what they give are views of their first argument."""
+    """True for `split` and similar ops, whose results are views of their first argument."""
     if not isinstance(node.meta.get("val"), (list, tuple)) or viewed(node) is None:
         return False
     return all(is_view(user) for user in node.users)
 
 
 def viewed(node: Node) -> Node | None:
-    """What a node may be a view of, going by its op alone."""
+    """The node of which a node may be a view, judging only by its op."""
     if node.op != "call_function" or not node.args:
         return None
     source = node.args[0]
     if not isinstance(source, Node):
         return None
     if is_getitem(node):
-        # split and its like give several views of one tensor
+        # split and similar ops return several views of one tensor
         return viewed(source) if _returns_views(source) else None
     return source if _returns_views(node) else None
 
 
 def is_getitem(node: Node) -> bool:
-    """True for the nodes that pick one of several results."""
+    """True for the nodes that select one of several results."""
     return getattr(node.target, "__name__", "") == "getitem" and node.op == "call_function"
 
 
@@ -106,7 +106,7 @@ class Views:
             value = tensor_of(node)
             if value is None:
                 continue
-            if node.target is aten.copy_.default:  # what was written to, not new memory
+            if node.target is aten.copy_.default:  # the memory that was written to, not new memory
                 target = node.args[0]
                 assert isinstance(target, Node)
                 self._views[node] = self._views[target]
@@ -128,6 +128,6 @@ class Views:
         return node in self._views
 
     def base(self, node: Node) -> Node:
-        """The node whose memory this one looks at; itself where it isn't a view."""
+        """The node whose memory this one views; itself if it isn't a view."""
         view = self._views.get(node)
         return node if view is None else view.base

@@ -1,11 +1,11 @@
 """The compiled graph: one straight-line Python function that a call runs from top to bottom.
 
 Written once for a graph and a set of kernels: launches of kernels with their arguments, library
-calls by resolved overloads (matrix products into pooled memory), views only where a library call or
-an output wants one, `del` after the last use, updates of inputs in place where that is safe.  Sizes
-that never change stand in the text as numbers; what follows from others is arithmetic in it.  Such
-a function begins with the conditions that its kernels were chosen under: where they don't hold, it
-returns None, and nothing has happened.
+calls by resolved overloads (matrix products into pooled memory), views only if a library call or an
+output needs one, `del` after the last use, updates of inputs in place where that is safe.  Sizes
+that never change are numbers in the text; values that depend on others are arithmetic in it.  Such
+a function begins with the conditions under which its kernels were chosen: if they don't hold, it
+returns None before any side effect.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ aten = torch.ops.aten
 
 
 def require_64_bits(number: int) -> None:
-    """Raises for a number that kernels can't take; the words are torch's."""
+    """Raises for a number that kernels can't take; the message is torch's."""
     if not fits_64_bits(number):
         raise OverflowError("int too big to convert")
 
@@ -50,7 +50,7 @@ _RESERVED = frozenset(
     """args by_torch call convert_number device empty evaluate_scalar math refused require_memory
     run slot switched_off torch view_of with_strides""".split()  # noqa: SIM905
 ) | frozenset(keyword.kwlist)
-# (the names of `Writer` constants that have no prefix)
+# (the names of `Writer` constants without a prefix)
 
 
 class GraphWriter:
@@ -63,7 +63,7 @@ class GraphWriter:
         conditions: SizeConditions,
         by_torch: Callable[[list[Any]], Sequence[Any]],
     ) -> None:
-        """`conditions` are those on sizes that `resolved` is right for.
+        """`conditions` are the conditions on sizes under which `resolved` is valid.
 
         `by_torch` answers calls while fusing is switched off.
         """
@@ -127,7 +127,7 @@ class GraphWriter:
         self._write_memory_check()
 
     def _write_symbols(self) -> None:
-        """Names the sizes that a call brings, and compares what was decided from them."""
+        """Names the sizes of a call, and checks the conditions of decisions based on them."""
         traced = self.traced.sizes
         if traced.is_static:
             return
@@ -147,7 +147,7 @@ class GraphWriter:
         return self.sizes.text(expr)
 
     def _write_memory_check(self) -> None:
-        """Of the arguments that kernels read or write: library calls are torch's to check."""
+        """Checks the arguments that kernels read or write; torch checks those of library calls."""
         views = self.traced.views
         fusions = [step.fusion for step in self.traced.steps if step.fusion is not None]
         used = {views.base(node) for fusion in fusions for node in fusion.inputs}
@@ -170,7 +170,7 @@ class GraphWriter:
     # -- names, tensors, addresses
 
     def _own(self, node: Node) -> None:
-        """Notes that a node's memory is there, under its name."""
+        """Notes that a node's memory exists, under its name."""
         if node in self.tensors:
             return
         self.tensors.add(node)
@@ -182,7 +182,7 @@ class GraphWriter:
             self.writer.line(f"del {', '.join(names)}")
 
     def _tensor(self, node: Node) -> str:
-        """The name of a node as a tensor; a view becomes one when it is first asked for."""
+        """The name of a node as a tensor; a view becomes one on first use."""
         if node in self.tensors:
             return self.names[node]
         view = self.traced.views[node]
@@ -194,7 +194,7 @@ class GraphWriter:
         return self.names[node]
 
     def _described(self, node: Node) -> str:
-        """An expression of a node as a tensor; its base is there."""
+        """An expression for a node as a tensor; its base exists."""
         view = self.traced.views[node]
         if node in self.tensors or view.is_whole(self.traced.views[view.base]):
             return self._tensor(node)
@@ -232,7 +232,7 @@ class GraphWriter:
         return found
 
     def _number(self, scalar: Size) -> str:
-        """The text of a number that a kernel takes; torch's error for one of more than 64 bits."""
+        """The text of a number for a kernel; torch's error if it has more than 64 bits."""
         text = self._size(scalar)
         if not isinstance(scalar, (int, float)) and scalar.is_integer and text not in self.checked:
             self.checked.add(text)
@@ -289,7 +289,7 @@ class GraphWriter:
         )
 
     def _take_outputs(self, step: Step, definition: Fusion, local: Mapping[Val, PlanValue]) -> None:
-        """Makes the outputs what the graph's metadata promises, under the graph's names."""
+        """Gives the outputs the layout promised by the graph's metadata, and the graph's names."""
         assert step.fusion is not None
         taken: set[Val] = set()
         inputs = set(definition.inputs)
@@ -298,7 +298,7 @@ class GraphWriter:
             assert meta is not None
             if not is_dense(meta):
                 made = self.library.copied(made, self._sizes(self.traced.views[node].stride))
-            elif value in taken or value in inputs:  # nobody may see another's memory
+            elif value in taken or value in inputs:  # results must not share memory
                 made = f"{made}.clone()"
             taken.add(value)
             if made != name:
@@ -325,13 +325,13 @@ class GraphWriter:
         self._write_picks(node)
 
     def _memory_for(self, meta: torch.Tensor | None) -> Runtime | None:
-        """The runtime that makes the memory of a result; None where torch makes it."""
+        """The runtime that allocates the memory of a result; None if torch does."""
         if meta is None or not is_dense(meta):
             return None
         return self.traced.runtimes.get(meta.device)
 
     def _write_picks(self, node: Node) -> None:
-        """The results of a call that gives several."""
+        """Names the results of a call that returns several."""
         for user in node.users:
             if is_getitem(user) and user not in self.tensors and user.users:
                 if self.traced.views.base(user) is not user:
@@ -345,7 +345,7 @@ class GraphWriter:
             self.owned.pop(node, None)
 
     def _check_metadata(self, node: Node) -> None:
-        """Kernels and views rely on the metadata's strides and dtype; a call may give others."""
+        """Kernels and views rely on the metadata's strides and dtype; a call may return others."""
         view, meta, name = self.traced.views[node], tensor_of(node), self.names[node]
         assert meta is not None
         self.library.require_dtype(name, meta.dtype)
@@ -386,12 +386,12 @@ class GraphWriter:
 
 
 def _gets_memory(node: Node) -> bool:
-    """True for an argument whose storage the graph itself makes big enough, as FSDP does."""
+    """True for an argument whose storage the graph itself resizes, as FSDP does."""
     return any("resize_storage_bytes_" in str(user.target) for user in node.users)
 
 
 def _name(node: Node) -> str:
-    """A node's name; another one where Python or the wrapper needs it."""
+    """A node's name, or another one if Python or the wrapper uses it."""
     name = str(node.name)
     is_taken = name in _RESERVED or name[:1] == "f" or (name[:1] in "ns" and name[1:].isdigit())
     return f"{name}_value" if is_taken else name

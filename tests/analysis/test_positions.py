@@ -1,6 +1,6 @@
-"""What follows from where it stands (counts, windows of numbers) costs a kernel no divisions.
+"""Values that depend only on positions (counts, windows of numbers) cost a kernel no divisions.
 
-An axis that a count or a window looks at stays a loop of its own: merged with others, its index
+An axis on which a count or a window depends stays a separate loop: if it were merged, its index
 would be a remainder or a quotient, which vector lanes compute one element after the other.
 """
 

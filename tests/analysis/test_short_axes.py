@@ -1,4 +1,4 @@
-"""Axes whose size is a small constant of the definition: shorter than what they are split by."""
+"""Axes whose size is a small constant of the definition, less than their split factors."""
 
 from __future__ import annotations
 

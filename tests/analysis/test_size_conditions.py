@@ -1,4 +1,4 @@
-"""Noted conditions on sizes: whoever satisfies them would have decided the same."""
+"""Recorded conditions on sizes: sizes that satisfy them lead to the same decisions."""
 
 from __future__ import annotations
 

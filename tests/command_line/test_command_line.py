@@ -1,4 +1,4 @@
-"""The command line: what `show` records and prints, the op table, doctor's findings."""
+"""The command line: the records and texts of `show`, the op table, doctor's findings."""
 
 from __future__ import annotations
 

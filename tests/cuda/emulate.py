@@ -34,7 +34,7 @@ def cuda_kernel(scheduled: ScheduledFusion, name: str = "kernel") -> Kernel:
 
 
 def garbage(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of NaN, or of the largest number: what a kernel must overwrite and never read."""
+    """A tensor of NaN, or of the largest number, which a kernel must overwrite and never read."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if 0 in shape:
         elements = 0
@@ -48,7 +48,7 @@ def garbage(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) ->
 def run_emulated(
     scheduled: ScheduledFusion, inputs: Sequence[Input], seeds: Sequence[int] = SEEDS
 ) -> list[torch.Tensor]:
-    """The fusion's outputs, the same in each order of threads; SimtError for what CUDA forbids."""
+    """The fusion's outputs, the same in each order of threads; SimtError for illegal CUDA."""
     kernel = cuda_kernel(scheduled)
     source = generate(kernel)
     module = compile_and_load(with_device_helpers(source.text))

@@ -1,7 +1,7 @@
 """Scheduled fusions for the tests of the CUDA device: definitions with GPU schedules.
 
-Each function returns a ScheduledFusion; what it computes is in its first line.  The schedules are
-the classic ones: they show each parallel type and each kind of memory doing its work.
+Each function returns a ScheduledFusion; its first line says what it computes.  The schedules are
+the classic ones: they show the use of each parallel type and each kind of memory.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def add_chain() -> ScheduledFusion:
 
 
 def two_step_sum() -> ScheduledFusion:
-    """sum over columns: each of 128 threads a part (rfactor), then the block."""
+    """sum over columns: a part for each of 128 threads (rfactor), then the block."""
     fusion = Fusion()
     t0 = input_tensor(fusion, 2)
     t1 = builders.sum(fusion, t0, [1])

@@ -1,11 +1,11 @@
 """Runs CUDA C++ text on a machine with no GPU: text -> shared object -> launches on torch tensors.
 
 `compile_and_load` compiles the text with the host's g++ against simt.h and links it with
-simt_runtime.cpp, which plays threads, blocks, shared memory, barriers and warps.  A launch takes
-its arguments as cuLaunchKernel does (a pointer array) and raises `SimtError` where the kernel
-reads or writes outside of its tensors, races in shared memory, or diverges at a barrier.
-Invariant: the text is the text NVRTC compiles; one construct is respelled, `extern __shared__`,
-which C++ macros can't express.  Source: DESIGN.md D2.
+simt_runtime.cpp, which simulates threads, blocks, shared memory, barriers and warps.  A launch
+takes its arguments as cuLaunchKernel does (a pointer array) and raises `SimtError` if the kernel
+accesses memory outside its tensors, races in shared memory, or diverges at a barrier.  Invariant:
+the text is the text that NVRTC compiles; one construct is respelled, `extern __shared__`, which C++
+macros can't express.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Module:
 
 @functools.lru_cache(maxsize=256)
 def compile_and_load(cuda_text: str) -> Module:
-    """Compiles CUDA C++ text and loads it; SimtError with the compiler's log where it doesn't.
+    """Compiles CUDA C++ text and loads it; SimtError with the compiler's log if it doesn't compile.
 
     Shared objects are kept for the process, and in the temporary folder across processes.
     """
@@ -184,7 +184,7 @@ def host_text(cuda_text: str) -> str:
 
 
 def _build_folder() -> Path:
-    # One folder a user, not readable by others: what is loaded from it must be ours.
+    # One folder per user, not readable by others: code is loaded from it.
     folder = Path(tempfile.gettempdir()) / f"pyfuser_simt_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -215,10 +215,10 @@ def _digest(*texts: str) -> str:
 
 
 def _source_line(library: Path, address: int) -> str:
-    """` at kernel.cu:12` for an address in the shared object, or nothing where it isn't known."""
+    """` at kernel.cu:12` for an address in the shared object, or empty if it isn't known."""
     if shutil.which("addr2line") is None:
         return ""
-    # The address is where the check returns to: one less lies in the access's own line.
+    # The address is the check's return address: one less is in the line of the access.
     command = ["addr2line", "-e", str(library), hex(address - 1)]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     line = re.match(r"(?:.*/)?([^/:]+:\d+)", found)
@@ -255,7 +255,7 @@ def _pack(signature: Sequence[tuple[str, int]], args: Sequence[Argument]) -> lis
 
 
 def _argument_bytes(kind: str, size: int, value: Argument) -> bytes | None:
-    """The parameter's bytes, or None where the value isn't of its kind."""
+    """The parameter's bytes, or None if the value isn't of its kind."""
     match kind, value:
         case "p", torch.Tensor():
             return struct.pack("<Q", value.data_ptr())

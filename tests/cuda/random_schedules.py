@@ -1,9 +1,8 @@
 """Random GPU schedules of small fusions: splits, merges, rfactor, caches, parallel types, inlining.
 
-A seed draws `Steps`, a schedule as data, which prints as the Python that makes it.  Drawn are steps
-of which all but a few give a legal schedule, and it is known which might not: `DOUBTS` says, for
-each thing that can make a schedule illegal, how the error reads.  Steps without a doubt have to be
-accepted.
+A seed draws `Steps`, a schedule as data, which prints as the Python that makes it.  All but a few
+of the drawn steps give a legal schedule, and the others are known: `DOUBTS` has, for each thing
+that can make a schedule illegal, the text of the error.  Steps without a doubt have to be accepted.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def transposed_add(fusion: Fusion) -> Inputs:
 
 
 def halves(fusion: Fusion) -> Inputs:
-    """A sum of two kinds of halves, and a maximum over columns."""
+    """A sum of two half-precision dtypes, and a maximum over columns."""
     a, b = input_tensor(fusion, 2, DataType.BFloat16), input_tensor(fusion, 2, DataType.Half)
     fusion.add_output(builders.cast(fusion, builders.add(fusion, a, b), DataType.Half))
     fusion.add_output(builders.max(fusion, a, [1]))
@@ -100,11 +99,11 @@ SHAPES = ((5, 37), (1, 1), (16, 32), (7, 3), (3, 70), (0, 4))
 MOST_THREADS = 1024
 _UNSEEN = r"to be read by the (block|thread) that wrote it, got a read across axis"
 _SHARED = (
-    r"a read across blocks inside of a shared loop|"
+    r"a read across blocks inside a shared loop|"
     r"shared loops that wait for each other in a circle|"
     r"loops shared with tensors on both sides of it"
 )
-# What can make a schedule illegal, and how the error reads.  Where a reader's loop isn't known to
+# What can make a schedule illegal, and the text of the error.  If a reader's loop isn't known to
 # be the writer's, it has to be shared, or the tensor to be in memory that the reader sees.
 DOUBTS = {
     # The inner part of a split is split again into parts that stick out: an index in the padding is
@@ -116,13 +115,13 @@ DOUBTS = {
     "merged with a broadcast": _UNSEEN,
     # rfactor takes parts of an axis, and no other tensor has a loop for the part that it leaves.
     "part left alone": _UNSEEN,
-    # One block writes what all of them read in a loop that they share.
+    # One block writes what all blocks read in a loop that they share.
     "broadcast in global memory": _SHARED,
     # All blocks have to be done before a result is used, which cuts shared loops in two.
     "grid reduction": f"{_SHARED}|{_UNSEEN}",
     "too many threads": f"expected at most {MOST_THREADS} threads a block",
 }
-_DARING = 0.12  # how often something doubtful is done where it could be
+_DARING = 0.12  # the probability of a doubtful step where one is possible
 _FACTORS = (1, 2, 3, 4, 8, 16, 32)
 
 # ("split", axis, factor, inner), ("merge", outer axis) or ("reorder", old, new)
@@ -131,9 +130,9 @@ Step = tuple[str | int | bool, ...]
 
 @dataclass
 class Steps:
-    """A schedule as data: what is done, in this order, to a fusion."""
+    """A schedule as data: the steps, in order, applied to a fusion."""
 
-    # of an input by its number: where a cache of it is kept
+    # the memory of an input's cache, by the input's number
     caches: dict[int, str] = field(default_factory=dict)
     # the tensor whose loops all others get, by its name
     reference: int = 0
@@ -147,7 +146,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Example:
-    """What a seed stands for."""
+    """The result of a seed."""
 
     define: Callable[[Fusion], Inputs]
     shape: tuple[int, int]
@@ -162,7 +161,7 @@ class Example:
         return schedule(fusion, self.steps), original, inputs
 
     def explains(self, error: ScheduleError) -> bool:
-        """True where the error is what one of the doubts is about."""
+        """True if one of the doubts predicts the error."""
         return any(re.search(DOUBTS[doubt], str(error)) for doubt in self.doubts)
 
 
@@ -178,7 +177,7 @@ def example(seed: int) -> Example:
 
 
 def schedule(fusion: Fusion, steps: Steps) -> ScheduledFusion:
-    """Does the steps; raises ScheduleError where one of them is impossible."""
+    """Does the steps; raises ScheduleError if one of them is impossible."""
     scheduled = ScheduledFusion(fusion)
     inputs = fusion.input_tensors
     for number, memory in steps.caches.items():
@@ -219,7 +218,7 @@ class _Drawing:
         self.doubts: set[str] = set()
         tensors = scheduled.fusion.tensors
         self.reductions = [t for t in tensors if isinstance(t.expr, ReductionOp | WelfordOp)]
-        # Rows are rows in all tensors, and what is reduced in one of them is so in all.
+        # Rows are rows in all tensors, and an axis reduced in one of them is reduced in all.
         self.reduced_places = {
             place
             for tensor in self.reductions
@@ -283,7 +282,7 @@ class _Drawing:
         return ("split", place, self.source.choice(factors), self.source.random() < 0.8)
 
     def _draw_merge(self, loops: TensorSchedule) -> Step | None:
-        """Of neighbours of which all tensors reduce both, or none does."""
+        """Pairs of neighbours of which every tensor reduces both or neither."""
         loop = loops.loop
         reduced = [self._is_reduced(axis, loops.tensor) for axis in loop]
         fitting = [i for i in range(len(loop) - 1) if reduced[i] == reduced[i + 1]]
@@ -294,7 +293,7 @@ class _Drawing:
         return None if regrouped and not self._dares("regrouped parts") else ("merge", place)
 
     def _is_reduced(self, axis: IterDomain, tensor: TensorView) -> bool:
-        """True for what is made of an axis that a tensor of the fusion reduces."""
+        """True for an axis made of an axis that a tensor of the fusion reduces."""
         place = tensor.domain.logical.index(_roots(axis)[0])
         return place in self.reduced_places
 
@@ -350,7 +349,7 @@ def _roots(axis: IterDomain) -> list[IterDomain]:
 
 
 def _leaves_parts_alone(loop: list[IterDomain], chosen: list[int]) -> bool:
-    """True where parts of an axis are taken, and one left has no place among what remains."""
+    """True if parts of an axis are taken and a remaining part has no place among the rest."""
     roots = [set(_roots(axis)) for axis in loop]
     taken = [roots[place] for place in chosen]
     remaining = [axes for place, axes in enumerate(roots) if place not in chosen]
@@ -368,7 +367,7 @@ def _are_regrouped(outer: IterDomain, inner: IterDomain) -> bool:
 
 
 def _is_outermost(axis: IterDomain) -> bool:
-    """True where an index past the end of an axis is past the end of the axes it is made of."""
+    """True if an index past the end of an axis is past the end of the axes it is made of."""
     match axis.definition:
         case Split() as split:
             return axis is split.outputs[0] and _is_outermost(split.inputs[0])

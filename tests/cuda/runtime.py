@@ -1,8 +1,8 @@
 """CUDA on the CPU, as a runtime: CPU tensors, kernels for `sm_90`, the SIMT harness as the GPU.
 
-Everything up to the launch is what a GPU's runtime does: target, generated text, plans.  Outputs
-and scratch memory are filled with NaN before kernels write them.  `emulated()` has CPU tensors run
-by it; `pytest --emulate` does so for a whole run.
+Everything up to the launch is as on a GPU: target, generated text, plans.  Outputs
+and scratch memory are filled with NaN before kernels write them.  `emulated()` makes it run
+CPU tensors; `pytest --emulate` does so for a whole run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EmulatedKernel(FusedKernelCUDA):
         shared_bytes: int,
         arguments: Sequence[Any],
     ) -> bool | None:
-        """True where an assertion of the kernel failed: it refused the call."""
+        """True if an assertion of the kernel failed: it refused the call."""
         given = [_NOTHING if argument is None else argument for argument in arguments]
         function = self.code.launches[number].function
         try:
@@ -84,7 +84,7 @@ class EmulatedRuntime(Runtime):
 
     @property
     def empty_strided(self) -> EmptyStrided:
-        """Filled with NaN, or with ones where the dtype has none."""
+        """Filled with NaN, or with ones if the dtype has no NaN."""
         return lambda shape, stride, dtype: poisoned(
             torch.empty_strided(shape, stride, dtype=dtype)
         )
@@ -94,10 +94,10 @@ class EmulatedRuntime(Runtime):
         return require_memory
 
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
-        """The harness has a cache of its own."""
+        """Does nothing: the harness has its own cache."""
 
     def compile_ahead(self, code: Any) -> None:
-        """Nothing: compiling is what takes long here, and both cores are busy with tests."""
+        """Does nothing: compiling takes long here, and both cores are busy with tests."""
 
     def compile(self, code: Any) -> Module:
         """A shared object; one text is compiled once."""

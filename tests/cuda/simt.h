@@ -1,8 +1,8 @@
-// The words of CUDA C++ for a host compiler: generated kernel text, unchanged, becomes a shared
-// object that runs on a machine with no GPU (DESIGN.md D2).  This header holds the vocabulary
-// (threadIdx, __shared__, __syncthreads, shuffles, atomics, device math); simt_runtime.cpp plays
-// the threads and checks what they do.  tests/cuda/harness.py puts the two together.
-// Invariant: nothing here is needed by, or visible to, the text that NVRTC compiles.
+// CUDA C++ vocabulary for a host compiler: generated kernel text, unchanged, becomes a shared
+// object that runs on a machine without a GPU. This header defines the vocabulary (threadIdx,
+// __shared__, __syncthreads, shuffles, atomics, device math); simt_runtime.cpp simulates the
+// threads and checks what they do. tests/cuda/harness.py combines the two.
+// Invariant: the text that NVRTC compiles neither needs nor sees anything of this.
 #pragma once
 
 #include <float.h>
@@ -20,11 +20,11 @@ struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// ---------------------------------------------------------------- the seam to simt_runtime.cpp
+// ---------------------------------------------------------------- the interface to simt_runtime.cpp
 
 namespace simt {
 
-// One launch, as harness.py lays it out with ctypes.
+// One launch, in the layout of harness.py's ctypes structure.
 struct Request {
   unsigned grid[3], block[3];
   uint64_t shared_bytes;
@@ -35,7 +35,7 @@ struct Request {
   const uint64_t* buffer_bytes;
   char* message;
   uint64_t message_bytes;
-  uint64_t* program_counter;  // where a bad access was, from the start of the image; 0: not known
+  uint64_t* program_counter;  // of a bad access, from the start of the image; 0: not known
 };
 
 using Body = void (*)(void** arguments);
@@ -68,7 +68,7 @@ struct Entry<Kernel> {
   }
   static void run(void** arguments) { call(arguments, std::index_sequence_for<Parameters...>{}); }
 
-  // One letter and a size for each parameter: p pointer, f floating, i integer, s anything else.
+  // One letter and a size per parameter: p pointer, f floating, i integer, s anything else.
   static const char* signature() {
     static char text[sizeof...(Parameters) * 8 + 1];
     char* out = text;
@@ -115,7 +115,7 @@ struct Entry<Kernel> {
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// A restrict promise would let the host compiler assume what the fibers of a block don't keep.
+// A restrict promise would let the host compiler assume what the fibers of a block violate.
 #define __restrict__
 // One block runs at a time, so one copy is enough.  The section lets the runtime find it, fill it
 // with a pattern at a block's start and watch it.  harness.py rewrites `extern __shared__`.
@@ -125,7 +125,7 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
-// What an assertion that fails calls: the launch ends with its text.
+// Called by a failed assertion: the launch ends with its text.
 extern "C" void __assertfail(
     const char* what, const char* file, unsigned line, const char* function, unsigned long width);
 
@@ -144,7 +144,7 @@ extern "C" void __assertfail(
 #define __shfl_up_sync(mask, ...) (simt::shuffle_up(__LINE__, mask, __VA_ARGS__))
 #define __shfl_xor_sync(mask, ...) (simt::shuffle_xor(__LINE__, mask, __VA_ARGS__))
 
-// The threads of a block share one memory and run one at a time: nothing is left to fence.
+// The threads of a block share one memory and run one at a time: there is nothing to fence.
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 

@@ -1,10 +1,10 @@
-// Plays the threads of a CUDA launch on one CPU thread, and checks what they do: each CUDA thread
-// is a fiber that runs until it waits at a barrier, one block at a time, in an order drawn from a
-// seed.  Kernel objects are compiled with -fsanitize=thread and -fsanitize=bounds,... but linked
-// with the handlers below instead of the sanitizers' own runtimes, so that every load and store
-// of a kernel comes past check_access: outside of every buffer, or racing in shared memory (two
-// threads, one of them writing, no barrier between them), ends the launch with a message, before
-// the access is made.  This file itself is compiled without instrumentation.
+// Simulates the threads of a CUDA launch on one CPU thread, and checks what they do.  Each CUDA
+// thread is a fiber that runs until it waits at a barrier, one block at a time, in an order drawn
+// from a seed.  Kernel objects are compiled with -fsanitize=thread and -fsanitize=bounds,... but
+// linked with the handlers below instead of the sanitizers' own runtimes, so that every load and
+// store of a kernel calls check_access.  An access outside every buffer, or a race in shared memory
+// (two threads, one of them writing, no barrier between them), ends the launch with a message
+// before the access is made.  This file itself is compiled without instrumentation.
 #include "simt.h"
 
 #include <setjmp.h>
@@ -21,7 +21,7 @@ uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 extern "C" {
-// From the linker: where this shared object and its shared-memory section lie.
+// From the linker: the addresses of this shared object and its shared-memory section.
 extern char __ehdr_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 extern char __start_simt_shared[] __attribute__((weak, visibility("hidden")));
@@ -34,7 +34,7 @@ namespace {
 enum class State { ready, at_barrier, at_warp, left };
 constexpr size_t stack_bytes = 128 * 1024;
 constexpr unsigned nobody = 0xffffffffu;
-constexpr unsigned most_accesses = 1u << 25;  // of a thread between barriers: past it, it spins
+constexpr unsigned most_accesses = 1u << 25;  // of a thread between barriers: with more, it spins
 
 struct Fiber {
   jmp_buf context;
@@ -60,7 +60,7 @@ struct Region {
   }
 };
 
-// Who touched a byte of shared memory last, and in which barrier interval of block and warp.
+// The last accesses to a byte of shared memory, and their barrier intervals of block and warp.
 struct Touch {
   unsigned thread = nobody;
   unsigned interval = 0;
@@ -93,7 +93,7 @@ jmp_buf scheduler;
 
 void report(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Keeps the first message only: what follows a failure is a consequence of it.
+// Keeps only the first message: later failures are consequences of it.
 void report(const char* format, ...) {
   if (state.failed) return;
   state.failed = true;
@@ -165,7 +165,7 @@ bool make_fibers() {
 
 // ---------------------------------------------------------------- the scheduler of one block
 
-// Releases the threads of a warp that wait together; false where some can't arrive any more.
+// Releases the threads of a warp that wait together; false if some can't arrive any more.
 bool release_warp(unsigned warp) {
   unsigned first = warp * 32, count = std::min(32u, state.thread_count - first);
   Fiber* lanes = &state.fibers[first];
@@ -191,7 +191,7 @@ bool release_warp(unsigned warp) {
       if (!(mask >> i & 1)) continue;
       int source = lanes[i].source;
       bool taken = source >= 0 && source < 32 && (mask >> source & 1);
-      // A lane that doesn't take part has no defined value: give one that shows.
+      // A lane that doesn't take part has no defined value: use a conspicuous one.
       lanes[i].result = model.operation == WarpOperation::ballot ? ballot
                         : taken                                   ? lanes[source].value
                                                                   : ~uint64_t(0);
@@ -205,7 +205,7 @@ bool release_warp(unsigned warp) {
   return true;
 }
 
-// All threads that are left wait: legal only if all of the block wait at one __syncthreads.
+// All remaining threads wait: legal only if all of the block wait at one __syncthreads.
 bool release_block() {
   const Fiber* waiting = nullptr;
   const Fiber* missing = nullptr;
@@ -299,7 +299,7 @@ unsigned note(Cell& cell, Access access) {
   bool both_atomic = access == Access::atomic && cell.atomic;
   if (!both_atomic && !ordered(cell.write, thread)) return cell.write.thread;
   if (access == Access::read) {
-    // Two readers of an interval are kept, of different threads: one of them is never the writer.
+    // Two readers of an interval, from different threads, are kept: one of them isn't the writer.
     if (cell.read.thread != thread && cell.read.interval == state.interval) {
       cell.other_read = cell.read;
     }
@@ -393,7 +393,7 @@ void set_regions() {
 
 }  // namespace
 
-// ---------------------------------------------------------------- what simt.h calls
+// ---------------------------------------------------------------- functions called by simt.h
 
 int launch(Body body, const Request& request) {
   state = Launch();
@@ -447,7 +447,7 @@ unsigned lane() { return current->index % 32; }
 
 }  // namespace simt
 
-// ---------------------------------------------------------------- what instrumented code calls
+// ---------------------------------------------------------------- functions called by instrumented code
 
 #define SIMT_HANDLER(name, bytes, access)                                            \
   extern "C" void name(void* address) {                                              \
@@ -482,7 +482,7 @@ void __assertfail(const char* what, const char*, unsigned, const char*, unsigned
   simt::abandon();
 }
 
-// Every handler of the undefined-behaviour checks gets data that opens with the source location.
+// Every handler of the undefined-behaviour checks gets data that begins with the source location.
 struct SourceLocation {
   const char* file;
   uint32_t line, column;

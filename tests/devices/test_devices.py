@@ -1,4 +1,4 @@
-"""The seam to devices: what a device must have, and three runtimes behind one interface."""
+"""The interface to devices: its required methods, and three runtimes that implement it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.targets import PRETENDED, SM_90, WIDE
 
 FOLDER = Path(str(devices.__file__)).parent
 
-# One method of each class, and where: taken out, nothing of the device can be made.
+# One method of each class: without it, the class can't be instantiated.
 METHODS = {
     "cpu/target.py": ("CpuTarget", "inner_persistent"),
     "cpu/runtime.py": ("CpuRuntime", "compile_ahead"),

@@ -1,6 +1,6 @@
-"""What runs on every call runs no Python function that it could do without.
+"""Code that runs on every call runs no avoidable Python function.
 
-Not for their own cost alone: where the frames of a call end near the end of a chunk of CPython's
+This isn't only for their own cost: if the frames of a call end near the end of a chunk of CPython's
 frame stack, each further frame maps a chunk and unmaps it again, which takes longer than a kernel.
 """
 

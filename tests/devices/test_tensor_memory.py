@@ -62,7 +62,7 @@ def fake() -> torch.Tensor:
 
 
 class Standing(torch.Tensor):
-    """A tensor that stands for others, such as a distributed one."""
+    """A tensor that wraps others, such as a distributed one."""
 
     @staticmethod
     def __new__(cls) -> Standing:

@@ -1,4 +1,4 @@
-"""The front end alone: the eager evaluator stands in for the engine in all tests of this folder."""
+"""The front end alone: the eager evaluator replaces the engine in all tests of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the front end share: a stand-in for the engine, and a definition."""
+"""Helpers of the front-end tests: a fake engine, and a definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyfuser.ops.evaluator import evaluate
 
 
 class Engine:
-    """Stands in for the compiled fusion; counts what was made and run."""
+    """Replaces the compiled fusion; counts how many were made and run."""
 
     made = 0
     calls = 0

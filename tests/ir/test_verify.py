@@ -1,4 +1,4 @@
-"""The verifiers: they accept what the pipeline makes, and name what is wrong in what is broken."""
+"""The verifiers: they accept the pipeline's results, and name the fault in broken IR."""
 
 from __future__ import annotations
 

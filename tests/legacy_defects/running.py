@@ -26,7 +26,7 @@ needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't i
 
 
 def alike(got: Any, want: Any) -> None:
-    """Equal to the last bit, with NaN where NaN is, in dtype and strides too."""
+    """Asserts bitwise equality, with NaN equal to NaN, also of dtypes and strides."""
     pairs = zip(got, want, strict=True) if isinstance(want, (tuple, list)) else [(got, want)]
     for mine, eager in pairs:
         torch.testing.assert_close(mine, eager, rtol=0, atol=0, equal_nan=True, check_stride=True)

@@ -53,7 +53,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 
 
 def test_18_registration_from_many_threads() -> None:
-    """One key a structure, which works in every thread from the moment that it is there."""
+    """One key per structure, which works in every thread as soon as it exists."""
     keys: list[list[int]] = [[] for _ in range(8)]
 
     def work(thread: int) -> None:
@@ -111,7 +111,7 @@ def test_20_strides_of_axes_of_one_element_do_not_matter() -> None:
 
 
 def test_20_rows_and_their_sums_share_kernels_too() -> None:
-    """What is merged leaves only its product: rows of a bias, rows of a sum."""
+    """Of merged axes only the product of the sizes remains: rows of a bias, rows of a sum."""
     counts = []
     for shape in ((600, 50), (20, 30, 50), (4, 5, 30, 50)):
         rank = len(shape)
@@ -127,7 +127,7 @@ def test_20_rows_and_their_sums_share_kernels_too() -> None:
 
 
 def test_29_no_code_is_shown_while_fusing_is_off() -> None:
-    """An error instead of the inputs; run_fusion computes, and gives kernels back afterwards."""
+    """An error instead of the inputs; run_fusion still computes, with kernels again afterwards."""
     key, x = register_fusion(doubled(29.5)), torch.randn(7)
     override_can_fuse_on_cpu(False)
     before = compiled_kernel_count()
@@ -144,7 +144,7 @@ def test_29_no_code_is_shown_while_fusing_is_off() -> None:
 
 
 def test_28_a_number_on_the_cpu_beside_tensors_of_another_device(other_device: Any) -> None:
-    """It is copied to the device, once a call; kernels run, in definitions and in graphs."""
+    """It is copied to the device once per call; kernels run, in definitions and in graphs."""
     x, number = torch.empty(3, 4, device="meta"), torch.tensor(2.0)
     with FusionDefinition() as fd:
         a, b = fd.from_pytorch(number), fd.from_pytorch(x)

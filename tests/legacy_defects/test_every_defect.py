@@ -1,8 +1,8 @@
 """The 31 defects of torch's first fuser, that of FusionGroups, each as a test that it would fail.
 
-One test a defect, by number, in this folder, or in COVERED the test elsewhere that is about it.
-Where a defect has a side that `torch.compile` sees and one that a FusionDefinition sees, both are
-tried; eager is the judge, and PYFUSER_STRICT forbids that torch computes what kernels should.
+There is one test per defect, by number, in this folder, or COVERED names the test elsewhere that
+covers it. If a defect can be seen both by `torch.compile` and by a FusionDefinition, both are
+tried; eager is the judge, and PYFUSER_STRICT forbids torch to compute what kernels should.
 """
 
 from __future__ import annotations

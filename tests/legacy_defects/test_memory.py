@@ -40,7 +40,7 @@ def test_01_the_result_of_cat_has_its_own_dtype(poison: None) -> None:
 
 @pytest.fixture(scope="module")
 def huge() -> torch.Tensor:
-    """More than 2^32 bytes that no memory is used for but where something is written."""
+    """More than 2^32 bytes, which use memory only where something is written."""
     reserve_nothing = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE, not named in 3.11
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve_nothing
     try:
@@ -50,7 +50,7 @@ def huge() -> torch.Tensor:
 
 
 def test_02_offsets_beyond_32_bits(huge: torch.Tensor) -> None:
-    """Read, written in place, and by both ends: element 1 lies 2^32 bytes behind element 0."""
+    """Read, written in place, and by both ends: element 1 is 2^32 bytes after element 0."""
     view = huge.as_strided((2,), (2**32,))
     view[0], view[1] = 1, 4
     alike(fused(lambda o, x: o.add(x, x), view), [view + view])
@@ -130,7 +130,7 @@ def test_26_a_tensor_without_dimensions_is_read_by_itself() -> None:
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31 + 1, 2**32 - 1, 2**32 + 1], ids=str)
 def test_27_sizes_around_32_bits(size: int) -> None:
-    """Everything a launch is given for such sizes, for inputs beside the first and for a cat."""
+    """All arguments of a launch for such sizes, for further inputs and for a cat."""
     with FusionDefinition() as fd:
         one, x = (fd.define_tensor([-1], dtype=DataType.Int8) for _ in range(2))
         fd.add_output(fd.ops.neg(x))

@@ -65,7 +65,7 @@ def test_06_comparisons_with_a_number(dtype: torch.dtype) -> None:
         ]
 
     same_compiled(program, x)
-    if dtype is torch.float64:  # the only one in which a definition's numbers are what they were
+    if dtype is torch.float64:  # the only dtype that represents a definition's numbers exactly
         names = ("eq", "ne", "lt", "le", "gt", "ge")
         for number in numbers:
             got = fused(lambda o, x, n=number: tuple(getattr(o, f)(x, n) for f in names), x)
@@ -169,7 +169,7 @@ def test_16_every_op_on_every_dtype(dtype: torch.dtype, monkeypatch: pytest.Monk
         torch.manual_seed(0)
         want = program(x)
     for name, mine, eager in zip(names, got, want, strict=True):
-        # Kernels hold halves in float32: logit's steps are rounded by eager alone.
+        # Kernels hold half precision in float32: only eager rounds logit's steps.
         loose = {"rtol": 0.02, "atol": 0.01} if dtype in FLOATS[2:] else {}
         text = lambda m, n=name: f"{n}: {m}"  # noqa: E731
         torch.testing.assert_close(mine, eager, equal_nan=True, msg=text, **loose)
@@ -188,7 +188,7 @@ def layouts() -> dict[str, torch.Tensor]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["sparse", "csr", "mkldnn", "quantised"])
 def test_16_layouts_that_kernels_cannot_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager's result, or its error: graphs that torch cannot trace run as they are."""
+    """Eager's result, or its error: graphs that torch can't trace run unchanged."""
     monkeypatch.delenv("PYFUSER_STRICT")
     x = layouts()[name]
     want = torch.relu(x)

@@ -1,4 +1,4 @@
-"""Buffer reuse: what its text says, and that kernels with reused rows stay right."""
+"""Buffer reuse: its docstring's example, and correct results with reused rows."""
 
 from __future__ import annotations
 

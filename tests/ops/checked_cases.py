@@ -1,4 +1,4 @@
-"""Calls that torch refuses for the values of their operands, and what is required of a refusal.
+"""Calls that torch refuses because of their operands' values, and the checks of a refusal.
 
 `CASES` has each as a function of tensors and as a definition.
 """
@@ -22,10 +22,10 @@ Inputs = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A function of tensors, the same as a definition, and inputs of which one has bad values.
+    """A function of tensors, the same as a definition, and inputs one of which has bad values.
 
     inputs   for a size n: good ones; the first element of the `spoiled` one may be replaced
-    bad      for a size n: values that torch refuses in the place of any element of it
+    bad      for a size n: values that torch refuses in place of any of its elements
     """
 
     name: str
@@ -36,7 +36,7 @@ class Case:
     bad: Callable[[int], Sequence[float]]
 
     def spoil(self, n: int, place: int, value: float) -> Inputs:
-        """Inputs of which one element is refused."""
+        """Inputs with one element that is refused."""
         inputs = self.inputs(n)
         inputs[self.spoiled] = inputs[self.spoiled].clone()
         inputs[self.spoiled].view(-1)[place] = value
@@ -228,7 +228,7 @@ def eagers_error(call: Callable[..., Any], inputs: Inputs) -> Exception:
 
 
 def require_refusal(call: Callable[..., Any], inputs: Inputs, like: Exception) -> None:
-    """The call raises what eager raises, and leaves its inputs alone."""
+    """The call raises eager's error, and leaves its inputs unchanged."""
     before = [x.clone() for x in inputs]
     with pytest.raises(type(like)) as caught:
         call(*inputs)

@@ -7,7 +7,7 @@ from pyfuser.errors import DefinitionError
 from pyfuser.ops.dtype_rules import DtypeRule, OperandType, Resolution, resolve
 from pyfuser.ops.op import Op
 
-# What lets values through and refuses others: not in the interface.
+# Ops that check their operands: not in the interface.
 CHECKED = (
     *("checked_class", "checked_place", "checked_probability", "checked_target"),
     "checked_target_probability",
@@ -15,7 +15,7 @@ CHECKED = (
 
 
 def resolve_same(op: Op, dtype: DataType) -> Resolution:
-    """The resolution of an op whose operands are of one dtype (scalars where they must be)."""
+    """The resolution of an op whose operands are of one dtype (scalars where required)."""
     operands = [OperandType(dtype) for _ in range(op.arity)]
     if op.rule is DtypeRule.SELECT:
         operands[0] = OperandType(DataType.Bool)

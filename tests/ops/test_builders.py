@@ -1,4 +1,4 @@
-"""Builders: what they append is well formed, and has the axes, dtypes and sizes it should.
+"""Builders: their expressions are well formed, with the right axes, dtypes and sizes.
 
 Values are checked in test_evaluator.py; here it is structure: implicit casts and broadcasts,
 output axes, recorded equalities, reshape's splits and merges, and one test for each error message.
@@ -360,7 +360,7 @@ def root_index(out: TensorView, index: Sequence[int], bound: dict[str, int]) -> 
 
 @st.composite
 def reshapes(draw: st.DrawFn) -> tuple[list[int], list[int], list[bool], int | None]:
-    """(old shape, new shape, which old sizes are symbolic, where the new one says -1)."""
+    """(old shape, new shape, which old sizes are symbolic, position of the -1)."""
     factors = draw(st.lists(st.integers(2, 3), min_size=1, max_size=4))
 
     def cut() -> list[int]:

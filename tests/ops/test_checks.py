@@ -1,8 +1,8 @@
-"""Kernels that can say no: values that torch refuses raise torch's error.
+"""Kernels that refuse values: values that torch refuses raise torch's error.
 
 Each case runs as a FusionDefinition and under torch.compile, and is compared with eager: the type
 of the error, and its text, to which pyfuser adds the operation, the value and what it expected.
-That a kernel has noticed, and not torch, is asked too.
+The tests also check that a kernel has noticed the value, and not torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.ops.checked_cases import (
 pytestmark = pytest.mark.usefixtures("poison")
 
 
-# -- what is refused
+# -- refused values
 
 
 @pytest.mark.parametrize("case", DEFINED, ids=[case.name for case in DEFINED])
@@ -142,7 +142,7 @@ def test_an_axis_that_broadcasts_is_checked_too(noticed: list[Fusion]) -> None:
 
 @pytest.mark.parametrize("lanes", [ParallelType.serial, ParallelType.block_x])
 def test_a_users_schedule_refuses_as_well(lanes: ParallelType) -> None:
-    """With predicates of its own, and sources without elements, which schedulers don't take."""
+    """With its own predicates, and sources without elements, which schedulers don't accept."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
         i = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int)
@@ -168,7 +168,7 @@ def test_a_users_schedule_refuses_as_well(lanes: ParallelType) -> None:
 
 
 def test_inputs_that_would_be_updated_are_left_alone(noticed: list[Fusion]) -> None:
-    """The kernel that updates, before and behind the one that refuses, or the same."""
+    """The kernel that updates is before or after the one that refuses, or the same."""
 
     def same_kernel(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         a.add_(7)

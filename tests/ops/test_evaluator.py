@@ -303,7 +303,7 @@ def test_sizes_that_must_be_equal_are_checked() -> None:
 def test_numbers_convert_as_tensors_do(value: Any, dtype: DataType) -> None:
     plain = value.real if isinstance(value, complex) else value
     if isinstance(plain, float) and abs(plain) > 2**31 and not to_torch(dtype).is_floating_point:
-        plain = value = 7.9  # what doesn't fit has no defined value as an integer
+        plain = value = 7.9  # a value that doesn't fit is undefined as an integer
     widest = torch.float64 if isinstance(plain, float) else torch.int64
     wanted = torch.tensor(plain, dtype=widest).to(to_torch(dtype)).item()
     converted = convert_number(value, dtype)

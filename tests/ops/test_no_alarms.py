@@ -1,4 +1,4 @@
-"""Kernels that can say no, and don't: what torch takes is taken, wherever kernels compute more.
+"""Kernels that could refuse values but don't: they accept whatever torch accepts.
 
 Masked lanes, padding, memory beside a tensor, and guarded and ignored indices raise nothing.
 """
@@ -36,7 +36,7 @@ def same(call: Callable[..., Any], *inputs: torch.Tensor, dynamic: bool = False)
 
 
 def test_lanes_that_are_masked_raise_no_alarm(noticed: list[Fusion]) -> None:
-    """Vector tails, at every length: what lies behind the end isn't looked at."""
+    """Vector tails, at every length: values past the end aren't checked."""
     storage = torch.full((80,), 10**9)
     divisors = torch.zeros(80, dtype=torch.int64)
     x = torch.randn(5)
@@ -107,7 +107,7 @@ def test_memory_beside_a_tensor_raises_no_alarm(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_padding_raises_no_alarm(dynamic: bool, noticed: list[Fusion]) -> None:
-    """Around a window nothing is computed in eager: 0 there is nobody's divisor."""
+    """Eager computes nothing around a window: a 0 there isn't a divisor."""
     a, b, i = numbers(5, 7), numbers(5, 7), index(4, 6)
     x = torch.randn(4, 9)
     same(lambda a, b: functional.pad(a // b, [2, 3]) + 1, a, b, dynamic=dynamic)

@@ -1,4 +1,4 @@
-"""Facts about ops stand on their rows, and are true: asked of torch where torch can tell."""
+"""Facts on the rows of ops are true: checked against torch where possible."""
 
 from __future__ import annotations
 

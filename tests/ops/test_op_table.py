@@ -54,7 +54,7 @@ def exact_sigmoid(x: float) -> float:
 
 def exact_silu(x: float) -> float:
     if not math.isfinite(x):
-        return x if x > 0 else math.nan  # -inf * 0 is NaN, as torch has it
+        return x if x > 0 else math.nan  # -inf * 0 is NaN, as in torch
     with mpmath.workdps(40):
         return float(x / (1 + mpmath.exp(-mpmath.mpf(x))))
 
@@ -98,7 +98,7 @@ def operands_for(op: Op, compute: tuple[DataType, ...]) -> list[torch.Tensor]:
 def torch_emit(
     op: Op, operands: tuple[torch.Tensor, ...], compute: DataType, result: DataType
 ) -> torch.Tensor:
-    """Emits a primitive by running its reference, and checks what it was promised."""
+    """Emits a primitive by running its reference, and checks the promised properties."""
     assert op.definition is None
     assert op.llvm_for(compute)
     assert operands[-1].dtype is dtypes.to_torch(compute)
@@ -122,7 +122,7 @@ def ulps_apart(value: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def assert_same_bits(value: torch.Tensor, wanted: torch.Tensor) -> None:
-    """Equal numbers, equal signs of zeros, NaN where NaN is."""
+    """Equal numbers, equal signs of zeros, NaN equal to NaN."""
     torch.testing.assert_close(value, wanted, rtol=0, atol=0, equal_nan=True)
     if value.is_floating_point():
         number = ~wanted.isnan()
@@ -171,7 +171,7 @@ def test_definition_agrees_with_reference(op: Op, dtype: DataType) -> None:
         return
     (x,) = operands
     exact = torch.tensor([EXACT[op.name](n) for n in x.double().tolist()], dtype=torch.float64)
-    if op.name in ("sigmoid", "silu"):  # where exp overflows it is 0 and should be subnormal
+    if op.name in ("sigmoid", "silu"):  # if exp overflows it is 0 and should be subnormal
         near = (value.double() - exact).abs() <= torch.finfo(value.dtype).tiny
         value, exact = value[~near], exact[~near]
     allowed = op.ulp32 if value.dtype is torch.float32 else op.ulp64

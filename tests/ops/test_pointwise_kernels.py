@@ -39,7 +39,7 @@ SCALARS = {
 def samples(op: Op, dtype: DataType, seed: int) -> torch.Tensor:
     """Random operands in the op's own range, with special values among them.
 
-    What the op refuses is for test_checks.py.
+    Values that the op refuses are in test_checks.py.
     """
     generator = torch.Generator().manual_seed(seed)
     torch_dtype = to_torch(dtype)
@@ -70,7 +70,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def define(op: Op, dtype: DataType) -> FusionDefinition:
-    """One op over as many inputs as it takes."""
+    """One op over its inputs."""
     scalars = SCALARS.get(op.name, ())
     with FusionDefinition() as fd:
         inputs: list[object] = [

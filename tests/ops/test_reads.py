@@ -1,4 +1,4 @@
-"""Slices, pads, cat and gathers against torch: dtypes, shapes, layouts, and what is wrong.
+"""Slices, pads, cat and gathers against torch: dtypes, shapes, layouts, and errors.
 
 Memory is poisoned, nothing may fall back to torch.
 """
@@ -166,14 +166,14 @@ def test_windows_of_what_is_spread() -> None:
 
     check(sliced, [x, y], -spread[:, 3:38:3])
     check(lambda o, x, y: o.pad(define(o, x, y), [2, -1]), [x, y], functional.pad(spread, [2, -1]))
-    # A slice that is spread is a window on what was sliced: every second element is read.
+    # A spread slice is a window on the slice's source: every second element is read.
     fd = check(
         lambda o, x, y: o.slice_scatter(x, o.slice(y, [0, 1], [5, 20], [1, 2]), 1, 2, 40, 4),
         [x, y],
         torch.slice_scatter(x, y[:, 1:20:2], 1, 2, 40, 4),
     )
     assert kernels(fd) == ["pointwise"]
-    # What is padded before has to be in memory.
+    # The result of an earlier pad has to be in memory.
     padded = torch.slice_scatter(x, functional.pad(y[:, :18], [1, 1]), 1, 1, 40, 2)
 
     def around(o: Any, x: Any, y: Any) -> Any:

@@ -52,7 +52,7 @@ SCALARS: dict[str, tuple[tuple[float, ...], ...]] = {
 
 
 def _erfcinv(x: torch.Tensor) -> torch.Tensor:
-    """Torch has none, and the reference halves its operand, which leaves nothing of the least."""
+    """Torch has no such op, and the reference halves its operand, so the least number becomes 0."""
     x = x if x.is_floating_point() else x.float()
     found = torch.where(x < 0, nan, OPS["erfcinv"].reference(x))
     return torch.where(x.double() == 5e-324, 27.213293210812949, found)
@@ -71,7 +71,7 @@ EAGER: dict[str, Eager] = {
     "where": lambda c, a, b: torch.where(c.bool(), a, b),
     "addcmul": lambda a, b, c, value: torch.addcmul(a, b, c, value=value),
 }
-# What the reference of a row gives, and torch doesn't; {} for what torch has no op for.
+# Values of a row's reference that differ from torch's; {} if torch has no such op.
 MEANT_OTHERWISE = {
     "the lowest integer divided by -1 wraps; torch traps": {"div", "mod", "fmod", "remainder"},
     "a greatest common divisor is positive; torch's has the sign of the lowest integer": {"gcd"},
@@ -100,7 +100,7 @@ class Call:
         return self.op.arity - len(self.scalars)
 
     def eager(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """What torch gives; the row's reference where torch has no such op or dtype."""
+        """torch's result, or the row's reference if torch has no such op or dtype."""
         counterpart = EAGER.get(self.op.name) or getattr(torch, self.op.name, None)
         try:
             assert counterpart is not None
@@ -109,14 +109,14 @@ class Call:
             return self.reference(*tensors)
 
     def reference(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """What the row means."""
+        """The defined result of a row."""
         if self.op.name == "where":
             tensors = (tensors[0].bool(), *tensors[1:])
         scalars = [torch.tensor(s).to(tensors[0].dtype) for s in self.scalars]
         return self.op.reference(*tensors, *scalars)
 
     def wanted(self, dtype: torch.dtype, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Everything that eager gives, whose loops differ, and what is meant otherwise."""
+        """All results of eager, whose loops differ, or the defined result."""
         integers = not dtype.is_floating_point
         if self.op.name in BY_REFERENCE and integers:
             return [self.reference(*tensors)]
@@ -163,7 +163,7 @@ def define(calls: Sequence[tuple[torch.dtype, Call]]) -> Fusion:
 def complaint(
     dtype: torch.dtype, call: Call, tensors: list[torch.Tensor], got: torch.Tensor
 ) -> str:
-    """What is wrong with a call's result; nothing where it is eager's."""
+    """What is wrong with a call's result; empty if it is eager's."""
     eager = call.wanted(dtype, tensors)
     exact = eager[0]
     if dtype.is_floating_point:
@@ -175,7 +175,7 @@ def complaint(
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.in_kernels], ids=lambda op: op.name)
 def test_row_in_a_kernel_for_the_cpu(op: Op) -> None:
-    """One kernel of as long vectors for all dtypes, hence padded."""
+    """One kernel with vectors of equal length for all dtypes, hence padded."""
     calls = [(dtype, call) for dtype in DTYPES for call in calls_of(op, dtype)]
     if not calls:
         pytest.skip("casts and checks have tests of their own")

@@ -1,4 +1,4 @@
-"""What is no input says so: iterators, integers beyond 64 bits, tensors that aren't dense."""
+"""Invalid inputs raise errors: iterators, integers beyond 64 bits, tensors that aren't dense."""
 
 from __future__ import annotations
 

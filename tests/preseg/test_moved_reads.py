@@ -1,7 +1,7 @@
-"""Reads of what broadcasts: slice assignments of expanded values, gathers with expanded indices.
+"""Reads of broadcasts: slice assignments of expanded values, gathers with expanded indices.
 
-A read that moves past an expansion meets other sizes there: what is expanded to a slice's length is
-not as long as the tensor that the slice is put into.
+A read that moves past an expansion meets different sizes there: a value expanded to a slice's
+length is not as long as the tensor that contains the slice.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_gather_with_an_expanded_index_in_a_definition() -> None:
 
 
 def test_result_that_keeps_an_expanded_axis_across_segments() -> None:
-    """What one segment stores for another has one element along it, the output all of them."""
+    """A tensor stored for another segment has one element along it, the output all of them."""
 
     def program(x: Tensor) -> Tensor:
         return torch.var_mean(torch.ones_like(x)[None].expand(3, -1, -1), 1, keepdim=True)[0]
@@ -177,7 +177,7 @@ def test_softmax_of_padded_rows_under_a_view() -> None:
 
 
 def test_one_element_for_all_of_an_axis_that_is_empty() -> None:
-    """The read moves out of a loop that has no iterations: nothing is there to be read."""
+    """The read moves out of a loop that has no iterations: there is nothing to read."""
 
     def program(x: Tensor, y: Tensor) -> Tensor:
         index = torch.arange(1).reshape(-1, 1).expand(-1, x.shape[1])
@@ -215,7 +215,7 @@ PADDED: dict[str, Program] = {
 @pytest.mark.parametrize("name", PADDED)
 @pytest.mark.parametrize("shape", [(2, 1), (3, 4), (1, 1)])
 def test_padding_of_an_axis_of_size_1(name: str, shape: tuple[int, int]) -> None:
-    """What is around its one element is the fill, and not that element again."""
+    """Around its one element is the fill, and not that element again."""
     x = torch.randn(shape)
     got = torch.compile(PADDED[name], backend=BACKEND)(x)
     torch.testing.assert_close(got, PADDED[name](x), atol=2e-3, rtol=2e-3)

@@ -1,4 +1,4 @@
-"""The passes before segmentation: each does what its own text says, and no output changes."""
+"""The passes before segmentation: each does what its docstring says, and no output changes."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ EXACT = [(s, t) for s in DataType for t in DataType if s is not t and holds_ever
 
 @pytest.mark.parametrize(("source", "target"), EXACT)
 def test_conversions_that_lose_nothing(source: DataType, target: DataType) -> None:
-    """Whatever is said to survive a conversion does: extremes, neighbours of 1, subnormals."""
+    """Values that must survive a conversion do: extremes, neighbours of 1, subnormals."""
     dtype = to_torch(source)
     if dtype is torch.bool:
         values = torch.tensor([False, True])
@@ -419,7 +419,7 @@ def test_rounding_is_never_dropped() -> None:
 
 
 def _distances(fusion: Fusion) -> TensorView:
-    """What relative positions are made of: a scaled position, as a row and as a column."""
+    """The parts of relative positions: a scaled position, as a row and as a column."""
     x = tensor(fusion, 2)
     line = builders.iota(fusion, builders.size(fusion, x, 1), dtype=INT)
     scaled = builders.cast(fusion, builders.mul(fusion, line, 2), FLOAT)
@@ -435,7 +435,7 @@ def test_position_as_row_and_column_is_one_kernel() -> None:
     assert "orders differently" in str(scheduler("pointwise").can_schedule(fusion, size_info()))
     simplified = run(fusion)
     assert scheduler("pointwise").can_schedule(simplified, size_info()) is None
-    # An iota, a product and a cast more; the input and what is expensive are there once.
+    # An additional iota, product and cast; the input and expensive ops occur once.
     assert len(simplified.exprs) == len(fusion.exprs) + 3 and names(simplified).count("exp") == 1
     x = torch.randn(5, 5)
     (result,) = CompiledFusion(fusion).execute([x])

@@ -1,7 +1,7 @@
-"""Random programs by the thousand: python -m tests.programs --seconds 600 --seeds 0:10000.
+"""Thousands of random programs: python -m tests.programs --seconds 600 --seeds 0:10000.
 
-Prints what failed, grouped by cause and shrunk to scripts, and the share of programs of which a
-part fell back to torch, with the reasons.  The exit status says whether anything failed.
+Prints failures, grouped by cause and shrunk to scripts, and the share of programs that partly fell
+back to torch, with the reasons.  The exit status says whether anything failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.programs.workers import FusionSeed, ProgramSeed, Worker
 
 @dataclass
 class Failure:
-    """A failing program, as it was and shrunk."""
+    """A failing program, original and shrunk."""
 
     seed: int
     outcome: Outcome
@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass
 class Results:
-    """What a run has found so far."""
+    """The results of a run so far."""
 
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
     fallbacks: dict[str, list[int]] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Results:
 
 
 def main() -> int:
-    """Runs the command; 1 where something failed."""
+    """Runs the command; returns 1 if something failed."""
     options = arguments()
     results, begin = Results(), time.monotonic()
     seeds = iter(options.seeds)
@@ -145,7 +145,7 @@ def shrink(
 
 
 def describe(failure: Failure) -> str:
-    """A failure as it is printed."""
+    """The printed form of a failure."""
     outcome = failure.outcome
     if failure.program is None:
         return f"## seed {failure.seed}: {outcome.signature}\n{outcome.detail[-6000:]}\n"
@@ -155,7 +155,7 @@ def describe(failure: Failure) -> str:
 
 
 def report(results: Results, seconds: float) -> None:
-    """What a run has found, in all."""
+    """All results of a run."""
     total = sum(results.kinds.values())
     print(f"{total} programs in {seconds:.0f} s, {results.seconds / max(total, 1):.2f} s each")
     print("  " + ", ".join(f"{kind} {count}" for kind, count in results.kinds.most_common()))

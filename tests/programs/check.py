@@ -1,8 +1,8 @@
-"""Judges a program: what torch.compile(backend="pyfuser") gives, against eager's three runs.
+"""Judges a program: the results of torch.compile(backend="pyfuser") against eager's three runs.
 
-Values have at most 4 times the error of eager; integers are equal.  Dtypes, shapes, strides, who
-shares memory with whom and every byte of the inputs' memory are as eager's.  What "aot_eager" does
-as well is torch's own doing and no failure.
+Values have at most 4 times the error of eager; integers are equal.  Dtypes, shapes, strides,
+sharing of memory and every byte of the inputs' memory are as in eager.  A difference that
+"aot_eager" has too is torch's own and not a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.programs.traced import TracedLayouts
 from tests.support.poison import poisoned_memory
 
 FACTOR = 4
-# What AOTAutograd refuses of any backend whose results are views by address alone, as Inductor's.
+# AOTAutograd refuses this of any backend whose results are views only by address, as Inductor's.
 LIMITS = ("aot_autograd() does not yet handle non-differentiable view input mutations",)
 
 
@@ -72,7 +72,7 @@ def check(program: Program) -> Outcome:
 def _laid_out_as_traced(
     program: Program, wanted: Sequence[tuple[Run, Run, Run]], outcome: Outcome
 ) -> bool:
-    """True for strides that torch's tracing promises, and that differ by axes of size 1 alone.
+    """True for strides that torch's tracing promises and that only differ in axes of size 1.
 
     That is: nothing in torch's graph gives other strides on longer axes, if its operands have the
     traced ones.
@@ -85,7 +85,7 @@ def _laid_out_as_traced(
 
 
 def _same_failure(ours: Outcome, theirs: Outcome) -> bool:
-    """True where torch's own tracing does what is wrong; strides must be the very same."""
+    """True if torch's own tracing causes the difference; strides must be exactly the same."""
     if ours.kind != theirs.kind:
         return False
     if ours.kind == "wrong" and ours.message == "output: strides":
@@ -123,7 +123,7 @@ def judged(
 
 
 def reason(error: Exception) -> str:
-    """The first line of an error, of the one inside where a backend's exception wraps it."""
+    """The first line of an error, or of the inner error if a backend's exception wraps it."""
     inner = getattr(error, "inner_exception", error)
     lines = str(inner).strip().splitlines() or [""]
     return f"{type(inner).__name__}: {lines[0].strip()}"[:300]
@@ -201,7 +201,7 @@ def _compare_layouts(ours: Run, eager: Run) -> None:
 
 
 def strides(value: Tensor) -> list[int]:
-    """Strides of the axes where they mean something."""
+    """Strides of the axes for which they are meaningful."""
     sizes = zip(value.shape, value.stride(), strict=True)
     return [stride for size, stride in sizes if size > 1 and value.numel()]
 

@@ -1,7 +1,7 @@
-"""Small functions that any PyTorch user writes, as data: lines of Python on inputs of fixed names.
+"""Small functions that PyTorch users write, as data: lines of Python on inputs with fixed names.
 
 The last part of a row is its result, unless the row ends with `;` because it only changes an input.
-`INPUTS` says what the names are, for two sets of sizes.  A row runs on its inputs as they are, and
+`INPUTS` defines the names, for two sets of sizes.  A row runs on its inputs unchanged, and
 on intermediate results of them with changing sizes and gradients.
 """
 

@@ -1,7 +1,7 @@
 """Random FusionDefinitions by seed: small ones, large ones, chains of reads, hand-made schedules.
 
-A seed of definitions is a batch of examples of hypothesis, which shrinks what fails itself.  Memory
-is poisoned and nothing may fall back.  `schedulers` counts which ones the kernels came from.
+A seed of definitions is a batch of examples of hypothesis, which itself shrinks failures.  Memory
+is poisoned and nothing may fall back.  `schedulers` counts the schedulers of the kernels.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_reads(seed: int) -> int:
 
 
 def run_random_schedule(seed: int) -> int:
-    """Runs the schedule of a seed; 0 where it is refused for what is doubtful about it."""
+    """Runs the schedule of a seed; 0 if it is refused because of one of its doubts."""
     torch.manual_seed(seed)
     made = example(seed)
     try:
@@ -99,7 +99,7 @@ KINDS: tuple[Callable[[int], int], ...] = (
 
 @contextmanager
 def counted_schedulers() -> Iterator[None]:
-    """Counts in `schedulers` whose kernels are asked for."""
+    """Counts in `schedulers` the schedulers of requested kernels."""
     original = KernelPart.build
 
     def build(self: KernelPart, *arguments: Any, **keywords: Any) -> Any:

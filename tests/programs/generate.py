@@ -54,7 +54,7 @@ class _Growing:
                 steps.execute(statement)
 
     def grow(self, count: int) -> Program | None:
-        """Adds so many statements, or gives up."""
+        """Adds this many statements, or gives up."""
         attempts = 0
         while len(self.program.statements) < count and attempts < 6 * count:
             attempts += 1
@@ -144,7 +144,7 @@ def _size(source: random.Random, rank: int) -> int:
 
 
 def _other_size(source: random.Random, size: int) -> int:
-    """Another length for an axis; 0 and 1 stay what they are, since torch treats them apart."""
+    """Another length for an axis; 0 and 1 stay unchanged, because torch treats them separately."""
     return size if size < 2 else source.choice([n for n in (2, 3, 5, 6, 9, 12, 17) if n != size])
 
 

@@ -1,4 +1,4 @@
-"""What the templates of statements see of the program that is being made: its values so far.
+"""The interface of statement templates to the program under construction: its values so far.
 
 A template takes a Maker and returns the text of an expression (one new value), a Several (an
 expression of several values) or an InPlace (a line that changes something); it raises Skip where
@@ -70,7 +70,7 @@ class Maker:
         return names[max(places)]
 
     def floating(self, rank: int = 0) -> str:
-        """A floating-point value of at least so many axes."""
+        """A floating-point value with at least this many axes."""
         return self.pick(lambda t: t.is_floating_point() and t.dim() >= rank)
 
     def numeric(self, rank: int = 0) -> str:
@@ -86,7 +86,7 @@ class Maker:
         return self.pick(lambda t: t.dtype == torch.bool)
 
     def ranked(self, rank: int = 1) -> str:
-        """Anything of at least so many axes."""
+        """Any value with at least this many axes."""
         return self.pick(lambda t: t.dim() >= rank)
 
     def beside(self, name: str, wanted: Callable[[Tensor], bool] = lambda _: True) -> str:
@@ -156,5 +156,5 @@ def is_integer(value: Tensor) -> bool:
 
 
 def broadcasts(a: Sequence[int], b: Sequence[int]) -> bool:
-    """True where shapes fit each other aligned at the right."""
+    """True if shapes match when aligned at the right."""
     return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))

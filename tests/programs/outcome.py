@@ -1,4 +1,4 @@
-"""What became of a program, as a worker reports it."""
+"""The outcome of a program, as a worker reports it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """True for what must not happen."""
+        """True for an outcome that must not happen."""
         return self.kind in ("wrong", "raised", "crash", "hang")
 
     @property
     def passed(self) -> bool:
-        """True where eager and pyfuser agree, or torch itself is to blame that they don't."""
+        """True if eager and pyfuser agree, or if torch itself causes the difference."""
         return self.kind in ("ok", "torch")
 
     @property
     def signature(self) -> str:
-        """What two outcomes of one cause have in common."""
+        """The key that two outcomes with the same cause share."""
         return f"{self.kind}: {self.message}"

@@ -103,7 +103,7 @@ def where(m: Maker) -> Made:
 
 
 def masked_fill(m: Maker) -> Made:
-    """A number where a mask says so."""
+    """A number where a mask is true."""
     x = m.numeric()
     return f"{x}.masked_fill({m.mask_for(x)}, {m.integer_number()})"
 

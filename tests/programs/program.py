@@ -19,7 +19,7 @@ NAME = re.compile(r"\b[xv]\d+\b")
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor to call with: `base` makes its memory, `view` how it is laid out there.
+    """A tensor to call with: `base` makes its memory, `view` its layout there.
 
     `sizes` holds the shape of the base for each set of sizes; `{shape}` in the base stands for it.
     `view` may hold `{shape}` as well: then it stands for the shape of the view itself.
@@ -38,7 +38,7 @@ class Input:
         return self.base.replace("{shape}", repr(self.bases[which]))
 
     def view_text(self, which: int) -> str:
-        """What is appended to the base."""
+        """The text appended to the base."""
         return self.view.replace("{shape}", repr(self.shapes[which]))
 
     def text(self, which: int) -> str:
@@ -68,7 +68,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Program:
-    """A function of tensors with a number of its own."""
+    """A function of tensors with its own number."""
 
     seed: int
     inputs: tuple[Input, ...]
@@ -77,12 +77,12 @@ class Program:
 
     @property
     def dynamic(self) -> bool:
-        """True where two sets of sizes go through one compiled function."""
+        """True if two sets of sizes go through one compiled function."""
         return len(self.inputs[0].shapes) > 1
 
     @property
     def grad(self) -> bool:
-        """True where some input wants a gradient."""
+        """True if some input needs a gradient."""
         return any(given.grad for given in self.inputs)
 
     def __str__(self) -> str:

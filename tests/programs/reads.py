@@ -120,14 +120,14 @@ def gather(m: Maker) -> Made:
 
 
 def indexes(shape: Sequence[int], source: Sequence[int], dim: int) -> bool:
-    """True where an index of a shape can gather along an axis."""
+    """True if an index of a shape can gather along an axis."""
     return len(shape) == len(source) and all(
         a <= b or d == dim for d, (a, b) in enumerate(zip(shape, source, strict=True))
     )
 
 
 def masked(m: Maker) -> Made:
-    """What an index of computed positions selects under a mask."""
+    """The elements that an index of computed positions selects under a mask."""
     x = m.floating(1)
     size = m.size(x, -1)
     m.extent(x, -1)

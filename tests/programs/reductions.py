@@ -78,7 +78,7 @@ def moments(m: Maker) -> Made:
 
 
 def masked_softmax(m: Maker) -> Made:
-    """Attention's softmax over what a mask leaves."""
+    """Attention's softmax over unmasked elements."""
     x = m.floating(2)
     mask = m.choice((
         f"torch.ones({m.size(x, -2)}, {m.size(x, -1)}, dtype=torch.bool).tril()",

@@ -1,9 +1,9 @@
-"""Runs programs in eager three times at once: as they are, in float64, and in float64 with noise.
+"""Runs programs in eager three times in parallel: unchanged, in float64, and in float64 with noise.
 
-The second run is what is exact; the third, rounded at random by each statement as its dtype would,
-tells how far rounding alone may move a result.  Its cotangents are rounded as well: the terms of a
-gradient may cancel.  A statement where the three part ways (a comparison of nearly equal numbers, a
-cancellation) is chaotic: the generator drops it.
+The second run gives the exact results.  The third, in which each statement is rounded at random as
+its dtype would be, shows how far rounding alone may move a result.  Its cotangents are rounded as
+well, because the terms of a gradient may cancel.  A statement at which the three diverge (a
+comparison of nearly equal numbers, a cancellation) is chaotic: the generator drops it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Rounding = Callable[[Tensor, str], Tensor]
 
 
 class Chaotic(Exception):
-    """A statement whose result rounding alone can change, or that leaves the range of values."""
+    """A statement whose result can change by rounding alone, or that leaves the range of values."""
 
 
 @dataclass
 class Run:
-    """What one run of a program gave: outputs, gradients of the inputs that want one, inputs."""
+    """The results of one run: outputs, gradients of the inputs that need one, inputs."""
 
     outputs: list[Tensor]
     gradients: list[Tensor | None]
@@ -47,7 +47,7 @@ class Run:
     terms: int = 1  # as many elements at most were added into one
 
     def groups(self) -> Iterator[tuple[str, Sequence[Tensor | None]]]:
-        """What is compared, with the names of the groups."""
+        """The compared values, with the names of the groups."""
         yield "output", self.outputs
         yield "gradient", self.gradients
         yield "memory of input", self.bases
@@ -65,7 +65,7 @@ class Given:
 
 
 def seeded(number: int) -> torch.Generator:
-    """A generator of its own for each tensor."""
+    """A separate generator for each tensor."""
     return torch.Generator().manual_seed(number)
 
 
@@ -147,7 +147,7 @@ class Lockstep:
         return made
 
     def execute(self, statement: Statement) -> None:
-        """Runs one line in all three; raises what torch raises, or Chaotic."""
+        """Runs one line in all three; raises torch's error, or Chaotic."""
         if NORMS.search(statement.text):
             self._require_spread(statement)
         known = {storage(v) for v in self.native.names.values() if isinstance(v, Tensor)}
@@ -256,13 +256,13 @@ class Lockstep:
 
 
 def _untouched(native: Tensor, exact: Tensor) -> bool:
-    """True where no rounding has gone into a value; in float64 where it needs few digits."""
+    """True if a value involves no rounding; in float64 if it needs few digits."""
     wide = native.double()
     return torch.equal(wide, exact.double()) and torch.equal(wide.float().double(), wide)
 
 
 def storage(value: Tensor) -> int:
-    """Where the memory of a tensor begins."""
+    """The address at which the memory of a tensor begins."""
     return value.untyped_storage().data_ptr()
 
 
@@ -272,7 +272,7 @@ def scale_of(value: Tensor) -> float:
 
 
 def difference(a: Tensor, b: Tensor) -> float:
-    """The greatest difference of two tensors of one shape; NaN where one has one."""
+    """The greatest difference of two tensors of one shape; NaN if one of them has NaN."""
     if not a.numel():
         return 0.0
     return (a.detach().double() - b.detach().double()).abs().max().item()
@@ -283,7 +283,7 @@ def finished(
 ) -> Run:
     """Outputs with the gradients of the inputs, from cotangents that are the same in every run.
 
-    `rounded` says what becomes of the cotangent of an output, by its name.
+    `rounded` transforms the cotangent of an output, by its name.
     """
     gradients: list[Tensor | None] = []
     leaves = [view for view, each in zip(made.views, program.inputs, strict=True) if each.grad]

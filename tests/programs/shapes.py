@@ -1,4 +1,4 @@
-"""Statements of the random programs: views, joins, and what moves values without a change."""
+"""Statements of the random programs: views, joins, and ops that move values unchanged."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def pad(m: Maker) -> Made:
 
 
 def join(m: Maker) -> Made:
-    """Values behind each other, or beside each other along a new axis."""
+    """Values concatenated, or stacked along a new axis."""
     x = m.ranked()
     shape, dim = m.values[x].shape, m.dim(x)
     at = dim % len(shape)

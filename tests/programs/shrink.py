@@ -1,7 +1,7 @@
 """Makes a failing program small: fewer outputs, statements, inputs, plainer layouts, fewer sizes.
 
 Greedy: a change stays if the program still fails in the same way.  Two changes make most of the
-difference: a value becomes an input of its own, and a statement gives way to one of its operands.
+difference: a value becomes a separate input, and a statement is replaced by one of its operands.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pattern(message: str) -> str:
 
 
 def size(program: Program) -> tuple[int, ...]:
-    """What a shrink makes less of, the most important first."""
+    """The measures that a shrink reduces, the most important first."""
     layouts = sum(bool(given.view) for given in program.inputs)
     sizes = sum(sum(shape) for given in program.inputs for shape in given.shapes)
     text = sum(len(str(statement)) for statement in program.statements)
@@ -106,7 +106,7 @@ def candidates(program: Program) -> Iterator[Program]:
 
 
 def _without(program: Program, places: range) -> Program:
-    """Without some lines, and without what reads their values."""
+    """The program without some lines and the readers of their values."""
     gone: set[str] = set()
     kept = []
     for place, statement in enumerate(program.statements):
@@ -143,7 +143,7 @@ def _substituted(program: Program, place: int, old: str, new: str) -> Program:
 
 
 def _operands(program: Program) -> Iterator[Program]:
-    """A line gives way to something that it reads."""
+    """Replaces a line by one of its operands."""
     for place, statement in enumerate(program.statements):
         if len(statement.targets) == 1:
             for name in sorted(statement.reads()):
@@ -151,7 +151,7 @@ def _operands(program: Program) -> Iterator[Program]:
 
 
 def _earlier_outputs(program: Program) -> Iterator[Program]:
-    """What an output is made of is the output."""
+    """Replaces an output by one of its operands."""
     by_target = {t: s for s in program.statements for t in s.targets}
     for number, name in enumerate(program.outputs):
         if name in by_target:
@@ -250,7 +250,7 @@ def _plainer_inputs(program: Program) -> Iterator[Program]:
 
 
 def _resized(program: Program, old: int, new: int) -> Program:
-    """Axes of a length get another, in inputs of which the layout is simple."""
+    """Changes the length of axes, in inputs with a simple layout."""
     inputs = []
     for given in program.inputs:
         if given.bases != given.shapes and ".transpose" not in given.view:

@@ -1,11 +1,11 @@
-"""A backend that runs torch's own graph, each result laid out as tracing said that it would be.
+"""A backend that runs torch's own graph, giving each result the layout promised by tracing.
 
-Tracing and eager give axes of size 1 different strides, and by these strides a later operation may
-choose another layout for its result: eager's then isn't what any backend gets to see.  Where an
-operation on operands laid out as traced gives something else on longer axes too, its metadata is
-false (pyfuser/torch_compile/aten/true_metadata.py is about those), which `false` counts.  Not where
-operands that are broadcast leave open how two axes lie in memory, or where other strides for their
-axes of size 1 give what was promised: then these axes decide it.
+Tracing and eager give axes of size 1 different strides, and based on these strides a later
+operation may choose a different layout for its result: eager's layout then isn't what any backend
+sees.  If an operation on operands with the traced layouts gives a different layout on longer axes
+too, its metadata is false (see pyfuser/torch_compile/aten/true_metadata.py), and `false` counts it.
+It isn't counted if broadcast operands leave the memory order of two axes open, or if other strides
+for their axes of size 1 give the promised layout: then these axes decide it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _AsTraced(Interpreter):
 
 
 def _leaves_order_open(result: Tensor, operands: Sequence[Tensor]) -> bool:
-    """True where no operand walks through both of some two axes of a pointwise result."""
+    """True if for some two axes of a pointwise result no operand has both."""
     if any(operand.dim() > result.dim() for operand in operands):
         return False
     walked = [
@@ -78,7 +78,7 @@ def _leaves_order_open(result: Tensor, operands: Sequence[Tensor]) -> bool:
 
 
 def _stride(operand: Tensor, dim: int) -> int:
-    """The stride of an axis counted from the last one; 0 where the operand is broadcast."""
+    """The stride of an axis counted from the last one; 0 if the operand is broadcast."""
     if -dim > operand.dim() or operand.shape[dim] == 1:
         return 0
     return operand.stride(dim)
@@ -96,6 +96,6 @@ def _plain(value: Tensor) -> Tensor:
 
 
 def _moving(value: Tensor) -> list[int]:
-    """Strides of the axes where they mean something."""
+    """Strides of the axes for which they are meaningful."""
     sizes = zip(value.shape, value.stride(), strict=True)
     return [stride for size, stride in sizes if size > 1 and value.numel()]

@@ -14,7 +14,7 @@ from typing import Any
 from tests.programs.outcome import Outcome
 from tests.programs.program import Program
 
-# A process is replaced after so many programs: what torch and the kernels keep is bounded by that.
+# A process is replaced after this many programs, which bounds the memory of torch and kernels.
 PROGRAMS_PER_PROCESS = 250
 # How many times as long a process may take by the clock as it may compute.
 PATIENCE = 10
@@ -39,7 +39,7 @@ Wanted = ProgramSeed | FusionSeed | Program
 
 
 def serve(connection: Connection, strict: bool, threads: int) -> None:
-    """Judges what comes until the other side is gone."""
+    """Judges incoming programs until the other side ends."""
     os.environ["PYFUSER_STRICT"] = "1" if strict else "0"
     os.environ.setdefault("PYFUSER_DISABLE_CACHE", "1")
     logging.getLogger("torch").setLevel(logging.CRITICAL)
@@ -70,7 +70,7 @@ def serve(connection: Connection, strict: bool, threads: int) -> None:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has computed so far; what it has been alive where the system doesn't tell."""
+    """The CPU time of a process so far, or its age if the system doesn't report it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:
             fields = file.read().rpartition(")")[2].split()

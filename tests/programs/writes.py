@@ -28,7 +28,7 @@ def writable(m: Maker, wanted: Callable[[Tensor], bool] = lambda _: True) -> str
 
 
 def overlaps(value: Tensor) -> bool:
-    """True where elements share memory, as an expanded axis has it."""
+    """True if elements share memory, as along an expanded axis."""
     if not value.numel() or value.is_contiguous():
         return False
     offset = torch.zeros((), dtype=torch.int64)

@@ -1,6 +1,6 @@
-"""Random schedules, run on the CPU as users' schedules are, against the evaluator.
+"""Random schedules, run on the CPU like users' schedules, against the evaluator.
 
-Nearly all are legal; what is refused was doubtful (see tests/cuda/random_schedules.py).
+Nearly all are legal; refused ones had a doubt (see tests/cuda/random_schedules.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Illegal schedules: one test an error, each a message that names the tensor and the axis.
+"""Illegal schedules: one test per error, each with a message that names the tensor and the axis.
 
 A case schedules a fusion through the public interface; the error comes from the scheduling call
-itself or, where it takes the whole schedule to see it, when the kernel is compiled.
+itself or, if only the whole schedule shows it, when the kernel is compiled.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def registers_read_across_threads(fd: FusionDefinition) -> None:
     last.axis(0).parallelize(BLOCK_X)
 
 
-@case(r"schedule: expected T2 not to share loops with T1, got a read across blocks inside of a sha")
+@case(r"schedule: expected T2 not to share loops with T1, got a read across blocks inside a shared")
 def a_read_across_blocks_inside_of_a_shared_loop(fd: FusionDefinition) -> None:
     x = matrix(fd)
     total = fd.ops.sum(x, [1])

@@ -1,8 +1,8 @@
-"""The classic schedules, written by hand through the public interface and run on the CPU.
+"""The classic schedules, hand-written through the public interface and run on the CPU.
 
-Each builder defines a fusion and schedules it as for a GPU (DESIGN D3 says what that means here);
-each is run as one kernel, compiled once, at sizes that divide by nothing, into poisoned memory, and
-compared with the evaluator in float64.
+Each builder defines a fusion and schedules it as for a GPU. Each is run as one kernel, compiled
+once, at sizes that have no convenient divisors, into poisoned memory, and compared with the
+evaluator in float64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fusions for the tests of segmentation and of what comes before it, and the check of a cut."""
+"""Fusions for the tests of segmentation and earlier stages, and the check of a cut."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_few_huge_rows_are_not_persistent() -> None:
 def test_small_dtype_crosses_the_boundary() -> None:
     fusion = made_by(lambda f: layer_norm(f, DataType.BFloat16))
     mean, deviation, _ = segment(run(fusion), HALF_ROW).segments
-    # Both read the bfloat16 input; what passes between them is one number a row.
+    # Both read the bfloat16 input; one number per row passes between them.
     for part in (mean, deviation):
         assert fusion.inputs[0].name in [v.name for v in part.inputs if v.is_tensor()]
     assert all(len(t.axes) == 1 or t.axes[1].is_broadcast for t in mean.outputs)
@@ -214,7 +214,7 @@ def test_random_graph_of_a_thousand(seed: int) -> None:
     for epilogues_first in (False, True):
         groups = Groups(graph, size_info())
         merge_all(groups, epilogues_first)
-        # What the summaries accept, the schedulers accept too: no group was cut in halves.
+        # The schedulers accept what the summaries accept: no group was cut in halves.
         found = len(groups.in_order())
         assert len(accepted_drafts(groups)) == found < len(graph.units) / 10
 

@@ -1,4 +1,4 @@
-"""What kernels of one fusion pass to each other in memory: cheap tensors are computed again."""
+"""Data that kernels of one fusion pass to each other in memory: cheap tensors are recomputed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reads(segmented: SegmentedFusion) -> list[int]:
 
 
 class Backward:
-    """Layer norm's backward over saved statistics, with what is before and behind it."""
+    """Layer norm's backward over saved statistics, with the ops before and after it."""
 
     def __init__(self, fusion: Fusion, dtype: DataType = FLOAT) -> None:
         self.fusion = fusion
@@ -69,7 +69,7 @@ class Backward:
 
 
 def cut_of(fusion: Fusion, *shapes: tuple[int, ...]) -> SegmentedFusion:
-    """The segments, after what they compute was compared with the whole, and with kernels."""
+    """The segments, after comparing their results with the whole fusion, and with kernels."""
     simplified = run(fusion)
     segmented = segment(simplified)
     inputs = float_inputs(fusion, *shapes)

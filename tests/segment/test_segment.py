@@ -1,4 +1,4 @@
-"""Segmentation and acceptance: which scheduler takes what, and why another doesn't."""
+"""Segmentation and acceptance: which scheduler takes a fusion, and why others don't."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def assert_close(
     factor: float = 4,
     absolute: float = 0.0,
 ) -> None:
-    """`got` is as near to `exact` as `eager` is, give or take `factor` and `absolute`."""
+    """Asserts that `got` is as near to `exact` as `eager` is, up to `factor` and `absolute`."""
     info = torch.finfo(got.dtype)
     a, b, c = got.double(), eager.double(), exact.double()
     allowed = factor * ((b - c).abs().nan_to_num() + info.eps * c.abs().nan_to_num())

@@ -1,4 +1,4 @@
-"""What the tests of torch.compile(backend="pyfuser") share: the backend, a clean start, a judge.
+"""Helpers of the torch.compile(backend="pyfuser") tests: the backend, a clean start, a judge.
 
 `assert_as_close_as_eager` compares named tensors with float64: ours may have at most 4 times the
 error that eager has.  `fresh` is a fixture for every test of a module that imports it.
@@ -34,7 +34,7 @@ def graph_count() -> int:
 def in_float64(
     module: nn.Module, inputs: tuple[Tensor, ...] = ()
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A copy of the module and its inputs in float64; integers stay what they are."""
+    """A copy of the module and its inputs in float64; integers stay unchanged."""
     doubles = tuple(each.double() if each.is_floating_point() else each for each in inputs)
     return copy.deepcopy(module).double(), doubles
 
@@ -42,7 +42,7 @@ def in_float64(
 def assert_as_close_as_eager(got: Result, eager: Result, exact: Result, factor: float = 4) -> None:
     """Greatest errors, tensor by tensor; integers are equal.
 
-    A gradient that cancels to nothing (a key's bias, say) is noise in everyone's result, so no
+    A gradient that cancels to nothing (such as a key's bias) is noise in every result, so no
     tensor's scale counts as less than a hundredth of the greatest one.
     """
     assert got.keys() == eager.keys()

@@ -1,4 +1,4 @@
-"""Where the project's files are: what tests read of the repository, they find from here."""
+"""The locations of the project's files, for tests that read the repository."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A device that isn't there: `meta`, given the CPU's code generator and kernels that write down.
+"""A device that doesn't exist: `meta`, with the CPU's code generator and kernels that only record.
 
-For what is decided by devices alone.  Its tensors have no memory, so a launch only notes what it
-was given; `launches` has the arguments of each.
+For decisions that only depend on devices.  Its tensors have no memory, so a launch only records its
+arguments; `launches` has the arguments of each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Poisoned memory: outputs and scratch hold NaN (or all ones) before a kernel writes them.
 
 A kernel that leaves an element unwritten, or reads one before writing it, then gives a wrong result
-and not a lucky one.
+instead of a correct one by luck.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyfuser.devices.cpu.runtime import CpuRuntime
 
 
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """Fills a tensor with NaN, or with ones where its dtype has none."""
+    """Fills a tensor with NaN, or with ones if its dtype has no NaN."""
     storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     storage.fill_(0xFF)
     return tensor

@@ -86,7 +86,7 @@ def fusions(draw: Draw, large: bool = False) -> RandomFusion:
     `large` is for the schedulers' decisions: one or two axes, some of them long.
     """
     full = _large_shape(draw) if large else _small_shape(draw)
-    # A definition prints what interrupts it; here that is how hypothesis gives an example up.
+    # A definition prints the exception that interrupts it; hypothesis abandons examples that way.
     with contextlib.redirect_stdout(io.StringIO()), FusionDefinition() as fd:
         made = RandomFusion(fd)
         for number in range(draw(st.integers(1, 3))):
@@ -154,7 +154,7 @@ def _binary(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape | None:
-    """The shape of a pointwise result, ranks aligned at the right; None where they don't fit."""
+    """The shape of a pointwise result, ranks aligned at the right; None if they don't match."""
     longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
     shorter = (1,) * (len(longer) - len(shorter)) + shorter
     if any(x != y and 1 not in (x, y) for x, y in zip(longer, shorter, strict=True)):
@@ -163,7 +163,7 @@ def _broadcast(a: Shape, b: Shape) -> Shape | None:
 
 
 def _fit(tensor: Any, shape: Shape, other: Any, other_shape: Shape) -> bool:
-    """True where two shapes broadcast, and sizes that reshapes made aren't equal by chance."""
+    """True if two shapes broadcast, and sizes made by reshapes aren't equal by chance."""
     if _broadcast(shape, other_shape) is None:
         return False
     pairs = zip(reversed(tensor.axes), reversed(other.axes), strict=False)
@@ -255,7 +255,7 @@ def _where(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 
 def _normalise(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    """(x - mean) / deviation over some axes, or a softmax: what wants persistent buffers."""
+    """(x - mean) / deviation over some axes, or a softmax, which need persistent buffers."""
     if not shape or 0 in shape or tensor.dtype not in (DataType.Float, DataType.Double):
         return
     dims, ops = _subset(draw, len(shape)), made.fd.ops

@@ -1,8 +1,8 @@
 """Random chains of reads: slices, pads, cats and gathers between pointwise operations.
 
-Each chain is built twice at once, as a fusion and with torch.  Kernels, the evaluator and the
+Each chain is built twice in parallel, as a fusion and with torch.  Kernels, the evaluator and the
 simplified definition must agree with torch, whatever could be moved to the inputs and whatever
-became a segment of its own.
+became a separate segment.
 """
 
 from __future__ import annotations

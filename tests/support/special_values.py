@@ -1,10 +1,10 @@
-"""Special values, and the judge of what becomes of them: eager on the same dtype.
+"""Special values, and the judge of their results: eager in the same dtype.
 
-`judge` takes what was computed and everything that eager gives for the same operands.  Eager's
-vectorised and scalar loops differ (a maximum of two zeros, fmod of a huge quotient, gelu of an
-infinity), so a layout decides which of its values a model sees: each is right.  A half is computed
-in Float and rounded once, which is eager's float32, rounded.  Finite numbers may differ by `ulp`
-units, or by as much as makes them no worse than 4 times eager's error against float64.
+`judge` takes a computed result and all results of eager for the same operands.  Eager's vectorised
+and scalar loops differ (a maximum of two zeros, fmod of a huge quotient, gelu of an infinity), so
+the layout decides which of its values a model sees: each is correct.  Half precision is computed in
+Float and rounded once, which is eager's float32, rounded.  Finite numbers may differ by `ulp`
+units, or as long as their error against float64 is at most 4 times eager's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _integer_values(dtype: torch.dtype, operands: int) -> list[int]:
 
 
 def values(dtype: torch.dtype, operands: int = 1) -> torch.Tensor:
-    """The values that each of so many operands takes."""
+    """The values of each of this many operands."""
     if dtype is torch.bool:
         return torch.tensor([False, True])
     if dtype.is_floating_point:
@@ -77,7 +77,7 @@ def spread(operand: Any) -> Any:
 
 
 def widened(operand: Any, dtype: torch.dtype, to: torch.dtype) -> Any:
-    """A tensor of `dtype` in another one; anything else as it is."""
+    """A tensor of `dtype` in another one; anything else unchanged."""
     is_one = isinstance(operand, torch.Tensor) and operand.dtype is dtype
     return operand.to(to) if is_one else operand
 
@@ -91,7 +91,7 @@ def judge(
 ) -> torch.Tensor:
     """Where `got` is none of eager's values.
 
-    exact   eager in float64, for the error of finite numbers and the sign of what vanishes
+    exact   eager in float64, for the error of finite numbers and the sign of underflows
     slack   an absolute error that is allowed besides
     """
     wrong = torch.ones_like(got, dtype=torch.bool)
@@ -110,7 +110,7 @@ def _differs(
     mine, theirs, right = got.double(), eager.double(), exact.double()
     same = (mine == theirs) & (mine.signbit() == theirs.signbit())
     same |= mine.isnan() & theirs.isnan()
-    # What is too small for the dtype has the sign that it would have had.
+    # A value too small for the dtype has the sign of the exact value.
     vanished = (mine == 0) & (right.abs() < least) & (mine.signbit() == right.signbit())
     allowed = 4 * (theirs - right).abs() + ulp * info.eps * right.abs()
     allowed = (
@@ -128,7 +128,7 @@ def report(
     eager: Sequence[torch.Tensor],
     operands: Sequence[Any],
 ) -> str:
-    """The first few elements that are wrong; nothing where none is."""
+    """The first few elements that are wrong; empty if there are none."""
     if not bool(wrong.any()):
         return ""
     lines = [f"{name}: {int(wrong.sum())} of {wrong.numel()} elements differ"]

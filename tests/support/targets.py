@@ -1,4 +1,4 @@
-"""Targets of the tests: processors and GPUs that needn't be there, and decisions made for them."""
+"""Targets of the tests: processors and GPUs that need not exist, and decisions made for them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ PRETENDED = CpuTarget(_PROCESSOR)
 WIDE = CpuTarget(
     replace(_PROCESSOR, cpu_name="x86-64-v4", vector_bits=512, cores=8, l3_bytes=32 << 20)
 )
-# One core: whatever is a kernel for it is one by its structure.
+# One core: its decisions depend only on structure.
 SINGLE = CpuTarget(replace(_PROCESSOR, cores=1))
 SM_90 = CudaTarget("sm_90")
 
 
 def size_info(sizes: Mapping[str, int] | None = None, workers: int = 1) -> SizeInfo:
-    """What a decision for so many cores may know of these sizes."""
+    """The facts about these sizes for a decision with this many cores."""
     return SizeInfo.of(sizes or {}, CpuTarget(replace(_PROCESSOR, cores=workers)))
 
 
 def segment(
     fusion: Fusion, sizes: SizeInfo | None = None, stored: Collection[int] = ()
 ) -> SegmentedFusion:
-    """The segments, by structure alone where no sizes are given."""
+    """The segments, by structure alone if no sizes are given."""
     return segmenter.segment(fusion, sizes or size_info(), stored)

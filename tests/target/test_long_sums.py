@@ -1,6 +1,6 @@
 """Long sums round no more than eager's: each error is at most 4 times eager's, against float64.
 
-Data that is positive, or mostly zeros, is what long chains of additions lose most on: each addition
+Long chains of additions are least accurate on data that is positive or mostly zeros: each addition
 rounds to the same side.  Eager sums in cascades, and moments and batch norms in float64.
 """
 
@@ -60,7 +60,7 @@ def test_sums_and_moments(shape: tuple[int, ...], dims: Dims, kind: str) -> None
 
 
 def test_sums_in_double() -> None:
-    """A chain of float64 is cut as well: what it loses is only seen against exact integers."""
+    """A chain of float64 is cut as well: its error only shows against exact integers."""
     x = torch.full((1 << 20,), 1 + 2.0**-30, dtype=torch.float64)
     with FusionDefinition() as fd:
         t = fd.define_tensor([-1], contiguity=True, dtype=DataType.Double)

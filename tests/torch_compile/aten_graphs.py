@@ -1,4 +1,4 @@
-"""Graphs for the tests of the translation from aten: of one call, made by hand, or traced."""
+"""Graphs for the tests of the translation from aten: of one call, hand-made, or traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from pyfuser.torch_compile.aten import RegionFusion, build_region, decompositions, refusal
 
-# How far formulas may round differently: eager rounds a half after each of its steps.
+# How far formulas may round differently: eager rounds half precision after each step.
 TOLERANCE = {
     torch.float32: 2e-5,
     torch.float64: 1e-11,
@@ -88,7 +88,7 @@ class Calls:
         return build_region(self.nodes, self.inputs, self.outputs)
 
     def values(self, region: RegionFusion) -> list[Any]:
-        """What the fusion is to be called with."""
+        """The arguments for the fusion."""
         by_node = dict(zip(self.inputs, self.tensors, strict=True))
         return [by_node[node] for node in region.inputs] + [hint(v) for v in region.scalars]
 
@@ -134,7 +134,7 @@ def of_metadata(graph: OneNode, results: Sequence[torch.Tensor]) -> list[torch.T
 
 
 def eager(overload: OpOverload, given: Any, keywords: Any) -> list[torch.Tensor] | None:
-    """What torch computes; None where it doesn't take these dtypes."""
+    """torch's result; None if it doesn't accept these dtypes."""
     try:
         return flat(overload(*given, **keywords))
     except (RuntimeError, NotImplementedError, TypeError):
@@ -146,7 +146,7 @@ def traced(
 ) -> tuple[list[Node], list[Node], list[Node]]:
     """Nodes, inputs and outputs of a function's graph."""
     table = decompositions() if decompose else {}
-    # Gradients become operations first, and what is in place then becomes functional.
+    # Gradients become operations first; then in-place operations become functional.
     plain = make_fx(function, tracing_mode="fake", decomposition_table=table)(*tensors)
     functional = torch.func.functionalize(plain, remove="mutations")
     graph = make_fx(functional, tracing_mode="fake", decomposition_table=table)(*tensors).graph

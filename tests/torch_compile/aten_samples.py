@@ -172,7 +172,7 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten.embedding.default: lambda t, n: ((t(9, 4), _index(9, n, 3)), {}),
     aten.index.Tensor: lambda t, n: ((t(n, 9), [None, _index(9, 2, 3) - 4]), {}),
     aten._unsafe_index.Tensor: lambda t, n: ((t(9, n), [_index(9, 4)]), {}),
-    # what lets values through and refuses others
+    # ops that check their operands
     ops.checked_class.default: lambda t, n: ((_index(n, n, 6), n), {}),
     ops.checked_target.default: lambda t, n: ((_index(n, n, 6) - 1, n, -1), {}),
     ops.checked_probability.default: lambda t, n: ((t(n, 6).abs().clamp(0, 1),), {}),

@@ -69,7 +69,7 @@ class RmsNorm(nn.Module):
 
 
 def _rotated(x: Tensor) -> Tensor:
-    """RoPE: the two halves of the last axis turned by an angle that grows with the position."""
+    """RoPE: the two halves of the last axis rotated by an angle that grows with the position."""
     half = x.shape[-1] // 2
     places = torch.arange(x.shape[-2], device=x.device, dtype=torch.float32)
     frequencies = 10000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
@@ -247,8 +247,8 @@ class UNetBlock(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Top-2 routing over four gated experts.
 
-    `gathered` hands each expert its own tokens (their number is data, so the graph breaks there);
-    otherwise every expert sees every token, and the routing weights say what counts.
+    `gathered` gives each expert its own tokens (their number is data, so the graph breaks there);
+    otherwise every expert sees every token, and the routing weights select.
     """
 
     def __init__(self, width: int = 24, experts: int = 4, gathered: bool = False) -> None:

@@ -200,7 +200,7 @@ def test_dropout_in_inference_is_a_copy() -> None:
     assert torch.equal(got, x) and mask.all()
 
 
-# -- halves
+# -- half precision
 
 
 def test_a_comparison_of_halves_sees_rounded_values() -> None:
@@ -237,7 +237,7 @@ def test_an_explicit_conversion_rounds() -> None:
     assert torch.equal(CompiledFusion(region.fusion).execute([x])[0], function(x))
 
 
-# -- what leaves a region
+# -- outputs of a region
 
 
 def test_outputs_are_tensors_of_their_own() -> None:

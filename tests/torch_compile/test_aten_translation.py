@@ -1,6 +1,6 @@
 """From aten to fusions: every translated overload against eager, in every dtype it takes.
 
-Graphs of one node are made by hand with fake tensors, translated, and evaluated with torch.
+Graphs of one node are built with fake tensors, translated, and evaluated with torch.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DTYPES = (
     torch.int32,
     torch.bool,
 )
-# No kernel of torch for the CPU; it has a test of its own.
+# No kernel of torch for the CPU; it has a separate test.
 ELSEWHERE = (aten._fused_rms_norm_backward.default,)
 OVERLOADS = sorted((o for o in TRANSLATIONS if o not in ELSEWHERE), key=str)
 # Eager's sixth is one of float32, in float64 too.
 LOOSER = {(aten.hardsigmoid_backward.default, torch.float64): torch.float32}
 
 
-# What eager computes and has no translation.
+# Overloads that eager computes and that have no translation.
 NOT_TRANSLATED = {
     **dict.fromkeys(
         (
@@ -48,12 +48,12 @@ NOT_TRANSLATED = {
     aten.__lshift__.Scalar: (torch.bool,),
     aten.__rshift__.Scalar: (torch.bool,),
 }
-# How often torch's fake tensors refuse what eager computes: they have no symbolic sizes for these.
+# How often torch's fake tensors refuse such an overload: they lack symbolic sizes for it.
 UNTRACEABLE = ("SymIntArrayRef", "symbolic shapes", "integral dtype")
 
 
 def sample(overload: OpOverload, dtype: torch.dtype, n: int = 5) -> tuple[Any, Any, Any] | None:
-    """(arguments, keywords, eager's results); None where torch doesn't take this dtype."""
+    """(arguments, keywords, eager's results); None if torch doesn't accept this dtype."""
     torch.manual_seed(0)
     try:
         given, keywords = arguments(overload, tensor_maker(dtype), n)

@@ -1,4 +1,4 @@
-"""What a compiled function gives back may be changed in place, as eager's results may."""
+"""Results of a compiled function may be changed in place, as eager's results may."""
 
 from __future__ import annotations
 

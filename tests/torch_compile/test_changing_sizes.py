@@ -1,4 +1,4 @@
-"""Compiled functions of which the sizes change: sizes that follow from others, and broadcast."""
+"""Compiled functions with changing sizes: sizes that depend on others, and broadcasts."""
 
 from __future__ import annotations
 

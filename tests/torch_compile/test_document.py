@@ -1,6 +1,6 @@
 """docs/torch_compile.md shows what the backend really makes; `pytest --update-golden` rewrites it.
 
-Its texts are what docs/examples/block.py prints, in a process of its own, so that fusions are
+Its texts are printed by docs/examples/block.py in its own process, so that fusions are
 numbered from 0.  The block is small: no part of a text depends on the processor or its threads.
 """
 
@@ -22,7 +22,7 @@ SECTIONS = ("aten", "regions", "fusion", "call", "explain")
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    """What the script prints, by section."""
+    """The script's output, by section."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],
         env={**os.environ, "PYFUSER_STRICT": "1", "PYTHONUTF8": "1"},

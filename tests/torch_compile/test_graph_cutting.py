@@ -1,4 +1,4 @@
-"""A graph whose cut is repeated: the passes over it run once, and what didn't fit is torch's."""
+"""A graph whose cut is repeated: the passes run once, nodes that don't fit are left to torch."""
 
 from __future__ import annotations
 

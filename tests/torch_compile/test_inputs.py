@@ -1,4 +1,4 @@
-"""What a compiled function may be given and may give back, each case against eager.
+"""The inputs and outputs that a compiled function may have, each case against eager.
 
 Inputs that are changed in place, share memory, are expanded, empty, without axes or laid out in
 other ways; outputs that are inputs, views, repeated or no tensors; every dtype.  A compiled call
@@ -52,7 +52,7 @@ def assert_same(got: Any, expected: Any) -> None:
 def check(
     function: Callable[..., Any], make: Callable[[], Sequence[Any]], **options: Any
 ) -> list[Any]:
-    """Three calls, each on inputs of its own; gives the last call's outputs."""
+    """Three calls, each on its own inputs; returns the last call's outputs."""
     compiled = torch.compile(function, backend=BACKEND, fullgraph=True, **options)
     for seed in range(3):
         torch.manual_seed(seed)
@@ -374,7 +374,7 @@ def test_nan_and_infinity_stay() -> None:
 
 
 def test_equal_operations_on_other_strides_are_other_fusions() -> None:
-    """One after the other: what differs is only in which order the results lie in memory."""
+    """Compares one after the other: only the memory order of the results may differ."""
     x = torch.randn(5, 6, 8).transpose(0, 1).view(3, 2, 5, 8)
     for dims in itertools.permutations(range(4)):
 

@@ -36,7 +36,7 @@ def inputs_of(block: Block, size: tuple[int, int], dtype: torch.dtype) -> tuple[
 
 
 def step(module: nn.Module, call: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Result:
-    """One training step: output, gradients of parameters and inputs, buffers as they are after."""
+    """One training step: output, gradients of parameters and inputs, and the buffers afterwards."""
     leaves = [
         each.detach().clone().requires_grad_() if each.is_floating_point() else each
         for each in inputs

@@ -1,4 +1,4 @@
-"""Programs of which a part once fell back, found by random programs and shrunk.
+"""Programs that once partly fell back, found by random programs and shrunk.
 
 Each runs strictly: a fallback is an error.
 """
@@ -65,7 +65,7 @@ def test_runs_in_kernels(
 
 
 def test_a_gather_of_the_first_columns_only() -> None:
-    """What is computed behind the gather would need the first columns of a row that broadcasts."""
+    """A computation after the gather would need the first columns of a row that broadcasts."""
 
     def first(mask: Tensor, x: Tensor, index: Tensor) -> Tensor:
         return torch.where(mask, x, -0.7).gather(0, index)

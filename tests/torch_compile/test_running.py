@@ -1,8 +1,9 @@
-"""How a compiled model behaves where it runs: threads, forks, random numbers, modes, moving shapes.
+"""The runtime behaviour of a compiled model: threads, forks, random numbers, modes, changing
+shapes.
 
-Also what a user would notice only later: settings of torch that must stay as they are, and memory,
-of which a compiled call may need no more than eager at its peak.  What needs a process of its own
-runs in one, through the scripts below.
+Also things that a user would notice only later: settings of torch that must stay unchanged, and
+memory, of which a compiled call may need no more than eager at its peak.  Tests that need their own
+process run in one, through the scripts below.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CALLS = 200
 
 
 def python(script: str, *arguments: str, timeout: float = 120, **environment: str) -> str:
-    """Standard output of a script in a process of its own."""
+    """Standard output of a script in its own process."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env={"PATH": "/usr/bin:/bin", "PYFUSER_STRICT": "1", **environment},
@@ -115,7 +116,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
 @pytest.mark.parametrize("rows", [50, 50_000])
 def test_a_forked_process_calls_what_its_parent_compiled(rows: int) -> None:
-    """On one thread, as eager: where OpenMP has had more, eager hangs after a fork as well."""
+    """On one thread, as eager: if OpenMP has used more, eager hangs after a fork as well."""
     python(FORK, BACKEND, str(rows))
 
 

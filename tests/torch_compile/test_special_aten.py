@@ -1,7 +1,7 @@
 """Every pointwise translation from aten on special values, as a compiled kernel, against eager.
 
 All combinations of special values as tensors, in each floating dtype and in the integers, and a
-special value for each number that an overload takes.  What isn't eager's is listed with the reason.
+special value for each number that an overload takes.  Differences are listed with the reason.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _hardsigmoid_backward(slope: Any, x: Any) -> Any:
 
 
 _FMA = "eager rounds a product and a sum once where the machine has fma; here each is rounded"
-# What else is right, and why.
+# Other correct results, and why.
 OTHERWISE: dict[OpOverload, tuple[str, Callable[..., Any]]] = {
     aten.add.Tensor: (_FMA, _unfused_add),
     aten.add.Scalar: (_FMA, _unfused_add),
@@ -110,7 +110,7 @@ OTHERWISE: dict[OpOverload, tuple[str, Callable[..., Any]]] = {
     aten.gcd.default: ("a divisor is positive; eager's has the lowest integer's sign", _gcd),
     aten.hardsigmoid_backward.default: ("eager's sixth is float32's", _hardsigmoid_backward),
 }
-# Units in the last place of what isn't special; 2 for halves.
+# Units in the last place for ordinary values; 2 for half precision.
 ULP = {aten.gelu_backward.default: 64}
 
 
@@ -146,7 +146,7 @@ class Sample:
         return [list(each) for each in zip(*found, strict=True)]
 
     def wide(self, argument: Any) -> Any:
-        """An argument of a half in float32."""
+        """A half-precision argument in float32."""
         return widened(argument, self.dtype, torch.float32)
 
     def exact(self) -> list[torch.Tensor]:
@@ -168,7 +168,7 @@ def samples(overload: OpOverload) -> Iterator[Sample]:
 
 
 def sample(overload: OpOverload, dtype: torch.dtype) -> Sample | None:
-    """The call that the schema makes, of vectors; None where that needs no such vectors."""
+    """The call that the schema makes, of vectors; None if it needs no such vectors."""
 
     def is_vector(argument: Any) -> bool:
         return isinstance(argument, torch.Tensor) and argument.dtype is dtype
@@ -191,13 +191,13 @@ def sample(overload: OpOverload, dtype: torch.dtype) -> Sample | None:
         next(remaining) if is_vector(a) else mask if isinstance(a, torch.Tensor) else a
         for a in given
     ]
-    if overload is aten.log_sigmoid_backward.default:  # the third is what the forward has kept
+    if overload is aten.log_sigmoid_backward.default:  # the third is the buffer of the forward
         changed[2] = (-changed[1].abs()).exp()
     return Sample(overload, dtype, tuple(changed), keywords)
 
 
 def is_division(overload: OpOverload) -> bool:
-    """True where an integer zero is refused."""
+    """True if an integer zero is refused."""
     return any(name in str(overload) for name in ("div", "fmod", "remainder"))
 
 
@@ -255,7 +255,7 @@ def kernels(found: list[Sample]) -> Iterator[tuple[Sample, list[torch.Tensor]]]:
 
 
 def complaint(one: Sample, got: list[torch.Tensor]) -> str:
-    """What is wrong with the results; nothing where they are eager's."""
+    """What is wrong with the results; empty if they are eager's."""
     ulp = 2 if one.dtype in HALVES else ULP.get(one.overload, 16)
     found = []
     for mine, eager, exact in zip(got, one.eager(), one.exact(), strict=True):

@@ -30,7 +30,7 @@ SIZES = (5, 37)
 
 
 def patterns(dtype: torch.dtype) -> list[list[float]]:
-    """What rows repeat."""
+    """The values that rows repeat."""
     info = torch.finfo(dtype)
     most, tiny, root = info.max, info.smallest_normal, math.sqrt(info.max)
     return [
@@ -70,14 +70,14 @@ def overflowing_sums(x: torch.Tensor, most: float) -> torch.Tensor:
 
 
 def overflowing_squares(x: torch.Tensor, most: float) -> torch.Tensor:
-    """Squares or their sum overflow what moments are summed in; eager's moving mean is wider."""
+    """Squares or their sum overflow the dtype in which moments are summed; eager's is wider."""
     return (_finite(x) / math.sqrt(most)).square().sum(1) >= 0.5
 
 
 def infinite_means(x: torch.Tensor, most: float) -> torch.Tensor:
-    """Eager's moving mean is NaN once an infinity has passed, and an infinity where it is last.
+    """Eager's moving mean is NaN once an infinity has passed, and an infinity if it is last.
 
-    So it is with the sign of what vanishes beside the least number of Double.
+    The same holds for the sign of underflows next to the least number of Double.
     """
     vanishing = _finite(x).amax(1) < 1e-320
     return overflowing_squares(x, most) | x.isinf().any(1) | vanishing
@@ -139,7 +139,7 @@ def _cases() -> list[Case]:
 
 
 def wide_squares(x: torch.Tensor, most: float) -> torch.Tensor:
-    """A standard deviation is taken in Double, as eager takes it."""
+    """A standard deviation is computed in Double, as in eager."""
     return overflowing_squares(x, torch.finfo(torch.float64).max)
 
 
@@ -221,7 +221,7 @@ NORMS: dict[str, tuple[OpOverload, Callable[[torch.Tensor], tuple[Any, ...]], bo
 @pytest.mark.parametrize("name", NORMS)
 def test_norm(name: str) -> None:
     overload, arguments, by_column = NORMS[name]
-    # A mean is off by its rounding, which 1 / sqrt(eps) makes larger.
+    # A mean has a rounding error, which 1 / sqrt(eps) amplifies.
     case = Case(overload, (), left=(overflowing_squares, infinite_means), error=320.0)
     found = []
 

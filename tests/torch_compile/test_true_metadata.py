@@ -144,7 +144,7 @@ def test_strides_of_a_batch_norm_of_a_transposed_matrix() -> None:
 @pytest.mark.parametrize("shape", [(2, 5, 1, 2), (2, 5, 1, 1), (1, 5, 3, 2), (2, 1, 3, 1)])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 0, 1), (1, 0, 3, 2)])
 def test_strides_of_axes_of_size_1(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
-    """They are the metadata's: torch lays out by them what is made of a result, in `cat` say."""
+    """They are the metadata's: torch bases the layout of later results on them, as in `cat`."""
 
     def program(x: Tensor) -> tuple[Tensor, ...]:
         return x * 2, x.sum(1, keepdim=True).expand_as(x) + x, -x

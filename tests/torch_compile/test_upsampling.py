@@ -1,4 +1,4 @@
-"""`interpolate` in a compiled graph is one of torch's operations, and gives what eager gives."""
+"""`interpolate` in a compiled graph is one of torch's operations, and gives eager's results."""
 
 from __future__ import annotations
 

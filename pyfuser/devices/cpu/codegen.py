@@ -1,10 +1,10 @@
-"""Kernel -> LLVM IR text: one range function a phase, with explicit vectors.
+"""Kernel -> LLVM IR text: one range function per phase, with explicit vectors.
 
-A grid loop is the loop over this thread's share of the tasks; a block_x or vectorize loop that
-contains no vectorize loop is run in lanes; unrolled loops are written out; everything else is a
-loop.  Tensors of one element that are written once are SSA values, the others memory: small ones on
-the stack, where LLVM's `sroa` turns them into registers, large or symbolic ones in the thread's
-workspace.  Invariants: no fast-math; every masked access is inside its buffer; text is
+A grid loop is the loop over this thread's share of the tasks.  A block_x or vectorize loop that
+contains no vectorize loop runs in lanes.  Unrolled loops are written out; all others are loops.
+Tensors of one element that are written once are SSA values.  The others are in memory: small ones
+on the stack, where LLVM's `sroa` turns them into registers, large or symbolic ones in the thread's
+workspace.  Invariants: no fast-math; every masked access is inside its buffer; the text is
 deterministic.
 """
 
@@ -42,7 +42,7 @@ _SERIAL = (ParallelType.serial, ParallelType.unswitch, ParallelType.block_y, Par
 
 
 def generate(kernel: Kernel, processor: Processor) -> CpuKernelCode:
-    """The text of a kernel.  UnsupportedError for dtypes and operations kernels can't compute."""
+    """The text of a kernel.  UnsupportedError for what kernels can't compute."""
     functions, texts = [], []
     declarations: dict[str, str] = {}
     definitions: dict[str, str] = {}
@@ -200,7 +200,7 @@ class PhaseGenerator:
         w.branch_if(condition, then, done)
         w.label(then)
         body()  # type: ignore[operator]
-        self.statements.flush_streaming()  # their values are known in here only
+        self.statements.flush_streaming()  # their values are defined only in this branch
         w.branch(done)
         scopes.leave()
         w.label(done)
@@ -225,7 +225,7 @@ class PhaseGenerator:
                     pass  # barriers: threads are loops here
 
     def _missing_grid(self, statement: Compute | Initialise | Reduce) -> list[Value]:
-        """Conditions that only task 0 of an axis writes global memory that has no such axis."""
+        """Conditions: only task 0 of an axis writes global memory that doesn't have this axis."""
         outputs = [statement.output] if isinstance(statement, Compute) else list(statement.outputs)
         if all(o.buffer.memory is not MemoryType.global_ for o in outputs):
             return []
@@ -317,7 +317,7 @@ class PhaseGenerator:
         )
 
     def _lane_count(self, loop: For) -> int:
-        """As many lanes as a vector has of the widest type, or as the loop has iterations."""
+        """As many lanes as a vector of the widest type has, or as the loop has iterations."""
         widest = max((_widest(s) for s in walk(loop.body)), default=4)
         native = max(self.vector_bytes // widest, 2)
         extent = loop.stop

@@ -1,14 +1,16 @@
-"""A second process that makes object files, so that Python goes on while LLVM works.
+"""A second process that makes object files, so that Python continues while LLVM works.
 
-LLVM is behind one lock in a process (D1), and a thread that calls it gets Python's lock back only
-every few milliseconds: measured on a training step of Llama with 28 kernels, a thread hides
-nothing, and this process all of LLVM's time.  It runs emission.py, which knows no pyfuser; it
-starts with the first request (0.1 s, beside the work here), ends with this process or when idle,
-and whatever goes wrong with it only means that the object is made here after all.
+LLVM is behind one lock per process, and a thread that calls it gets the GIL back only every
+few milliseconds.  Measured on a training step of Llama with 28 kernels, a thread hides none of
+LLVM's time, and this process hides all of it.  The process runs emission.py, which imports nothing
+of pyfuser.  It starts with the first request (0.1 s, concurrent with the work here) and ends with
+this process or when idle.  If anything goes wrong with it, the object is simply made in this
+process.
 
-Whoever started it waits for its end as soon as its answers end, so that no zombie is left; a forked
-child lets go of it.  Nobody else takes part: requests and answers go through pipes that only the
-two have, and `-I -S` keeps the environment and whatever lies about from changing what it imports.
+The process that started it waits for its end as soon as its answers end, so no zombie is left; a
+forked child lets go of it.  No other process is involved: requests and answers go through pipes
+that only these two have, and `-I -S` keeps the environment and stray files from changing its
+imports.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ class CompilerProcess:
     """The other end of emission.py; any thread may ask."""
 
     def __init__(self) -> None:
-        """OSError where no process can be started."""
+        """Raises OSError if no process can be started."""
         if getattr(sys, "frozen", False) or "python" not in Path(sys.executable or "").name.lower():
             raise OSError("this program isn't Python's own and can't be started as such")
         folder = Path(llvmlite.__file__).parents[1]
         self._process = subprocess.Popen(
-            # Alone with the standard library and that folder: -S leaves out whatever a site adds.
+            # Only the standard library and that folder: -S leaves out whatever a site adds.
             [sys.executable, "-I", "-S", emission.__file__, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -61,7 +63,7 @@ class CompilerProcess:
             raise
 
     def submit(self, request: Request) -> Answer:
-        """The object file to come; None in its place if the other process can't make it."""
+        """A future object file; None if the other process can't make it."""
         answer: Answer = Future()
         plain = (*request[:3], tuple(request.processor))
         with self._lock:
@@ -79,7 +81,7 @@ class CompilerProcess:
         return answer
 
     def close(self) -> None:
-        """Ends the process; what was asked for and isn't there yet won't come."""
+        """Ends the process; requests without an answer won't get one."""
         with contextlib.suppress(OSError), self._lock:
             self.is_alive = False
             assert self._process.stdin is not None
@@ -87,10 +89,10 @@ class CompilerProcess:
         self._reap()
 
     def abandon(self) -> None:
-        """In a forked child: the other end is the parent's alone.
+        """In a forked child: the other end belongs to the parent.
 
-        Else the process wouldn't see the end of its requests as long as the child lives, and what a
-        thread of the parent was about to write would be written twice.
+        Otherwise the process wouldn't see the end of its requests while the child lives, and data
+        that a thread of the parent was about to write would be written twice.
         """
         with contextlib.suppress(OSError):
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -100,7 +102,7 @@ class CompilerProcess:
             os.close(nowhere)
 
     def _reap(self) -> None:
-        """Ends the process if it hasn't ended, and takes its status: else it stays as a zombie."""
+        """Ends the process if it still runs, and takes its status, or else it stays a zombie."""
         self._process.kill()
         self._process.wait()
 
@@ -111,14 +113,14 @@ class CompilerProcess:
                 number, object_code = pickle.load(self._process.stdout)
                 with self._lock:
                     answer = self._waiting.pop(number, None)
-                if answer is not None:  # else it was given up, when a request couldn't be sent
+                if answer is not None:  # otherwise a request couldn't be sent, and it was given up
                     answer.set_result(object_code)
         with self._lock:
             self._give_up()
         self._reap()
 
     def _give_up(self) -> None:
-        """Nothing will be answered any more."""
+        """Completes all pending answers with None."""
         self.is_alive = False
         for answer in self._waiting.values():
             answer.set_result(None)
@@ -131,7 +133,7 @@ _abandoned: list[CompilerProcess] = []  # a parent's, kept so that a child never
 
 
 def submit(request: Request) -> Answer | None:
-    """An object file made in the other process; None where there is none, or none is wanted."""
+    """An object file made in the other process; None if there is no process or none is wanted."""
     global _process
     if not options.compiler_process():
         return None
@@ -139,13 +141,13 @@ def submit(request: Request) -> Answer | None:
         if _process is None or not _process.is_alive:
             try:
                 _process = CompilerProcess()
-            except (OSError, RuntimeError):  # no such right, or the interpreter exits
+            except (OSError, RuntimeError):  # no permission, or the interpreter is exiting
                 return None
         return _process.submit(request)
 
 
 def result(answer: Answer) -> bytes | None:
-    """Waits for an object file; None where it has to be made here."""
+    """Waits for an object file; None if it has to be made here."""
     try:
         return answer.result(_PATIENCE_SECONDS)
     except TimeoutError:
@@ -153,7 +155,7 @@ def result(answer: Answer) -> bytes | None:
 
 
 def close() -> None:
-    """Ends the other process, if there is one; the next request starts it anew."""
+    """Ends the other process, if there is one; the next request starts a new one."""
     global _process
     with _lock:
         process, _process = _process, None

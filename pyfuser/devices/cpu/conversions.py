@@ -1,11 +1,10 @@
 """Conversions between dtypes in LLVM: storage <-> compute, and the `cast` op.
 
-A kernel computes Half and BFloat16 in float, Bool in i1, everything else in the type it is
-stored in. bfloat16 is stored as i16 and converted by integer arithmetic (the machine's
-instruction flushes subnormals). Out-of-range floats become what x86's cvtt instructions give,
-which is what torch gives: the smallest integer, of which the narrow integers keep the low bits;
-nothing traps. Invariant: a cast to Half or BFloat16 rounds to its values, though the result
-stays in float.
+A kernel computes Half and BFloat16 in float, Bool in i1, and everything else in the type it is
+stored in. bfloat16 is stored as i16 and converted by integer arithmetic (the machine's instruction
+flushes subnormals). Out-of-range floats become what x86's cvtt instructions give, as in torch: the
+smallest integer, of which the narrow integers keep the low bits; nothing traps. Invariant: a cast
+to Half or BFloat16 rounds to its values, though the result stays in float.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def load_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
 
 
 def store_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
-    """A computed value, `compute_type(dtype)`, as it is stored: halves rounded to nearest even."""
+    """A computed value, `compute_type(dtype)`, as stored: half precision rounds to nearest even."""
     if dtype in dtypes.REDUCED_FLOATING:
         stored = w.stored_form.get(value.name)
         if stored is not None and stored.type.element == _STORAGE[dtype]:
@@ -124,6 +123,6 @@ def _from_float(w: FunctionWriter, value: Value, type: LLVMType) -> Value:
     wide = type.with_element("i64" if type.bits == 64 else "i32")
     limit = w.constant(2.0 ** (wide.bits - 1), value.type)
     inside = w.fcmp("olt", w.fabs(value), limit)
-    # Out of range the conversion is poison, which the select doesn't pick.
+    # Out of range the conversion is poison, which the select doesn't choose.
     lowest = w.constant(-(1 << (wide.bits - 1)), wide)
     return w.truncate(w.select(inside, w.fptosi(value, wide), lowest), type)

@@ -1,8 +1,8 @@
 """LLVM IR text -> an object file's bytes: parse, verify, passes, code generation.  Links nothing.
 
-Needs llvmlite alone, nothing of pyfuser or torch, so that it starts in a tenth of a second as a
-program of its own: `python emission.py FOLDER`, with the folder that llvmlite is in, answers
-requests until its input ends or nobody has asked for a while.  compiler_process.py talks to it.
+Needs only llvmlite, nothing of pyfuser or torch, so it starts in a tenth of a second as a program
+of its own: `python emission.py FOLDER`, with the folder that contains llvmlite, answers requests
+until its input ends or no request has come for a while. compiler_process.py talks to it.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ IDLE_SECONDS = 60.0  # a waiting process holds some 50 MB
 
 
 class LlvmProcessor(NamedTuple):
-    """What code is made for, in LLVM's names; the host's unless cross-compiling."""
+    """The processor to make code for, in LLVM's names; the host unless cross-compiling."""
 
     cpu_name: str
     features: str
@@ -43,7 +43,7 @@ class UnknownPassError(LookupError):
 
 
 def emit_object(request: Request) -> bytes:
-    """The object file.  RuntimeError with LLVM's message where the text isn't valid."""
+    """The object file.  RuntimeError with LLVM's message if the text isn't valid."""
     with contextlib.closing(optimised(request)) as module:
         machine = target_machine(request.processor, request.codegen_level)
         return bytes(machine.emit_object(module))
@@ -52,8 +52,8 @@ def emit_object(request: Request) -> bytes:
 def optimised(request: Request) -> llvm.ModuleRef:
     """The module parsed, verified and run through the passes, in an LLVM context of its own.
 
-    The caller closes the module: left to the garbage collector (an error's traceback can hold it in
-    a cycle), it may be freed after its context, which crashes.
+    The caller closes the module. If it were left to the garbage collector (an error's traceback can
+    hold it in a cycle), it could be freed after its context, which crashes.
     """
     module = llvm.parse_assembly(request.llvm_ir, llvm.create_context())
     try:
@@ -95,7 +95,7 @@ def target_machine(processor: LlvmProcessor, codegen_level: int) -> llvm.TargetM
 
 
 def new_target_machine(processor: LlvmProcessor, codegen_level: int) -> llvm.TargetMachine:
-    """Another one: the linker takes its own."""
+    """A new one: the linker takes ownership of its own."""
     return target().create_target_machine(
         cpu=processor.cpu_name,
         features=processor.features,
@@ -126,13 +126,13 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         text, passes, codegen_level, processor = fields
         try:
             answer = emit_object(Request(text, passes, codegen_level, LlvmProcessor(*processor)))
-        except Exception:  # who asked compiles it once more, and gets the error there
+        except Exception:  # the requester compiles it again and gets the error there
             answer = None
         pickle.dump((number, answer), answers)
         answers.flush()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's interrupt is for who asked
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's interrupt is for the requester
     with contextlib.suppress(BrokenPipeError):
         serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,6 +1,6 @@
 """The schedulers' parameters for a processor: vectors, tasks for every core, blocks for its caches.
 
-Measured on a Zen 4 where a comment says so.
+Where a comment says measured, it was on a Zen 4.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ...target.parameters import (
 from ...target.unrolling import inner_unroll, unroll_factor
 from .processor import Processor
 
-# Vectors in a row from which on the row's own work hides the four or so divisions before it.
+# From this many vectors in a row, the row's own work hides the four or so divisions before it.
 _SHORT_ROW = 8
 
-# How far ahead of reads in order to fetch, where data comes from memory.  Measured: 4096 bytes gave
-# 1.0 to 1.2 times the speed of none in add and sum over more than the caches hold; 512 and 2048
-# less; from the caches it costs up to 20 %, so it is left out there.
+# How far ahead sequential reads fetch if data comes from memory.  Measured: 4096 bytes gave 1.0 to
+# 1.2 times the speed of no prefetching in add and sum over more than the caches hold; 512 and 2048
+# gave less.  From the caches it costs up to 20 %, so it is left out there.
 _PREFETCH_BYTES = 4096
 
-# Elements under which one thread is done before another has woken up.
+# Below this many elements one thread is done before another has woken up.
 _ELEMENTS_FOR_TASKS = 64 << 10
 
 
@@ -42,9 +42,9 @@ def pointwise(
     if facts.transposed is not None and columns >= lanes:
         size = evaluate(facts.transposed, sizes)
         if size >= lanes:
-            # Measured: with many columns wider tiles are slower by up to 1.9x, their streams of
-            # memory are too many for the prefetchers; with few columns a transposed input is few
-            # long rows, and reading longer pieces of them is up to 1.3x faster.
+            # Measured: with many columns, wider tiles are slower by up to 1.9x, because they have
+            # too many memory streams for the prefetchers. With few columns, a transposed input is
+            # few long rows, and reading longer pieces of them is up to 1.3x faster.
             if columns < 1024 and size >= 4 * lanes:
                 return PointwiseParameters(lanes, 1, 64 * lanes, 4 * lanes)
             line = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
@@ -63,10 +63,10 @@ def pointwise(
 def reduction(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """Tasks for every core several times over; results of an outer reduction in half of L1."""
+    """Several tasks for every core; the results of an outer reduction take half of L1."""
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     lanes = processor.lanes(facts.bytes)
-    parts = 2 * processor.cores  # more make more partial results, and gained nothing
+    parts = 2 * processor.cores  # more parts make more partial results, with no gain measured
     prefetch = _prefetch(processor, facts.touched, sizes)
     enough_work = kept * reduced >= _ELEMENTS_FOR_TASKS
     if facts.inner:
@@ -107,5 +107,5 @@ def outer_persistent(
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:
-    """How far ahead to fetch: not at all where the last cache holds all that is touched."""
+    """How far ahead to fetch: not at all if the last cache holds all data."""
     return _PREFETCH_BYTES if evaluate(touched, sizes) > processor.l3_bytes else 0

@@ -1,8 +1,8 @@
-"""The processor that this process runs on, read once.
+"""The processor that this process runs on.
 
-`host()` reads the processor's name and features (from LLVM, which asks the processor itself)
-and its caches (from the operating system) once.  What costs time to find out (the copy bandwidth)
-is measured when it is asked for, never at import.
+`host()` reads the processor's name and features (from LLVM, which asks the processor itself) and
+its caches (from the operating system) once.  The copy bandwidth takes time to measure, so it is
+measured on request, never at import.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYSFS_CPU = Path("/sys/devices/system/cpu/cpu0")
 def host() -> Processor:
     """The processor of this process, read once."""
     architecture = platform.machine().lower()
-    # LLVM doesn't know the features of every processor; an empty text then means the baseline.
+    # LLVM doesn't know the features of every processor; an empty text means the baseline.
     features = llvm.get_host_cpu_features()
     present = {name for name, is_present in features.items() if is_present}
     l1, l2, l3, line = _caches()
@@ -52,8 +52,8 @@ def host() -> Processor:
 def copy_bandwidth(size_bytes: int = 256 << 20, repetitions: int = 7) -> float:
     """Bytes read plus bytes written per second by torch's `copy_` between two big float tensors.
 
-    `size_bytes` is the size of one of the two; the median of `repetitions` copies, on the threads
-    that torch has now.  The yardstick for every kernel that is bound by memory; measured once.
+    `size_bytes` is the size of one of the two; the result is the median of `repetitions` copies, on
+    torch's current threads.  It is the yardstick for every memory-bound kernel.  Measured once.
     """
     source = torch.ones(size_bytes // 4)
     target = torch.zeros_like(source)
@@ -66,7 +66,7 @@ def copy_bandwidth(size_bytes: int = 256 << 20, repetitions: int = 7) -> float:
 
 
 def _vector_bits(present: set[str]) -> int:
-    """Width of the widest vector registers that are worth using."""
+    """Width of the widest vector registers worth using."""
     # avx512vl/bw/dq came with the first server parts; avx512f alone (Knights Landing) lacks masked
     # byte and word operations, which the tails of half and bool tensors need.
     if {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= present:
@@ -75,16 +75,16 @@ def _vector_bits(present: set[str]) -> int:
 
 
 def _usable_cores() -> int:
-    """Cores this process may run on: its affinity, where the system has one."""
+    """Cores this process may run on: its affinity, if the system has one."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _caches() -> tuple[int, int, int, int]:
-    """(L1 data, L2, L3, line) in bytes; what the system doesn't say keeps a cautious default."""
-    # The defaults are the smallest that x86 and AArch64 server parts of the last ten years have: a
-    # tile that is too small costs a few per cent, one that is too big falls out of the cache.
+    """(L1 data, L2, L3, line) in bytes; a cautious default for what the system doesn't say."""
+    # The defaults are the smallest among x86 and AArch64 server parts of the last ten years: a tile
+    # that is too small costs a few per cent, one that is too big falls out of the cache.
     found = {"l1": 32 << 10, "l2": 512 << 10, "l3": 4 << 20, "line": 64}
     found.update(_sysctl_caches() if sys.platform == "darwin" else _sysfs_caches())
     return found["l1"], found["l2"], found["l3"], found["line"]
@@ -101,7 +101,7 @@ def _sysfs_caches() -> dict[str, int]:
             found[f"l{level}"] = _parse_size((index / "size").read_text())
             found["line"] = int((index / "coherency_line_size").read_text())
         except (OSError, ValueError):
-            continue  # a container may hide single files: keep the default
+            continue  # a container may hide individual files: keep the default
     return found
 
 

@@ -1,14 +1,14 @@
 """LLVM IR text -> machine code in this process, and machine code as bytes for the disk cache.
 
-Last stage of the CPU device. `compile_module` parses and verifies the text, runs a few passes,
-generates an ELF/Mach-O object for this very processor and links it; `load_object` links an
-object that was generated earlier. Objects hold no address of the process (position-independent
-code; everything outside is an external symbol: a libc or libm function, or one registered by
+The last stage of the CPU device. `compile_module` parses and verifies the text, runs a few passes,
+generates an ELF/Mach-O object for this processor and links it; `load_object` links an object that
+was generated earlier. Objects contain no address of the process (the code is position-independent;
+everything outside is an external symbol: a libc or libm function, or one registered by
 `add_symbol`), so they are valid in every process on the same processor with the same LLVM. A
 module's code is freed with it.
 
-What was chosen, on a Zen 4, with a bias + tanh-GELU kernel of 280 lines and one of 1,226 (ms;
-in brackets what the first then takes on 256x1024 floats, us):
+The choices below were measured on a Zen 4 with a bias + tanh-GELU kernel of 280 lines and one of
+1,226 (compile times in ms; in brackets the first kernel's time on 256x1024 floats in us):
 
     codegen level 0   2.9,  9.3 (128)    passes sroa, simplify_cfg   0.2, 0.3 (120)
     codegen level 1   9.8, 21.7 (120)    passes new_gvn              0.9, 2.9 (120)
@@ -16,12 +16,12 @@ in brackets what the first then takes on 256x1024 floats, us):
     linking, ORC      0.3                passes -O1                 13.5,  43 (120)
     linking, MCJIT    0.8                passes -O2                   15,  46 (120)
 
-So: level 1, `sroa` (accumulators may be written as allocas) and `simplify_cfg`, ORC with JITLink.
-An empty module costs 0.8 ms at level 1, 0.3 ms at level 0.  The small code model: a constant is an
-operand in memory; LLVM's default for JITs loads its address first.
+The result: level 1, `sroa` (accumulators may be written as allocas) and `simplify_cfg`, ORC with
+JITLink.  An empty module costs 0.8 ms at level 1, 0.3 ms at level 0.  The small code model is used:
+a constant is a memory operand, where LLVM's default for JITs loads its address first.
 
-For the author of the IR: an explicit <16 x float> is one zmm register by default on every AVX-512
-machine; the attributes of `function_attributes()` say so instead of relying on it.
+For authors of the IR: an explicit <16 x float> is one zmm register by default on every AVX-512
+machine; the attributes of `function_attributes()` state this instead of relying on it.
 """
 
 from __future__ import annotations
@@ -52,22 +52,23 @@ _lock = threading.RLock()
 _external_symbols: dict[str, int] = {}
 _object_cache: ObjectCache | None = None
 _library_numbers = itertools.count()
-# Object files that are being made in another process, by the keys of `compile_module`.
+# Object files being made in another process, by the keys of `compile_module`.
 _ahead: dict[str, compiler_process.Answer] = {}
 _MOST_AHEAD = 1024
 
-# A thread that is in LLVM while another one forks would leave the child's lock locked for ever.
+# A thread that is in LLVM while another one forks would leave the child's lock locked forever.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
-os.register_at_fork(after_in_child=_ahead.clear)  # the answers come to the parent
+os.register_at_fork(after_in_child=_ahead.clear)  # the answers go to the parent
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class CompiledModule:
-    """Machine code in memory; it is freed when the last reference to this object goes.
+    """Machine code in memory; it is freed with the last reference to this object.
 
-    Whoever keeps an address keeps the module: nothing else stops its memory from being reused.
+    Keep a reference as long as an address is in use: nothing else stops the memory from being
+    reused.
     """
 
     object_code: bytes = field(repr=False)
@@ -99,10 +100,11 @@ def compile_module(
 ) -> CompiledModule:
     """Compile a module's text and link it into this process.
 
-    For this processor, or one whose instructions this processor has.
+    The module is compiled for `processor`, whose instructions this processor must have; by default
+    for this processor.
 
     `passes` are llvmlite's names of new-pass-manager passes, without `add_` and `_pass`.
-    Raises CompilationError with LLVM's message.  One thread compiles at a time; what was begun by
+    Raises CompilationError with LLVM's message.  One thread compiles at a time; a module begun by
     `compile_ahead` is only waited for.
     """
     cache = _object_cache
@@ -110,7 +112,7 @@ def compile_module(
     key = _key(request)
     object_code = None if cache is None else cache.load(key)
     if object_code is not None:
-        # An object that doesn't link (another build of LLVM under the same version) is made again.
+        # An object that doesn't link (another build of LLVM with the same version) is made again.
         with contextlib.suppress(CompilationError):
             return load_object(object_code)
     answer = _ahead.pop(key, None)
@@ -126,7 +128,7 @@ def compile_module(
 
 
 def compile_ahead(llvm_ir: str, processor: Processor | None = None) -> None:
-    """Has another process begin with what `compile_module` will be asked for, if that can be."""
+    """Lets another process, if there is one, begin what `compile_module` will be asked for."""
     request = _request(llvm_ir, DEFAULT_PASSES, DEFAULT_CODEGEN_LEVEL, processor)
     key = _key(request)
     cache = _object_cache
@@ -135,18 +137,18 @@ def compile_ahead(llvm_ir: str, processor: Processor | None = None) -> None:
     answer = compiler_process.submit(request)
     if answer is not None:
         _ahead[key] = answer
-        while len(_ahead) > _MOST_AHEAD:  # nobody came for these
+        while len(_ahead) > _MOST_AHEAD:  # these were never asked for
             _ahead.pop(next(iter(_ahead)), None)
 
 
 def set_object_cache(cache: ObjectCache | None) -> None:
-    """Where `compile_module` looks for objects and keeps them from now on; None for nowhere."""
+    """Sets where `compile_module` looks for and keeps objects from now on; None for nowhere."""
     global _object_cache
     _object_cache = cache
 
 
 def load_object(object_code: bytes) -> CompiledModule:
-    """Link an object that `compile_module` made on this processor, in whatever process."""
+    """Link an object that `compile_module` made on this processor, in any process."""
     name = f"pyfuser{next(_library_numbers)}"
     with _lock:
         builder = llvm.JITLibraryBuilder().add_object_img(object_code).add_current_process()
@@ -170,9 +172,9 @@ def assembly(
     passes: Sequence[str] = DEFAULT_PASSES,
     codegen_level: int = DEFAULT_CODEGEN_LEVEL,
 ) -> str:
-    """The assembly text of what `compile_module` would make, on this processor or another one.
+    """The assembly text that `compile_module` would make, for this processor or another one.
 
-    For people (`show --stage asm`).
+    For human readers (`show --stage asm`).
     """
     request = _request(llvm_ir, passes, codegen_level, processor)
     with _lock, contextlib.closing(_optimised(request)) as module:
@@ -181,7 +183,7 @@ def assembly(
 
 
 def add_symbol(name: str, address: int) -> None:
-    """Let modules linked from now on call `@name`; the address must stay valid for good."""
+    """Let modules linked from now on call `@name`; the address must stay valid forever."""
     with _lock:
         _external_symbols[name] = address
 
@@ -197,12 +199,12 @@ def function_attributes(processor: Processor | None = None) -> str:
 
 @functools.cache
 def versions() -> str:
-    """The versions that decide what machine code comes out: part of every object's key."""
+    """The versions that the machine code depends on: part of every object's key."""
     return f"llvmlite {llvmlite.__version__} LLVM {'.'.join(map(str, llvm.llvm_version_info))}"
 
 
 def _processor(processor: Processor | None = None) -> LlvmProcessor:
-    """What code is made for: the processor of this process, or another one."""
+    """The processor to make code for: the one of this process, or another one."""
     chosen = processor or host()
     return LlvmProcessor(chosen.cpu_name, chosen.features)
 
@@ -215,7 +217,7 @@ def _request(
 
 
 def _key(request: Request) -> str:
-    """Everything that decides what object comes out."""
+    """Everything that the object depends on."""
     level, parts = str(request.codegen_level), (host().architecture, *request.processor)
     return "\n".join((versions(), *parts, level, *request.passes, request.llvm_ir))
 
@@ -233,7 +235,7 @@ def _optimised(request: Request) -> llvm.ModuleRef:
 
 
 def _check_external_symbols(module: llvm.ModuleRef) -> None:
-    """CompilationError that names the functions nobody defines: the linker wouldn't."""
+    """CompilationError that names the undefined functions: the linker's error wouldn't."""
     process = ctypes.CDLL(None)
     missing = [
         function.name
@@ -249,10 +251,10 @@ def _check_external_symbols(module: llvm.ModuleRef) -> None:
 
 
 class _Linkers:
-    """Linkers, each for some modules: it owns their memory, and goes with the last of them.
+    """Linkers, each for several modules: it owns their memory and is freed with the last of them.
 
-    A linker keeps some 10 KB of every module for good, freed or not, so one for a whole process
-    would grow with each kernel that it ever had.  Making one takes 0.5 ms.
+    A linker keeps some 10 KB of every module forever, freed or not, so one linker for the whole
+    process would grow with every kernel it ever linked.  Making a linker takes 0.5 ms.
     """
 
     def __init__(self, most_modules: int) -> None:
@@ -267,7 +269,7 @@ class _Linkers:
             self.current = llvm.create_lljit_compiler(
                 emission.new_target_machine(_processor(), DEFAULT_CODEGEN_LEVEL),
                 use_jit_link=True,
-                suppress_errors=True,  # every error is raised as well: nothing goes to stderr
+                suppress_errors=True,  # every error is raised as well, so none is printed to stderr
             )
         self.count += 1
         return self.current

@@ -1,9 +1,10 @@
 """Kernel -> Kernel: sizes that statements only ever multiply with each other become one number.
 
-First step of the CPU device.  The axes that a scheduler merges leave nothing in a kernel but the
-product of their sizes, so a contiguous tensor of rank 6 is computed by the very text that computes
-one of rank 1.  Text decides which kernels share machine code, and the numbers that a kernel is
-passed are part of it; so what no statement mentions (the sizes of a tensor, mostly) isn't passed.
+The first step of the CPU device.  Of the axes that a scheduler merges, a kernel contains only the
+product of the sizes, so a contiguous tensor of rank 6 is computed by exactly the text that computes
+one of rank 1.  The text decides which kernels share machine code, and it depends on the numbers
+that are passed to the kernel; so sizes that no statement mentions (most sizes of a tensor) aren't
+passed.
 
 Before:  for j in [0, ceildiv((i0*i1*i2), 16)) { ... if j*16 + x < i0*i1*i2 }
 After:   for j in [0, ceildiv(i0_, 16)) { ... if j*16 + x < i0_ }        where i0_ = i0*i1*i2
@@ -78,7 +79,7 @@ def _sizes(kernel: Kernel) -> Iterator[IntExpr]:
 
 
 def _groups(sizes: list[IntExpr], symbols: set[Symbol]) -> list[list[Symbol]]:
-    """The symbols that stand in the same products, each once, as groups of two and more."""
+    """Groups of two or more symbols that occur in the same products, each once."""
     products: dict[Monomial, None] = {}
     seen: set[IntExpr] = set()
     waiting = list(sizes)
@@ -99,13 +100,13 @@ def _groups(sizes: list[IntExpr], symbols: set[Symbol]) -> list[list[Symbol]]:
     groups: dict[tuple[int, ...], list[Symbol]] = {}
     for symbol in sorted(places, key=str):
         where = tuple(places[symbol])
-        if len(set(where)) == len(where):  # no powers: a square isn't a product of two of these
+        if len(set(where)) == len(where):  # no powers: a square can't be written with the product
             groups.setdefault(where, []).append(symbol)
     return [group for group in groups.values() if len(group) > 1]
 
 
 class _Rewriter:
-    """Copies statements with `values` in the place of symbols."""
+    """Copies statements with symbols replaced by `values`."""
 
     def __init__(self, values: Mapping[Symbol, IntExpr]) -> None:
         self.values = dict(values)

@@ -1,8 +1,8 @@
-"""What the CPU code generator hands to the device: text, and how to call what it becomes.
+"""What the CPU code generator passes to the device: text, and how to call the compiled code.
 
     slots ::= pointers of tensor parameters, then of scratch buffers, the workspace, then numbers:
-              workspace bytes a thread, streaming flag, sizes and strides (kernel.symbols), scalars;
-              and behind them the status, which a kernel that refuses the call sets
+              workspace bytes per thread, streaming flag, sizes and strides (kernel.symbols),
+              scalars; and last the status, which a kernel that refuses the call sets
 
 The range function of a phase takes the address of these 8-byte slots; see `threads.launcher`.
 """
@@ -17,9 +17,9 @@ from ...ir.scalars import IntExpr
 
 @dataclass(frozen=True, slots=True)
 class CpuKernelCode:
-    """A kernel's LLVM IR text and the facts its launches need.
+    """A kernel's LLVM IR text and the facts that its launches need.
 
-    workspace    bytes of private scratch memory a thread
+    workspace    bytes of private scratch memory per thread
     streaming    offsets (in elements) that must be multiples of `lanes` for streaming stores
     """
 

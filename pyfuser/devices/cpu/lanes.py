@@ -1,4 +1,4 @@
-"""Vector context: which loop index runs over the lanes, and how accesses look along it."""
+"""The vector context: which loop index runs over the lanes, and how accesses vary along it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .scopes import Scopes, emit_integer
 
 @dataclass(slots=True, eq=False)
 class Lanes:
-    """`count` iterations of the loop over `symbol` run as one vector, from `base` on.
+    """`count` iterations of the loop over `symbol` run as one vector, starting at `base`.
 
-    `mask` is None where all lanes are inside the loop.
+    `mask` is None if all lanes are inside the loop.
     """
 
     symbol: Symbol
@@ -24,7 +24,7 @@ class Lanes:
 
 
 def stride_along(expr: IntExpr, lanes: Lanes) -> IntExpr | None:
-    """The step of an index from one lane to the next; None where it isn't constant."""
+    """The step of an index from one lane to the next; None if it isn't constant."""
     return coefficient_of(expr, lanes.symbol)
 
 
@@ -64,7 +64,7 @@ def constant_or_none(expr: IntExpr) -> int | None:
 
 
 def transposed(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
-    """The columns of a square of as many vectors as they have lanes (a power of two).
+    """The columns of a square: as many vectors as each has lanes (a power of two).
 
     Stage s exchanges the lanes and the rows that differ in bit s of their number.
     """

@@ -1,9 +1,8 @@
 """The part of the LLVM writer that every routine needs: lines, constants, arithmetic, calls.
 
-`InstructionWriter` prints one instruction a method call and gives its result as a `Value`; equal
-pure instructions in one basic block are printed once. `llvm_writer.FunctionWriter` adds lanes
-and memory. Invariant: no fast-math flag is ever printed. Source:
-the LLVM Language Reference.
+`InstructionWriter` prints one instruction per method call and returns its result as a `Value`;
+equal pure instructions in one basic block are printed once. `llvm_writer.FunctionWriter` adds lanes
+and memory. Invariant: no fast-math flag is ever printed. Source: the LLVM Language Reference.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from pyfuser.devices.cpu.llvm_types import LLVMType, Value, literal
 class InstructionWriter:
     """Collects the lines of one function's body.
 
-    `lines` may be replaced by another list at any time (to hoist code); the memory of what was
-    already computed is dropped whenever that happens, and at every label, so a remembered value
-    always stands earlier in the same basic block.
+    `lines` may be replaced by another list at any time (to hoist code). Remembered values are
+    dropped whenever that happens and at every label, so a remembered value is always defined
+    earlier in the same basic block.
     """
 
     __slots__ = (
@@ -59,7 +58,7 @@ class InstructionWriter:
             self.forget()
 
     def forget(self) -> None:
-        """Drops the memory of computed values: what follows may not be dominated by them."""
+        """Drops the remembered values: they may not dominate what follows."""
         self._seen = {}
         self._seen_lines = self.lines
 
@@ -71,7 +70,7 @@ class InstructionWriter:
         return value
 
     def pure(self, type: LLVMType, text: str) -> Value:
-        """As `instruction`, but an equal text in the same basic block gives the earlier value."""
+        """Like `instruction`, but an equal text in the same basic block gives the earlier value."""
         if self._seen_lines is not self.lines:
             self.forget()
         value = self._seen.get(text)
@@ -93,7 +92,7 @@ class InstructionWriter:
         self.lines.append(f"  br i1 {condition.name}, label %{then}, label %{otherwise}{likely}")
 
     def phi(self, type: LLVMType, incoming: Iterable[tuple[Value, str]]) -> Value:
-        """A phi of (value, block) pairs; must stand first in its block."""
+        """A phi of (value, block) pairs; must come first in its block."""
         pairs = ", ".join(f"[ {value.name}, %{block} ]" for value, block in incoming)
         return self.instruction(type, f"phi {type} {pairs}")
 
@@ -112,13 +111,13 @@ class InstructionWriter:
         return Value(f"splat ({type.element} {text})", type)
 
     def vector(self, numbers: Sequence[float], element: str) -> Value:
-        """A vector literal with one number a lane."""
+        """A vector literal with one number per lane."""
         scalar = LLVMType(element)
         parts = ", ".join(self.constant(number, scalar).typed for number in numbers)
         return Value(f"<{parts}>", LLVMType(element, len(numbers)))
 
     def undefined(self, type: LLVMType) -> Value:
-        """A value nobody reads."""
+        """A value that is never read."""
         return Value("poison", type)
 
     # -- arithmetic -------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ class InstructionWriter:
         return self.binary("fdiv", a, b)
 
     def frem(self, a: Value, b: Value) -> Value:
-        """C fmod: a call of the C library a lane; prefer the vector math."""
+        """C fmod: one call of the C library per lane; prefer the vector math."""
         return self.binary("frem", a, b)
 
     def fneg(self, a: Value) -> Value:
@@ -152,7 +151,7 @@ class InstructionWriter:
         return self.pure(a.type, f"fneg {a.typed}")
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once where the machine has the instruction, else twice."""
+        """a * b + c, rounded once if the machine has the instruction, else twice."""
         if self.has_fma:
             type = a.type
             name = f"llvm.fma.{type.mangled}"
@@ -183,15 +182,15 @@ class InstructionWriter:
         return self.binary("mul", a, b)
 
     def shl(self, a: Value, b: Value) -> Value:
-        """a << b; b must be under the width."""
+        """a << b; b must be less than the width."""
         return self.binary("shl", a, b)
 
     def lshr(self, a: Value, b: Value) -> Value:
-        """Logical a >> b; b must be under the width."""
+        """Logical a >> b; b must be less than the width."""
         return self.binary("lshr", a, b)
 
     def ashr(self, a: Value, b: Value) -> Value:
-        """Arithmetic a >> b; b must be under the width."""
+        """Arithmetic a >> b; b must be less than the width."""
         return self.binary("ashr", a, b)
 
     def and_(self, a: Value, b: Value) -> Value:
@@ -223,7 +222,7 @@ class InstructionWriter:
         )
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
-        """condition ? a : b, per lane (a scalar condition picks whole vectors)."""
+        """condition ? a : b, per lane (a scalar condition selects whole vectors)."""
         if a.name == b.name:
             return a
         return self.pure(a.type, f"select {condition.typed}, {a.typed}, {b.typed}")
@@ -235,7 +234,7 @@ class InstructionWriter:
     # -- conversions: the target is an element name or a type with the same lanes -----------------
 
     def convert(self, opcode: str, a: Value, target: LLVMType | str) -> Value:
-        """`opcode a to target`; nothing where the type is already right."""
+        """`opcode a to target`; no instruction if the type is already right."""
         element = target if isinstance(target, str) else target.element
         if element == a.type.element:
             return a
@@ -279,7 +278,7 @@ class InstructionWriter:
         return self.convert("uitofp", a, target)
 
     def fptosi(self, a: Value, target: LLVMType | str) -> Value:
-        """Float to signed integer where the caller knows that it fits."""
+        """Float to signed integer; the caller knows that it fits."""
         return self.convert("fptosi", a, target)
 
     # -- calls and intrinsics ---------------------------------------------------------------------

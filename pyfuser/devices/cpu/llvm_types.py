@@ -85,7 +85,7 @@ def _type(element: str, lanes: int) -> LLVMType:
     return LLVMType(element, lanes)
 
 
-# Not `frozen`, which makes each of a kernel's thousands slower to create; nothing assigns to one.
+# Not `frozen`: a kernel creates thousands, and that makes creation slower. Never assigned to.
 @dataclass(slots=True, unsafe_hash=True)
 class Value:
     """An operand: an SSA name (`%v12`) or a literal constant, and its type."""
@@ -95,7 +95,7 @@ class Value:
 
     @property
     def typed(self) -> str:
-        """`<type> <name>`, as an operand is printed where its type is wanted."""
+        """`<type> <name>`, as an operand is printed where its type is needed."""
         return f"{self.type.text} {self.name}"
 
 

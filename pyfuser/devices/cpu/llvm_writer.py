@@ -1,13 +1,13 @@
-"""A small typed writer of LLVM IR text: one method an instruction, one SSA name a result.
+"""A small typed writer of LLVM IR text: one method per instruction, one SSA name per result.
 
 The CPU code generator, the vector math and the op emitter all print through `FunctionWriter`. It
 turns typed calls (`writer.fadd(a, b)`) into lines of one function's body and collects what the
-module must hold beside it: `declarations` (name -> `declare` line) and `definitions` (name ->
-text of an internal helper function; large vector math is called, not inlined). Invariants: text
-is deterministic (names are counted, so equal calls give equal text and the disk cache hits); no
-fast-math flag is ever printed; `llvm.fma` is printed only for a machine that has the
-instruction. Equal pure instructions in one basic block are printed once. Source: the LLVM
-Language Reference; opaque pointers and `splat (...)` constants (LLVM 19 or newer).
+module must contain besides: `declarations` (name -> `declare` line) and `definitions` (name -> text
+of an internal helper function; large vector math is called, not inlined). Invariants: the text is
+deterministic (names are counted, so equal calls give equal text and the disk cache hits); no
+fast-math flag is ever printed; `llvm.fma` is printed only for a machine that has the instruction.
+Equal pure instructions in one basic block are printed once. Source: the LLVM Language Reference;
+opaque pointers and `splat (...)` constants (LLVM 19 or newer).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FunctionWriter(InstructionWriter):
         return self.pure(vector.type, f"insertelement {vector.typed}, {scalar.typed}, {text}")
 
     def shufflevector(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
-        """The lanes picked from a then b; -1 is a lane nobody reads."""
+        """The lanes selected from a, then b; -1 is a lane that is never read."""
         mask = ", ".join("i32 poison" if lane < 0 else f"i32 {lane}" for lane in lanes)
         second = f"{a.type} poison" if b is None else b.typed
         type = a.type.with_lanes(len(lanes))
@@ -134,7 +134,7 @@ class FunctionWriter(InstructionWriter):
         return self.instruction(type, f"load {type}, ptr {pointer.name}, align {align}{suffix}")
 
     def prefetch(self, pointer: Value, distance: int) -> None:
-        """Fetches what is `distance` bytes behind an address into the second cache level."""
+        """Prefetches the data `distance` bytes after an address into the second cache level."""
         name = "llvm.prefetch.p0"
         arguments = "ptr, i32 immarg, i32 immarg, i32 immarg"
         self.declarations.setdefault(name, f"declare void @{name}({arguments})")
@@ -146,7 +146,7 @@ class FunctionWriter(InstructionWriter):
         self.lines.append(f"  store {value.typed}, ptr {pointer.name}, align {align}{suffix}")
 
     def alloca(self, type: LLVMType, count: int, align: int) -> Value:
-        """Stack memory for `count` elements; belongs into the entry block."""
+        """Stack memory for `count` elements; belongs in the entry block."""
         # an array type, not a count of elements: LLVM's sroa splits only the former
         return self.instruction(PTR, f"alloca [{count} x {type}], align {align}")
 

@@ -1,9 +1,9 @@
 """Reads and writes of a kernel's buffers, along the lanes.
 
-An access is looked at along the lanes: step 1 is a vector access, step 0 a scalar one, a square
-tile that was written by rows is transposed in registers, anything else is a gather or scatter.
-Conditions become lane masks; where no lanes are open they become branches.  Vectors that go to an
-output are collected and written past the caches when the launch says that the output doesn't fit.
+An access is classified along the lanes: step 1 is a vector access, step 0 a scalar one; a square
+tile that was written by rows is transposed in registers; anything else is a gather or scatter.
+Conditions become lane masks, or branches where no lanes are open.  Vectors that go to an output are
+collected and written past the caches if the launch says that the output doesn't fit.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class MemoryAccess:
         self.streaming: dict[tuple[IntExpr, int], None] = {}
         self.values: dict[object, tuple[Value, int]] = {}
         self.tiles: dict[object, list[Value]] = {}
-        self.uniform: set[Buffer] = set()  # registers that have one value in all lanes
+        self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.pending: list[tuple[Value, Value, int]] = []
 
     # -- conditions
 
     def condition(self, predicate: tuple[Less, ...]) -> Value | None:
-        """The conjunction: i1, or a mask where it depends on the lane; None when there is none."""
+        """The conjunction: i1, or a mask if it depends on the lane; None if it is empty."""
         result: Value | None = None
         for less in predicate:
             one = self._less(less)
@@ -92,7 +92,7 @@ class MemoryAccess:
         return self.writer.and_(self.lanes.mask, condition)
 
     def _lanes_below(self, left: IntExpr, count: int) -> Value:
-        """lane < left: one comparison, as far out as it can be."""
+        """lane < left: one comparison, hoisted as far out as possible."""
         key = ("lanes below", left, count)
         for scope in self.scopes.open:
             if key in scope.others:
@@ -106,7 +106,7 @@ class MemoryAccess:
     # -- addresses
 
     def _address(self, access: Access, index: IntExpr) -> Value:
-        """The address of a scalar index, computed as far out as it can be."""
+        """The address of a scalar index, computed as far out as possible."""
         w = self.writer
         element = storage_type(access.buffer.dtype).element
         rest, constant = split_constant(self.scopes.resolve(index))
@@ -125,7 +125,7 @@ class MemoryAccess:
         return w.element_pointer(pointer, element, w.constant(constant, I64))
 
     def _indexed(self, access: Access) -> tuple[IntExpr, IntExpr | None]:
-        """(index of the first lane, step along the lanes: None where it isn't affine)."""
+        """(index of the first lane, step along the lanes: None if it isn't affine)."""
         index = self.scopes.resolve(access.index)
         lanes = self.lanes
         if lanes is None:
@@ -203,7 +203,7 @@ class MemoryAccess:
         return self.writer.constant(True, I1.with_lanes(count))
 
     def _addresses(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
-        """One address a lane."""
+        """One address per lane."""
         w, lanes = self.writer, self.lanes
         assert lanes is not None
         element = storage_type(access.buffer.dtype).element
@@ -222,7 +222,7 @@ class MemoryAccess:
         return w.element_pointer(self._address(access, index), element, found)
 
     def _register(self, access: Access) -> Value:
-        """The SSA value of a register; a scalar from outside is spread over the lanes there."""
+        """The SSA value of a register; a scalar from outside is splatted there."""
         value, level = self.values[access.buffer]
         count = self.lanes.count if self.lanes is not None else 1
         if value.type.lanes == count:
@@ -241,7 +241,7 @@ class MemoryAccess:
         return spread
 
     def _scalar_in_lanes(self, access: Access, index: IntExpr, active: Value | None) -> Value:
-        """One element that all lanes read; not read at all where no lane is active.
+        """One element that all lanes read; not read at all if no lane is active.
 
         Inputs don't change during a call, so an unconditional read moves out of the loops.
         """
@@ -264,16 +264,16 @@ class MemoryAccess:
         return value
 
     def _with_memory(self, access: Access, pointer: Value) -> Value:
-        """The address, or one of nothing in particular where the input may have no elements.
+        """The address, or a dummy address if the input may have no elements.
 
-        The loops that run then have none either, but the read has moved out of them.  An axis of
-        stride 0 is in no index, so that nothing else says that it isn't empty.
+        The loops that run then have no iterations, but the read has moved out of them.  An axis of
+        stride 0 is in no index, so nothing else ensures that it isn't empty.
         """
         w, kernel = self.writer, self.phase.kernel
         parameter = next(t for t in kernel.tensors if t.buffer is access.buffer)
         pairs = zip(parameter.sizes, parameter.strides, strict=True)
         still = set[Symbol]().union(*(n.symbols for n, stride in pairs if stride is ZERO))
-        # A size that is passed as a part of a product: where that is 0, no loop over it runs.
+        # For a size that is passed as part of a product: if the product is 0, no loop over it runs.
         sizes = [n for n in kernel.symbols if not still.isdisjoint(kernel.joined.get(n, n).symbols)]
         if not sizes:
             return pointer
@@ -290,7 +290,7 @@ class MemoryAccess:
         return any(t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors)
 
     def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
-        """A scalar load, under a branch where there is a condition; zero where it fails."""
+        """A scalar load, under a branch if there is a condition; zero where it fails."""
         return self._guarded_load(self._address(access, index), access.buffer.dtype, active)
 
     def _guarded_load(self, pointer: Value, dtype: DataType, active: Value | None) -> Value:
@@ -312,7 +312,7 @@ class MemoryAccess:
     # -- writing
 
     def store(self, access: Access, value: Value, active: Value | None) -> None:
-        """Writes a value in compute type; nothing where not active."""
+        """Writes a value in compute type; inactive lanes are left alone."""
         if access.buffer in self.phase.registers:
             self.values[access.buffer] = (value, self.scopes.level)
             return
@@ -359,7 +359,7 @@ class MemoryAccess:
         return bool(self.scopes.constants)
 
     def _may_stream(self, access: Access, index: IntExpr) -> bool:
-        """Outputs may bypass the caches: noted with what must be aligned for it."""
+        """True if an output may bypass the caches; notes what must be aligned for it."""
         assert self.lanes is not None
         is_output = any(
             t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
@@ -394,7 +394,7 @@ class MemoryAccess:
             self.flush_streaming()
 
     def flush_streaming(self) -> None:
-        """Writes the collected vectors, past the caches where the launch says so."""
+        """Writes the collected vectors, past the caches if the launch says so."""
         if not self.pending:
             return
         w, pending = self.writer, self.pending

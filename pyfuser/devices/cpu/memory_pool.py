@@ -2,29 +2,30 @@
 
 `pool().empty_strided(shape, stride, dtype)` is torch.empty_strided for kernel outputs and scratch
 memory; `shape` and `stride` are tuples of ints, in elements. Big blocks (>= THRESHOLD_BYTES) are
-cut from one range of addresses, with huge pages where the system has them, and go back to the pool
-when the last tensor on the storage dies, in whatever thread and also while the interpreter exits;
-small ones come from malloc, which is warm by itself. The result is an ordinary tensor, no view;
+cut from one range of addresses, with huge pages if the system has them. They return to the pool
+when the last tensor on the storage dies, in any thread and also while the interpreter exits. Small
+blocks come from malloc, whose memory is warm anyway. The result is an ordinary tensor, not a view;
 only its storage can't grow (`resize_` beyond it raises torch's error).
 
-Free memory is joined with its neighbours and split for the next block (native/memory_runs.ll): so
-what a training step frees in one size serves in another. In steps of seven models it held 1 to 9 %
-more than was in use at the peak (29 % where that was 6 MiB: huge pages come whole), where free
-lists by size had held 17 to 55 % more; after the first step none needed new memory.
+Free memory is joined with its neighbours and split for the next block (native/memory_runs.ll), so
+memory that a training step frees in one size is reused in another. In steps of seven models the
+pool held 1 to 9 % more than was in use at the peak (29 % where the peak was 6 MiB, because huge
+pages are kept whole); free lists by size had held 17 to 55 % more. After the first step none needed
+new memory.
 
-Measured on a Zen 4: 0.5-0.6 us an allocation, big or small, where torch.empty_strided takes 0.9 us;
-filling 64 MiB on two threads takes 8 ms in the pool's memory and 21 ms in fresh memory from torch.
+Measured on a Zen 4: an allocation takes 0.5-0.6 us, big or small; torch.empty_strided takes 0.9 us.
+Filling 64 MiB on two threads takes 8 ms in the pool's memory and 21 ms in fresh memory from torch.
 
 Invariants: free bytes <= the limit (PYFUSER_POOL_BYTES, else min(1/8 of the memory, 1 GiB)); a
-block is at most a granule (16 KiB) bigger than asked for; an address belongs to one block or one
-free run; bytes mapped = bytes in use + bytes free and warm. When the limit is met, what was used
-longest ago goes back to the system. The fast path and the release are native code
-(native/memory_pool.ll), since a release may come without the GIL; getting memory and eviction,
+block is at most a granule (16 KiB) bigger than requested; an address belongs to one block or one
+free run; bytes mapped = bytes in use + bytes free and warm. When the limit is reached, the least
+recently used memory returns to the system. The fast path and the release are native code
+(native/memory_pool.ll), because a release may come without the GIL; getting memory and eviction,
 which wait for the system anyway, are Python.
 
-The fast path runs no Python frame. Where the frames of a call happen to end near the end of a
-chunk of CPython's frame stack, every further frame maps a chunk and unmaps it again, which in a
-process of two threads takes some 100 us: a training step of a LeViT did so 60 times.
+The fast path runs no Python frame. If the frames of a call happen to end near the end of a chunk of
+CPython's frame stack, every further frame maps a chunk and unmaps it again, which takes some 100 us
+in a process of two threads: a training step of a LeViT did this 60 times.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ from .jit import CompiledModule, compile_module
 from .native_function import native_function
 from .native_text import native_text
 
-# From here on the pool wins: the median of allocate, fill, free in us, pool against torch.empty,
-# was 2.8 / 3.0 at 64 KiB, 4.3 / 4.7 at 256 KiB, 8.3 / 10.2 at 1 MiB, 96 / 273 at 16 MiB, and
-# 8.0 / 20.8 ms at 64 MiB.  Below it malloc keeps its memory warm, and shares it with all others.
+# The pool is faster from here on: the median of allocate, fill, free in us, pool against
+# torch.empty, was 2.8 / 3.0 at 64 KiB, 4.3 / 4.7 at 256 KiB, 8.3 / 10.2 at 1 MiB, 96 / 273 at 16
+# MiB, and 8.0 / 20.8 ms at 64 MiB. Below it malloc keeps its memory warm, and shares it with all
+# other users.
 THRESHOLD_BYTES = 256 << 10
 HUGE_PAGE_BYTES = 2 << 20
 # Blocks begin and end at multiples of it: whole pages nearly everywhere, at most 6 % of a block.
@@ -62,8 +64,8 @@ _FREE_LISTS = 8 * (_TOP_CLASS_BITS + 1)
 _MOST_DIMENSIONS = 32
 _HEADER_BYTES = 128
 _RECORD_BYTES = _HEADER_BYTES + 16 * _MOST_DIMENSIONS
-# mmap's arguments for addresses without memory, in place of what was there: PROT_NONE, and
-# MAP_FIXED, which Python's mmap module doesn't name and is 0x10 on Linux, macOS and the BSDs.
+# mmap's arguments for addresses without memory that replace an existing mapping: PROT_NONE, and
+# MAP_FIXED, which Python's mmap module doesn't name and which is 0x10 on Linux, macOS and the BSDs.
 _NO_ACCESS = 0
 _MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10
 _NUMBERS = {
@@ -74,7 +76,7 @@ _NUMBERS = {
     "GRANULE_MASK": -GRANULE_BYTES,
     "FREE_LISTS": _FREE_LISTS,
     "ALL_LISTS": 2 * _FREE_LISTS,
-    "MOST_COMPARED": 32,  # runs of a class among which the best fit is searched, the latest first
+    "MOST_COMPARED": 32,  # runs of a class searched for the best fit, the latest first
     "MOST_DIMENSIONS": _MOST_DIMENSIONS,
     "HEADER_BYTES": _HEADER_BYTES,
     "HEADER_AND_63_BYTES": _HEADER_BYTES + 63,
@@ -103,7 +105,7 @@ _DLPACK_TYPES: dict[torch.dtype, int] = {
         (torch.complex128, _COMPLEX, 128),
     )
 }
-# What torch.from_dlpack calls after it has found out that it was given a capsule.
+# What torch.from_dlpack calls once it knows that it was given a capsule.
 _from_dlpack: Any = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
 
 
@@ -117,7 +119,7 @@ def pool_text() -> str:
 
 
 class _Counters(ctypes.Structure):
-    """The pool's state in native memory, in the order of `@counters` in the text; all 8 bytes.
+    """The pool's state in native memory, in the order of `@counters` in the text; 8 bytes each.
 
     `mapped` bytes have memory, in use or free; `cached` are those that are free.
     """
@@ -129,7 +131,7 @@ class _Counters(ctypes.Structure):
 
 
 class _Record(ctypes.Structure):
-    """What the text calls a record, behind the DLManagedTensor that torch reads."""
+    """What the text calls a record, including the DLManagedTensor that torch reads."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -148,7 +150,7 @@ class MemoryPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         module = compile_module(pool_text(), passes=(), codegen_level=0)
-        # For good: a tensor may outlive this object, and its deleter is this module's code.
+        # Kept forever: a tensor may outlive this object, and its deleter is this module's code.
         _immortal_modules.append(module)
         self.counters = _Counters.from_address(module.address("counters"))
         self.counters.limit = _default_limit()
@@ -168,9 +170,9 @@ class MemoryPool:
     def _allocated(
         self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """What `empty_strided` gives where there is no warm run: gets memory, or has torch do it.
+        """The slow path of `empty_strided`, without a warm run: gets memory, or asks torch.
 
-        Where the system has no memory left, the cache is emptied and torch asked, which raises
+        If the system has no memory left, the cache is emptied and torch asked, which raises
         RuntimeError with the number of bytes.
         """
         code = _DLPACK_TYPES.get(dtype)
@@ -204,7 +206,7 @@ class MemoryPool:
         self._lock = threading.Lock()
 
     def _reserve(self, module: CompiledModule) -> None:
-        """Takes the range of addresses, as one cold run: no memory yet, and no claim to any."""
+        """Takes the range of addresses, as one cold run, without any memory yet."""
         size, base = _range_bytes(), None
         while size >= HUGE_PAGE_BYTES and base is None:
             base = _map(size, _NO_ACCESS)
@@ -218,13 +220,13 @@ class MemoryPool:
         address = _libc().calloc(1, _RECORD_BYTES)
         record = _Record.from_address(address)
         record.data, record.size = base, size
-        self.counters.mapped = self.counters.cached = size  # `put` takes it off again
+        self.counters.mapped = self.counters.cached = size  # `put` subtracts it again
         self._put(address, _COLD)
 
     def _grow(self, size: int) -> bool:
-        """Gets memory for a free run of `size` bytes.  False where there is none."""
+        """Gets memory for a free run of `size` bytes.  False if there is none."""
         with self._lock:
-            # It will come back to the free runs one day: make room by then, the oldest first.
+            # It will return to the free runs later: make room for it, evicting the oldest first.
             self._shrink(max(0, self.counters.limit - size))
             if self._warm(size):
                 return True
@@ -233,7 +235,7 @@ class MemoryPool:
 
     def _warm(self, size: int) -> bool:
         """Makes a cold run warm, so that together with its neighbours it has `size` bytes."""
-        # The system gives huge pages as a whole: what is left of one may be kept for others.
+        # The system gives whole huge pages: the rest of one may be kept for others.
         may_keep = self.counters.limit - self.counters.cached >= HUGE_PAGE_BYTES
         address = self._carve(size, HUGE_PAGE_BYTES if may_keep else GRANULE_BYTES)
         if not address:
@@ -244,7 +246,7 @@ class MemoryPool:
         return given
 
     def _shrink(self, target: int) -> None:
-        """Gives free memory back, the longest unused first, until at most `target` bytes stay."""
+        """Gives free memory back, the longest unused first, until at most `target` bytes remain."""
         while (surplus := self.counters.cached - target) > 0:
             address = self._oldest(-(-surplus // GRANULE_BYTES) * GRANULE_BYTES)
             if not address:  # another thread has taken it
@@ -255,7 +257,7 @@ class MemoryPool:
 
 @functools.cache
 def pool() -> MemoryPool:
-    """The process's pool; made at the first allocation, since that compiles its native part."""
+    """The process's pool; made at the first allocation, because that compiles its native part."""
     made = MemoryPool()
     register_pool("cpu", made.empty_cache, made.stats)
     return made
@@ -279,7 +281,7 @@ def _default_limit() -> int:
 
 
 def _range_bytes() -> int:
-    """Addresses to take: twice the machine's memory, for gaps; a quarter of what a limit allows."""
+    """Addresses to reserve: twice the memory, to allow for gaps; at most a quarter of any limit."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     size = min(2 * memory, 1 << _TOP_CLASS_BITS - 1)
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -319,24 +321,24 @@ def _map(size: int, protection: int) -> int | None:
 
 
 def _make_usable(address: int, size: int) -> bool:
-    """Makes addresses of the range readable and writable.  False where the system refuses."""
+    """Makes addresses of the range readable and writable.  False if the system refuses."""
     usable: bool = _libc().mprotect(address, size, mmap.PROT_READ | mmap.PROT_WRITE) == 0
     if usable and hasattr(mmap, "MADV_HUGEPAGE"):
-        # Discarding has forgotten it.  May fail where the system has none: small pages then.
+        # Discarding has reset this.  It may fail on a system without huge pages, which is fine.
         _libc().madvise(address, size, mmap.MADV_HUGEPAGE)
     return usable
 
 
 def _keep_whole_at_fork(module: CompiledModule) -> None:
-    """Who forks holds the native lock meanwhile, so that the child finds no run half moved.
+    """Holds the native lock during a fork, so that the child finds no run half moved.
 
-    Not by os.register_at_fork: between such a function and the fork another thread may get the
-    GIL, and would wait for the lock with it.
+    os.register_at_fork won't do: between its function and the fork another thread may get the GIL
+    and wait for the lock while holding it.
     """
     lock, unlock = (ctypes.c_void_p(module.address(name)) for name in ("lock", "unlock"))
     if hasattr(_libc(), "pthread_atfork"):
         _libc().pthread_atfork(lock, unlock, unlock)
-    elif hasattr(_libc(), "__register_atfork"):  # glibc's, behind a pthread_atfork that is static
+    elif hasattr(_libc(), "__register_atfork"):  # glibc's, used by its static pthread_atfork
         _libc().__register_atfork(lock, unlock, unlock, None)
 
 

@@ -1,9 +1,9 @@
 """Emits any pointwise op of the op table as LLVM instructions.
 
 The table says how an op is spelled: an instruction (`fadd`, `icmp slt`), a copy, or a routine
-(`@tanh`) of `vector_math` or of this file; ops that the table defines by others are expanded
-here. Operands come in the compute type of one dtype, the result is in the compute type of
-another; an LLVM integer has no sign, so the dtype says which instruction is meant.
+(`@tanh`) of `vector_math` or of this file. Ops that the table defines by other ops are expanded
+here. Operands come in the compute type of one dtype, and the result is in the compute type of
+another. An LLVM integer has no sign, so the dtype decides which instruction is meant.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def emit_op(
 ) -> Value:
     """The op on operands in the compute type of `compute` (the condition of `where` is i1).
 
-    Gives a value in the compute type of `result`.  Raises UnsupportedError for ops and dtypes that
-    kernels don't compute.
+    Returns a value in the compute type of `result`.  Raises UnsupportedError for ops and dtypes
+    that kernels can't compute.
     """
     row = OPS[op]
     if op == "cast":
@@ -82,7 +82,7 @@ def emit_op(
 
 
 def emit_refused(w: FunctionWriter, op: str, args: Sequence[Value], compute: DataType) -> Value:
-    """i1: where the check of an op refuses its operands, which are as for `emit_op`."""
+    """i1: where the check of an op refuses its operands (given as for `emit_op`)."""
     row, lanes = OPS[op], args[0].type.lanes
 
     def emit(inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType) -> Value:
@@ -136,13 +136,14 @@ def _routine(w: FunctionWriter, name: str, args: Sequence[Value], compute: DataT
     raise UnsupportedError(expected(name, "a dtype that kernels compute it in", compute))
 
 
-# -- floating routines that are a few instructions ------------------------------------------------
+# -- floating routines of a few instructions ------------------------------------------------
 
 
 def _minimum(w: FunctionWriter, a: Value, b: Value) -> Value:
-    # The machine's min gives its second operand where they are equal or either is NaN: with a there
-    # only a NaN in b is left to put right.  A bound that is a constant needs the one instruction,
-    # and in a reduction, whose a is what was found so far, the comparison isn't waited for.
+    # The machine's min gives its second operand if they are equal or either is NaN: with a in that
+    # place, only a NaN in b is left to handle.  A constant bound then needs just the one
+    # instruction, and in a reduction, where a is the value so far, the comparison isn't on the
+    # critical path.
     return w.select(w.is_nan(b), b, w.fmin_number(b, a))
 
 
@@ -172,7 +173,7 @@ _FLOAT: dict[str, Callable[..., Value]] = {
 }
 
 
-# -- integer routines that are a few instructions -------------------------------------------------
+# -- integer routines of a few instructions -------------------------------------------------
 
 
 def _integer_negative(w: FunctionWriter, signed: bool, a: Value) -> Value:
@@ -206,7 +207,7 @@ _INTEGER_SPECIAL: dict[str, Callable[..., Value]] = {
 }
 
 
-# -- the same of i1, in which 1 is true -----------------------------------------------------------
+# -- the same for i1, where 1 is true -----------------------------------------------------------
 
 
 def _bool_power(w: FunctionWriter, a: Value, b: Value) -> Value:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Processor:
     """One processor: instruction set, cores and caches (sizes in bytes, per core for L1 and L2).
 
-    `features` is LLVM's text (`+avx2,-avx512f,...`): with `cpu_name` it says which machine code
-    runs here, so the two belong into the key of every cached object.
+    `features` is LLVM's text (`+avx2,-avx512f,...`). With `cpu_name` it decides which machine code
+    runs here, so both belong in the key of every cached object.
     """
 
     cpu_name: str
@@ -25,7 +25,7 @@ class Processor:
     cache_line_bytes: int
 
     def has(self, feature: str) -> bool:
-        """True when LLVM lists `feature` (LLVM's spelling, e.g. `avx512bw`) as present."""
+        """True if LLVM lists `feature` (in LLVM's spelling, e.g. `avx512bw`) as present."""
         return f"+{feature}" in self.features.split(",")
 
     def lanes(self, element_bytes: int) -> int:

@@ -1,9 +1,9 @@
-"""Reads at computed places: windows under a condition, and elements that an index points at.
+"""Reads at computed positions: windows under a condition, and elements that an index points at.
 
-A padded read is a masked load, in which the lanes outside of the window touch no memory.  A gather
+A padded read is a masked load, in which the lanes outside the window touch no memory.  A gather
 whose index is the same in all lanes (a row of an embedding) is one scalar index and then vector
-loads; where lanes have indices of their own each lane has its own address.  An index that is out of
-range is noted, and clamped, so that whatever it is the read is inside of its source.
+loads; if lanes have different indices, each lane has its own address.  An index that is out of
+range is noted and clamped, so the read is always inside its source.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ReadAccess(MemoryAccess):
     """The operands of reads for one phase."""
 
     def operand(self, operand: Operand, dtype: DataType, active: Value | None) -> Value:
-        """An operand in the compute type of `dtype`, one value a lane."""
+        """An operand in the compute type of `dtype`, one value per lane."""
         raise NotImplementedError
 
     # -- windows
 
     def guarded(self, operand: Guarded, dtype: DataType, active: Value | None) -> Value:
-        """The value inside of a window, the fill elsewhere."""
+        """The value inside a window, the fill elsewhere."""
         some = self._some(operand.inside)
         if some is None or not isinstance(operand.value, Access):
             return self._selected(operand, dtype, active)
@@ -60,10 +60,11 @@ class ReadAccess(MemoryAccess):
         return w.select(inside, value, self.operand(operand.otherwise, dtype, active))
 
     def _some(self, inside: Predicate) -> Value | None:
-        """False only where no lane is inside; None where that takes more than scalars to tell.
+        """False only if no lane is inside; None if scalars can't decide it.
 
-        A masked load of nothing would still look up its page, and where there is none that takes
-        hundreds of cycles (measured: tensors side by side along the outer axis, 8 times as slow).
+        A masked load with an empty mask would still look up its page, which takes hundreds of
+        cycles if the page doesn't exist (measured: tensors side by side along the outer axis, 8
+        times as slow).
         """
         lanes, w = self.lanes, self.writer
         if lanes is None:
@@ -100,7 +101,7 @@ class ReadAccess(MemoryAccess):
         return w.phi(value.type, [(value, last), (otherwise, before)])
 
     def _reads_zeros(self, value: Operand) -> bool:
-        """True when lanes that a load leaves out are 0."""
+        """True if the inactive lanes of a load are 0."""
         if not isinstance(value, Access):
             return False
         return self.lanes is None or self._indexed(value)[1] is not ZERO
@@ -117,7 +118,7 @@ class ReadAccess(MemoryAccess):
         return self._load_shifted(operand.access, shift, self._readable(operand, active))
 
     def _readable(self, operand: Gathered, active: Value | None) -> Value | None:
-        """Where there are elements to read; the call is refused where there are none."""
+        """Where there are elements to read; the call is refused if there are none."""
         inside = self.condition(operand.inside)
         if inside is None:
             return active
@@ -128,7 +129,7 @@ class ReadAccess(MemoryAccess):
         return inside if active is None else w.and_(active, inside)
 
     def is_uniform(self, operand: Operand) -> bool:
-        """True when all lanes are known to have the same value."""
+        """True if all lanes are known to have the same value."""
         lanes = self.lanes
         if lanes is None:
             return True
@@ -147,7 +148,7 @@ class ReadAccess(MemoryAccess):
                 return False
 
     def _position(self, operand: Gathered, active: Value | None) -> Value:
-        """The index as i64, one a lane."""
+        """The index as i64, one per lane."""
         value = self.operand(operand.position, DataType.Int, active)
         if isinstance(operand.position, Access):
             dtype = operand.position.buffer.dtype
@@ -157,7 +158,7 @@ class ReadAccess(MemoryAccess):
     def _uniform_shift(self, operand: Gathered, active: Value | None) -> Value:
         """How far the index moves the read, in elements; computed as far out as it is known.
 
-        Refused is it only here: the loops between may have nothing to do.
+        The index is refused only here, because the loops in between may have no iterations.
         """
         position = operand.position
         if active is None and isinstance(position, Access) and self._is_read_only(position):
@@ -183,16 +184,16 @@ class ReadAccess(MemoryAccess):
         return shift
 
     def _note_once(self, wrong: Value) -> None:
-        """Notes a value that may be known from further out, unless that is done on the way here."""
+        """Notes a value that may be computed further out, unless an open scope has noted it."""
         key = ("noted", wrong.name)
         if not any(key in scope.others for scope in self.scopes.open):
             self.refusals.note(wrong, None)
             self.scopes.open[-1].others[key] = wrong
 
     def _shift(self, operand: Gathered, index: Value) -> tuple[Value, Value]:
-        """(stride * index, what isn't 0 where the index isn't in [0, extent)).
+        """(stride * index, a value other than 0 where the index isn't in [0, extent)).
 
-        Such an index becomes the last.
+        An index out of range becomes the last one.
         """
         w, lanes = self.writer, index.type.lanes
         if operand.wraps:
@@ -207,7 +208,7 @@ class ReadAccess(MemoryAccess):
         return w.mul(clamped, w.splat(self.scopes.integer(operand.stride), lanes)), wrong
 
     def _load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
-        """Elements `shift` behind an access."""
+        """The elements at `shift` after an access."""
         w, dtype, lanes = self.writer, access.buffer.dtype, self.lanes
         index, step = self._indexed(access)
         element, alignment = storage_type(dtype).element, size_in_bytes(dtype)

@@ -1,8 +1,9 @@
-"""What a phase refuses: collected beside the computation, and reported once.
+"""The refusals of a phase: collected during the computation and reported once.
 
-Wherever an operand may be refused, something that is 0 where all is well is or-ed into a variable
-of the thread; `sroa` makes registers of these, so that it costs an instruction or two and no
-branch.  A thread that has done its share sets the status slot of the call unless they are all 0.
+Wherever an operand may be refused, a value that is 0 if all is well is or-ed into a variable of the
+thread; `sroa` turns these variables into registers, so a check costs an instruction or two and no
+branch.  When a thread has finished its share, it sets the status slot of the call unless they are
+all 0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Refusals:
         self.found: dict[int, Value] = {}  # by lanes
 
     def note(self, wrong: Value, active: Value | None) -> None:
-        """Refuses the call where an i64 isn't 0, in the lanes that are active."""
+        """Refuses the call if an i64 isn't 0 in some active lane."""
         w = self.writer
         if active is not None:
             if active.type.lanes != wrong.type.lanes:
@@ -29,7 +30,7 @@ class Refusals:
         w.store(w.or_(known, wrong), place, _alignment(wrong))
 
     def note_mask(self, bad: Value, active: Value | None) -> None:
-        """Refuses the call where a condition holds, in the lanes that are active."""
+        """Refuses the call if a condition holds in some active lane."""
         w = self.writer
         if active is not None:
             if active.type.lanes != bad.type.lanes:
@@ -38,7 +39,7 @@ class Refusals:
         self.note(w.zext(w.any(bad), I64), None)
 
     def report(self, slot: int) -> None:
-        """Sets the status, which is one of the slots of the arguments, if something was refused."""
+        """Sets the status, one of the argument slots, if something was refused."""
         if not self.found:
             return
         w = self.writer
@@ -53,7 +54,7 @@ class Refusals:
         w.branch_if(w.icmp("ne", everything, w.constant(0, I64)), refused, done)
         w.label(refused)
         status = w.element_pointer(Value("%args", PTR), "i64", w.constant(slot, I64))
-        w.store(w.constant(1, I64), status, 8)  # all threads that do store the same
+        w.store(w.constant(1, I64), status, 8)  # every thread that stores it stores the same value
         w.branch(done)
         w.label(done)
 

@@ -26,8 +26,8 @@ from .threads import Launch, launcher
 
 Binary = tuple[CompiledModule, Launch]  # the machine code and its launch function
 
-# Waking another thread takes some 5 us; under this many element operations one thread is done by
-# then (about 4 simple operations a nanosecond from the caches).
+# Waking another thread takes some 5 us; with less than this many element operations, one thread is
+# done by then (about 4 simple operations a nanosecond from the caches).
 _WORK_FOR_THREADS = 32 << 10
 
 _ALIGNMENT = 64  # of every scratch buffer, in bytes
@@ -35,7 +35,7 @@ _ALIGNMENT = 64  # of every scratch buffer, in bytes
 
 @dataclass(slots=True, eq=False)
 class FusedKernelCPU(LoadedKernel):
-    """A kernel as machine code; `slots` of `kernel_code` says what it is called with."""
+    """A kernel as machine code; `kernel_code` documents its argument slots."""
 
     code: CpuKernelCode
     target: CpuTarget
@@ -43,7 +43,7 @@ class FusedKernelCPU(LoadedKernel):
     launch: Launch
 
     def write_launch(self, writer: LaunchWriter) -> None:
-        """One call: threads worth their start, addresses, scratch memory, numbers, scalars."""
+        """One call: as many threads as pay off, addresses, scratch memory, numbers, scalars."""
         kernel, code = self.kernel, self.code
         threads = self._threads(writer)
         scratch, scratch_bytes = self._scratch()
@@ -61,11 +61,11 @@ class FusedKernelCPU(LoadedKernel):
         writer.call(f"{launch}({', '.join(arguments)})")
 
     def _number(self, writer: LaunchWriter, expr: IntExpr) -> str:
-        """The text of a number; of a symbol that stands for a product, that of the product."""
+        """The text of a number; for a symbol that stands for a product, of the product."""
         return writer.size(substitute(expr, self.kernel.joined))
 
     def _threads(self, writer: LaunchWriter) -> str:
-        """As many as have tasks; one where it is done before others have woken up."""
+        """As many threads as have tasks; one if it is done before others have woken up."""
         cores = self.target.processor.cores
         tasks = _largest(phase.task_count() for phase in self.kernel.phases)
         each = 1 + EXPENSIVE * min(self._expensive_operations(), 4)
@@ -104,14 +104,14 @@ class FusedKernelCPU(LoadedKernel):
         return offsets, total
 
     def _streaming(self, writer: LaunchWriter) -> str:
-        """1 where the outputs don't fit in the caches and every vector store is aligned."""
+        """1 if the outputs don't fit in the caches and every vector store is aligned."""
         outputs: IntExpr = ZERO
         for tensor in self.kernel.tensors:
             if tensor.is_output:
                 outputs = outputs + product(tensor.sizes) * tensor.buffer.bytes_each
         most = self.target.processor.l3_bytes // 2
         terms = terms_of(outputs)
-        if len(terms) == 1:  # elements instead of bytes: a number that is known already
+        if len(terms) == 1:  # elements instead of bytes: a number that is already known
             ((monomial, bytes_each),) = terms
             outputs, most = product(monomial), -(-most // bytes_each)
         size = self._number(writer, outputs)
@@ -126,7 +126,7 @@ class FusedKernelCPU(LoadedKernel):
 
 
 def _largest(exprs: Iterable[IntExpr]) -> IntExpr:
-    """The largest of some numbers; 1 of none."""
+    """The largest of some numbers; 1 if there are none."""
     return functools.reduce(maximum, dict.fromkeys(exprs) or (ONE,))
 
 
@@ -160,7 +160,7 @@ class CpuRuntime(Runtime):
 
     @property
     def empty_strided(self) -> EmptyStrided:
-        """The pool's."""
+        """The pool's function."""
         return pool().empty_strided
 
     @property
@@ -169,11 +169,11 @@ class CpuRuntime(Runtime):
         return require_memory()
 
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
-        """Objects are kept there between processes."""
+        """Sets where objects are kept between processes."""
         set_object_cache(cache)
 
     def compile_ahead(self, code: Any) -> None:
-        """In another process."""
+        """Begins the compilation in another process."""
         compile_ahead(code.text, self.target.processor)
 
     def compile(self, code: Any) -> Binary:
@@ -187,6 +187,6 @@ class CpuRuntime(Runtime):
 
 
 def runtime(device: torch.device) -> Runtime:
-    """The runtime of the CPU, of which there is one."""
+    """The runtime of the CPU; there is only one."""
     del device
     return CpuRuntime()

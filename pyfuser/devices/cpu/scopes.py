@@ -1,8 +1,8 @@
-"""Where in the text a computed value may stand: the loops that are open, and what is known in each.
+"""Where in the text a value may be computed: the open loops, and what is known in each.
 
-The code generator runs no loop-invariant code motion afterwards; instead every symbolic integer is
+The code generator runs no loop-invariant code motion afterwards; instead, every symbolic integer is
 computed in the outermost open loop in which all its symbols are known.  Each scope has a
-*preheader*, a list of lines that stand before its loop begins, inside of the scope around it.
+*preheader*, a list of lines that come before its loop begins, inside the enclosing scope.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Scopes:
         self.level_of: dict[Symbol, int] = {}
         self.value_of: dict[Symbol, Value] = {}
         self.constants: dict[Symbol, IntExpr] = {}
-        # What was found out since the symbols, and the constants, have last changed.
+        # Results cached since the symbols and the constants last changed.
         self._levels: dict[IntExpr, int] = {}
         self._resolved: dict[IntExpr, IntExpr] = {}
         self.value_level: dict[str, int] = {}
@@ -62,7 +62,7 @@ class Scopes:
         return len(self.open) - 1
 
     def enter(self) -> Scope:
-        """Opens a scope; its preheader stands at the present end of the text."""
+        """Opens a scope; its preheader is at the current end of the text."""
         preheader: list[str] = []
         self.writer.lines.append(preheader)  # type: ignore[arg-type]
         scope = Scope(preheader)
@@ -70,7 +70,7 @@ class Scopes:
         return scope
 
     def leave(self) -> None:
-        """Closes the innermost scope; what was computed at its level is forgotten."""
+        """Closes the innermost scope; values computed at its level are forgotten."""
         self.open.pop()
         level = len(self.open)
         for symbol in [s for s, at in self.level_of.items() if at >= level]:
@@ -85,7 +85,7 @@ class Scopes:
         self._levels.clear()
 
     def set_constant(self, symbol: Symbol, number: int | None) -> None:
-        """Gives the index of an unrolled loop its number; None where the loop is over."""
+        """Gives the index of an unrolled loop its number; None once the loop is over."""
         if number is None:
             self.constants.pop(symbol, None)
         else:
@@ -94,7 +94,7 @@ class Scopes:
 
     @contextmanager
     def at(self, level: int) -> Iterator[Scope]:
-        """Writes into the outermost place where values of `level` are known."""
+        """Writes into the outermost position where values of `level` are known."""
         if level >= self.level:
             yield self.open[-1]
             return
@@ -153,7 +153,7 @@ class Scopes:
         return value
 
     def _by_level(self, expr: Sum, level: int) -> tuple[IntExpr | None, IntExpr | None]:
-        """Splits a sum into what is known further out and what is not."""
+        """Splits a sum into the part known further out and the rest."""
         outer: dict[tuple[IntExpr, ...], int] = {}
         inner: dict[tuple[IntExpr, ...], int] = {}
         for monomial, coefficient in expr.terms:
@@ -169,7 +169,7 @@ class Scopes:
 
 
 def emit_integer(writer: FunctionWriter, expr: IntExpr, value: object) -> Value:
-    """One expression over values that are already there; `value` gives those of its parts."""
+    """Emits one expression over existing values; `value` gives those of its parts."""
     get: Getter = value  # type: ignore[assignment]
     match expr:
         case Sum():
@@ -205,7 +205,7 @@ class Getter:
 
 
 def _divisor(writer: FunctionWriter, expr: IntExpr, get: Getter) -> Value:
-    """At least 1: a division by an empty extent is computed before the loop that never runs."""
+    """At least 1: a division by an empty extent is hoisted out of the loop that never runs."""
     value = get(expr)
     if isinstance(expr, Integer):
         return value
@@ -233,7 +233,7 @@ def split_constant(expr: IntExpr) -> tuple[IntExpr, int]:
 
 
 def flatten(lines: Lines) -> list[str]:
-    """The text with the preheaders put in their places."""
+    """The text with the preheaders inserted."""
     flat: list[str] = []
     for line in lines:
         if isinstance(line, str):

@@ -51,7 +51,7 @@ class StatementEmitter(ReadAccess):
     # -- reading
 
     def operand(self, operand: Operand, dtype: DataType, active: Value | None) -> Value:
-        """An operand in the compute type of `dtype`, one value a lane."""
+        """An operand in the compute type of `dtype`, one value per lane."""
         lanes = self.lanes.count if self.lanes is not None else 1
         match operand:
             case Literal(value=number):
@@ -82,7 +82,7 @@ class StatementEmitter(ReadAccess):
         return self.writer.constant(int(number), type_)
 
     def _scalar_parameter(self, operand: ScalarParameter, dtype: DataType, lanes: int) -> Value:
-        """Converted and spread over the lanes before all loops."""
+        """The parameter, converted and splatted before all loops."""
         key = ("scalar", operand.name, dtype, lanes)
         outermost = self.scopes.open[0]
         if key not in outermost.others:
@@ -179,7 +179,7 @@ class StatementEmitter(ReadAccess):
         self._accumulate(statement.op, access, value, dtype, active)
 
     def _converted(self, operand: Operand, value: Value, dtype: DataType) -> Value:
-        """A literal or parameter came in `dtype`; a tensor in its own compute type."""
+        """A literal or parameter is already in `dtype`; a tensor is in its own compute type."""
         if isinstance(operand, Access):
             return emit_cast(self.writer, value, operand.buffer.dtype, dtype)
         return value
@@ -197,12 +197,12 @@ class StatementEmitter(ReadAccess):
         self.store(access, new, active)
 
     def _accumulated(self, access: Access, active: Value | None) -> Value:
-        """What was reduced so far; all lanes of a local buffer, for all are written back."""
+        """The reduction so far; all lanes of a local buffer, because all are written back."""
         is_global = access.buffer.memory is MemoryType.global_
         return self.load(access, active if is_global else None)
 
     def _where_any(self, active: Value | None, access: Access, update: Callable[[], None]) -> None:
-        """Updates an accumulator; in global memory only where some lane has something to add."""
+        """Updates an accumulator; in global memory only if some lane has something to add."""
         if active is None or access.buffer.memory is not MemoryType.global_:
             update()
         else:
@@ -211,8 +211,8 @@ class StatementEmitter(ReadAccess):
     def _across(self, op: str, vector: Value, dtype: DataType) -> Value:
         """Combines the lanes of a vector, halving it.
 
-        For floating maxima and minima the machine's own instruction does, which loses NaN: whether
-        there was one is asked once, of the whole vector.
+        Floating maxima and minima use the machine's instruction, which loses NaN: whether there was
+        a NaN is tested once, on the whole vector.
         """
         w, whole = self.writer, vector
         picks = {"max": w.fmax_number, "min": w.fmin_number}.get(op)

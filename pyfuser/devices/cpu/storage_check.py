@@ -1,13 +1,13 @@
-"""`require_memory` of tensor_memory.py as native code, since every call asks it of every tensor.
+"""`require_memory` of tensor_memory.py as native code, because every call runs it on every tensor.
 
-In Python, the size of a storage and the offset into it take 0.12 us a tensor, a tenth of a small
-call.  torch's C interface for compiled models answers both in a few nanoseconds; it takes the
-address of an at::Tensor, and every Python tensor holds one.  Measured on a Zen 4: a call takes
-0.03 us, and 0.01 us for each tensor.
+In Python, reading a storage's size and the offset into it takes 0.12 us per tensor, a tenth of a
+small call. torch's C interface for compiled models gives both in a few nanoseconds; it takes the
+address of an at::Tensor, and every Python tensor holds one.  Measured on a Zen 4: a call takes 0.03
+us, and 0.01 us for each tensor.
 
-Invariant: nothing is looked into but objects whose type is exactly one of torch's own two, at the
-place where one of them was found to hold what `_cdata` says.  For all others, and for a tensor that
-has too little, Python is asked; and always, where no such place is found.
+Invariant: only objects whose type is exactly one of torch's own two are inspected, at an offset
+where one of them was found to hold the value of `_cdata`.  For all others, and for a tensor with
+too little memory, Python is called; it is always called if no such offset is found.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WORD_BYTES = ctypes.sizeof(ctypes.c_void_p)
 
 @functools.cache
 def require_memory() -> Callable[..., None]:
-    """The fastest `require_memory` that there is here."""
+    """The fastest `require_memory` available here."""
     symbols = {name: loaded_symbol(name) for name in _QUESTIONS}
     places = _places()
     if places is None or not all(symbols.values()):
@@ -39,7 +39,7 @@ def require_memory() -> Callable[..., None]:
         add_symbol(name, address or 0)
     for name, kind in (("torch_tensor", torch.Tensor), ("torch_parameter", torch.nn.Parameter)):
         add_symbol(name, id(kind))
-    # Without optimisation, as the other functions that are needed at once: it takes 1 ms.
+    # Without optimisation, like the other functions that are needed at once: it takes 1 ms.
     module = compile_module(_text(*places), passes=(), codegen_level=0)
     found: Callable[..., None] = native_function(
         module, "require_memory", tensor_memory.require_memory
@@ -48,7 +48,7 @@ def require_memory() -> Callable[..., None]:
 
 
 def _places() -> tuple[int, int] | None:
-    """How many bytes into a tensor's object its type and its at::Tensor are; None if not there."""
+    """Offsets in bytes of the type and the at::Tensor in a tensor's object; None if not found."""
     found = set()
     for probe in (torch.empty(2), torch.nn.Parameter(torch.empty(2))):
         words = (ctypes.c_size_t * (type(probe).__basicsize__ // _WORD_BYTES)).from_address(
@@ -63,5 +63,5 @@ def _places() -> tuple[int, int] | None:
 
 
 def _text(type_place: int, tensor_place: int) -> str:
-    """The module: a native function whose `self` is the one in Python; they take `Needs`."""
+    """The module: a native function whose `self` is the Python one; both take `Needs`."""
     return native_text("require_memory", TYPE_PLACE=type_place, TENSOR_PLACE=tensor_place)

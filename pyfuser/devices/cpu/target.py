@@ -1,4 +1,4 @@
-"""CpuTarget: a processor to compile for, this one or one that is named."""
+"""CpuTarget: a processor to compile for, this one or a named one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .processor import Processor
 
 @dataclass(frozen=True, slots=True)
 class CpuTarget(Target):
-    """A processor as a target; see `Target` for what isn't said here."""
+    """A processor as a target; `Target` documents the methods."""
 
     processor: Processor
 
@@ -36,7 +36,7 @@ class CpuTarget(Target):
 
     @property
     def limits(self) -> Limits:
-        """A schedule that runs here runs on a GPU too: the limits are those of any GPU."""
+        """The limits of any GPU, so a schedule that runs here runs on a GPU too."""
         return PORTABLE_LIMITS
 
     @property
@@ -66,13 +66,15 @@ class CpuTarget(Target):
 
     @property
     def recomputation_budget(self) -> int:
-        """Some 8 cycles a vector, where to read it from the last cache takes about as long and
-        from memory several times."""
+        """Some 8 cycles per vector: reading it takes about as long from the last cache, and several
+        times as long from memory.
+        """
         return 8
 
     def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         # A row is read twice.  With fewer rows than cores a persistent kernel leaves cores idle; it
-        # still wins while a row stays in the private caches (four of them: neighbours and L3 help).
+        # still wins while a row fits in the private caches (four of them, with the help of
+        # neighbours and L3).
         cores, cache = self.processor.cores, self.processor.l2_bytes
         if rows >= cores or columns * bytes_each <= 4 * cache:
             return None
@@ -82,9 +84,9 @@ class CpuTarget(Target):
         )
 
     def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
-        # An expensive operation on one element takes as long as on a vector (some 15 ns): nothing
-        # in a row of more than 128 elements, and nothing beside a launch for fewer than 4096 rows.
-        # On the elements of a row it takes some 1 ns each: as long as a launch for 65536.
+        # An expensive operation on one element takes as long as on a vector (some 15 ns):
+        # negligible in a row of more than 128 elements, and next to a launch for fewer than 4096
+        # rows. On the elements of a row it takes some 1 ns each: as long as a launch for 65536.
         if is_inner:
             return elements * (times - 1) < 1 << 16
         return elements < 4096 or times > 128
@@ -110,7 +112,7 @@ class CpuTarget(Target):
         return generate(join_sizes(kernel), self.processor)
 
     def texts(self, code: CpuKernelCode) -> dict[str, str]:  # type: ignore[override]
-        """llvm; and asm, where LLVM is here for that architecture."""
+        """llvm; and asm, if this LLVM has that architecture."""
         if host().architecture != self.processor.architecture:
             return {"llvm": code.text}
         return {"llvm": code.text, "asm": assembly(code.text, self.processor)}

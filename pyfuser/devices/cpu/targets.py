@@ -1,4 +1,4 @@
-"""The targets of this folder by name; nothing is imported for a name of another device."""
+"""The targets of this folder by name; another device's name imports nothing."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ A compiled kernel is one or more *range functions*, its phases, each
     void <name>(ptr args, i64 thread, i64 threads)
 
 that does share `thread` of `threads` equal shares of the work (any `threads` >= 1 must give the
-same result) and takes everything else from `args`, an array of 8-byte slots: pointers, sizes,
-and scalars (a Python float arrives as the bits of a double, an int as an i64). `launcher(module,
-names)` gives a callable `launch(most_threads, *slots)` that fills the slots and runs the phases
+same result) and takes everything else from `args`, an array of 8-byte slots: pointers, sizes, and
+scalars (a Python float arrives as the bits of a double, an int as an i64). `launcher(module,
+names)` returns a callable `launch(most_threads, *slots)` that fills the slots and runs the phases
 one after the other (the end of a phase is a barrier), without the GIL, on min(most_threads,
 torch.get_num_threads()) threads; OpenMP may give fewer, for instance inside a parallel region.
-Behind the given slots there is one more, the status of this call: `launch` gives True if a range
-function has set it, because the kernel refuses the call, and else None.
+After the given slots there is one more, the status of this call: `launch` returns True if a range
+function has set it because the kernel refuses the call, and otherwise None.
 
 `launch` is a C function that the JIT compiles once per process, from native/launch.ll; it follows
 CPython's vector call convention and uses only its stable interface.  Measured on a Zen 4, a launch
@@ -19,12 +19,12 @@ with 3 pointers and a size: 0.08 us on one thread (ctypes: 0.52 us with c_void_p
 packed into an array), 0.7 us with an empty parallel region of two threads.  Its body calls
 `pyfuser_parallel(range, args, threads)`, which is one of
 
-    gomp     GOMP_parallel           torch's runtime is libgomp (or speaks its interface)
-    kmpc     __kmpc_fork_call        it is LLVM's libomp, as on macOS
-    python   a ThreadPoolExecutor    there is none, or its symbols are hidden
+    gomp     GOMP_parallel           if torch's runtime is libgomp (or has its interface)
+    kmpc     __kmpc_fork_call        if it is LLVM's libomp, as on macOS
+    python   a ThreadPoolExecutor    if there is none, or its symbols are hidden
 
 The runtime is never loaded here, only looked up in the order in which torch's own calls were bound,
-so there is one set of threads.  After `fork` the threads of the parent are gone and no OpenMP
+so there is only one set of threads.  After `fork` the threads of the parent are gone and no OpenMP
 runtime promises to work, so a child runs every kernel on one thread.
 """
 
@@ -57,15 +57,15 @@ def thread_count() -> int:
 
 
 def runtime_name() -> str:
-    """What runs the threads: `gomp`, `kmpc` or `python` (see the module's text)."""
+    """What runs the threads: `gomp`, `kmpc` or `python` (see the module's docstring)."""
     return _find_runtime()[0]
 
 
 def launcher(module: CompiledModule, range_functions: Sequence[str]) -> Launch:
     """A callable `launch(most_threads, *slots)` that runs `range_functions` of `module` in turn.
 
-    It keeps the module alive.  It takes ints (8 bytes, wrapped) and floats only, else TypeError;
-    that there are as many slots as the kernel reads is the caller's duty.
+    The callable keeps the module alive.  It takes only ints (8 bytes, wrapped) and floats, else
+    raises TypeError; the caller ensures that there are as many slots as the kernel reads.
     """
     if not range_functions:
         raise InternalError(expected("launcher", "at least one range function", "none"))
@@ -99,7 +99,7 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         path = Path(torch.__file__).parent / "lib" / name
         if path.exists():
-            # RTLD_NOLOAD: only a handle to what is loaded; its look-ups include its dependencies.
+            # RTLD_NOLOAD: a handle only if it is loaded; its look-ups include its dependencies.
             found.append(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY))
     return tuple(found)
 
@@ -110,7 +110,7 @@ def _address_of(function: Any) -> int:
 
 
 def loaded_symbol(name: str) -> int | None:
-    """Address of a function that is loaded already, or None."""
+    """Address of a function that is already loaded, or None."""
     for library in _libraries():
         try:
             return _address_of(getattr(library, name))
@@ -146,7 +146,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _python_parallel(range_address: int, arguments: int, threads: int) -> None:
-    """Share 0 here and the others in the pool; ctypes drops the GIL while a range function runs."""
+    """Runs share 0 here, the others in the pool; ctypes drops the GIL during a range function."""
     run = _RANGE_TYPE(range_address)
     others = [_pool().submit(run, arguments, thread, threads) for thread in range(1, threads)]
     run(arguments, 0, threads)
@@ -154,7 +154,7 @@ def _python_parallel(range_address: int, arguments: int, threads: int) -> None:
         other.result()
 
 
-# As C functions: torch's thread count, for where its C++ function can't be found, and the above.
+# C functions: torch's thread count, in case its C++ function can't be found, and the above.
 _THREAD_LIMIT = ctypes.CFUNCTYPE(ctypes.c_int32)(torch.get_num_threads)
 _PYTHON_PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
     _python_parallel
@@ -174,11 +174,11 @@ def runtime_text(runtime: str) -> str:
 def _runtime_module() -> CompiledModule:
     """The compiled text; its functions stay for the life of the process."""
     runtime, symbols = _find_runtime()
-    # at::get_num_threads(): it alone knows a set_num_threads() that another thread has called.
+    # at::get_num_threads(): only it sees a set_num_threads() that another thread has called.
     limit = loaded_symbol("_ZN2at15get_num_threadsEv") or _address_of(_THREAD_LIMIT)
     for name, address in {**symbols, "pyfuser_thread_limit": limit}.items():
         add_symbol(name, address)
-    # Without optimisation: it takes 1 ms and not 5, and a launch is slower by 1 ns.
+    # Without optimisation: this takes 1 ms instead of 5, and a launch is 1 ns slower.
     module = compile_module(runtime_text(runtime), passes=(), codegen_level=0)
     if _forked:
         _set_serial_only(module)

@@ -38,7 +38,7 @@ def combine_welford(
     ratio = w.select(w.fcmp("oeq", n, zero), zero, ratio)
     delta = w.fsub(b[0], a[0])
     mean = w.fadd(a[0], w.fmul(delta, ratio))
-    # an empty side must not bring in its (meaningless) mean
+    # an empty side must not contribute its (meaningless) mean
     mean = w.select(w.fcmp("oeq", n_a, zero), b[0], mean)
     cross = w.fmul(w.fmul(delta, delta), w.fmul(n_a, ratio))
     cross = w.select(w.fcmp("oeq", w.fmul(n_a, n_b), zero), zero, cross)

@@ -1,10 +1,10 @@
 """The body of one phase: kernel statements -> lines of CUDA C++.
 
-Loops over grid and block axes are bindings: they vanish, leaving a condition where not every thread
-takes part.  A barrier and a reduction across threads need all threads of the block, so they stand
-outside of all conditions, and what would have kept a thread away makes it contribute the identity.
-A statement that writes memory and stands in no loop over an axis that the phase launches is run by
-index 0 of that axis only.
+Loops over grid and block axes are bindings: they disappear and leave a condition if not every
+thread takes part.  A barrier and a reduction across threads need all threads of the block, so they
+are outside all conditions; a thread that a condition would have excluded contributes the identity.
+A statement that writes memory outside all loops over an axis that the phase launches is run only by
+index 0 of that axis.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from .vector_copies import vector_copy
 
 Axes = frozenset[ParallelType]
 
-# A loop that indexes registers is unrolled up to this many iterations, as only constant indices
-# keep an array in registers; longer arrays spill whatever is done.
+# A loop that indexes registers is unrolled up to this many iterations, because only constant
+# indices keep an array in registers; longer arrays spill in any case.
 _MOST_UNROLLED = 64
 
-# A comment says how each tensor of a loop is computed up to this many, then only which they are.
+# A comment shows how each tensor of a loop is computed, up to this many; beyond, only their names.
 _MOST_EXPLAINED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a statement stands.
+    """The context of a statement.
 
-    `axes` are those of its grid and block loops, `conditions` what it runs under, as far as no `if`
-    around it says so, and `computed` is the comment on the loop around it.
+    `axes` are the axes of its grid and block loops, `conditions` the conditions under which it runs
+    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.
     """
 
     axes: Axes = frozenset()
@@ -67,7 +67,7 @@ class _Place:
 
 
 def is_collective(statement: Statement) -> bool:
-    """True for what all threads of the block have to reach together."""
+    """True for statements that all threads of the block have to reach together."""
     return isinstance(statement, Barrier) or (
         isinstance(statement, Reduce) and bool(statement.block)
     )
@@ -98,7 +98,7 @@ def idle_axes(statement: Statement, axes: Axes, phase: Phase) -> list[ParallelTy
 
 
 def partly_idle(phase: Phase) -> Axes:
-    """The launched axes that some statement of the phase isn't spread over."""
+    """The launched axes over which some statement of the phase isn't distributed."""
 
     def visit(body: Sequence[Statement], axes: Axes) -> Iterator[ParallelType]:
         for statement in body:
@@ -159,7 +159,7 @@ class BodyWriter:
         return Item(lines, without_repeats(conditions))
 
     def _bound(self, loop: For, place: _Place) -> _Place:
-        """Inside of a loop over a grid or block axis: a condition where it is launched longer."""
+        """Inside a loop over a grid or block axis: a condition if it is launched longer."""
         kind, launched = loop.parallel_type, self._extents.get(loop.parallel_type)
         exact = launched is loop.stop and (
             isinstance(launched, Integer) or kind not in self._partly_idle
@@ -192,7 +192,7 @@ class BodyWriter:
     def _block_reduction(
         self, statement: Reduce, place: _Place, loops: Sequence[For] = ()
     ) -> list[Item]:
-        """Each thread adds up its own part, which `loops` run over; then all add up theirs.
+        """Each thread accumulates its own part, over `loops`; then the parts are reduced.
 
         Every thread gets the total; the first along the reduced axes writes it to memory.
         """
@@ -223,11 +223,11 @@ class BodyWriter:
     def _write_total(
         self, statement: Reduce, place: _Place, serial: Sequence[For], lines: list[str]
     ) -> Item:
-        """What the first thread writes to memory, where the statement has run at all."""
+        """What the first thread writes to memory, if the statement has run at all."""
         written = self._item(statement, place, lines)
         indices = {loop.index for loop in serial}
         known = [c for c in written.conditions if indices.isdisjoint(c.a.symbols)]
-        # Lowering may have put what the elements have to fulfil into the loops' bounds.
+        # Lowering may have moved the conditions on the elements into the loops' bounds.
         known += [
             Less(loop.start, loop.stop)
             for loop in serial
@@ -239,7 +239,7 @@ class BodyWriter:
 def _own_part(
     partial: OwnPart, own: str, conditions: Conditions, serial: Sequence[For]
 ) -> list[Item]:
-    """The variable `own`, with what the thread adds up in the serial loops."""
+    """The variable `own`, in which the thread accumulates over the serial loops."""
     if not serial and not conditions:
         return [Item([f"const {partial.kind} {own} = {partial.value};"])]
     start = Item([f"{partial.kind} {own} = {partial.nothing};"])
@@ -253,8 +253,9 @@ def _own_part(
 
 
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
-    """Loops around one block reduction, and it: (loop, ..., reduction), where no loop changes what
-    is accumulated into.  None for any other loop.
+    """(loop, ..., reduction): the loops around one block reduction, and it.
+
+    None unless the loop is such a chain, in which no loop changes the accumulator.
     """
     loops = [loop]
     while True:
@@ -274,7 +275,7 @@ def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
 
 
 def _computed(loop: For) -> str:
-    """What a loop computes: `T3 = add(T1, T2)` for each statement, or just the names of many."""
+    """What a loop computes: `T3 = add(T1, T2)` per statement, or only the names of many."""
     found: dict[str, str] = {}
     for statement in walk(loop.body):
         outputs = ", ".join(dict.fromkeys(buffer.name for buffer in writes(statement)))
@@ -290,7 +291,7 @@ def _computed(loop: For) -> str:
 
 
 def _declaration(buffer: Buffer) -> list[Item]:
-    """A variable or an array in registers; what is in shared memory is declared first of all."""
+    """A variable or an array in registers; shared memory is declared before everything else."""
     if buffer.memory is not MemoryType.local or is_private_array(buffer):
         return []
     size = "" if is_variable(buffer) else f"[{buffer.size}]"
@@ -299,7 +300,7 @@ def _declaration(buffer: Buffer) -> list[Item]:
 
 
 def _check_uniform(loop: For) -> None:
-    """A loop with a barrier inside must run as often in every thread of the block."""
+    """Checks that a loop with a barrier inside runs equally often in every thread of the block."""
     names = {axis.value for axis in BLOCK}
     if any(symbol.name in names for symbol in loop.start.symbols | loop.stop.symbols):
         what = f"loop {loop.index} around a barrier to be as long in all threads"
@@ -326,7 +327,7 @@ def _is_unrolled(loop: For) -> bool:
 
 
 def in_registers(buffer: Buffer) -> bool:
-    """True for a thread's own buffer, but not for one that had to go to shared memory."""
+    """True for a thread's own buffer unless it had to go to shared memory."""
     return buffer.memory is MemoryType.local and not is_private_array(buffer)
 
 

@@ -1,9 +1,10 @@
 """Kernel -> CUDA C++ text, and how to launch it.
 
-Each phase of a kernel becomes one `extern "C" __global__` function, since a grid-wide
-synchronisation is the boundary between two launches.  The text is what a person reads; a compiler
-gets it behind the device helpers (device_helpers.py).  Launch geometry and the sizes of shared
+Each phase of a kernel becomes one `extern "C" __global__` function, because a grid-wide
+synchronisation is the boundary between two launches.  The text is for human readers; a compiler
+gets it after the device helpers (device_helpers.py).  Launch geometry and the sizes of shared
 memory stay symbolic: one text serves all sizes.
+
 Invariant: a function takes exactly the tensors, sizes, strides and scalars that it uses.
 """
 
@@ -50,7 +51,7 @@ Extents = tuple[IntExpr, IntExpr, IntExpr]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One function, its grid and block (x, y, z), and what it is given, in order."""
+    """One function, its grid and block (x, y, z), and its arguments in order."""
 
     function: str
     grid: Extents
@@ -59,9 +60,9 @@ class Launch:
     parameters: tuple[Parameter, ...]
 
     def geometry(self, sizes: dict[str, int]) -> Geometry | None:
-        """The numbers for these sizes and strides, by name; None where there is nothing to do.
+        """The numbers for these sizes and strides, by name; None if there is nothing to do.
 
-        ScheduleError where the sizes ask for more than every GPU has.
+        Raises ScheduleError if the sizes need more than every GPU has.
         """
         grid, block = (
             tuple(evaluate(extent, sizes) for extent in extents)
@@ -76,14 +77,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A launch's numbers: blocks, threads a block, bytes of dynamic shared memory a block."""
+    """A launch's numbers: blocks, and threads and bytes of dynamic shared memory per block."""
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared_bytes: int
 
     def check(self, function: str, limits: Limits) -> None:
-        """ScheduleError where there are more threads, blocks or bytes than there can be."""
+        """Raises ScheduleError if there are more threads, blocks or bytes than allowed."""
         too_many = any(n > most for n, most in zip(self.grid, limits.grid, strict=True))
         too_big = self.shared_bytes > limits.shared_bytes
         if too_many or too_big or math.prod(self.block) > limits.threads:
@@ -108,8 +109,8 @@ class CudaSource:
 def generate(kernel: Kernel) -> CudaSource:
     """The CUDA C++ of a kernel lowered for hardware threads.
 
-    Raises ScheduleError where registers would have to be of symbolic size, UnsupportedError for
-    dtypes and ops that kernels don't compute.
+    Raises ScheduleError if registers would have a symbolic size, UnsupportedError for dtypes and
+    ops that kernels can't compute.
     """
     texts, launches = [], []
     for number, phase in enumerate(kernel.phases):
@@ -135,7 +136,7 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
 
 
 def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
-    """The extents of a grid or a block; at least 1 where some statement isn't spread over it."""
+    """The extents of a grid or a block; at least 1 if some statement isn't distributed over it."""
     extents = {**phase.grid, **phase.block}
     idle = partly_idle(phase)
     x, y, z = (
@@ -161,7 +162,7 @@ def _shared_arrays(phase: Phase, block: Extents) -> list[SharedArray]:
 
 
 def _allocated(phase: Phase) -> list[Buffer]:
-    """Every allocated buffer once; a loop that lowering has cut in two allocates in both parts."""
+    """Every allocated buffer once; a loop that lowering cut in two allocates in both parts."""
     found = (s.buffer for s in walk(phase.body) if isinstance(s, Allocate))
     return list(dict.fromkeys(found))
 

@@ -1,9 +1,9 @@
-"""Statements under conditions, and how they become nested `if`s.
+"""Statements under conditions, and their translation to nested `if`s.
 
 A body is a list of Items: lines of C++ with the conditions under which they run.  `assemble` puts
-neighbours with a common condition under one `if`, and `hoisted` finds the conditions that a whole
-loop can stand under.  Keeping conditions apart from text until the end is what lets a loop over
-threads vanish and a collective operation stay outside of all of them.
+neighbours with a common condition under one `if`, and `hoisted` finds the conditions that can be
+moved out of a whole loop.  Because conditions stay apart from text until the end, a loop over
+threads can disappear and a collective operation can stay outside all conditions.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ INDENT = "  "
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Lines that run where all conditions hold.
+    """Lines that run if all conditions hold.
 
-    `declares` is a variable instead: it goes to the beginning of its body.
+    `declares` is a variable instead, declared at the beginning of its body.
     """
 
     lines: list[str]
@@ -45,12 +45,12 @@ def without_repeats(conditions: Sequence[Less]) -> Conditions:
 
 
 def indented(lines: Sequence[str]) -> list[str]:
-    """The lines one level deeper; directives of the preprocessor too."""
+    """The lines one level deeper; preprocessor directives too."""
     return [INDENT + line for line in lines]
 
 
 def hoisted(items: Sequence[Item], index: Symbol) -> tuple[list[Item], Conditions]:
-    """The items without the conditions that all of them share and that `index` doesn't change."""
+    """(the items without the conditions that all share and that `index` doesn't change, these)."""
     statements = [item for item in items if item.declares is None]
     if not statements:
         return list(items), ()
@@ -73,7 +73,7 @@ def assemble(items: Sequence[Item]) -> list[str]:
 
 
 def _joined(declarations: list[Declaration], statements: list[Item]) -> list[str]:
-    """The declarations, with the values that the first statements give; takes those statements."""
+    """The declarations, initialised by the first statements, which are removed from the list."""
     left = {each.name: each for each in declarations}
     joined: list[str] = []
     while statements and not statements[0].conditions and len(statements[0].lines) == 1:

@@ -1,8 +1,8 @@
-// What every generated CUDA kernel may use: fixed-width types, half and bfloat16 storage,
+// The prelude of every generated CUDA kernel: fixed-width types, half and bfloat16 storage,
 // constants, torch's arithmetic where C++ differs from it, vector loads, block and grid reductions.
-// The text goes in front of a kernel's own (device_helpers.py), since NVRTC has no headers.
+// The text goes before a kernel's own (device_helpers.py), because NVRTC has no headers.
 // Invariants: nothing here depends on a kernel; it compiles under NVRTC and, for tests, under a
-// host compiler that knows the words of CUDA; there is no fast-math and no contraction.
+// host compiler with definitions of CUDA's keywords; there is no fast-math and no contraction.
 
 #if defined(__CUDACC_RTC__)
 typedef signed char int8_t;
@@ -168,8 +168,8 @@ static __device__ __forceinline__ void store_vector(T* to, const vector<T, N>& e
   *reinterpret_cast<word*>(to) = value.bits;
 }
 
-// N consecutive elements between registers and memory, by the widest vectors that N makes up, where
-// memory is aligned to them.
+// N consecutive elements between registers and memory, by the widest vectors that N consists of, if
+// the memory is aligned to them.
 template <class T, int N> struct widest {
   static constexpr int fitting = sizeof(T) * N > 16 ? 16 / sizeof(T) : N;
   static constexpr int bytes = sizeof(T) * fitting;
@@ -220,7 +220,7 @@ static __device__ __forceinline__ int64_t ceil_divide(int64_t a, int64_t b) {
 // ---- arithmetic where torch and C++ differ; integers wrap, and dividing by zero gives zero
 
 template <class T> static __device__ __forceinline__ T minimum(T a, T b) {
-  return b != b || b < a ? b : a;  // NaN if either is; a where they are equal, as zeros are
+  return b != b || b < a ? b : a;  // NaN if either is; a if they are equal, as zeros are
 }
 template <class T> static __device__ __forceinline__ T maximum(T a, T b) {
   return b != b || b > a ? b : a;
@@ -233,7 +233,7 @@ template <class T> static __device__ __forceinline__ T wrapping_multiply(T a, T 
   return T(uint64_t(a) * uint64_t(b));
 }
 
-// What torch refuses fails the launch, as an assertion in a kernel of torch's does.
+// Refuses what torch refuses: the launch fails, as an assertion in a kernel of torch does.
 static __device__ __forceinline__ void require(bool holds, const char* what) {
   if (!holds) __assertfail(what, "pyfuser", 0, "kernel", 1);
 }
@@ -245,7 +245,7 @@ static __device__ __forceinline__ int64_t wrapped_index(int64_t i, int64_t size)
   return checked_index(i < 0 ? i + size : i, size);
 }
 
-// Rounds toward zero.  The lowest value divided by -1 is itself, where C++ leaves it undefined.
+// Rounds toward zero.  The lowest value divided by -1 is itself, which C++ leaves undefined.
 template <class T> static __device__ __forceinline__ T truncating_divide(T a, T b) {
   if (b == T(0)) return T(0);
   if (limits<T>::is_signed && b == T(-1)) return wrapping_negate(a);
@@ -284,7 +284,7 @@ template <class T> static __device__ __forceinline__ T greatest_common_divisor(T
   return a < T(0) ? wrapping_negate(a) : a;
 }
 
-// Negative exponents give the truncated reciprocal: 0, but for bases 1 and -1.
+// Negative exponents give the truncated reciprocal: 0, except for bases 1 and -1.
 template <class T> static __device__ __forceinline__ T integer_power(T base, T exponent) {
   if (exponent < T(0)) {
     if (base == T(1)) return T(1);
@@ -298,7 +298,7 @@ template <class T> static __device__ __forceinline__ T integer_power(T base, T e
   return result;
 }
 
-// Shifts by less than zero or by the type's width and more shift everything out.
+// Shifts by less than zero, or by the type's width or more, shift everything out.
 template <class T> static __device__ __forceinline__ T shift_left(T a, T b) {
   return b < T(0) || b >= T(8 * sizeof(T)) ? T(0) : T(uint64_t(a) << b);
 }
@@ -356,9 +356,9 @@ template <class T> static __device__ __forceinline__ T shuffle_down(T value, int
   }
 }
 
-// Combines `value` over the threads that differ in the dimensions named X, Y, Z only; each of
-// them gets the result.  All threads of the block call it.  `scratch`: an element per thread in
-// shared memory, free again on return.  A thread with nothing to add passes the identity.
+// Combines `value` over the threads that differ only in the dimensions X, Y, Z that are set; each
+// of them gets the result.  All threads of the block call it.  `scratch` is an element per thread
+// in shared memory, free again on return.  A thread with nothing to add passes the identity.
 template <bool X, bool Y, bool Z, class T, class Operation>
 static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
@@ -401,7 +401,7 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
 
 // ---- reductions over the blocks of a grid
 
-// True in all threads of the block that arrives last of `blocks`: it sees what the others wrote
+// True in all threads of the last of `blocks` blocks to arrive: it sees what the others wrote
 // before they arrived, and finishes the work.  `arrived` is 0 before the launch and after it.
 static __device__ __forceinline__ bool is_last_block(unsigned* arrived, unsigned blocks) {
   __threadfence();

@@ -1,8 +1,8 @@
 """The device-side prelude: CUDA C++ text that every generated kernel may use.
 
 A generated kernel's text + `device_helpers.cuh` -> the self-contained text that a compiler gets.
-The kernel that a person reads stays short; the compiler's messages keep the kernel's own line
-numbers.  Invariant: the prelude is the same for all kernels, so that it can be part of a cache key.
+The kernel that people read stays short, and the compiler's messages keep the kernel's own line
+numbers.  Invariant: the prelude is the same for all kernels, so it can be part of a cache key.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ def device_helpers() -> str:
 
 
 def with_device_helpers(kernel_text: str) -> str:
-    """`kernel_text` behind the prelude; lines count from the start of `kernel_text` again."""
+    """`kernel_text` after the prelude; line numbers count from the start of `kernel_text`."""
     prelude = device_helpers()
     return f'#line 1 "device_helpers.cuh"\n{prelude}#line 1 "{KERNEL_FILE_NAME}"\n{kernel_text}'

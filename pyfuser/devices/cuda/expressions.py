@@ -1,9 +1,10 @@
 """A statement's arithmetic as C++: operands, conversions, ops of the table, reductions.
 
-Compute and Reduce statements -> lines of C++.  Values are computed in the compute dtype (float for
-halves) and converted where they are stored.  An op that the table defines by others becomes one
-named constant per step, since the table's spellings take names of variables as operands.
-Invariant: no op is known here by name but those that aren't arithmetic (set, cast, iota, welford).
+Compute and Reduce statements -> lines of C++. Values are computed in the compute dtype (float for
+half-precision types) and converted when they are stored.  An op that the table defines by other ops
+becomes one named constant per step, because the table's spellings take names of variables as
+operands.  Invariant: the only ops known here by name are those that aren't arithmetic (set, cast,
+iota, welford).
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from ...ops.op import Op
 from ...ops.table import OPS, REDUCTIONS, expand, refused
 from .spelling import Assignment, index_text, literal, type_name
 
-# Threads of a block, and the number of one among them, in a text that needs them.
+# The number of threads in a block, and the index of one, in a text that needs them.
 THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
 
-# The reductions that block_reduce combines by (device_helpers.cuh).
+# The operations by which block_reduce combines (device_helpers.cuh).
 COMBINERS = {
     "sum": "sum_of",
     "prod": "product_of",
@@ -55,8 +56,8 @@ def is_variable(buffer: Buffer) -> bool:
 def is_private_array(buffer: Buffer) -> bool:
     """True for a thread's own buffer of symbolic size.
 
-    Registers have no such arrays: it lies in shared memory, element by element side by side with
-    those of the other threads, so that a warp's accesses go to different banks.
+    There are no such arrays in registers: it is in shared memory, interleaved with those of the
+    other threads element by element, so that a warp's accesses go to different banks.
     """
     return buffer.memory is MemoryType.local and not isinstance(buffer.size, Integer)
 
@@ -87,7 +88,7 @@ def operand_dtype(operand: Operand) -> DataType:
 
 
 def converted(text: str, source: DataType, target: DataType) -> str:
-    """An expression of dtype `source` as one of `target`; storage dtypes are types of their own."""
+    """An expression of dtype `source` as one of `target`; storage dtypes have their own types."""
     if source is target:
         return text
     if source in REDUCED_FLOATING and target is DataType.Float:
@@ -120,7 +121,7 @@ def operand_text(operand: Operand, dtype: DataType) -> str:
 
 
 def gathered_text(operand: Gathered) -> str:
-    """The element that an index points at; one that is out of range fails an assertion."""
+    """The element that an index points at; an index out of range fails an assertion."""
     position = operand_text(operand.position, DataType.Int)
     kind = "wrapped" if operand.wraps else "checked"
     position = f"{kind}_index({position}, {index_text(operand.extent)})"
@@ -138,7 +139,7 @@ class ExpressionWriter:
         self._used: Counter[str] = Counter()
 
     def fresh(self, name: str) -> str:
-        """The name, with a number where it is used already: lowering may have cut a loop in two."""
+        """The name, with a number if already used: lowering may have cut a loop in two."""
         self._used[name] += 1
         return name if self._used[name] == 1 else f"{name}{self._used[name]}"
 
@@ -167,10 +168,10 @@ class ExpressionWriter:
         result = compute_dtype(resolution.result)
         value = self._expand(row, operands, resolution, lines)
         last = lines[-1] if lines else None
-        if isinstance(last, Assignment) and last.target == value:  # goes straight to the output
+        if isinstance(last, Assignment) and last.target == value:  # assign directly to the output
             lines.pop()
             value = last.value
-        # Assigning to a variable of the result's type is what narrows promoted integers.
+        # Assigning to a variable of the result's type narrows promoted integers.
         if result is not target and result is DataType.Bool:
             value = f"bool({value})"
         return [*lines, Assignment.of(output, converted(value, result, target))]
@@ -185,7 +186,7 @@ class ExpressionWriter:
         return name
 
     def _operand(self, operand: Operand, dtype: DataType, uses: int, lines: list[str]) -> str:
-        """The operand as it is where the op uses it once, else the name of a constant."""
+        """The operand itself if the op uses it once, else the name of a constant."""
         text = operand_text(operand, dtype)
         if uses <= 1 or _is_name(operand, dtype):
             return text
@@ -202,7 +203,7 @@ class ExpressionWriter:
     def _refused(
         self, row: Op, operands: list[str], resolution: Resolution, lines: list[str]
     ) -> str:
-        """The name of a condition: the row's check refuses the operands."""
+        """The name of the condition under which the row's check refuses the operands."""
 
         def emit(op: Op, values: tuple[str, ...], dtype: DataType, result: DataType) -> str:
             return self._named(op.cuda_for(dtype, *values), result, lines)
@@ -210,7 +211,7 @@ class ExpressionWriter:
         return refused(row, operands, resolution, emit, literal)
 
     def initialise(self, statement: Initialise) -> list[str]:
-        """Each accumulator set to the identity."""
+        """Sets each accumulator to the identity."""
         return [
             Assignment.of(access_text(output), identity(statement.op, output.buffer.dtype))
             for output in statement.outputs
@@ -234,7 +235,7 @@ class ExpressionWriter:
 
 
 def _is_name(operand: Operand, dtype: DataType) -> bool:
-    """True for what can be written several times: a literal, a variable of the compute dtype."""
+    """True for operands that can be repeated: a literal, a variable of the compute dtype."""
     if isinstance(operand, Literal):
         return True
     is_variable_of = isinstance(operand, Access) and is_variable(operand.buffer)
@@ -244,7 +245,7 @@ def _is_name(operand: Operand, dtype: DataType) -> bool:
 
 
 def _uses(row: Op, statement: Compute, resolution: Resolution) -> Sequence[int]:
-    """How often each operand stands in an op's text: definitions and checks may use it again."""
+    """How often each operand occurs in an op's text: definitions and checks may use it again."""
     several = [2] * len(statement.inputs)
     if row.definition is not None or statement.is_checked:
         return several
@@ -278,7 +279,7 @@ class OwnPart:
     nothing   the identity
     value     what one run of the statement adds
     combined  the part so far (a variable) with `value`
-    combiner  the operation that block_reduce combines parts by
+    combiner  the operation by which block_reduce combines parts
     """
 
     kind: str

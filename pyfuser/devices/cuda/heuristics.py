@@ -1,6 +1,6 @@
 """The schedulers' parameters for an NVIDIA GPU: a block's threads side by side in memory.
 
-Not measured on a GPU yet: what they lead to is right, and compiles for every architecture.
+Not measured on a GPU yet: the results are correct and compile for every architecture.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ...target.unrolling import inner_unroll, unroll_factor
 if TYPE_CHECKING:
     from .target import CudaTarget
 
-# Threads that go through a row together; shorter rows are taken several a block.
+# Threads that process a row together; a block processes several shorter rows.
 _SHORT_ROW = 8
 
 
 def pointwise(
     target: CudaTarget, facts: PointwiseFacts, sizes: Mapping[str, int]
 ) -> PointwiseParameters:
-    """A block's threads beside each other; a few elements a thread, so that reads overlap."""
+    """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     threads = target.threads
     chunk = target.l1_bytes // facts.bytes
@@ -51,7 +51,7 @@ def pointwise(
 def reduction(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """A block a row, or a block of columns; few rows are cut over several blocks."""
+    """One row or several columns per block; few rows are split over several blocks."""
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     threads, workers = target.threads, target.multiprocessors
     enough_work = kept * reduced >= 64 << 10
@@ -72,7 +72,7 @@ def reduction(
 def inner_persistent(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """A block a row."""
+    """One row per block."""
     most = max(2, unroll_factor(facts.work))
     unroll = inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
     cascade = chain_levels(facts.chain, sizes, target.threads * unroll)
@@ -82,6 +82,6 @@ def inner_persistent(
 def outer_persistent(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """A block of columns."""
+    """Several columns per block."""
     cascade = chain_levels(facts.chain, sizes, 1)
     return ReductionParameters(False, target.threads, 4, 4 * target.threads, 1, cascade=cascade)

@@ -1,8 +1,8 @@
 """FusedKernelCUDA: a kernel as functions on a GPU, launched one phase after the other.
 
-The end of a launch is the barrier between two phases.  What launches is given to the kernel:
-`launch(number, grid, block, shared_bytes, arguments)`, so that the same plans run on a GPU and on
-whatever plays one.
+The end of a launch is the barrier between two phases.  The kernel is given the function that
+launches, `launch(number, grid, block, shared_bytes, arguments)`, so the same plans run on a GPU and
+on a simulator.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ...target.target import Limits
 from ..runtime import LaunchWriter, LoadedKernel
 from .codegen import CudaSource, Geometry, Parameter
 
-# (number of the launch, blocks, threads of a block, bytes of shared memory, arguments) -> whether
-# the kernel refused the call; a GPU doesn't say (it fails an assertion), and answers None.
+# (number of the launch, blocks, threads per block, bytes of shared memory, arguments) -> whether
+# the kernel refused the call; a GPU doesn't report it (an assertion fails), and gives None.
 Launcher = Callable[[int, Sequence[int], Sequence[int], int, Sequence[Any]], "bool | None"]
 
 
@@ -29,7 +29,7 @@ class FusedKernelCUDA(LoadedKernel):
         self.limits, self.launch = limits, launch
 
     def write_launch(self, writer: LaunchWriter) -> None:
-        """A call for each phase; nothing where its grid or its blocks are empty."""
+        """A call for each phase; none if its grid or its blocks are empty."""
         launch = writer.constant("launch", self._checked)
         scratch = {buffer: writer.scratch(writer.size(buffer.bytes)) for buffer in self._scratch()}
         tensors = {tensor.buffer: tensor for tensor in self.kernel.tensors}
@@ -76,7 +76,7 @@ class FusedKernelCUDA(LoadedKernel):
         shared_bytes: int,
         arguments: Sequence[Any],
     ) -> bool | None:
-        """Launches; ScheduleError where the sizes ask for more than the target has."""
+        """Launches; ScheduleError if the sizes need more than the target has."""
         if 0 in grid or 0 in block:
             return None
         function = self.code.launches[number].function

@@ -1,10 +1,11 @@
 """Compiles CUDA C++ text to a cubin or to PTX with NVRTC; no GPU and no driver are needed.
 
-Generated text (behind its prelude, see device_helpers.py) -> machine code for one architecture,
-or PTX.  NVRTC is called through `cuda.bindings`: `cuda.core`'s Program asks the driver for its
-version before it makes PTX, and keeps the class of its compile errors private; `cuda.core` loads
-and launches the cubin.  The packages (extra `cuda`) are imported when a compilation asks for them,
-never by importing this module.
+Generated text (after its prelude, see device_helpers.py) -> machine code for one architecture, or
+PTX. NVRTC is called through `cuda.bindings`, because `cuda.core`'s Program asks the driver for its
+version before it makes PTX and keeps the class of its compile errors private; `cuda.core` loads and
+launches the cubin.  The packages (extra `cuda`) are imported when a compilation needs them, never
+by importing this module.
+
 Invariant: no fast-math and no contraction to fused multiply-add (docs/design.md).
 """
 
@@ -27,8 +28,8 @@ _HINT = "pip install 'pyfuser[cuda]'"
 def compile_to_cubin(source: str, architecture: str) -> bytes:
     """Machine code for `architecture` ("sm_90"), an ELF image that the driver loads.
 
-    Raises CompilationError with NVRTC's log and the numbered source, and UnsupportedError where
-    the packages of the extra `cuda` are missing or NVRTC doesn't know the architecture.
+    Raises CompilationError with NVRTC's log and the numbered source, and UnsupportedError if the
+    packages of the extra `cuda` are missing or NVRTC doesn't know the architecture.
     """
     nvrtc = _nvrtc()
     return _compile(source, architecture, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
@@ -48,7 +49,7 @@ def supported_architectures() -> tuple[str, ...]:
 
 
 def is_available() -> bool:
-    """True where the packages of the extra `cuda` are installed and NVRTC loads."""
+    """True if the packages of the extra `cuda` are installed and NVRTC loads."""
     try:
         version()
     except UnsupportedError:
@@ -57,13 +58,13 @@ def is_available() -> bool:
 
 
 def version() -> tuple[int, int]:
-    """NVRTC's version; part of the key of everything that is cached."""
+    """NVRTC's version; part of every cache key."""
     _, major, minor = _nvrtc().nvrtcVersion()
     return (int(major), int(minor))
 
 
 def numbered(source: str) -> str:
-    """`source` with a number in front of each line, from 1 again after each `#line 1`."""
+    """`source` with line numbers, starting from 1 again after each `#line 1`."""
     lines, number = [], 0
     for line in source.splitlines():
         restart = re.match(r"#line (\d+)", line)
@@ -78,7 +79,7 @@ def numbered(source: str) -> str:
 
 
 def _kernel_part(source: str) -> str:
-    """The generated kernel without its prelude, which is the same for all."""
+    """The generated kernel without its prelude, which is the same for all kernels."""
     marker = f'#line 1 "{KERNEL_FILE_NAME}"\n'
     return source.partition(marker)[2] or source
 
@@ -137,7 +138,7 @@ def _nvrtc() -> Any:
     """The module cuda.bindings.nvrtc, its library loaded."""
     try:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
-        nvrtc.nvrtcVersion()  # loads the library; RuntimeError where only the module is there
+        nvrtc.nvrtcVersion()  # loads the library; RuntimeError if only the module is installed
     except (ImportError, OSError, RuntimeError) as error:
         what = "the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc"
         raise UnsupportedError(expected("nvrtc", what, f"`{error}`", _HINT)) from error

@@ -1,6 +1,6 @@
 """CUDA tensors: kernels for them are printed and compiled; nothing launches them yet.
 
-`runtime` refuses, and so the fallback computes fusions of CUDA tensors with torch.
+`runtime` raises UnsupportedError, so the fallback computes fusions of CUDA tensors with torch.
 """
 
 from __future__ import annotations

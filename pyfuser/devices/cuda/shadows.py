@@ -1,8 +1,9 @@
-"""Registers that stand in for results in memory, where one reduction has results in both.
+"""Registers that stand in for results in memory, if one reduction has results in both.
 
 A welford may have its mean in memory (an output of the fusion) and its other results in registers.
-Registers are every thread's own, while memory is written by one thread: so such a statement works
-on registers only, on a shadow of each result that is in memory, and then stores the shadows.
+Every thread has its own registers, while memory is written by one thread. Such a statement
+therefore works only on registers, on a shadow of each result that is in memory, and then stores the
+shadows.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from .expressions import access_text
 
 
 def _local(statement: Initialise | Reduce) -> Access | None:
-    """A result in registers of a statement that has others in memory."""
+    """A result in registers, of a statement that has other results in memory."""
     local = [o for o in statement.outputs if o.buffer.memory is MemoryType.local]
     return local[0] if 0 < len(local) < len(statement.outputs) else None
 
 
 def shadows_of(phase: Phase) -> dict[Buffer, Buffer]:
-    """Buffer in memory -> its shadow, which is as large as the result in registers beside it.
+    """Buffer in memory -> its shadow, which has the size of a result in registers.
 
-    A shadow's `tensor` is that of this other result: the two are declared together.
+    A shadow's `tensor` is that of this result: the two are declared together.
     """
     shadows: dict[Buffer, Buffer] = {}
     for statement in walk(phase.body):
@@ -44,7 +45,7 @@ def shadows_of(phase: Phase) -> dict[Buffer, Buffer]:
 def with_shadows(
     statement: Initialise | Reduce, shadows: dict[Buffer, Buffer]
 ) -> tuple[Initialise | Reduce, list[str]]:
-    """The statement on registers only, and the stores that bring memory up to date."""
+    """The statement on registers only, and the stores that update memory."""
     beside = _local(statement)
     if beside is None:
         return statement, []

@@ -1,8 +1,8 @@
-"""Where the buffers of a phase that its blocks share lie in memory.
+"""The shared-memory layout of the buffers of a phase.
 
 Buffers of constant size are `__shared__` arrays; the others follow each other in one dynamic array,
-whose size the host passes at launch.  The scratch of block reductions is one more buffer.
-Invariant: every buffer starts at a multiple of 16 bytes, so that any vector is aligned in it.
+whose size the host passes at launch.  The scratch memory of block reductions is one more buffer.
+Invariant: every buffer starts at a multiple of 16 bytes, so any vector in it is aligned.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from .spelling import index_text, type_name
 
 ALIGNMENT = 16
 SCRATCH = "reduction_scratch"
-# What a kernel may have without asking: every architecture, CUDA programming guide, table of
-# technical specifications.  Dynamic shared memory may be larger, where the launch asks for it.
+# The shared memory that a kernel may have without opting in, on every architecture (CUDA
+# programming guide, table of technical specifications).  A launch may ask for more dynamic shared
+# memory.
 MOST_STATIC_BYTES = 48 << 10
 _DYNAMIC = "dynamic_shared"
 
@@ -38,7 +39,7 @@ class SharedArray:
 
     @staticmethod
     def private(buffer: Buffer, threads: IntExpr) -> SharedArray:
-        """One array for the buffers that each of the threads has of its own."""
+        """One array that holds a buffer for each thread."""
         size, space = buffer.size * threads, buffer.bytes * threads
         return SharedArray(buffer.name, type_name(buffer.dtype), size, space)
 

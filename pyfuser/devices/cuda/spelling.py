@@ -1,9 +1,9 @@
 """How types, numbers and symbolic integers are spelt in CUDA C++.
 
-Leaves of the generated text: everything here is a pure function of one dtype, number or IntExpr.
-Invariant: a literal has the bits of the number it stands for, and every spelling but a sum is an
-atom, which needs no brackets around it.  Sizes and indices are int64_t, and never negative where
-they are divided.
+These are the leaves of the generated text: everything here is a pure function of one dtype, number
+or IntExpr.  Invariant: a literal has the bits of the number it represents, and every spelling
+except a sum is an atom, which needs no parentheses.  Sizes and indices are int64_t, and never
+negative where they are divided.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def type_name(dtype: DataType) -> str:
 def literal(value: PythonNumber, dtype: DataType) -> str:
     """The number, converted to `dtype` as a tensor's would be, as an expression of its type.
 
-    Halves are given as the float that they are in arithmetic.
+    Half-precision numbers are written as floats, in which they are computed.
     """
     number = convert_number(value, dtype)
     if dtype is DataType.Bool:
@@ -88,7 +88,7 @@ def symbol_name(symbol: Symbol) -> str:
 
 
 def index_text(expr: IntExpr) -> str:
-    """A symbolic integer as an int64_t expression; sums come without brackets."""
+    """A symbolic integer as an int64_t expression; sums have no parentheses."""
     match expr:
         case Integer():
             return str(expr.value)
@@ -116,13 +116,13 @@ def _atom(expr: IntExpr) -> str:
 
 
 def _sum_text(expr: Sum) -> str:
-    """Positive terms first, so that a difference reads as one."""
+    """Positive terms first, so that a difference is written as one."""
     terms = sorted(terms_of(expr), key=lambda term: term[1] < 0)
     text = ""
     for monomial, coefficient in terms:
         factors = [_atom(atom) for atom in monomial]
         if abs(coefficient) != 1 or not factors:
-            # As a number may be wider than int, it is the product's type that has to be int64_t.
+            # A number may be wider than int, so the product's type has to be int64_t.
             factors.append(str(abs(coefficient)))
         sign = " - " if coefficient < 0 else " + "
         text += (sign if text else sign.strip().replace("+", "")) + "*".join(factors)
@@ -137,28 +137,28 @@ def condition_text(condition: Less) -> str:
 
 
 class Assignment(str):
-    """The line `target = value;` or, of a new variable, `kind target = value;`, in its parts."""
+    """The line `target = value;` or, for a new variable, `kind target = value;`, with its parts."""
 
     target: str
     value: str
 
     @staticmethod
     def of(target: str, value: str, kind: str = "") -> Assignment:
-        """`kind` is the type of a variable that the line makes."""
+        """`kind` is the type of a variable that the line declares."""
         made = Assignment(f"{kind} {target} = {value};" if kind else f"{target} = {value};")
         made.target, made.value = target, value
         return made
 
 
 class Declaration(str):
-    """The line `kind name;`, in its parts; it has no value yet."""
+    """The line `kind name;`, with its parts; the variable has no value yet."""
 
     kind: str
     name: str
 
     @staticmethod
     def of(kind: str, name: str) -> Declaration:
-        """A variable; for an array, `name` has its brackets."""
+        """A variable; for an array, `name` includes the brackets."""
         made = Declaration(f"{kind} {name};")
         made.kind, made.name = kind, name
         return made

@@ -1,7 +1,7 @@
 """CudaTarget: an NVIDIA architecture to compile for, from sm_75 on.
 
-Kernel -> CUDA C++ -> (NVRTC) -> cubin or PTX, none of which needs a GPU.  Where no GPU says
-otherwise, the numbers of multiprocessors and the sizes of caches are those of a common one.
+Kernel -> CUDA C++ -> (NVRTC) -> cubin or PTX, none of which needs a GPU. Unless a GPU says
+otherwise, the number of multiprocessors and the cache sizes are those of a common one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .device_helpers import with_device_helpers
 from .nvrtc import compile_to_ptx
 
 # Shared memory that a block can opt in to, by compute capability (CUDA programming guide, technical
-# specifications); of an architecture that isn't listed, the least of all.
+# specifications); for an architecture that isn't listed, the smallest value.
 _SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}
 
 
@@ -34,9 +34,9 @@ _SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103:
 class CudaTarget(Target):
     """One architecture; sizes in bytes.
 
-    multiprocessors  of the GPU: blocks that run side by side, one on each
-    threads          of a block: four warps, one for each scheduler of a multiprocessor
-    l1_bytes         of a multiprocessor, what its shared memory can be made of
+    multiprocessors of the GPU: blocks that run concurrently, one on each threads of a block: four
+    warps, one for each scheduler of a multiprocessor l1_bytes of a multiprocessor, which its shared
+    memory is taken from
 
     The defaults are an A100's: NVIDIA A100 Tensor Core GPU architecture, tables 4 and 5.
     """
@@ -49,7 +49,7 @@ class CudaTarget(Target):
 
     @staticmethod
     def of(architecture: str) -> CudaTarget:
-        """The target of `sm_NN`.  UnsupportedError for what isn't one."""
+        """The target of `sm_NN`.  UnsupportedError for any other name."""
         number = architecture.removeprefix("sm_").rstrip("af")
         if not number.isdigit() or int(number) < min(_SHARED_KIB):
             what = f"an architecture from sm_{min(_SHARED_KIB)} on"
@@ -111,7 +111,7 @@ class CudaTarget(Target):
         )
 
     def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
-        # Beside memory traffic of the same elements, operations cost next to nothing.
+        # Next to the memory traffic of the same elements, operations cost almost nothing.
         return elements * (times - 1) < 1 << 20
 
     def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:
@@ -135,7 +135,7 @@ class CudaTarget(Target):
         return generate(kernel)
 
     def texts(self, code: CudaSource) -> dict[str, str]:  # type: ignore[override]
-        """cuda, and ptx; instead of PTX the reason why there is none."""
+        """cuda and ptx, or the reason why there is no PTX."""
         try:
             ptx = compile_to_ptx(with_device_helpers(code.text), self.architecture)
         except UnsupportedError as error:

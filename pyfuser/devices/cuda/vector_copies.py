@@ -1,9 +1,9 @@
 """Vectorized loops as vector loads and stores.
 
-A Vectorize loop that copies consecutive elements between memory and registers -> one call of
-`load_contiguous` or `store_contiguous` (device_helpers.cuh), which use vectors where the address
-is aligned.  Where the loop has a predicate, the call stands under the predicate of the last
-element, and the loop itself is what runs otherwise.  Any other Vectorize loop is just unrolled.
+A vectorize loop that copies consecutive elements between memory and registers -> one call of
+`load_contiguous` or `store_contiguous` (device_helpers.cuh), which use vectors if the address is
+aligned.  If the loop has a predicate, the call runs under the predicate of the last element, and
+the loop itself runs otherwise.  Any other vectorize loop is just unrolled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class VectorCopy:
 
 
 def vector_copy(loop: For) -> VectorCopy | None:
-    """The copy that a loop is, or None for a loop that is no contiguous copy."""
+    """The copy that a loop performs, or None for a loop that isn't a contiguous copy."""
     if loop.parallel_type is not ParallelType.vectorize or not isinstance(loop.stop, Integer):
         return None
     match loop.body:
@@ -50,7 +50,7 @@ def vector_copy(loop: For) -> VectorCopy | None:
 
 
 def _address(access: Access, index: Symbol) -> str | None:
-    """The address of element 0, or None where the elements aren't consecutive."""
+    """The address of element 0, or None if the elements aren't consecutive."""
     if coefficient_of(access.index, index) is not ONE:
         return None
     first = substitute(access.index, {index: ZERO})
@@ -59,7 +59,7 @@ def _address(access: Access, index: Symbol) -> str | None:
 
 
 def _whole(predicate: tuple[Less, ...], index: Symbol, stop: IntExpr) -> tuple[Less, ...] | None:
-    """The predicate at the last index, where that is the strictest; None where it isn't known."""
+    """The predicate at the last index if that is the strictest; None if this isn't known."""
     conditions = []
     for condition in predicate:
         coefficient = coefficient_of(condition.a, index)

@@ -1,6 +1,6 @@
 """From aten to fusions: which nodes of a graph can be fused, and the Fusion of a group of them.
 
-Stands between AOTAutograd's functional graphs and pyfuser's IR; knows nothing of partitioning.
+Between AOTAutograd's functional graphs and pyfuser's IR; independent of partitioning.
 """
 
 from .build import RegionFusion, build_region

@@ -1,6 +1,7 @@
 """Activations and their gradients, each as the formula that eager computes, in the held dtype.
 
-Kept whole in the graph, they are one node each to trace; jumps (`x <= 0`) look at exact operands.
+They stay whole in the graph, so each is one node to trace; discontinuities (`x <= 0`) use exact
+operands.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _log_sigmoid_forward(call: Call, x: Any) -> tuple[Term, Term | None]:
     exponential = (-term.op("abs")).op("exp")
     result = term.op("minimum", 0.0) - exponential.op("log1p")
     buffer = call.meta[1]
-    # Only a CPU keeps exp(-|x|) for the gradient; elsewhere the buffer has no elements.
+    # Only the CPU keeps exp(-|x|) for the gradient; elsewhere the buffer has no elements.
     if tuple(buffer.shape) == tuple(call.meta[0].shape):
         return result, exponential
     raise call.refuse("a buffer of another shape than the input")
@@ -228,7 +229,7 @@ def _prelu_backward(call: Call, grad: Any, x: Any, weight: Any) -> tuple[Term, T
 
 
 def _dropout_backward(call: Call, grad: Any, mask: Any, scale: Any) -> Term:
-    """The gradient times what eager multiplied with: 1 / keep, divided in the result's dtype."""
+    """The gradient times eager's factor: 1 / keep, divided in the result's dtype."""
     keep = 0.0 if scale == 0 else 1.0 / scale
     kept = call.held(mask, call.dtype)
     return call.held(grad, call.dtype) * (kept * keep_scale(call.meta.dtype, keep))

@@ -1,10 +1,11 @@
 """Building a region: from the nodes of a part of an aten graph to one Fusion.
 
-Each node's translation appends expressions; after it the driver checks that the value has the held
-dtype, the rank and the static axes of size 1 that the metadata has.  What is built says nothing of
-sizes, so that two layers, or two batch sizes, give the same text and share kernels.
-Invariant: the fusion's inputs are `inputs` in order, then `scalars`; its outputs those asked for,
-in the metadata's dtypes, each a tensor of its own.
+Each node's translation appends expressions; afterwards the driver checks that the value has the
+held dtype, and the rank and the static axes of size 1 of the metadata.  The result contains no
+sizes, so two layers, or two batch sizes, give the same text and share kernels.
+
+Invariant: the fusion's inputs are `inputs` in order, then `scalars`; its outputs are the requested
+ones, in the metadata's dtypes, each a separate tensor.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .translation import arguments
 
 @dataclass
 class RegionFusion:
-    """A region as a fusion: what to hand in, in order, to get the outputs.
+    """A region as a fusion: the values to pass, in order, to get the outputs.
 
     inputs    the nodes of the tensors, in the order of the fusion's first inputs
     scalars   the values (numbers, or symbolic numbers) of its other inputs
@@ -46,10 +47,10 @@ class RegionFusion:
 def build_region(
     nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]
 ) -> RegionFusion:
-    """The fusion of `nodes`, which stand in topological order.
+    """The fusion of `nodes`, given in topological order.
 
-    `inputs` are nodes outside whose tensors or sizes are read, `outputs` the nodes whose values
-    leave.  Raises NotTranslated for a node that can't be a part.
+    `inputs` are the outside nodes whose tensors or sizes are read, `outputs` the nodes whose values
+    are used outside.  Raises NotTranslated for a node that can't be included.
     """
     builder = RegionBuilder()
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
@@ -107,7 +108,7 @@ def _checked_tuple(
 def _checked(
     builder: RegionBuilder, node: Node, result: Term | TensorView, meta: Any
 ) -> TensorView:
-    """The value, in a dtype it may be kept in, after its axes were compared with the metadata."""
+    """The value, in a dtype it may be kept in, after comparing its axes with the metadata."""
     value = result.tensor if isinstance(result, Term) else result
     logical = from_torch(meta.dtype)
     if value.dtype is not logical:
@@ -143,7 +144,7 @@ def _define_output(builder: RegionBuilder, node: Node) -> None:
 
 
 def _views_an_input(fusion: Fusion, value: Val) -> bool:
-    """True where only views lead from an input to a value, which would share its memory."""
+    """True if only views lead from an input to a value, which would share its memory."""
     while isinstance(value.expr, VIEWS):
         value = value.expr.inputs[0]
     return value in fusion.inputs

@@ -1,12 +1,12 @@
-"""Ops of pyfuser's own that let values through, and raise what torch raises for those it refuses.
+"""pyfuser's own ops that return their operand, but raise torch's error for values it refuses.
 
     pyfuser::checked_class(x, classes)              each is a class (one_hot)
     pyfuser::checked_target(x, classes, ignored)    each is a class, or is ignored (nll_loss)
     pyfuser::checked_probability(x)                 each is in [0, 1] (binary_cross_entropy)
     pyfuser::checked_target_probability(x)          the same, of its target
 
-A decomposition that takes apart what checks its operands puts one of these in front.  Each is the
-row of the op table with its name; torch runs them where they aren't part of a kernel.
+A decomposition of an op that checks its operands inserts one of these.  Each is the row of the op
+table with its name; torch runs those that aren't part of a kernel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEMAS = {
 }
 
 _new_library: Any = torch.library.Library
-_library = _new_library("pyfuser", "DEF")  # it defines for as long as it lives
+_library = _new_library("pyfuser", "DEF")  # its definitions last as long as it does
 
 
 def _eager(name: str, x: torch.Tensor, *numbers: int) -> torch.Tensor:
@@ -53,7 +53,7 @@ def _metadata(x: torch.Tensor, *numbers: Any) -> torch.Tensor:
 
 
 def _batched(name: str, info: Any, dims: Any, *given: Any) -> tuple[Any, Any]:
-    """Element by element, so along whatever dimension."""
+    """Elementwise, so the batch dimension may be any."""
     return getattr(ops, name)(*given), dims[0]
 
 
@@ -92,11 +92,11 @@ TRANSLATIONS: Table = {
 }
 
 
-# -- where they come from
+# -- the decompositions that insert them
 
 
 def _nll_loss(parts: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's decomposition, of a target that was checked."""
+    """torch's decomposition, applied to a checked target."""
 
     def loss(
         x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignored: int
@@ -130,9 +130,9 @@ DECOMPOSITIONS = _decompositions()
 
 
 def check_classes(graph_module: GraphModule) -> None:
-    """Puts a check in front of each `one_hot` of a graph of Dynamo's.
+    """Inserts a check before each `one_hot` of a Dynamo graph.
 
-    It falls apart into a comparison before AOTAutograd sees it.
+    AOTAutograd would only see it decomposed into a comparison.
     """
     for module in graph_module.modules():
         if isinstance(module, GraphModule):
@@ -144,7 +144,7 @@ def _check_classes_of(module: GraphModule) -> None:
     for node in nodes:
         classes = node.kwargs.get("num_classes", [*node.args, -1, -1][1])
         if not node.args or classes == -1:
-            continue  # as many as the largest value asks for
+            continue  # the largest value decides the number of classes
         with module.graph.inserting_before(node):
             checked = module.graph.call_function(ops.checked_class.default, (node.args[0], classes))
         node.args = (checked, *node.args[1:])

@@ -1,10 +1,10 @@
 """pyfuser's choice of decompositions: few, because each costs nodes to trace.
 
-An operation is here where eager composes it of slower pieces and its parts are all translated, so
-that it fuses with what stands around it; torch's own decompositions are taken where their numbers
-are eager's.  Matrix products, convolutions, attention, pooling, sorting and scatters stay whole:
-eager's kernels are good.  Never here: the attention of the CPU, whose decomposition computes
-something else.
+An operation is decomposed here if eager composes it of slower pieces and its parts are all
+translated, so that it fuses with its neighbours. torch's own decompositions are used if their
+numbers equal eager's.  Matrix products, convolutions, attention, pooling, sorting and scatters stay
+whole: eager's kernels are good.  Never decomposed: the attention of the CPU, whose decomposition
+computes something else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .widening import widened
 
 aten = torch.ops.aten
 
-# Torch's own decompositions of these, all overloads that aren't in place or into an `out`.
+# Ops that use torch's own decompositions, in all functional overloads.
 _BY_TORCH = (
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
@@ -40,12 +40,12 @@ _BY_TORCH = (
 )
 
 
-# A tensor that falls into more parts stays whole: each would be a node.
+# A tensor that would be split into more parts stays whole: each would be a node.
 _MOST_PARTS = 32
 
 
 def keep_scale(dtype: torch.dtype, keep: float) -> float:
-    """1 / keep as eager's dropout has it: divided in the tensor's dtype."""
+    """1 / keep as in eager's dropout: divided in the tensor's dtype."""
     if keep == 0:
         return 0.0
     with _disable_current_modes():
@@ -53,7 +53,7 @@ def keep_scale(dtype: torch.dtype, keep: float) -> float:
 
 
 def _random_mask(x: torch.Tensor, keep: float) -> torch.Tensor:
-    """Bernoulli draws in the order in which eager's mask, an empty_like of x, lies in memory."""
+    """Bernoulli draws in the memory order of eager's mask, an empty_like of x."""
     strides = torch.empty_like(x, device="meta").stride()
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
     back = [order.index(dim) for dim in range(x.dim())]
@@ -81,7 +81,7 @@ def _glu(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def _split(x: torch.Tensor, size: Any, dim: int = 0) -> list[torch.Tensor] | Any:
-    """Slices, which each fuse where they are read; sizes that aren't numbers stay whole."""
+    """Slices, which fuse with their readers; with sizes that aren't numbers, the op stays whole."""
     total = x.shape[dim]
     if isinstance(size, torch.SymInt) or isinstance(total, torch.SymInt) or not size:
         return NotImplemented
@@ -110,7 +110,7 @@ def _unbind(x: torch.Tensor, dim: int = 0) -> list[torch.Tensor] | Any:
 def _addmm(
     bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> torch.Tensor | Any:
-    """The bias on its own, for the kernel that reads the product; halves would round once more."""
+    """A separate bias, for the kernel that reads the product; half precision would round again."""
     is_plain = beta == 1 and alpha == 1 and bias.dim() == 1 and x.shape[1] != 0
     if not is_plain or x.dtype not in (torch.float32, torch.float64):
         return NotImplemented
@@ -118,7 +118,7 @@ def _addmm(
 
 
 def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor | Any:
-    """In its parts, so that the backward can have them from x again: only the sums are saved."""
+    """Decomposed, so that the backward can recompute the parts from x: only the sums are saved."""
     if x.dim() == 0 or x.numel() == 0 or half_to_float:
         return NotImplemented
     wide = widened(x)

@@ -1,9 +1,10 @@
 """Group norm and its gradient as plain operations on [N, group, C // group, H * W].
 
-The change of shape is a view outside of the kernel, so everything between is one kernel, the
-weight and the bias as [group, C // group, 1] included.  Statistics of halves are in float32.  What
-isn't contiguous stays whole: it would have to be copied first.  A half beside parameters of float32
-is widened for that, since torch traces its statistics as halves.
+The change of shape is a view outside the kernel, so everything between is one kernel, including the
+weight and the bias as [group, C // group, 1]. Statistics of half-precision inputs are in float32.
+An input that isn't contiguous stays whole, because it would have to be copied first.  A
+half-precision input with parameters of float32 is widened, because torch traces its statistics in
+half precision.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def native_group_norm(
         result = result * _per_channel(weight, group, width)
     if bias is not None:
         result = result + _per_channel(bias, group, width)
-    # Beside parameters of float32 eager keeps the statistics of a half in float32.
+    # With parameters of float32, eager keeps the statistics of half precision in float32.
     kept = x.dtype if weight is None else weight.dtype
     statistics = (t.squeeze(_INNER).to(kept) for t in (mean, rstd))
     return result.to(x.dtype).view(x.shape), *statistics
@@ -70,7 +71,7 @@ def native_group_norm_backward(
     group: int,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...] | Any:
-    """The gradients of the input, the weight and the bias, those that `mask` asks for."""
+    """The gradients of the input, the weight and the bias that `mask` selects."""
     if not x.is_contiguous() or not grad.is_contiguous() or x.numel() == 0:
         if not is_mixed(x, weight):
             return NotImplemented

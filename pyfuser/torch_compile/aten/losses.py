@@ -1,6 +1,7 @@
 """Losses as formulas of plain operations, for the decomposition table.
 
-Each takes what the aten overload takes; `reduction` is 0 for none, 1 for the mean, 2 for the sum.
+Each takes the arguments of the aten overload; `reduction` is 0 for none, 1 for the mean, 2 for the
+sum.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Normalisations and their gradients: layer, RMS and batch norm, kept whole in the graph.
 
-Statistics are computed in the held dtype (Float for halves) from the operand's own sizes.  With
-xhat = (x - mean) * rstd over n elements and g the gradient times the weight, the gradient of the
-input is rstd * (g - mean(g) - xhat * mean(g * xhat)); those of weight and bias are sums.
+Statistics are computed in the held dtype (Float for half precision) from the operand's own sizes.
+With xhat = (x - mean) * rstd over n elements and g the gradient times the weight, the gradient of
+the input is rstd * (g - mean(g) - xhat * mean(g * xhat)); those of weight and bias are sums.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Several = tuple[Term | None, ...]
 
 
 def _held(call: Call, argument: Any) -> Term:
-    """An operand in the dtype that the result is computed in."""
+    """An operand in the dtype in which the result is computed."""
     return call.held(argument, call.dtype)
 
 
 def _scaled(call: Call, term: Term, weight: Any, bias: Any, missing: Sequence[bool]) -> Term:
-    """term * weight + bias; `missing` says which axes of the term the two don't have."""
+    """term * weight + bias; `missing` says which axes of the term the two lack."""
     if weight is not None:
         term = term * _held(call, weight).with_new_axes(missing)
     if bias is not None:

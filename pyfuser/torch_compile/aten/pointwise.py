@@ -1,7 +1,7 @@
 """Pointwise ops: arithmetic, comparisons, logic, choices; most are rows of pyfuser's op table.
 
-Promotion is torch's, read off the metadata: operands are cast to the held dtype of the result, or,
-for comparisons, of what torch promotes the operands to.
+Promotion is torch's, taken from the metadata: operands are cast to the held dtype of the result or,
+for comparisons, of the dtype to which torch promotes the operands.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _exact_binary(row: str) -> Build:
 
 
 def compared(call: Call, a: Any, b: Any) -> tuple[Term, Term]:
-    """Two operands as torch compares them."""
+    """Two operands, converted as torch compares them."""
     logical = call.compared_dtype(a, b)
     held = compute_dtype(logical)
     return call.exact_operand(a, held, logical), call.exact_operand(b, held, logical)
@@ -125,7 +125,7 @@ def _rsub(call: Call, a: Any, b: Any, alpha: Any = 1) -> Term:
 
 
 def _floor_quotient(call: Call, a: Term, b: Term) -> Term:
-    """floor(a / b) as torch has it: exact for floats too, by way of the remainder."""
+    """floor(a / b) as in torch: exact for floats too, through the remainder."""
     if not is_floating(a.dtype):
         quotient = a / b
         rest = a - quotient * b
@@ -148,7 +148,7 @@ def _div(call: Call, a: Any, b: Any, mode: str | None = None) -> Term:
         return call.operand(a, call.dtype) / call.operand(b, call.dtype)
     logical = call.compared_dtype(a, b)
     left = call.exact_operand(a, call.dtype, logical)
-    # Eager divides halves by a number as it is, not as a half would have it.
+    # Eager divides half precision by the exact number, not rounded to half precision.
     is_tensor = isinstance(meta_of(b), torch.Tensor)
     right = call.exact(b, call.dtype) if is_tensor else call.number(b, call.dtype)
     if mode == "floor":
@@ -166,20 +166,20 @@ def _floor_divide(call: Call, a: Any, b: Any) -> Term:
 
 
 def _extremum(row: str, comparison: str) -> Build:
-    """fmax, fmin: the other operand where one is NaN, the first one of equals, as C has it."""
+    """fmax, fmin: the other operand if one is NaN, the first one if equal, as in C."""
 
     def build(call: Call, a: Any, b: Any) -> Term:
         left, right = call.operand(a, call.dtype), call.operand(b, call.dtype)
         if not is_floating(call.dtype):
             return left.op(row, right)
-        # The comparison with a NaN is false, so only one in the first operand is left to see.
+        # The comparison with a NaN is false, so only one in the first operand has to be tested.
         number = right.op(comparison, left).choose(right, left)
         return left.op("isnan").choose(right, number)
 
     return build
 
 
-# Exponents for which torch has a shorter way; floats only.
+# Exponents for which torch has a shorter formula; floats only.
 _POWERS: dict[float, Any] = {
     0.5: lambda x: x.op("sqrt"),
     -0.5: lambda x: x.op("rsqrt"),
@@ -287,7 +287,7 @@ def _not_half(node: Any, *rest: Any) -> str | None:
 
 
 def _fits(node: Any, a: Any, b: Any, *rest: Any) -> str | None:
-    """An integer tensor with a number that its dtype doesn't hold."""
+    """Refuses an integer tensor with a number that its dtype can't represent."""
     left, number = (b, a) if isinstance(meta_of(b), torch.Tensor) else (a, b)
     tensor, value = meta_of(left), meta_of(number)
     is_plain = isinstance(value, int) and not isinstance(value, bool)
@@ -298,7 +298,7 @@ def _fits(node: Any, a: Any, b: Any, *rest: Any) -> str | None:
 
 
 def all_overloads(name: str, names: tuple[str, ...], row: Translation) -> Table:
-    """The row for those overloads of `name` that give a tensor (some are of numbers only)."""
+    """The row for the overloads of `name` that return a tensor (some take only numbers)."""
     packet = getattr(aten, name)
     found = [getattr(packet, overload) for overload in names if hasattr(packet, overload)]
     return {o: row for o in found if str(o._schema.returns[0].type) == "Tensor"}
@@ -308,13 +308,13 @@ _BOTH = ("Tensor", "Scalar", "default", "Scalar_Tensor")
 
 
 def of_row(name: str, build: Build, check: Check | None = None) -> Translation:
-    """The translation into one row of the op table, which says what it costs and keeps."""
+    """The translation to one row of the op table, which gives its cost and properties."""
     row = OPS[name]
     return Translation(build, "heavy" if row.is_expensive else "cheap", check, row.keeps_values)
 
 
 def _one_row(name: str, check: Check | None = None) -> Translation:
-    """The row, on operands rounded as torch has them where it jumps."""
+    """The row, on operands rounded as in torch if it jumps."""
     row = OPS[name]
     if row.arity == 1:
         return of_row(name, _jumping(name) if row.jumps else _unary(name), check)

@@ -1,8 +1,8 @@
-"""Reads at computed places: slices, concatenation, padding, and what an index tensor names.
+"""Reads at computed positions: slices, concatenation, padding, and reads by index tensors.
 
-Bounds and widths are sizes of the region, so that a model's layers share what they build; the
-builders clamp them, so that no read leaves its tensor.  Values keep the dtype they are kept in: a
-half that is only moved is never converted.
+Bounds and widths are sizes of the region, so a model's layers share what they build.  The builders
+clamp them, so no read leaves its tensor.  Values keep their stored dtype: a half-precision value
+that is only moved is never converted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SMALL_WIDTH = 16
 
 
 def _alike(call: Call, arguments: Any) -> list[TensorView]:
-    """Tensors of one dtype: the logical one where all are kept in it, else the held one."""
+    """Tensors of one dtype: the logical one if all are kept in it, else the held one."""
     logical = from_torch(call.meta.dtype)
     tensors = [call.tensor(argument) for argument in arguments]
     if all(tensor.dtype is logical for tensor in tensors):
@@ -42,7 +42,7 @@ def _alike(call: Call, arguments: Any) -> list[TensorView]:
 
 
 def _clamped(bound: Any, extent: Any, default: int) -> Any:
-    """A bound of a slice, from the front and inside of the axis as far as that is known."""
+    """A bound of a slice, counted from the front and inside the axis, if that is known."""
     value = default if bound is None else meta_of(bound)
     number, total = size_key(value), size_key(extent)
     if isinstance(number, int) and isinstance(total, int):
@@ -53,7 +53,7 @@ def _clamped(bound: Any, extent: Any, default: int) -> Any:
 
 
 def _bound(call: Call, tensor: TensorView, dim: int, value: Any, extent: Any) -> Any:
-    """A bound as the builders take it: the axis's own size where it is that."""
+    """A bound for the builders: the axis's own size if it equals that."""
     if size_key(value) == size_key(extent):
         return size(call.fusion, tensor, dim)
     if isinstance(value, int) and value < 0:
@@ -87,7 +87,7 @@ def _slice(
 
 
 def _position(call: Call, index: Any) -> Any:
-    """An index as the builder of `select` takes it."""
+    """An index for the builder of `select`."""
     value = meta_of(index)
     if isinstance(value, int) and value < 0:
         return value
@@ -95,7 +95,7 @@ def _position(call: Call, index: Any) -> Any:
 
 
 def _counted(index: Any, extent: Any) -> Any:
-    """An index of a number, from the front where the size is known."""
+    """A numeric index, counted from the front if the size is known."""
     value, total = meta_of(index), size_key(extent)
     if isinstance(value, int) and value < 0 and isinstance(total, int):
         return value + total
@@ -112,7 +112,7 @@ def _select(call: Call, x: Any, dim: int, index: Any) -> TensorView:
 def _cat(call: Call, tensors: Any, dim: int = 0) -> TensorView:
     rank = len(call.meta.shape)
     at = dim % rank
-    # A tensor of shape [0] may stand among any others.
+    # A tensor of shape [0] may be among any others.
     parts = [
         t for t in tensors if size_key(meta_of(t).shape[at if meta_of(t).dim() == rank else 0])
     ]
@@ -147,7 +147,7 @@ def _select_scatter(call: Call, x: Any, source: Any, dim: int, index: Any) -> Te
 
 
 def _place(call: Call, base: TensorView, index: Any, dim: int) -> Any:
-    """A fixed index as an input, so that it isn't a part of the structure."""
+    """A fixed index as an input, so that it isn't part of the structure."""
     value = _counted(index, call.meta.shape[dim])
     if isinstance(value, int) and value < 0:
         return (call.term(size(call.fusion, base, dim)) + value).value
@@ -178,12 +178,12 @@ def _slice_scatter(
     return slice_scatter(call.fusion, base, part, at, begin, end, step)
 
 
-# -- what an index tensor names
+# -- reads by index tensors
 
 
 def _gather(call: Call, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> TensorView:
     source, positions = call.tensor(x), call.tensor(index)
-    # An index may be shorter than what it reads; where it isn't, the kernel may rely on it.
+    # An index may be shorter than its source; if it isn't, the kernel may rely on that.
     for d, (own, other) in enumerate(zip(call.sizes_of(x), call.sizes_of(index), strict=True)):
         if d != dim % len(source.axes) and size_key(own) == size_key(other):
             require_equal(call.fusion, "gather", source.axes[d].size, positions.axes[d].size)
@@ -204,7 +204,7 @@ def _index(call: Call, x: Any, indices: Any) -> TensorView:
     return index(call.fusion, call.tensor(x), call.tensor(positions), dim)
 
 
-# -- what is refused
+# -- refusals
 
 
 def _some_result(node: Node, *rest: Any) -> str | None:
@@ -215,7 +215,7 @@ def _some_result(node: Node, *rest: Any) -> str | None:
         if isinstance(meta, torch.Tensor) and is_empty(meta) and meta.dim() != 1:
             return "an operand without elements"
         if isinstance(meta, torch.SymInt) and not statically_known_true(meta >= 0):
-            return "a place or a width that may be negative"
+            return "a position or a width that may be negative"
     return None
 
 
@@ -227,7 +227,7 @@ def _numeric_step(node: Node, x: Any, *rest: Any) -> str | None:
 
 
 def _one_index(node: Node, x: Any, indices: Any) -> str | None:
-    """One tensor of whole numbers among slices; several are a gather of points."""
+    """Accepts one integer tensor among slices; several tensors are a gather of points."""
     given = [meta_of(index) for index in indices if index is not None]
     if len(given) != 1 or not isinstance(given[0], torch.Tensor):
         return "several index tensors"

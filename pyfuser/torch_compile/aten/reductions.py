@@ -1,7 +1,7 @@
 """Reductions, softmax and its gradients.
 
-Halves are accumulated in Float and not rounded before an output, integers and Bool sum in Int.
-Element counts come from the sizes of the operand, so a mean holds no number.
+Half-precision types are accumulated in Float and not rounded before an output; integers and Bool
+sum in Int. Element counts come from the sizes of the operand, so a mean contains no number.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _extremum(row: str) -> Build:
 
 
 def _truths(row: str) -> Build:
-    """any is the greatest truth, all the least."""
+    """any is the maximum of the truth values, all the minimum."""
 
     def build(call: Call, x: Any, dims: Any = None, keepdim: bool = False) -> Term:
         return truth(call, x).reduced(row, dims_of(dims), keepdim)
@@ -82,8 +82,8 @@ def _var(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> Term:
 
 
 def _deviation(call: Call, x: Any, dims: Any, correction: Any, keepdim: bool) -> tuple[Term, Term]:
-    """(standard deviation, mean), from moments in Double: a variance that Float can't hold, too
-    large or too small, may have a root that it can.  Eager computes in Double as well."""
+    """(standard deviation, mean), from moments in Double: a variance that is too large or
+    small for Float may have a root that isn't.  Eager computes in Double as well."""
     wide = call.held(x).cast(DataType.Double)
     variance, mean = wide.moments(dims_of(dims), _correction(correction), keepdim)
     return variance.op("sqrt").cast(call.dtype), mean.cast(call.dtype)
@@ -138,7 +138,7 @@ def _softmax(call: Call, x: Any, dim: int, half_to_float: bool) -> Term:
 
 
 def _safe_softmax(call: Call, x: Any, dim: int, dtype: Any = None) -> Term:
-    """A row that is masked altogether, all minus infinity, gives zeros."""
+    """A fully masked row, all minus infinity, gives zeros."""
     term = call.held(x, call.dtype)
     highest = term.reduced("max", [dim], keepdim=True)
     exponentials = (term - highest).op("exp")
@@ -163,7 +163,7 @@ def _log_softmax_backward(call: Call, grad: Any, y: Any, dim: int, input_dtype: 
 
 
 def _some_elements(node: Any, x: Any, dims: Any = None, *rest: Any) -> str | None:
-    """A greatest element needs elements: torch raises without."""
+    """A greatest element needs elements: torch raises if there are none."""
     shape = meta_of(x).shape
     empty = any(isinstance(size, int) and size == 0 for size in shape)
     return "no elements" if empty else None

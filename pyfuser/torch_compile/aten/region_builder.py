@@ -1,10 +1,11 @@
-"""RegionBuilder: a fusion under construction and what its values stand for; a `Call` is one node.
+"""RegionBuilder: a fusion under construction and its values; a `Call` is one node of it.
 
-Halves are *held* in Float: a value of a half dtype is either still in that dtype (an input, what an
-explicit conversion gave, and views of them) or in Float and not rounded; the fusion's outputs are
-cast to the metadata's dtypes.  Ops that jump (comparisons, rounding to whole numbers) ask for
-`exact` operands, which are rounded to the dtype torch would have them in.
-Invariant: `rounded` holds only values that a half of the node's dtype represents.
+Half-precision values are *held* in Float: a value is either still in its half-precision dtype (an
+input, the result of an explicit conversion, and views of them) or in Float and not rounded; the
+fusion's outputs are cast to the metadata's dtypes.  Discontinuous ops (comparisons, rounding to
+whole numbers) use `exact` operands, which are rounded to the dtype that they have in torch.
+
+Invariant: `rounded` holds only values that the node's half-precision dtype represents exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Result = Term | TensorView | tuple["Term | TensorView | None", ...]
 
 
 class NotTranslated(Exception):
-    """A node that can't be a part of a fusion, and why."""
+    """A node that can't be part of a fusion, and why."""
 
     def __init__(self, node: Node, reason: str) -> None:
         super().__init__(f"{node.target}: {reason}")
@@ -38,17 +39,17 @@ class NotTranslated(Exception):
 
 
 def meta_of(argument: Any) -> Any:
-    """The metadata of a node (a FakeTensor or a symbolic number); anything else as it is."""
+    """The metadata of a node (a FakeTensor or a symbolic number); anything else unchanged."""
     return argument.meta["val"] if isinstance(argument, Node) else argument
 
 
 def held_dtype(dtype: torch.dtype) -> DataType:
-    """The dtype that values of a torch dtype are computed in."""
+    """The dtype in which values of a torch dtype are computed."""
     return compute_dtype(from_torch(dtype))
 
 
 class RegionBuilder:
-    """A fusion and what its values stand for."""
+    """A fusion under construction and the nodes of its values."""
 
     def __init__(self) -> None:
         self.fusion = Fusion()
@@ -58,7 +59,7 @@ class RegionBuilder:
         self._casts: dict[tuple[Val, DataType], TensorView] = {}
 
     def define_input(self, node: Node) -> None:
-        """A tensor from outside: open sizes, except that a size of 1 is a broadcast axis."""
+        """A tensor from outside, with open sizes, except that a size of 1 is a broadcast axis."""
         meta = node.meta["val"]
         ids = self.fusion.ids
         axes: list[IterDomain] = []
@@ -84,7 +85,7 @@ class RegionBuilder:
         return found
 
     def is_rounded(self, node: Node) -> bool:
-        """True where a node's value is one that its dtype holds."""
+        """True if a node's dtype represents its value exactly."""
         value = self.values[node]
         if not isinstance(value, TensorView):
             return False
@@ -93,7 +94,7 @@ class RegionBuilder:
 
 
 class Call:
-    """One node that is being translated: its metadata, and its arguments as terms."""
+    """One node under translation: its metadata, and its arguments as terms."""
 
     def __init__(self, builder: RegionBuilder, node: Node) -> None:
         self.builder, self.node = builder, node
@@ -102,7 +103,7 @@ class Call:
 
     @property
     def dtype(self) -> DataType:
-        """The held dtype of the result (the first one, of several)."""
+        """The held dtype of the (first) result."""
         first = self.meta[0] if isinstance(self.meta, (tuple, list)) else self.meta
         return held_dtype(first.dtype)
 
@@ -113,19 +114,19 @@ class Call:
     # -- arguments
 
     def tensor(self, argument: Any) -> TensorView:
-        """The value of a node, in the dtype it is kept in."""
+        """The value of a node, in the dtype in which it is kept."""
         found = self.builder.values.get(argument) if isinstance(argument, Node) else None
         if not isinstance(found, TensorView):
             raise self.refuse(expected("argument", "a tensor of the region", argument))
         return found
 
     def held(self, argument: Any, dtype: DataType | None = None) -> Term:
-        """A tensor in `dtype`, or in the held dtype of its own."""
+        """A tensor in `dtype`, or in its own held dtype."""
         chosen = held_dtype(meta_of(argument).dtype) if dtype is None else dtype
         return self.term(self.builder.cast(self.tensor(argument), chosen))
 
     def exact(self, argument: Any, dtype: DataType | None = None) -> Term:
-        """A tensor with the rounding of its logical dtype, then in `dtype` or its held dtype."""
+        """A tensor rounded to its logical dtype, then in `dtype` or its held dtype."""
         logical = from_torch(meta_of(argument).dtype)
         chosen = compute_dtype(logical) if dtype is None else dtype
         tensor = self.tensor(argument)
@@ -139,7 +140,7 @@ class Call:
         return self.held(argument, dtype) if is_tensor else self.number(argument, dtype)
 
     def exact_operand(self, argument: Any, dtype: DataType, logical: DataType) -> Term:
-        """A tensor or a number rounded to `logical`, the dtype torch compares in, in `dtype`."""
+        """A tensor or number in `dtype`, rounded to `logical`, in which torch compares."""
         if isinstance(meta_of(argument), torch.Tensor):
             return self.exact(argument, dtype)
         value = meta_of(argument)
@@ -148,7 +149,7 @@ class Call:
         return self.number(value, dtype)
 
     def number(self, argument: Any, dtype: DataType) -> Term:
-        """A Python number as a constant of `dtype`; a symbolic one, or a scalar, as it is."""
+        """A Python number as a constant of `dtype`; a symbolic number or a scalar unchanged."""
         value = meta_of(argument)
         if isinstance(value, Val):
             return self.term(value)
@@ -168,7 +169,7 @@ class Call:
         return self.term(constant(self.fusion, float(value), dtype))
 
     def compared_dtype(self, *arguments: Any) -> DataType:
-        """What torch's promotion makes of these operands; halves stay halves."""
+        """The dtype to which torch promotes these operands; half precision is kept."""
         found: list[OperandType] = []
         for argument in arguments:
             value = meta_of(argument)
@@ -190,7 +191,7 @@ class Call:
         return list(meta_of(argument).shape)
 
     def entries(self, sizes: Any) -> list[Any]:
-        """Sizes as builders take them."""
+        """Sizes for the builders."""
         return [self.builder.sizes.entry(meta_of(size)) for size in sizes]
 
     # -- results
@@ -205,7 +206,7 @@ class Call:
         return self.term(made)
 
     def scalar(self, number: Val | float, dtype: DataType) -> Term:
-        """A number of the host as a scalar of `dtype`."""
+        """A number on the host as a scalar of `dtype`."""
         if isinstance(number, Val):
             return self.term(number).cast(dtype)
         return self.number(number, dtype)

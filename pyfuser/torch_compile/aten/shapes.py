@@ -1,8 +1,8 @@
 """Shapes and dtypes: views, copies, conversions, filled tensors, ranges and triangular masks.
 
 A view that only moves, adds, drops or expands axes is an expression that moves no data; a reshape
-of real axes is refused.  Copies are the value itself: what has to be a tensor of its own becomes
-one where it leaves the fusion.
+of real axes is refused.  A copy is the value itself: a value that needs its own tensor gets one
+where it leaves the fusion.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _expand(call: Call, x: Any, sizes: Any, implicit: bool = False) -> TensorVie
 
 
 def _expanded(call: Call, tensor: TensorView, old: Any, new: Any) -> TensorView:
-    """Axes of size 1 get the new sizes; the others are their own."""
+    """Axes of size 1 get the new sizes; the others keep theirs."""
     added = len(new) - len(old)
     entries: list[Any] = []
     for dim, size in enumerate(new):
@@ -79,7 +79,7 @@ def _expanded(call: Call, tensor: TensorView, old: Any, new: Any) -> TensorView:
 
 
 def _view(call: Call, x: Any, sizes: Any) -> TensorView:
-    """Axes of size 1 dropped, then put where the new shape has them."""
+    """Drops axes of size 1, then inserts them where the new shape has them."""
     tensor, old, new = call.tensor(x), call.sizes_of(x), list(call.meta.shape)
     if [size_key(size) for size in old] == [size_key(size) for size in new]:
         return tensor
@@ -105,9 +105,9 @@ def _same(call: Call, x: Any, *rest: Any) -> TensorView:
 
 
 def _converted(call: Call, x: Any, *rest: Any) -> TensorView:
-    """What a conversion gives is of the dtype that it converts from, rounded as in eager.
+    """Converts a value, rounded to its source dtype as in eager.
 
-    A program that converts a half to measure its rounding, or to compare, means that.
+    A program that converts half precision to measure its rounding, or to compare, relies on this.
     """
     source, target = from_torch(meta_of(x).dtype), from_torch(call.meta.dtype)
     if source is target:
@@ -134,11 +134,11 @@ def _copied(call: Call, x: Any, source: Any, *rest: Any) -> TensorView | Term:
     return _expanded(call, made, call.sizes_of(source), call.meta.shape)
 
 
-# -- tensors from nothing
+# -- tensors without operands
 
 
 def _filled_like(value: float | None) -> Build:
-    """full, zeros, ones and their kin: the metadata has the shape."""
+    """full, zeros, ones and similar ops: the metadata has the shape."""
 
     def build(call: Call, *given: Any) -> Term:
         fill: Any = value
@@ -156,7 +156,7 @@ def _schema(node: Node) -> Any:
 
 
 def _range(call: Call, start: Any, step: Any) -> TensorView:
-    """start + step * i; floating ranges are counted in Double, and rounded once."""
+    """start + step * i; floating ranges are computed in Double and rounded once."""
     target = call.dtype
     length = call.builder.sizes.entry(call.meta.shape[0])
     whole = all(isinstance(meta_of(v), (bool, int, torch.SymInt)) for v in (start, step))
@@ -179,23 +179,23 @@ def _iota(call: Call, length: Any, start: Any, step: Any, *rest: Any) -> TensorV
 
 
 def _whole_steps(node: Node, *given: Any) -> str | None:
-    """A whole range of fractions is truncated step by step in eager."""
+    """Refuses an integer range of fractions, which eager truncates step by step."""
     values = [meta_of(v) for v in (*node.args, *node.kwargs.values())]
     if any(isinstance(v, torch.SymFloat) for v in values):
         return "a symbolic fraction"
     fraction = any(isinstance(v, float) for v in values)
     if fraction and not meta_of(node).dtype.is_floating_point:
-        return "a range of whole numbers with fractions"
+        return "an integer range with fractional arguments"
     return "an empty range" if is_empty(meta_of(node)) else None
 
 
 def is_empty(meta: Any) -> bool:
-    """True for a tensor that has no elements whatever the inputs."""
+    """True for a tensor that has no elements for any inputs."""
     return any(isinstance(size, int) and size == 0 for size in meta.shape)
 
 
 def index_along(call: Call, shape: Any, dim: int) -> Term:
-    """The index along `dim`, of the rank of `shape`, with size 1 elsewhere."""
+    """The index along `dim`, with the rank of `shape` and size 1 elsewhere."""
     counted = iota(call.fusion, call.builder.sizes.entry(shape[dim]))
     return call.term(counted).with_new_axes([d != dim % len(shape) for d in range(len(shape))])
 
@@ -214,7 +214,7 @@ def _triangle(is_lower: bool) -> Build:
 
 
 def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term:
-    """One index in each row: the value where the position is the index."""
+    """One index per row: the value where the position equals the index."""
     at = dim % len(call.meta.shape)
     size = call.builder.sizes.entry(call.meta.shape[at])
     checked = call.held(index, DataType.Int).op("checked_place", size, at)
@@ -230,7 +230,7 @@ def _one_index_a_row(node: Node, x: Any, dim: int, index: Any, value: Any) -> st
         size, count = source.shape[axis], places.shape[axis]
         along = axis == dim % source.dim()
         if not (is_one(count) if along else size_key(size) == size_key(count)):
-            return "an index of more than one element a row, or of a part of the rows"
+            return "an index of more than one element per row, or of only some rows"
     return None
 
 

@@ -1,9 +1,10 @@
-"""Sizes: from the sizes and numbers that aten arguments name to extents and scalars of a fusion.
+"""Sizes: from the sizes and numbers in aten arguments to extents and scalars of a fusion.
 
-A region's structure never holds a size: a number is looked up among the extents of the tensors seen
-so far (equal numbers share), and what isn't found becomes an Int scalar input of the fusion whose
-value the caller hands in.  Only 0 and 1 stay constants: they decide the structure.
-Invariant: `values[i]` is what `inputs[i]` has to be given.
+A region's structure never contains a size: a number is looked up among the extents of the tensors
+seen so far (equal numbers share), and a number that isn't found becomes an Int scalar input of the
+fusion, whose value the caller passes.  Only 0 and 1 stay constants: they decide the structure.
+
+Invariant: `values[i]` is the value to pass for `inputs[i]`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ Key = Any  # an int, or a sympy expression
 
 
 def size_key(size: Size) -> Key:
-    """What two equal sizes share: the number, or the symbolic expression.
+    """The key of a size, common to equal sizes: the number, or the symbolic expression.
 
-    An expression that a guard of the graph holds at 1, such as that of a slice which broadcasts, is
-    the number 1: the metadata that follows from it says so.
+    An expression that a guard of the graph fixes to 1, such as that of a slice which broadcasts, is
+    the number 1, because the metadata that depends on it assumes so.
     """
     if isinstance(size, torch.SymInt):
         known = size.node.maybe_as_int()
@@ -37,12 +38,12 @@ def size_key(size: Size) -> Key:
 
 
 def is_one(size: Size) -> bool:
-    """True for a size that is 1 whatever the inputs."""
+    """True for a size that is 1 for all inputs."""
     return bool(size_key(size) == 1)
 
 
 class Sizes:
-    """The sizes that one fusion knows, and the scalars it asks for."""
+    """The sizes that one fusion knows, and the scalars that it needs as inputs."""
 
     def __init__(self, fusion: Fusion) -> None:
         self.fusion = fusion
@@ -53,11 +54,11 @@ class Sizes:
         self._numbers: dict[Key, Scalar] = {}
 
     def learn(self, size: Size, extent: IntExpr) -> None:
-        """Remembers that an axis of this extent has this size; the first one counts."""
+        """Records that an axis of this extent has this size; the first one counts."""
         self._known.setdefault(size_key(size), extent)
 
     def entry(self, size: Size) -> int | Scalar:
-        """A size as the builders take it."""
+        """A size for the builders."""
         key = size_key(size)
         if isinstance(key, int) and key in (0, 1):
             return key
@@ -73,7 +74,7 @@ class Sizes:
         return entry
 
     def number(self, value: torch.SymInt | torch.SymFloat) -> Scalar:
-        """A symbolic number that needn't be a size: an index, a factor."""
+        """A symbolic number that need not be a size: an index, a factor."""
         if isinstance(value, torch.SymInt) and size_key(value) in self._known:
             entry = self.entry(value)
             if isinstance(entry, Scalar):

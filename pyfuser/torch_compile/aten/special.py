@@ -1,6 +1,6 @@
 """Special functions: pointwise ops that are formulas of several rows of the op table.
 
-Their values where a naive formula would give NaN (0 * log 0, two infinities) are torch's.
+Where a naive formula would give NaN (0 * log 0, two infinities), they give torch's values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _hypot(call: Call, a: Any, b: Any) -> Term:
     left = call.held(a, call.dtype).op("abs")
     right = call.held(b, call.dtype).op("abs")
     upper, lower = left.op("maximum", right), left.op("minimum", right)
-    # Scaled by the larger one, so that squares neither overflow nor vanish.
+    # Scaled by the larger one, so that squares neither overflow nor underflow.
     ratio = lower / upper
     length = upper * (1 + ratio * ratio).op("sqrt")
     length = upper.equals(0).choose(upper, length)
@@ -72,7 +72,7 @@ def _heaviside(call: Call, x: Any, values: Any) -> Term:
 
 
 def _logit_bounds(call: Call, eps: float | None) -> tuple[float, float] | None:
-    """What logit clamps to, rounded as its dtype has it; None for none, which a negative is too."""
+    """The bounds of logit's clamp, rounded to its dtype; None if `eps` is None or negative."""
     if eps is None or eps < 0:
         return None
     dtype = from_torch(call.meta.dtype)

@@ -1,7 +1,7 @@
-"""The tables of all families, and what can be said of a node without translating it.
+"""The tables of all families, and facts about nodes that need no translation.
 
-`refusal` is asked of every node of every graph, so it looks at metadata only; the partitioner also
-asks what a node costs.
+`refusal` is called for every node of every graph, so it only reads metadata; the partitioner also
+asks for the cost of a node.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def translation_of(node: Node) -> Translation | None:
 
 
 def refusal(node: Node) -> str | None:
-    """Why a node can't be a part of a kernel; None where it can."""
+    """Why a node can't be part of a kernel; None if it can."""
     if is_getitem(node):
         source = node.args[0]
         if not isinstance(source, Node) or not isinstance(node.args[1], int):
@@ -84,14 +84,14 @@ def _metadata_refusal(node: Node) -> str | None:
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return f"the layout {tensor.layout}"
         if tensor.is_neg() or tensor.is_conj():
-            return "a negation or conjugation that is still to be done"
+            return "a pending negation or conjugation"
         if tensor.device != device:
             return f"tensors on {device} and {tensor.device}"
     return None if can_fuse_on(device.type) else f"tensors on {device}"
 
 
 def cost(node: Node) -> Cost:
-    """What a node's work is like: cheap, heavy, a reduction, a view, or a read."""
+    """The cost class of a node: cheap, heavy, a reduction, a view, or a read."""
     if is_getitem(node):
         return "view"
     row = translation_of(node)

@@ -1,7 +1,7 @@
 """Term: a value of a fusion with Python's operators, so that translations read as formulas.
 
 `x * 0.5 * (1 + (x * SQRT_HALF).op("erf"))` appends the rows of the op table that it names.  Each
-operator is one row; dtypes are the caller's business (operands of one term have one dtype, Python
+operator is one row; the caller handles dtypes (operands of one term have the same dtype, Python
 numbers take it).
 """
 
@@ -22,13 +22,13 @@ TermLike = Union["Term", Val, PythonNumber]
 
 
 def value_of(operand: TermLike) -> Val | PythonNumber:
-    """The value inside a term; anything else as it is."""
+    """The value inside a term; anything else unchanged."""
     return operand.value if isinstance(operand, Term) else operand
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A value of `fusion`; an operator appends one expression and gives another term."""
+    """A value of `fusion`; an operator appends one expression and returns another term."""
 
     fusion: Fusion
     value: Val
@@ -40,7 +40,7 @@ class Term:
 
     @property
     def dtype(self) -> DataType:
-        """The dtype the value is held in."""
+        """The dtype in which the value is held."""
         return self.value.dtype
 
     def op(self, name: str, *others: TermLike) -> Term:
@@ -113,7 +113,7 @@ class Term:
         return self.op("where", *(typed(self.fusion, t, model.dtype) for t in (yes, no)))
 
     def cast(self, dtype: DataType) -> Term:
-        """The value in another dtype; itself in its own."""
+        """The value in another dtype; itself if it has that dtype."""
         if self.value.dtype is dtype:
             return self
         return Term(self.fusion, cast(self.fusion, self.value, dtype))
@@ -134,7 +134,7 @@ class Term:
         return self.sum(dims, keepdim) / self.count(dims)
 
     def count(self, dims: Sequence[int] | None) -> Val | int:
-        """How many elements `dims` have together."""
+        """The number of elements over `dims`."""
         chosen = range(self.tensor.ndim) if dims is None else dims
         return reduced_element_count(self.fusion, self.tensor, list(chosen))
 
@@ -147,14 +147,14 @@ class Term:
         return Term(self.fusion, variance), Term(self.fusion, mean)
 
     def with_new_axes(self, is_new: Sequence[bool]) -> Term:
-        """Axes of size 1 put in where `is_new` (an entry an axis of the result) is True."""
+        """Inserts axes of size 1 where `is_new` (one entry per axis of the result) is True."""
         if not any(is_new):
             return self
         return Term(self.fusion, broadcast(self.fusion, self.value, is_new))
 
 
 def typed(fusion: Fusion, operand: TermLike, dtype: DataType) -> Val:
-    """A Python number as a constant of `dtype`; a value as it is."""
+    """A Python number as a constant of `dtype`; a value unchanged."""
     value = value_of(operand)
     if isinstance(value, Val):
         return value

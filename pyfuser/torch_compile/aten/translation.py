@@ -1,9 +1,10 @@
-"""Translation: a row of the tables that lead from an aten overload to expressions of a fusion.
+"""Translation: a row of the tables from aten overloads to expressions of a fusion.
 
 A family (pointwise.py, reductions.py, ...) is a dict from overload to `Translation`.  `build` gets
-the call and then the overload's arguments in the order of its schema, defaults filled in.
-Invariant: what `check` lets pass, `build` translates, but for what only shapes inside of the region
-can tell; then it raises NotTranslated.
+the call and then the overload's arguments in the order of its schema, with defaults filled in.
+
+Invariant: `build` translates everything that `check` accepts, unless a shape inside the region
+prevents it; then it raises NotTranslated.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _parameters(overload: OpOverload) -> tuple[tuple[str, Any], ...]:
 
 
 def arguments(node: Node) -> list[Any]:
-    """The arguments of a node in the order of the overload's schema, defaults filled in."""
+    """The arguments of a node in the order of the overload's schema, with defaults filled in."""
     assert isinstance(node.target, OpOverload)
     parameters = _parameters(node.target)
     found = list(node.args)

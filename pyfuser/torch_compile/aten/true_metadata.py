@@ -1,11 +1,12 @@
-"""Decompositions for operations that torch traces with metadata that eager's result doesn't have.
+"""Decompositions for operations whose traced metadata differs from eager's result.
 
-Strides: some are traced by a composition whose operands stand in another order, or that preserves a
-layout which eager's kernel doesn't: `copysign` of two permuted tensors, `log_sigmoid` of one.  All
-that follows in a graph, its outputs included, would lie in memory as eager's doesn't.  Dtypes: the
-norms of a half beside parameters of float32 keep their statistics in float32, and tracing says that
-they are halves.  The operands are converted first, so that metadata and result agree; where they
-do anyway, the operation stays as it is.
+Strides: some operations are traced by a composition whose operands are in a different order, or
+that preserves a layout which eager's kernel doesn't: `copysign` of two permuted tensors,
+`log_sigmoid` of one.  Everything that follows in a graph, including its outputs, would have a
+different memory layout than in eager.  Dtypes: the norms of half-precision inputs with parameters
+of float32 keep their statistics in float32, but are traced with half-precision statistics.  The
+operands are converted first, so that metadata and result agree; if they agree anyway, the operation
+stays unchanged.
 """
 
 from __future__ import annotations
@@ -49,32 +50,32 @@ _BATCH_NORMS = (
 
 
 def in_order(x: Tensor, order: list[int]) -> Tensor:
-    """A copy whose dimensions lie in memory in this order, outermost first."""
+    """A copy whose dimensions have this order in memory, outermost first."""
     back = [order.index(dim) for dim in range(len(order))]
     return x.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def by_stride(strides: tuple[int, ...]) -> list[int]:
-    """The dimensions by stride, the largest first, those of one element too."""
+    """The dimensions by stride, largest first, including those of one element."""
     return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """An example of the sizes and strides that a traced tensor has."""
+    """An example tensor with the sizes and strides of a traced tensor."""
     return torch.empty_strided(
         hints(x.shape), hints(x.stride()), dtype=dtype or x.dtype, device="meta"
     )
 
 
 def _of_examples(op: Callable[..., Tensor], *given: Any, **keywords: Any) -> tuple[int, ...]:
-    """The strides that tracing gives the result of an operation."""
+    """The strides of an operation's result according to tracing."""
     with _disable_current_modes(), FakeTensorMode() as mode:
         examples = (mode.from_tensor(_like(x)) if isinstance(x, Tensor) else x for x in given)
         return op(*examples, **keywords).stride()
 
 
 def _pointwise(op: OpOverload) -> Callable[..., Any]:
-    """For an operation on two or three tensors that eager lays out as it does their sum."""
+    """For an operation on two or three tensors to which eager gives the layout of their sum."""
 
     def laid_out(*given: Any, **keywords: Any) -> Tensor | Any:
         operands = [x for x in given if isinstance(x, Tensor)]
@@ -98,7 +99,7 @@ def _pointwise(op: OpOverload) -> Callable[..., Any]:
 
 
 def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Callable[..., Any]:
-    """For an operation whose result is contiguous in eager, or channels-last where its input is."""
+    """For an operation whose result is contiguous in eager, or channels-last if its input is."""
 
     def laid_out(x: Tensor, *rest: Any, **keywords: Any) -> Any:
         if x.is_contiguous() or (keeps_channels_last and _is_channels_last(x)):
@@ -109,7 +110,7 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
 
 
 def _power_of_number(base: Any, x: Tensor) -> Tensor | Any:
-    """Contiguous in eager, whatever the exponents are."""
+    """Contiguous in eager, whatever the layout of the exponents."""
     return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
 
 
@@ -119,12 +120,12 @@ def _is_channels_last(x: Tensor) -> bool:
 
 
 def is_mixed(x: Tensor, weight: Tensor | None) -> bool:
-    """True for a half beside parameters of float32."""
+    """True for half precision with parameters of float32."""
     return is_half(x) and weight is not None and weight.dtype is torch.float32
 
 
 def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..., Any]:
-    """A norm that gives (result, statistics...); some of them lay their result out."""
+    """A norm that returns (result, statistics...); some of them change the result's layout."""
     laid_out = _contiguous_first(op, keeps_channels_last=True)
 
     def widened(x: Tensor, *rest: Any) -> Any:
@@ -137,7 +138,7 @@ def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..
 
 
 def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
-    """Eager's result has the memory order of index tensors that are permuted."""
+    """Eager's result has the memory order of permuted index tensors."""
     given = [index for index in indices if index is not None]
     first = given[0] if given else x
     is_alike = all(i.shape == first.shape and i.stride() == first.stride() for i in given)

@@ -1,4 +1,4 @@
-"""Half-precision tensors in the dtype that kernels compute them in, for the decompositions."""
+"""Widens half-precision tensors to the dtype of kernels' computations, for the decompositions."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def is_half(x: torch.Tensor) -> bool:
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """A half-precision tensor in float32; any other as it is."""
+    """A half-precision tensor in float32; any other unchanged."""
     return x.to(to_torch(compute_dtype(from_torch(x.dtype)))) if is_half(x) else x

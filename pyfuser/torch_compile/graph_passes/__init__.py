@@ -1,7 +1,7 @@
 """The passes over a traced graph, in order, before it is cut into regions.
 
-Each changes the graph in place and keeps what it computes; its file says why it stands where it
-stands.  `cpu_scalars`, which needs to know which devices have kernels, runs after them.
+Each changes the graph in place without changing its results; its file explains its place in the
+order.  `cpu_scalars`, which needs to know which devices have kernels, runs after them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Copies of a functional graph that nobody can tell from the original are left out.
+"""Removes copies in a functional graph that can't be told from the original.
 
-A `clone`, or a conversion to the dtype a tensor has (dropout with p = 0 leaves such), matters only
-where it lays memory out anew, and where its result leaves the graph: an output must not share
+A `clone`, or a conversion to the dtype that a tensor has (dropout with p = 0 leaves such), only
+matters if it changes the memory layout or if its result leaves the graph: an output must not share
 memory with an input or another output.
 
     Before:  a = exp(x); b = clone(a); c = mm(b, w)
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def drop_copies(graph: Graph) -> None:
-    """Replaces needless copies by what they copy."""
+    """Replaces needless copies by their operands."""
     for node in list(graph.nodes):
         if node.op == "call_function" and _is_copy(node) and _is_needless(node):
             source = node.args[0]
@@ -46,14 +46,14 @@ def _is_needless(node: Node) -> bool:
 
 
 def _is_updated(node: Node) -> bool:
-    """True where an input, or what a view looks at, is written to in the end."""
+    """True if an input, or the base of a view, is written to in the end."""
     while is_view(node) and isinstance(node.args[0], Node):
         node = node.args[0]
     return any(user.target is aten.copy_.default and user.args[0] is node for user in node.users)
 
 
 def _leaves(node: Node) -> bool:
-    """True where the node's memory is seen outside of the graph."""
+    """True if the node's memory is visible outside the graph."""
     for user in node.users:
         if user.op == "output":
             return True

@@ -1,8 +1,8 @@
-"""Numbers on the CPU in a graph of another device: tensors without dimensions that torch lets mix.
+"""Numbers on the CPU in a graph of another device: torch allows such 0-dim tensors in a mix.
 
-A kernel reads the memory of its own device.  So a number is copied there once, in front of the
-first node that reads it together with the device's tensors; what computes with numbers on the CPU
-alone stays torch's.
+A kernel reads the memory of its own device, so a number is copied there once, before the first node
+that reads it together with the device's tensors.  Computations with numbers on the CPU only are
+left to torch.
 
     Before:  a = mul(x, s)                                      x on a device, s on the CPU
     After:   b = _to_copy(s, device=the device); a = mul(x, b)
@@ -26,14 +26,14 @@ def devices(nodes: Iterable[Node]) -> set[torch.device]:
     """The devices of a graph's tensors; numbers on the CPU count where there is nothing else."""
     tensors = [value for node in nodes if (value := tensor_of(node)) is not None]
     found = {value.device for value in tensors if not is_cpu_scalar(value)}
-    # Without any tensor it is arithmetic on sizes alone.
+    # Without any tensor, it is only arithmetic on sizes.
     return found or {value.device for value in tensors} or {torch.device("cpu")}
 
 
 def move_numbers(graph: Graph, kernels: Collection[torch.device]) -> dict[Node, str]:
-    """Copies the numbers to the devices that have `kernels`, where something there reads them.
+    """Copies the numbers to the devices that have `kernels` and read them.
 
-    The nodes that stay on the CPU, and why; none where that has kernels itself.
+    Returns the nodes that stay on the CPU, and why; none if the CPU has kernels.
     """
     others = [device for device in kernels if device.type != "cpu"]
     if not others:
@@ -58,7 +58,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _move(graph: Graph, node: Node, device: torch.device) -> None:
-    """Has the nodes whose results are on a device read a copy of the number there."""
+    """Makes the nodes whose results are on a device read a copy of the number there."""
     readers = [
         user
         for user in sorted(node.users)
@@ -76,7 +76,7 @@ def _move(graph: Graph, node: Node, device: torch.device) -> None:
 
 
 def _moves(node: Node) -> bool:
-    """True for an op that takes its operand from one device to another by itself."""
+    """True for an op that itself moves its operand from one device to another."""
     return facts(node).converts or node.target is aten.copy_.default
 
 

@@ -1,7 +1,7 @@
 """`_foreach_*` ops -> the same op on each tensor.
 
-Optimisers call these on all parameters at once.  One element of the list has nothing to do with the
-next, so each becomes ordinary pointwise nodes that regions are made of.
+Optimisers call these on all parameters at once.  The elements of the lists are independent, so each
+becomes ordinary pointwise nodes, which regions are made of.
 
     Before:  a = _foreach_mul.Scalar([p, q], 0.9); b = a[0]; c = a[1]
     After:   b = mul.Tensor(p, 0.9); c = mul.Tensor(q, 0.9)
@@ -18,7 +18,7 @@ from torch.fx import Graph, Node
 
 aten = torch.ops.aten
 
-# The elementwise op of a list op, by what its second operand is; where its name doesn't say it.
+# The elementwise op of a foreach op, by the kind of its second operand, if not in its name.
 _RENAMED: dict[tuple[str, str], Any] = {
     ("maximum", "number"): aten.clamp_min.default,
     ("minimum", "number"): aten.clamp_max.default,
@@ -48,7 +48,7 @@ def flatten_foreach(graph: Graph) -> None:
 
 
 def _name_of(target: Any) -> str:
-    """`mul` for aten._foreach_mul.Scalar; nothing for other ops and for those that mutate."""
+    """`mul` for aten._foreach_mul.Scalar; empty for other ops and for those that mutate."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return ""
     name = target._schema.name.removeprefix("aten::")
@@ -85,7 +85,7 @@ def _element(argument: Any, index: int) -> Any:
 
 
 def _kind(argument: Any) -> str:
-    """What one element of an operand is."""
+    """The kind of an operand's elements."""
     if isinstance(argument, (list, tuple)):
         argument = argument[0] if argument else 0
     if isinstance(argument, Node):
@@ -94,7 +94,7 @@ def _kind(argument: Any) -> str:
 
 
 def _elementwise(node: Node) -> Any:
-    """The overload for one element of each list; None where there is none."""
+    """The overload for one element of each list; None if there is none."""
     name = _name_of(node.target)
     second = _kind(node.args[1]) if len(node.args) > 1 else ""
     if name == "pow" and _kind(node.args[0]) == "number":

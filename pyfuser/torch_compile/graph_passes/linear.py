@@ -1,8 +1,8 @@
 """Biases of linear layers: in the kernel that reads the product, or in the product itself.
 
-`addmm` is decomposed when the graph is traced, so that the bias is added by the kernel that reads
-the product anyway (torch copies the bias over the whole result first).  Where no kernel reads it
-(a library call does), `join_biases` puts the two together again.
+`addmm` is decomposed when the graph is traced, so that the kernel that reads the product anyway
+adds the bias (torch would first copy the bias over the whole result).  If no kernel but a library
+call reads the product, `join_biases` joins the two again.
 
     Before:  a = mm(x, w); b = add(a, bias); c = view(b); d = bmm(c, y)
     After:   b = addmm(bias, x, w); c = view(b); d = bmm(c, y)
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def join_biases(graph: Graph) -> None:
-    """Makes addmm of products whose bias no kernel would add on the way."""
+    """Makes an addmm of each product whose bias no kernel would add anyway."""
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not aten.add.Tensor:
             continue
@@ -48,7 +48,7 @@ def _is_bias(bias: Node, node: Node) -> bool:
 
 
 def _is_read_by_kernel(node: Node) -> bool:
-    """True where something that can be fused reads a node, views between them or not."""
+    """True if a fusible node reads a node, directly or through views."""
     for user in node.users:
         if is_view(user) or is_view_list(user):
             if _is_read_by_kernel(user):
@@ -59,5 +59,5 @@ def _is_read_by_kernel(node: Node) -> bool:
 
 
 def _only_moves(node: Node) -> bool:
-    """True for torch's own copies and concatenations, where nothing is computed."""
+    """True for torch's own copies and concatenations, which compute nothing."""
     return facts(node).copies or node.target is aten.cat.default

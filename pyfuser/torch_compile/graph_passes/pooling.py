@@ -1,7 +1,7 @@
-"""Max pooling whose positions nobody asks for: the maximum of shifted windows, in one kernel.
+"""Max pooling without its positions: the maximum of shifted windows, in one kernel.
 
 torch's pooling always finds the positions too, which the backward needs; in inference they are
-thrown away.  Without them it is a chain of maxima, which compiles to a few vector operations.
+discarded.  Without them it is a chain of maxima, which compiles to a few vector operations.
 
     Before:  a, _ = max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
     After:   p = constant_pad_nd(x, [1, 1, 1, 1], -inf)
@@ -20,11 +20,11 @@ from ..views import is_getitem, tensor_of
 
 aten = torch.ops.aten
 
-_MOST_WINDOWS = 16  # beyond, torch's loop over the window is as good
+_MOST_WINDOWS = 16  # with more, torch's loop over the window is as good
 
 
 def spell_out_pooling(graph: Graph) -> None:
-    """Replaces max pooling without positions, where all sizes are numbers."""
+    """Replaces max pooling without positions if all sizes are numbers."""
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not aten.max_pool2d_with_indices.default:
             continue
@@ -81,7 +81,7 @@ def _strided(graph: Graph, node: Node, dim: int, start: int, count: int, step: i
 
 
 def _call(graph: Graph, target: Any, *arguments: Any) -> Node:
-    """A new node with the metadata that its op gives."""
+    """A new node with the metadata from running its op."""
     values = [tensor_of(a) if isinstance(a, Node) else a for a in arguments]
     first = values[0]
     assert isinstance(first, FakeTensor)

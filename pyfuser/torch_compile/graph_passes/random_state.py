@@ -1,8 +1,8 @@
 """Metadata for the nodes that save and restore the random state around a recomputed random op.
 
-Activation checkpointing runs dropout once more in the backward, with the state of the first run.
-AOTAutograd's partitioner makes the nodes for it after everything else has got its metadata: theirs
-is missing, and the state's size, a fact about the generator, is a symbol there.
+Activation checkpointing runs dropout again in the backward, with the random state of the first run.
+AOTAutograd's partitioner makes the nodes for this after all others have their metadata: theirs is
+missing, and the state's size, a property of the generator, is a symbol there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RESTORES = getattr(_hops, "run_with_rng_state", None)  # (state, op, *args) -> 
 
 
 def complete_metadata(graph: Graph) -> None:
-    """Gives results and states of such nodes the metadata that all others have."""
+    """Gives results and states of such nodes the metadata that all other nodes have."""
     for node in graph.nodes:
         if node.op != "call_function" or "val" in node.meta:
             continue
@@ -52,7 +52,7 @@ def _run(node: Node, op: Any, arguments: list[Any]) -> None:
 
 
 def _fix_size(state: Node) -> None:
-    """A state of the size it has: the generator's never changes."""
+    """Makes the size of a state a number: the generator's size never changes."""
     value = tensor_of(state)
     if isinstance(value, FakeTensor) and any(isinstance(n, torch.SymInt) for n in value.shape):
         sizes = [n.node.hint if isinstance(n, torch.SymInt) else n for n in value.shape]

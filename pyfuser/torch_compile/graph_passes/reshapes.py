@@ -1,8 +1,8 @@
-"""Reshapes move out of the way: in front of the pointwise ops whose results they reshape.
+"""Moves reshapes before the pointwise ops whose results they reshape.
 
-Linear layers work on matrices, what stands between them on [batch, length, width].  A reshape of
-real axes between two fusible nodes would end a region there; in front of the pointwise ops it is a
-view of a library call's result, which costs nothing, or meets the reshape back and vanishes.
+Linear layers work on matrices, and the ops between them on [batch, length, width]. A reshape of
+real axes between two fusible nodes would end a region there.  Before the pointwise ops it is a view
+of a library call's result, which costs nothing, or it meets its inverse and vanishes.
 
     Before:  a = add(mm(x, w), bias)   [512, 64];  b = view(a, [4, 128, 64]);  c = gelu(b)
     After:   b = add(view(mm(x, w), [4, 128, 64]), bias);  c = gelu(b)
@@ -26,12 +26,12 @@ from ..views import is_view, tensor_of
 aten = torch.ops.aten
 
 _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-_MOST_NODES = 32  # in front of one reshape
+_MOST_NODES = 32  # before one reshape
 
 
 @dataclass(frozen=True, slots=True)
 class _Shapes:
-    """What a reshape leads from and to, and how many trailing axes stay as they are."""
+    """The shapes before and after a reshape, and how many trailing axes stay unchanged."""
 
     old: tuple[Size, ...]
     new: tuple[Size, ...]
@@ -40,7 +40,7 @@ class _Shapes:
 
 
 def move_reshapes(graph: Graph) -> None:
-    """Moves reshapes in front of pointwise ops where everything before them can be reshaped too."""
+    """Moves reshapes before pointwise ops if everything before them can be reshaped too."""
     for node in reversed(list(graph.nodes)):
         if node.target in _RESHAPES and _is_plain(node):
             source = node.args[0]
@@ -69,12 +69,12 @@ def _try(graph: Graph, node: Node, source: Node) -> None:
 
 
 def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
-    """Notes the pointwise nodes to be reshaped; False where something stands in the way."""
+    """Notes the pointwise nodes to be reshaped; False if something prevents it."""
     if node in chosen:
         return True
     if len(chosen) >= _MOST_NODES or not _is_plain(node):
         return False
-    # The result must have its shape from one operand: a shape that several broadcast to stays.
+    # The result must get its shape from one operand, not by broadcasting several.
     if not any(_shape(operand) == shapes.old for operand in node.all_input_nodes):
         return False
     chosen[node] = None
@@ -116,7 +116,7 @@ def _fits(operand: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
 
 
 def _seen_before(node: Node, shapes: _Shapes) -> Node | None:
-    """What a reshape was made from, if that has the shape it is wanted in."""
+    """The source of an earlier reshape, if it already has the wanted shape."""
     source = node.args[0] if node.target in _RESHAPES else None
     if isinstance(source, Node) and _shape(source) == shapes.new and _is_plain(source):
         return source
@@ -124,7 +124,7 @@ def _seen_before(node: Node, shapes: _Shapes) -> Node | None:
 
 
 def _reshaped(graph: Graph, node: Node, shapes: _Shapes, made: dict[Node, Node]) -> Node:
-    """The same op on reshaped operands, in front of the old one."""
+    """The same op on reshaped operands, inserted before the old one."""
 
     def operand(argument: Any) -> Any:
         if isinstance(argument, Node):
@@ -160,7 +160,7 @@ def _operand(graph: Graph, node: Node, shapes: _Shapes) -> Node:
 
 
 def _view_node(graph: Graph, node: Node, value: torch.Tensor) -> Node:
-    """A view of a node; its metadata says what of, arguments of nodes can't hold symbols."""
+    """A view of a node, described by its metadata, because arguments can't contain symbols."""
     sizes = [size if isinstance(size, int) else -1 for size in value.shape]
     new: Node = graph.call_function(aten.view.default, (node, sizes))
     new.meta["val"] = value
@@ -170,7 +170,7 @@ def _view_node(graph: Graph, node: Node, value: torch.Tensor) -> Node:
 def _replace_users(
     graph: Graph, old: Node, new: Node, shapes: _Shapes, chosen: dict[Node, None]
 ) -> None:
-    """Whoever read the old node reads the new one, through a view where it wants the old shape."""
+    """Makes readers of the old node read the new one, through a view if they need the old shape."""
     back: Node | None = None
     for user in list(old.users):
         if user in chosen:
@@ -196,7 +196,7 @@ def _shape(node: Node) -> tuple[Size, ...]:
 
 
 def _is_plain(node: Node) -> bool:
-    """True for a tensor that lies in memory in the order of its axes, without gaps."""
+    """True for a tensor in memory in the order of its axes, without gaps."""
     value = tensor_of(node)
     if not isinstance(value, FakeTensor) or value.is_neg() or value.is_conj():
         return False

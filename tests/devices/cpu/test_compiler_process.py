@@ -67,7 +67,7 @@ def test_what_was_begun_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_requests_from_many_threads() -> None:
-    """More answers than a pipe holds, while nobody reads them yet."""
+    """More answers than a pipe holds, before any of them is read."""
     found: dict[int, bytes | None] = {}
 
     def ask(first: int) -> None:
@@ -100,7 +100,7 @@ def test_a_killed_process_costs_nothing_but_time() -> None:
     answer = compiler_process.submit(request(TEXT.format(3, 3)))
     assert answer is not None and compiler_process.result(answer)
     process = started()
-    os.kill(process._process.pid, signal.SIGSTOP)  # so that it can't answer any more
+    os.kill(process._process.pid, signal.SIGSTOP)  # so that it can no longer answer
     jit.compile_ahead(TEXT.format(4, 4))
     os.kill(process._process.pid, signal.SIGKILL)
     assert jit.compile_module(TEXT.format(4, 4)).address("answer4")
@@ -136,7 +136,7 @@ def test_without_it_everything_is_compiled_here(
 
 
 def test_idle_it_ends(tmp_path: Path) -> None:
-    """With a short patience in the place of a minute."""
+    """With a short timeout instead of a minute."""
     source = Path(emission.__file__).read_text()
     script = tmp_path / "emission.py"
     script.write_text(source.replace("IDLE_SECONDS = 60.0", "IDLE_SECONDS = 0.2"))
@@ -176,7 +176,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def has_status_to_take(pid: int) -> bool:
-    """True for a child that has ended and that nobody has waited for: a zombie."""
+    """True for a child that has ended and hasn't been waited for: a zombie."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -193,7 +193,7 @@ def test_a_process_that_has_ended_is_no_zombie(end: str) -> None:
     else:
         assert process.stdin is not None
         process.stdin.close()
-    wait_until(lambda: process.returncode is not None)  # `poll` would be what is tested
+    wait_until(lambda: process.returncode is not None)  # `poll` would do what is tested
     assert not has_status_to_take(process.pid)
 
 

@@ -38,7 +38,7 @@ DTYPES = (
 
 @pytest.fixture
 def pool() -> Iterator[MemoryPool]:
-    """A pool of the test's own, so that its counters start at 0."""
+    """A separate pool for the test, so that its counters start at 0."""
     fresh = MemoryPool()
     fresh.counters.limit = 64 * MIB
     yield fresh
@@ -169,14 +169,14 @@ def test_memory_comes_back_when_the_last_tensor_dies(pool: MemoryPool) -> None:
 def test_last_released_is_first_used(pool: MemoryPool) -> None:
     blocks = [allocate(pool, MIB) for _ in range(6)]
     addresses = [block.data_ptr() for block in blocks]
-    for number in (0, 2, 4):  # none beside another
+    for number in (0, 2, 4):  # none next to another
         blocks[number] = torch.empty(0)
     again = [allocate(pool, MIB) for _ in range(3)]
     assert [block.data_ptr() for block in again] == [addresses[number] for number in (4, 2, 0)]
 
 
 def test_free_neighbours_become_one_block(pool: MemoryPool) -> None:
-    """Whichever of three is released last: before, behind, or between free memory."""
+    """Releases each of three last: before, after, or between free memory."""
     for order in ((0, 1, 2), (2, 1, 0), (0, 2, 1)):
         blocks = {number: allocate(pool, 3 * MIB).fill_(number) for number in range(3)}
         for number in order:
@@ -208,7 +208,7 @@ def test_the_best_fit_is_taken(pool: MemoryPool) -> None:
 
 
 def test_new_memory_is_what_lacks_of_the_block(pool: MemoryPool) -> None:
-    """The free end of what has memory is used, and not left behind."""
+    """The free end of the mapped memory is used, and not left unused."""
     first = allocate(pool, 4 * MIB)
     start = first.data_ptr()
     del first
@@ -225,7 +225,7 @@ def test_new_memory_is_what_lacks_of_the_block(pool: MemoryPool) -> None:
     st.sampled_from([0, 2 * MIB, 64 * MIB]),
 )
 def test_any_order_of_blocks(actions: list[tuple[int, int]], limit: int) -> None:
-    """Blocks stay apart and keep their bytes; what is free at the end is one run."""
+    """Blocks don't overlap and keep their bytes; the free memory at the end is one run."""
     mine = shared_pool()
     mine.empty_cache()
     mine.counters.limit = limit
@@ -323,10 +323,10 @@ def test_longest_unused_memory_makes_room(pool: MemoryPool) -> None:
     pool.counters.limit = 4 * MIB
     blocks = [allocate(pool, MIB) for _ in range(6)]
     addresses = [block.data_ptr() for block in blocks]
-    for number in (2, 0, 4):  # none beside another, the third one the oldest
+    for number in (2, 0, 4):  # none next to another, the third one the oldest
         blocks[number] = torch.empty(0)
     big = allocate(pool, 2 * MIB)
-    assert pool.stats().cached == 2 * MIB  # 2 MiB more are to fit beside them one day
+    assert pool.stats().cached == 2 * MIB  # 2 MiB more have to fit later
     again = [allocate(pool, MIB) for _ in range(2)]
     assert sorted(x.data_ptr() for x in again) == [addresses[0], addresses[4]]
     del big, again
@@ -372,7 +372,7 @@ def test_no_memory_is_torchs_error_after_emptying_the_cache(
     with pytest.raises(RuntimeError, match=rf"can't allocate .*{1 << 46} bytes"):
         allocate(pool, 1 << 46)
     assert pool.stats().cached == 0
-    # Where the memory is there after the cache was emptied, the second try succeeds.
+    # If emptying the cache frees enough memory, the second try succeeds.
     cached = allocate(pool, MIB)
     del cached
     original = memory_pool._make_usable
@@ -383,7 +383,7 @@ def test_no_memory_is_torchs_error_after_emptying_the_cache(
     )
     assert allocate(pool, 4 * MIB).fill_(1).sum() == 4 * MIB
     assert pool.stats().in_use == 0
-    # Where it is not, torch's own allocator is asked.
+    # Otherwise, torch's own allocator is called.
     monkeypatch.setattr(memory_pool, "_make_usable", lambda address, size: False)
     assert allocate(pool, 16 * MIB).fill_(1).sum() == 16 * MIB
     assert (pool.stats().in_use, pool.stats().cached) == (0, 0)
@@ -412,7 +412,7 @@ def test_released_in_another_thread(pool: MemoryPool) -> None:
 
 
 def test_eight_threads_never_share_a_block(pool: MemoryPool) -> None:
-    """Each thread holds blocks full of its own number, hands some to others, and checks them."""
+    """Each thread holds blocks full of its own number, passes some to others, and checks them."""
     pool.counters.limit = 4 * MIB
     handed_over: list[tuple[int, torch.Tensor]] = []
     wrong = []

@@ -161,7 +161,7 @@ def test_every_half_survives_the_round_trip(dtype):
     def body(w, x):
         stored = w.bitcast(x, storage_type(dtype).element)
         wide = load_convert(w, stored, dtype)
-        w.stored_form.clear()  # else the store hands back what was loaded
+        w.stored_form.clear()  # otherwise the store returns the loaded value
         return w.bitcast(store_convert(w, wide, dtype), "i16")
 
     got = run_emitted(body, [bits.view(np.int16)], [DataType.Int16], DataType.Int16)

@@ -133,7 +133,7 @@ def four_threads() -> Iterator[None]:
 
 @pytest.fixture
 def fresh_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The runtime is looked for and compiled anew in the test, and again after it."""
+    """Looks up and compiles the runtime again in the test, and once more after it."""
     monkeypatch.setattr(jit, "_external_symbols", {})
     threads._runtime_module.cache_clear()
     yield
@@ -256,7 +256,7 @@ def test_eight_callers_share_nothing() -> None:
 
 
 def test_python_threads_give_the_same(fresh_runtime: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch has no OpenMP runtime that we can see, nor its thread count."""
+    """The case that neither torch's OpenMP runtime nor its thread count can be found."""
     monkeypatch.setattr(threads, "_libraries", lambda: ())
     threads._find_runtime.cache_clear()
     try:
@@ -299,7 +299,7 @@ def test_forked_child_runs_on_one_thread() -> None:
 
 
 def test_a_launch_says_what_its_range_functions_say() -> None:
-    """The slot behind the given ones is the status of this call, 0 at first."""
+    """The slot after the given ones is the status of this call, initially 0."""
     refuse = """
     define void @refuse(ptr %args, i64 %thread, i64 %threads) {
       %wanted = load i64, ptr %args

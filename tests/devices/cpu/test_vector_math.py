@@ -20,7 +20,7 @@ SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan]
 
 @dataclass(frozen=True)
 class Function:
-    """One routine: its exact value, torch's, where it is defined, what else to try."""
+    """One routine: its exact value, torch's, its domain, and further inputs to try."""
 
     exact: Callable[[mpmath.mpf], mpmath.mpf]
     torch: Callable[[torch.Tensor], torch.Tensor]
@@ -132,7 +132,7 @@ def rounded(value: mpmath.mpf) -> float:
 
 
 def ulps(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Distance in units in the last place of the expected values; 0 where both are the same."""
+    """Distance in units in the last place of the expected values; 0 if both are the same."""
     with np.errstate(all="ignore"):
         distance = np.abs(got.astype(np.float64) - expected.astype(np.float64))
         distance /= np.spacing(np.abs(expected)).astype(np.float64)
@@ -273,7 +273,7 @@ SPECIAL_PAIRS = np.array(
 @pytest.mark.parametrize("element", [FLOAT, DOUBLE], ids=str)
 @pytest.mark.parametrize("name", ["pow", "atan2", "fmod", "nextafter"])
 def test_special_pairs(name, element):
-    # In C, and so in numpy, which torch agrees with where its vector code is exact.
+    # As in C, and so in numpy, with which torch agrees where its vector code is exact.
     reference = {"pow": np.power, "atan2": np.arctan2, "fmod": np.fmod, "nextafter": np.nextafter}
     numpy_type = np.float32 if element is FLOAT else np.float64
     with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
 """Compiles a function of a few vectors, written with `FunctionWriter`, and runs it over arrays.
 
-A case is a callback that gets a writer and one `Value` an argument and gives the result.  The
+A case is a callback that gets a writer and one `Value` per argument and returns the result.  The
 harness prints a loop over 16 lanes at a time around it, compiles that with llvmlite and calls it.
 """
 

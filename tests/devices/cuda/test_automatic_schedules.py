@@ -116,7 +116,7 @@ def test_random_schedules_compute_what_torch_does(seed):
 
 
 def test_nearly_all_random_schedules_are_legal():
-    """And none is refused but for what was doubtful about it."""
+    """Also, none is refused except for one of its doubts."""
     legal = 0
     for seed in range(500):
         made = example(seed)

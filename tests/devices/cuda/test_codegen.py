@@ -1,4 +1,4 @@
-"""The CUDA C++ code generator: texts, and what they compute when run on the CPU.
+"""The CUDA C++ code generator: texts, and their results when run on the CPU.
 
 Every kernel here runs in the SIMT harness, which finds races, divergence and accesses out of
 bounds, in two orders of threads, and is compared with torch.  NVRTC compiles the same texts.
@@ -169,7 +169,7 @@ def op_inputs(op: str, dtype: DataType, count: int) -> list[torch.Tensor]:
             values[: len(special)] = torch.tensor(special, dtype=torch.float64)
         elif dtype in (DataType.UInt8, DataType.Bool):
             values = values.abs() if dtype is DataType.UInt8 else values > 0
-        if row.check is not None and row.check.applies(dtype):  # not what it refuses
+        if row.check is not None and row.check.applies(dtype):  # without values that it refuses
             values = values.nan_to_num(0).clamp(0, 1) if is_floating(dtype) else values.abs() + 1
         made.append(values.to(to_torch(dtype)))
     return made
@@ -249,7 +249,7 @@ def test_full_and_iota_and_scalar_inputs():
         compute_alike(got, expected)
 
 
-# ---- who runs a statement
+# ---- which threads run a statement
 
 
 @requires_host_compiler

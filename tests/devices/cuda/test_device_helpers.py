@@ -152,7 +152,7 @@ def test_integer_helpers_agree_with_torch(name):
     picked.append(info.max)
     edges = torch.tensor([value for value in picked if value >= info.min], dtype=dtype)
     a, b = (part.reshape(-1) for part in torch.meshgrid(edges, edges, indexing="ij"))
-    # Torch raises for zero divisors, and overflows where the lowest value meets -1.
+    # Torch raises for zero divisors, and overflows for the lowest value and -1.
     defined = (b != 0) & ((a != info.min) | (b.long() != -1))
     a, b = a[defined].contiguous(), b[defined].contiguous()
     module = compile_and_load(_two_operand_kernels(name, [*INTEGER_HELPERS, "integer_power"]))

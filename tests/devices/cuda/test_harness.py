@@ -1,6 +1,6 @@
-"""The SIMT harness itself: right kernels give right results in every order, wrong ones are caught.
+"""The SIMT harness itself: correct kernels give correct results in every order, wrong ones fail.
 
-Each wrong kernel is a right one with one thing removed, so that a test fails if the check does.
+Each wrong kernel is a correct one with one thing removed, so a test fails if the check does.
 """
 
 from __future__ import annotations

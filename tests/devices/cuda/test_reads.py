@@ -1,7 +1,7 @@
-"""Reads at computed places on CUDA: the kernels of the automatic schedulers, run in the harness.
+"""Reads at computed positions on CUDA: the kernels of the automatic schedulers, run in the harness.
 
 The harness finds accesses out of bounds, so that a window or an index that leaves its source fails
-here.  NVRTC compiles the same texts.  A user's schedule may read only what is an input.
+here.  NVRTC compiles the same texts.  A user's schedule may only read inputs.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Also one sample of each operator with `dynamic=True`, where sizes and floats are symbols.
 
-Not among the tests that pytest finds by itself: it takes hours.  A case is an operator in one
-dtype; each sample is compiled by itself, forward and backward, and its kernels must compile.  What
-passed is kept (see report.py), so that a run goes on where it was stopped.
+These tests aren't collected by default, because they take hours.  A case is an operator in one
+dtype; each sample is compiled by itself, forward and backward, and its kernels must compile.
+Passed cases are recorded (see report.py), so that a run resumes where it was stopped.
 """
 
 from __future__ import annotations

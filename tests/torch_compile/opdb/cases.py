@@ -1,10 +1,10 @@
 """torch's database of operators (op_db) through the backend: samples -> outcomes -> a comparison.
 
-A `Case` is an operator in one dtype.  A sample of it runs eagerly and compiled, forward and (where
-it has one) backward, from the same seed; what can be seen afterwards is compared: values, dtypes,
-shapes, strides, what became of the inputs.  Where rounding sets the two apart, float64 says whether
-the compiled one is as near as eager is.  What torch itself can't trace (backend="aot_eager" fails
-as well) raises `Unfit`; it says nothing about this backend.
+A `Case` is an operator in one dtype.  A sample of it runs eagerly and compiled, forward and (if it
+has one) backward, from the same seed; all visible results are compared: values, dtypes, shapes,
+strides, and the state of the inputs.  If rounding makes the two differ, float64 decides whether the
+compiled result is as accurate as eager's.  A case that torch itself can't trace
+(backend="aot_eager" fails as well) raises `Unfit`; it says nothing about this backend.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def has_backward(self) -> bool:
-        """True where torch differentiates the operator in this dtype."""
+        """True if torch differentiates the operator in this dtype."""
         return bool(self.op.supports_autograd) and self.dtype in self.op.supported_backward_dtypes(
             "cpu"
         )
@@ -89,7 +89,7 @@ class Case:
 
 
 def cases(dtypes: tuple[torch.dtype, ...]) -> list[Case]:
-    """Every operator in those of `dtypes` that torch has it for on the CPU."""
+    """Every operator in those of `dtypes` that torch supports on the CPU."""
     return [
         Case(op, dtype)
         for dtype, op in itertools.product(dtypes, op_db)
@@ -99,7 +99,7 @@ def cases(dtypes: tuple[torch.dtype, ...]) -> list[Case]:
 
 @dataclass
 class Compiled:
-    """What the backend made of a sample: graphs, and fused regions in them."""
+    """The backend's result for a sample: graphs, and fused regions in them."""
 
     graphs: int = 0
     regions: int = 0
@@ -107,7 +107,7 @@ class Compiled:
 
 @dataclass
 class Outcome:
-    """What a call left behind: results, gradients and inputs, by a name for messages."""
+    """The state after a call: results, gradients and inputs, by a name for messages."""
 
     values: dict[str, Any] = field(default_factory=dict)
     error: Exception | None = None
@@ -116,7 +116,7 @@ class Outcome:
 def check_sample(
     case: Case, sample: SampleInput, backward: bool, dynamic: bool | None = None
 ) -> Compiled:
-    """Runs one sample both ways; AssertionError where they differ, Unfit where torch can't."""
+    """Runs one sample both ways; AssertionError if they differ, Unfit if torch can't run it."""
     eager = _run(case.op.op, sample, backward)
     if eager.error is not None:
         raise Unfit(f"eager: {_brief(eager.error)}") from eager.error
@@ -270,7 +270,7 @@ def _same_strides(value: Tensor, other: Tensor) -> bool:
 
 
 def _in_metadata(case: Case, sample: SampleInput) -> Outcome:
-    """What torch thinks the results look like, without computing them."""
+    """The results' metadata according to torch, without computing them."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     given = (sample.input, sample.args, sample.kwargs)
     fake = copy.copy(sample)
@@ -284,7 +284,7 @@ def _in_metadata(case: Case, sample: SampleInput) -> Outcome:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """True where the elements fill a stretch of memory, in whatever order."""
+    """True if the elements fill a range of memory, in any order."""
     running = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != running:
@@ -321,7 +321,7 @@ def _compare_errors(
     same = (
         (ours == theirs) | (ours == rounded) | (ours.isnan() & (theirs.isnan() | rounded.isnan()))
     )
-    # Where a half overflows on the way, the compiled one may have the number that eager lost.
+    # If half precision overflows in between, the compiled result may have the number eager lost.
     eagers = (theirs - truth).abs()[theirs.isfinite() & truth.isfinite()]
     worst = float(eagers.max()) if eagers.numel() else 0.0
     error = (ours - truth).abs()

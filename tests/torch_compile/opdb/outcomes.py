@@ -1,8 +1,8 @@
-"""What becomes of the first sample of each operator: a list of what isn't fused or is skipped.
+"""The expected outcomes of each operator's first sample: a list of cases not fused or skipped.
 
-The list is first_samples.txt, beside this file; what isn't in it is fused.  A case that turns out
-otherwise fails, in either direction, so that no operator stops being fused, and none is skipped,
-without a change of the list; `pytest --update-golden` makes it.
+The list is first_samples.txt, beside this file; all other cases are fused.  A case with a different
+outcome fails, in either direction, so no operator stops being fused, and none is skipped, without a
+change of the list; `pytest --update-golden` writes it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SKIPPED = "skipped"  # torch doesn't run it
 
 
 def outcome(graphs: int, regions: int) -> str:
-    """What the numbers of graphs and of fused regions mean."""
+    """The meaning of the numbers of graphs and fused regions."""
     if regions:
         return FUSED
     return UNFUSED if graphs else UNTRACED
 
 
 def listed() -> dict[str, str]:
-    """What is expected of the cases that aren't fused, by name."""
+    """The expected outcomes of the cases that aren't fused, by name."""
     found = {}
     for line in _FILE.read_text(encoding="utf-8").splitlines():
         expected, operator, *dtypes = line.split()

@@ -1,9 +1,9 @@
 """A pytest plugin for the runs over torch's operator database: time limits, a summary, resuming.
 
-Such tests note `opdb` = [samples, graphs, regions, samples left out] among their properties; the
-end of a run counts them up.  `--opdb-record=FILE` keeps what passed and leaves it out of the next
-run, until a run ends without failures; `--opdb-summary=FILE` is where the counts are written.  A
-run with a summary fails where too many cases are skipped, or too few have a fused region.
+These tests record `opdb` = [samples, graphs, regions, samples left out] among their properties; the
+end of a run adds them up.  `--opdb-record=FILE` records passed cases and skips them in the next
+run, until a run ends without failures; `--opdb-summary=FILE` is the file for the counts.  A run
+with a summary fails if too many cases are skipped, or too few have a fused region.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEWEST_FUSED = 0.3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the record and the summary of a long run go."""
+    """The files for the record and the summary of a long run."""
     parser.addoption("--opdb-record", help="file that keeps what passed, to go on from there")
     parser.addoption("--opdb-summary", help="file for the summary of a run over torch's operators")
 
@@ -54,7 +54,7 @@ def time_limit() -> Iterator[Callable[[float], None]]:
     def limit(seconds: float) -> None:
         signal.signal(signal.SIGALRM, expired)
         signal.setitimer(signal.ITIMER_REAL, seconds)
-        faulthandler.dump_traceback_later(2 * seconds, exit=True)  # stuck outside of Python
+        faulthandler.dump_traceback_later(2 * seconds, exit=True)  # stuck outside Python
 
     before = signal.getsignal(signal.SIGALRM)
     yield limit
@@ -64,7 +64,7 @@ def time_limit() -> Iterator[Callable[[float], None]]:
 
 
 class _Report:
-    """What is known of the cases so far: `finished` maps a test to its counts, None if skipped."""
+    """The results of the cases so far: `finished` maps a test to its counts, None if skipped."""
 
     def __init__(self, record: Path | None, summary: Path | None, is_worker: bool) -> None:
         self.record, self.summary, self.is_worker = record, summary, is_worker
@@ -76,7 +76,7 @@ class _Report:
         self.earlier = frozenset(self.finished)
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Skips what passed before.  Not deselected: all workers must collect the same."""
+        """Skips cases that passed before; not deselected: all workers must collect the same."""
         if item.nodeid in self.earlier:
             pytest.skip(_SEEN)
 
@@ -97,7 +97,7 @@ class _Report:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A whole run fails where too many of its cases say nothing about kernels."""
+        """A whole run fails if too many of its cases say nothing about kernels."""
         if self.summary is None or self.is_worker or session.config.option.keyword:
             return
         cases = len(self.finished)
@@ -107,7 +107,7 @@ class _Report:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
-        """Prints the counts and writes them; a run without failures begins anew next time."""
+        """Prints and writes the counts; after a run without failures, the next one starts over."""
         if not self.finished and not self.failed:
             return
         terminalreporter.section(_TITLE)

@@ -1,4 +1,4 @@
-; A parallel region by libgomp's interface; `share` is in share.ll.
+; A parallel region through libgomp's interface; `share` is in share.ll.
 
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
 

@@ -1,5 +1,5 @@
-; A parallel region by the interface of LLVM's libomp; `share` is in share.ll.  An ident_t says
-; where in a source file the region is; 2 marks it as made by a compiler.
+; A parallel region through the interface of LLVM's libomp; `share` is in share.ll.  An ident_t
+; gives the source location of the region; 2 marks it as made by a compiler.
 
 @source = private constant [24 x i8] c";pyfuser;parallel;0;0;;\00", align 8
 %ident_t = type { i32, i32, i32, i32, ptr }

@@ -1,4 +1,4 @@
-; A parallel region by threads of Python's, where no OpenMP runtime is found.
+; A parallel region on Python's threads, used if no OpenMP runtime is found.
 
 declare void @pyfuser_python_parallel(ptr, ptr, i32)
 

@@ -1,4 +1,4 @@
-; Runs the range functions of a kernel, called from Python: see threads.py.
+; Runs the range functions of a kernel; called from Python, see threads.py.
 ;
 ; `launch` is a native function (native_function.py); `fork_join`, which starts the threads, is one
 ; of fork_join_gomp.ll, fork_join_kmpc.ll and fork_join_python.ll.
@@ -75,7 +75,7 @@ store:
   %more = icmp slt i64 %next, %count
   br i1 %more, label %convert, label %limit
 
-limit:  ; threads = min(most_threads, torch's number), asked for only if it matters
+limit:  ; threads = min(most_threads, torch's number), read only if it matters
   %most = load i64, ptr %slots
   %several = icmp sgt i64 %most, 1
   br i1 %several, label %ask, label %run

@@ -1,11 +1,13 @@
-; The native part of the memory pool: take a block, give it back, from any thread.
+; The native part of the memory pool: allocates and releases blocks, from any thread.
 ;
 ; A block is a run of the pool's addresses (memory_runs.ll).  Its record begins with a
 ; DLManagedTensor (DLPack's C structure, which torch turns into a tensor without copying; its
-; deleter is `release`), and has room for a shape and strides at its end. `release` may run with or
-; without the GIL, in any thread, after the interpreter has gone.  Invariants: memory_pool.py.
+; deleter is `release`) and has room for a shape and strides at its end.  `release` may run with or
+; without the GIL, in any thread, even after the interpreter has exited.  Invariants:
+; memory_pool.py.
 ;
-; allocate and acquire are native functions (native_function.py); discard is the system's side.
+; allocate and acquire are native functions (native_function.py); discard returns memory to the
+; system.
 
 @capsule_name = private constant [9 x i8] c"dltensor\00"
 
@@ -27,7 +29,7 @@ declare void @Py_DecRef(ptr)
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
 declare { i64, i1 } @llvm.sadd.with.overflow.i64(i64, i64)
 
-; Takes a run's memory away; its addresses stay the pool's.
+; Takes away a run's memory; its addresses still belong to the pool.
 define void @discard(ptr %record) nounwind {
   %data = load ptr, ptr %record
   %size_slot = getelementptr %record, ptr %record, i64 0, i32 12
@@ -36,7 +38,7 @@ define void @discard(ptr %record) nounwind {
   ret void
 }
 
-; The deleter of a big tensor: its memory stays warm, or goes to the system if the pool is full.
+; The deleter of a big tensor: its memory stays warm, or returns to the system if the pool is full.
 define void @release(ptr %record) nounwind {
   call void @lock()
   %size_slot = getelementptr %record, ptr %record, i64 0, i32 12
@@ -60,13 +62,13 @@ drop:
   ret void
 }
 
-; The deleter of a small tensor: record and data are one block of malloc's.
+; The deleter of a small tensor: record and data are one block of malloc.
 define void @release_small(ptr %record) nounwind {
   call void @free(ptr %record)
   ret void
 }
 
-; Fills the DLManagedTensor and wraps it; sizes and strides are copied behind the header.
+; Fills the DLManagedTensor and wraps it; sizes and strides are copied after the header.
 define internal ptr @capsule(ptr %record, i64 %rank, i32 %type, ptr %sizes, ptr %strides,
                              ptr %deleter) nounwind {
 entry:
@@ -112,7 +114,7 @@ done:
   ret ptr %result
 }
 
-; PyObject *acquire(self, {shape, stride, DLPack type}, 3): a capsule; None for what torch should
+; PyObject *acquire(self, {shape, stride, DLPack type}, 3): a capsule; None if torch should
 ; allocate; the bytes of a block if no warm run has room for it.
 define ptr @acquire(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
@@ -249,8 +251,8 @@ failed:
 }
 
 ; PyObject *allocate(self, {shape, stride, dtype}, 3): a tensor.  `self` is a tuple: the function
-; that is asked for all but small blocks and warm runs; what turns a capsule into a tensor; DLPack's
-; type by dtype.
+; for everything except small blocks and warm runs, the function that turns a capsule into a tensor,
+; and DLPack's type of each dtype.
 define ptr @allocate(ptr %self, ptr %arguments, i64 %count) nounwind {
 entry:
   %acquired = alloca [3 x ptr]

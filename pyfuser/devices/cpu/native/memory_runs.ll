@@ -1,19 +1,20 @@
 ; The memory pool's runs: an allocator that splits free memory and joins it again.
 ;
-; The pool's range of addresses is a row of runs: a block in use, free and warm (memory is there),
-; or free and cold (addresses without memory).  Each has a record: room for what is said about the
-; tensor in it (memory_pool.ll), and the fields that are kept here.  Free runs hang in one list per
-; state and size class ($FREE_LISTS classes, 8 for each power of two), and a table has their
-; records at their first and last granule, so that a run finds its neighbours.  Invariant: never
-; are two free runs of one state next to each other, so nothing is lost to blocks of the wrong size
-; but the gaps between those in use.  All of it, counters included, is guarded by one spin lock:
-; its sections take tens of nanoseconds.
+; The pool's range of addresses is divided into runs: a block in use, free and warm (with memory),
+; or free and cold (addresses without memory).  Each run has a record: room for the description of
+; its tensor (memory_pool.ll), and the fields used here.  Free runs are linked in one list per state
+; and size class ($FREE_LISTS classes, 8 for each power of two), and a table has their records at
+; their first and last granule, so that a run finds its neighbours.  Invariant: two free runs of one
+; state are never adjacent, so the only memory lost to blocks of the wrong size is the gaps between
+; blocks in use.  Everything, counters included, is guarded by one spin lock; its critical sections
+; take tens of nanoseconds.
 ;
-; For anyone: lock, unlock.  For who has the lock: add (to a counter), best_fit, take, insert.  For
-; who has not: put, carve, oldest.  A name behind a dollar sign is a number of memory_pool.py.
+; Callable by anyone: lock, unlock.  Callable with the lock held: add (to a counter), best_fit,
+; take, insert.  Callable without it: put, carve, oldest.  A name after a dollar sign is a number of
+; memory_pool.py.
 
-; A record: DLManagedTensor; next in its list, what points to it there, size, time of release,
-; 1 if cold; padding to 128 bytes.
+; A record: DLManagedTensor; the next record in its list, the pointer to it there, size, time of
+; release, 1 if cold; padding to 128 bytes.
 %record = type { ptr, i32, i32, i32, i32, ptr, ptr, i64, ptr, ptr,
                   ptr, ptr, i64, i64, i64, [3 x i64] }
 ; lock, limit, mapped, cached, peak, allocations, misses, clock
@@ -21,7 +22,7 @@
 ; first the warm runs, then the cold ones
 @free_lists = global [$ALL_LISTS x ptr] zeroinitializer, align 64
 ; the range's first address, and for each of its granules the record of the free run that begins or
-; ends there; one more cell before and behind
+; ends there; one more cell before and after
 @base = global i64 0
 @table = global ptr null
 
@@ -58,7 +59,7 @@ define internal i64 @add(i64 %i, i64 %amount) nounwind {
   ret i64 %new
 }
 
-; Where a free run of this size hangs: its leading bit and the three bits behind it.
+; The list for a free run of this size: its leading bit and the three bits after it.
 define internal ptr @list_of(i64 %size, i64 %cold) nounwind {
   %zeros = call i64 @llvm.ctlz.i64(i64 %size, i1 false)
   %width = sub i64 64, %zeros
@@ -73,7 +74,7 @@ define internal ptr @list_of(i64 %size, i64 %cold) nounwind {
   ret ptr %list
 }
 
-; The table's cell of the granule that begins at an address.
+; The table's cell for the granule that begins at an address.
 define internal ptr @cell(i64 %address) nounwind {
   %base = load i64, ptr @base
   %table = load ptr, ptr @table
@@ -98,7 +99,7 @@ define internal void @mark(ptr %record, ptr %mark) nounwind {
   ret void
 }
 
-; A free run out of its list and the table.
+; Removes a free run from its list and the table.
 define internal void @take_out(ptr %record) nounwind {
 entry:
   call void @mark(ptr %record, ptr null)
@@ -117,7 +118,7 @@ done:
   ret void
 }
 
-; A neighbour of a run, if there is one that is free and in the same state, becomes part of it.
+; Absorbs a neighbour into a run if the neighbour is free and in the same state.
 define internal void @swallow(ptr %record, ptr %neighbour) nounwind {
 entry:
   %is_none = icmp eq ptr %neighbour, null
@@ -155,7 +156,7 @@ done:
   ret void
 }
 
-; A run becomes free: joined with its neighbours, into the table and the front of its list.
+; Frees a run: joins it with its neighbours, and adds it to the table and the front of its list.
 define internal void @insert(ptr %record) nounwind {
 entry:
   %data = load i64, ptr %record
@@ -190,7 +191,7 @@ done:
   ret void
 }
 
-; Takes a free run out and gives what lies beyond its first `size` bytes back.
+; Takes a free run out of its list and gives back what is beyond its first `size` bytes.
 define internal void @take(ptr %record, i64 %size) nounwind {
 entry:
   call void @take_out(ptr %record)
@@ -268,7 +269,7 @@ nothing:
   ret ptr null
 }
 
-; A run that the caller holds, and that counts as cached, becomes free: warm, or cold.
+; Frees a run, as warm or cold, that the caller holds and that already counts as cached.
 define void @put(ptr %record, i64 %cold) nounwind {
 entry:
   call void @lock()
@@ -289,9 +290,9 @@ put:
   ret void
 }
 
-; A cold run for the caller to get memory for, so that there is a warm run of `size` bytes then: of
-; those that need the least memory, thanks to a warm run before them, the smallest.  It reaches to a
-; multiple of `step` where there are addresses, and counts as cached.  Null: no addresses.
+; Finds a cold run for the caller to get memory for, such that there is then a warm run of `size`
+; bytes: among those that need the least memory, thanks to a warm run before them, the smallest.  It
+; extends to a multiple of `step` if there are addresses, and counts as cached.  Null: no addresses.
 define ptr @carve(i64 %size, i64 %step) nounwind {
 entry:
   call void @lock()
@@ -373,7 +374,7 @@ nothing:
   ret ptr null
 }
 
-; The warm run that was released the longest ago, of which at most `size` bytes, for the caller to
+; The warm run that was released the longest ago, at most `size` bytes of it, for the caller to
 ; discard; it still counts as cached.
 define ptr @oldest(i64 %size) nounwind {
 entry:

@@ -1,6 +1,6 @@
-; `require_memory` of tensor_memory.py: see storage_check.py.  A native function; `self` is the one
-; in Python, and both take `Needs`. $TYPE_PLACE and $TENSOR_PLACE: how many bytes into a tensor's
-; object its type and its at::Tensor are.
+; `require_memory` of tensor_memory.py: see storage_check.py.  A native function; `self` is the
+; Python function, and both take `Needs`. $TYPE_PLACE and $TENSOR_PLACE are the offsets in bytes of
+; the type and the at::Tensor in a tensor's object.
 
 @torch_tensor = external global i8
 @torch_parameter = external global i8

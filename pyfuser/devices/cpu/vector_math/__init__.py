@@ -3,7 +3,7 @@
 `VECTOR_MATH` maps a routine's name in the op table to a function (writer, *arguments) -> value
 over float or double vectors of any lane count. Results are within 2 units in the last place in
 float and 4 in double of the correctly rounded ones, with NaN, infinities, zeros and subnormals
-as torch has them; tests/devices/cpu/test_vector_math.py says where a routine falls short of that.
+as in torch; tests/devices/cpu/test_vector_math.py lists the routines that fall short of this.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def outlined(routine: Routine) -> Routine:
         name = f"{base}.{arguments[0].type.mangled}"
         if name not in w.definitions:
             w.definitions[name] = (
-                ""  # holds the place: helpers are printed in the order of first use
+                ""  # reserves the position: helpers are printed in the order of first use
             )
             w.definitions[name] = _define(w, name, routine, arguments)
         return w.pure(
@@ -87,7 +87,7 @@ def _define(w: FunctionWriter, name: str, routine: Routine, arguments: Sequence[
 
 
 def widened(routine: Routine) -> Routine:
-    """The double routine, also for float: computed in double and rounded once at the end."""
+    """The double routine for float too: computed in double and rounded once at the end."""
 
     @functools.wraps(routine)
     def call(w: FunctionWriter, *arguments: Value) -> Value:
@@ -102,7 +102,7 @@ def widened(routine: Routine) -> Routine:
 def rare_branch(w: FunctionWriter, rare: Value, usual: Value, slow: Callable[[], Value]) -> Value:
     """`usual` where no lane of `rare` is true, else per lane `slow()` or `usual`.
 
-    Opens basic blocks, so it stands only in outlined routines.  `usual` is computed before.
+    Opens basic blocks, so it may only be used in outlined routines.  `usual` is computed before.
     """
     slow_block, join, before = w.fresh("rare"), w.fresh("join"), w.fresh("usual")
     w.branch(before)

@@ -31,7 +31,7 @@ from pyfuser.devices.cpu.vector_math.exponential import (
 )
 from pyfuser.devices.cpu.vector_math.logarithm import log
 
-# Q(y) / y - 1; the 1 is added by the last fma, so that the leading coefficient has bits to spare.
+# Q(y) / y - 1; the last fma adds the 1, so that the leading coefficient has bits to spare.
 _ERF_FLOAT = (
     0.12837916612625122,
     0.6366193890571594,

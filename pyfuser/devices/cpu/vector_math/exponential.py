@@ -60,7 +60,7 @@ _EXPM1_LOW = {"float": -18.0, "double": -38.0}
 
 
 def _clamp(w: FunctionWriter, x: Value, low: float, high: float) -> Value:
-    """x kept in [low, high]; NaN stays."""
+    """x kept in [low, high]; NaN stays NaN."""
     x = w.fmin_number(w.constant(high, x.type), x)
     return w.fmax_number(w.constant(low, x.type), x)
 
@@ -98,7 +98,7 @@ def exp2(w: FunctionWriter, x: Value) -> Value:
 
 
 def _expm1_scaled(w: FunctionWriter, x: Value) -> Value:
-    """e**x - 1 for x so large at most that 2**n is finite, without the sign of a zero."""
+    """e**x - 1 for x small enough that 2**n is finite, without the sign of a zero."""
     shifted, r = reduce_exponent(w, x)
     bits = w.bitcast(shifted, x.type.as_integer)
     power = power_of_two(w, bits, x.type, mantissa_bits(x.type))
@@ -136,7 +136,7 @@ def tanh(w: FunctionWriter, x: Value) -> Value:
 
 
 def _half_exp(w: FunctionWriter, y: Value) -> Value:
-    """e**y / 2 for y >= 0; overflows where the half does."""
+    """e**y / 2 for y >= 0; overflows only if the half does."""
     high = w.constant(800.0, y.type)
     shifted, r = reduce_exponent(w, w.fmin_number(high, y))
     factor = w.fadd(expm1_reduced(w, r), w.constant(1.0, y.type))
@@ -162,5 +162,5 @@ def sinh(w: FunctionWriter, x: Value) -> Value:
     sum = w.fadd(m, w.fdiv(m, w.fadd(m, w.constant(1.0, type))))
     near = w.fmul(sum, w.constant(0.5, type))
     value = w.copysign(w.select(w.fcmp("ogt", y, limit), _half_exp(w, y), near), x)
-    # Below this the function is its argument, which for subnormals the halving would round.
+    # Below this the function equals its argument; the halving would round subnormals.
     return w.select(w.fcmp("olt", y, w.constant(2.0**-28, type)), x, value)

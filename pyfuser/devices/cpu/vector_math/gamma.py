@@ -1,11 +1,11 @@
 """lgamma over vectors of double; float goes through double and rounds once.
 
-From 8 on Stirling's series. Below, with u = t - 2: log gamma(t) = u B(u) for 1.25 <= t <= 3, and
-the recurrence gamma(t + 1) = t gamma(t) brings the rest of (-0.5, 8) there with one logarithm,
-so that the zeros at 1 and 2 keep their relative accuracy. Left of -0.5 the reflection log(pi /
-|x sin(pi x)|) - lgamma(-x). Falls short: in double, near the zeros of lgamma at negative x, the
-error is a few units of the terms that cancel (about 1e-15), not of the result. Coefficients:
-Chebyshev interpolation with 50 digits.
+From 8 on, Stirling's series. Below, with u = t - 2: log gamma(t) = u B(u) for 1.25 <= t <= 3; the
+recurrence gamma(t + 1) = t gamma(t) maps the rest of (-0.5, 8) there with one logarithm, so the
+zeros at 1 and 2 keep their relative accuracy. Left of -0.5, the reflection log(pi / |x sin(pi x)|)
+- lgamma(-x). Limitation: in double, near the zeros of lgamma at negative x, the error is a few
+units of the terms that cancel (about 1e-15), not of the result. Coefficients: Chebyshev
+interpolation with 50 digits.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _right(w: FunctionWriter, x: Value) -> Value:
     inverse = w.fdiv(one, x)
     series = w.fmul(inverse, polynomial(w, w.fmul(inverse, inverse), _STIRLING))
     small = w.fadd(w.constant(_STIRLING_CONSTANT, type), series)
-    # The half is taken in steps that overflow only where the result does.
+    # The half is taken in steps that overflow only if the result does.
     power = w.fmul(w.fsub(x, w.constant(0.5, type)), w.fsub(logarithm, one))
     return w.select(far, w.fadd(power, small), near)
 

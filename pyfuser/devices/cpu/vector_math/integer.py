@@ -2,8 +2,8 @@
 
 LLVM's division traps (or is undefined) for a zero divisor and for the smallest integer over -1;
 here the first gives 0 and the second wraps. Shifts by the width or more, or by negative amounts,
-are what torch gives. pow squares and gcd divides in a loop until every lane is done. Each
-routine takes `signed`, since an LLVM integer has no sign.
+give what torch gives. pow (by squaring) and gcd (by division) loop until every lane is done. Each
+routine takes `signed`, because an LLVM integer has no sign.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def shift_left(w: FunctionWriter, a: Value, b: Value, signed: bool) -> Value:
 
 
 def shift_right_logical(w: FunctionWriter, a: Value, b: Value, signed: bool) -> Value:
-    """a >> b, zeros coming in; 0 for b outside the width."""
+    """a >> b, zeros shifted in; 0 for b outside the width."""
     return _shift(w, "lshr", a, b)
 
 
 def _shift(w: FunctionWriter, opcode: str, a: Value, b: Value) -> Value:
-    # The shift of an outside lane is poison, which the select doesn't pick.
+    # The shift of an outside lane is poison, which the select doesn't choose.
     return w.select(_is_outside(w, b), w.constant(0, a.type), w.binary(opcode, a, b))
 
 
 def shift_right(w: FunctionWriter, a: Value, b: Value, signed: bool) -> Value:
-    """a >> b, keeping the sign; as by the whole width for b outside it."""
+    """a >> b, keeping the sign; a b outside the width shifts by all of it."""
     if not signed:
         return shift_right_logical(w, a, b, signed)
     last = w.constant(b.type.bits - 1, b.type)
@@ -138,7 +138,7 @@ def unsigned_gcd(w: FunctionWriter, a: Value, b: Value) -> Value:
 
 @outlined
 def signed_gcd(w: FunctionWriter, a: Value, b: Value) -> Value:
-    """Greatest common divisor of the magnitudes, which as unsigned numbers are all right."""
+    """Greatest common divisor of the magnitudes, which are exact as unsigned numbers."""
     return _euclid(w, magnitude(w, a), magnitude(w, b))
 
 

@@ -97,7 +97,7 @@ def atan2(w: FunctionWriter, y: Value, x: Value) -> Value:
     both_zero = w.and_(w.fcmp("oeq", a, zero), w.fcmp("oeq", b, zero))
     a = w.select(both_infinite, one, a)
     b = w.select(w.or_(both_infinite, both_zero), one, b)
-    # Halving both keeps the sum below from overflowing; subnormals are doubled many times instead.
+    # Scaling both down keeps the sum below from overflowing; tiny ones are scaled up.
     large = w.fcmp("ogt", w.fmax_number(a, b), w.constant(2.0**1000, type))
     scale = w.select(large, w.constant(2.0**-100, type), w.constant(1.0, type))
     small = w.fcmp("olt", w.fmax_number(a, b), w.constant(2.0**-900, type))

@@ -59,7 +59,7 @@ _R_DOUBLE = (
 
 @dataclass(frozen=True, slots=True)
 class _Mantissa:
-    """What is behind one shape of the split x = 2**k m."""
+    """The constants of one form of the split x = 2**k m."""
 
     smallest_normal: float
     scale: float  # brings subnormals into the normal range
@@ -93,7 +93,7 @@ def split_exponent(w: FunctionWriter, x: Value, *, subnormals: bool = True) -> t
 
 
 def special_logarithm(w: FunctionWriter, x: Value, value: Value) -> Value:
-    """The logarithm of x with zero, negatives, infinity and NaN put right."""
+    """The logarithm of x with zero, negatives, infinity and NaN corrected."""
     type = x.type
     zero, infinity = w.constant(0.0, type), w.constant(math.inf, type)
     value = w.select(w.fcmp("ult", x, infinity), value, x)
@@ -169,7 +169,7 @@ def log10(w: FunctionWriter, x: Value) -> Value:
 
 
 def _log1p_corrected(w: FunctionWriter, x: Value) -> Value:
-    """log(1 + x): log(u) for u = 1 + x rounded, corrected by what the rounding lost."""
+    """log(1 + x): log(u) for u = 1 + x rounded, corrected by the rounding error."""
     type, one = x.type, w.constant(1.0, x.type)
     u = w.fadd(one, x)
     lost_small = w.fsub(x, w.fsub(u, one))
@@ -228,5 +228,5 @@ def atanh(w: FunctionWriter, x: Value) -> Value:
     ratio = w.fdiv(w.fadd(y, y), w.fsub(one, y))
     value = w.fmul(_log1p_corrected(w, ratio), w.constant(0.5, type))
     value = w.copysign(w.select(w.fcmp("ugt", y, one), w.constant(math.nan, type), value), x)
-    # Halving would round subnormals twice; there the function is its argument.
+    # Halving would round subnormals twice; there the function equals its argument.
     return w.select(w.fcmp("olt", y, w.constant(2.0**-28, type)), x, value)

@@ -92,7 +92,7 @@ def _with_special_cases(w: FunctionWriter, a: Value, b: Value, magnitude: Value)
     type = a.type
     zero, one, infinity = (w.constant(number, type) for number in (0.0, 1.0, math.inf))
     size = w.fabs(a)
-    # An odd integer is its own truncation while its half isn't; above 2**53 all are even.
+    # An odd integer equals its truncation but its half doesn't; above 2**53 all are even.
     half = w.fmul(b, w.constant(0.5, type))
     is_integer = w.fcmp("oeq", w.ftrunc(b), b)
     is_odd = w.and_(is_integer, w.fcmp("une", w.ftrunc(half), half))

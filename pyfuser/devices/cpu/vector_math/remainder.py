@@ -1,9 +1,9 @@
 """fmod and nextafter, exact, over vectors of float or double.
 
-fmod(a, b) = a - trunc(a / b) b.  The rounded quotient's truncation is never too small, and at most
-one too large; while it is an exact integer the difference is exact (one fma in double; in float the
-double product is exact), and a wrong sign means one b too far.  Larger quotients, and machines
-without fma, take a branch to the C library, lane by lane.
+fmod(a, b) = a - trunc(a / b) b.  The truncated rounded quotient is never too small and at most one
+too large.  While it is an exact integer the difference is exact (one fma in double; in float the
+double product is exact), and a wrong sign means one b too many.  Larger quotients, and machines
+without fma, branch to the C library, lane by lane.
 """
 
 from __future__ import annotations

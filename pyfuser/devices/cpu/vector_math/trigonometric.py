@@ -1,10 +1,10 @@
 """sin, cos, tan over vectors of float or double; float reduces in double, and tan stays in it.
 
 x = n pi / 2 + r, |r| <= pi / 4, with pi / 2 in four parts of 30 bits so that n times a part is
-exact for |n| < 2**22 (Cody and Waite), the differences kept with their rounding error. sin r and
-cos r are polynomials in r**2; n's low bits pick and sign them. Rare larger arguments (over
-2**22) leave the vector path in a branch for the C library, lane by lane. Coefficients: Chebyshev
-interpolation with 50 digits.
+exact for |n| < 2**22 (Cody and Waite); the differences are kept with their rounding errors. sin r
+and cos r are polynomials in r**2, selected and signed by n's low bits. The rare larger arguments
+(over 2**22) branch to the C library, lane by lane. Coefficients: Chebyshev interpolation with 50
+digits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LARGEST = 2.0**22
 
 
 def _reduce(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
-    """(n as an integer, r, what r lost to rounding)."""
+    """(n as an integer, r, the rounding error of r)."""
     shift = w.constant(rounding_shift(x.type)[0], x.type)
     shifted = w.fma(x, w.constant(_TWO_OVER_PI, x.type), shift)
     n = w.fsub(shifted, shift)
@@ -81,12 +81,12 @@ def _sine_cosine(w: FunctionWriter, r: Value, r_error: Value) -> tuple[Value, Va
     """(sin, cos) of r + r_error for |r| <= pi / 4."""
     one = w.constant(1.0, r.type)
     z = w.fmul(r, r)
-    # sin (r + e) = sin r + e cos r, and cos r is near enough 1 - r**2 / 2
+    # sin (r + e) = sin r + e cos r, and 1 - r**2 / 2 approximates cos r well enough
     half = w.constant(-0.5, r.type)
     slope = w.fma(z, half, one)
     cube = w.fmul(w.fmul(z, r), polynomial(w, z, _S))
     sine = w.fadd(r, w.fma(r_error, slope, cube))
-    # 1 - r**2 / 2 rounds; what it lost is added back with the small terms
+    # 1 - r**2 / 2 rounds; its rounding error is added back with the small terms
     lead_error = w.fma(z, half, w.fsub(one, slope))
     tail = w.fma(w.fmul(z, z), polynomial(w, z, _C), lead_error)
     cosine = w.fadd(slope, w.fsub(tail, w.fmul(r, r_error)))
@@ -103,7 +103,7 @@ def _signed(w: FunctionWriter, value: Value, negative: Value) -> Value:
 
 
 def _with_huge(w: FunctionWriter, name: str, x: Value, value: Value) -> Value:
-    # Infinity goes the slow way too: the reduction would give the wrong kind of NaN only, but
+    # Infinity takes the slow path too, though the reduction would only give the wrong kind of NaN;
     # finite huge arguments must.
     huge = w.fcmp("ogt", w.fabs(x), w.constant(_LARGEST, x.type))
     return rare_branch(w, huge, value, lambda: w.intrinsic(name, x.type, x))
