@@ -8,6 +8,7 @@ STAMP := $(VENV)/installed
 WORKERS ?= 2
 # The device-independent test files.
 EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_everyday_programs.py \
+	test_library_parts.py \
 	frontend/test_frontend.py frontend/test_handles.py \
 	schedule/test_schedules.py schedule/test_random_schedules.py \
 	ops/test_pointwise_kernels.py ops/test_reductions.py ops/test_reads.py ops/test_fused_reads.py \
