@@ -86,10 +86,6 @@ class LibraryCalls:
         # The operator's own binding: the overload's __call__ would add a Python frame.
         return self.writer.constant(name, getattr(target, "_op", target))
 
-    def dtype(self, dtype: torch.dtype) -> str:
-        """The name of a dtype."""
-        return self.writer.constant(str(dtype).replace(".", "_"), dtype)
-
     def call(self, name: str, target: Any, arguments: Sequence[str]) -> None:
         """Assigns torch's result to `name`."""
         self.writer.line(f"{name} = {self.function(target)}({', '.join(arguments)})")
@@ -98,8 +94,12 @@ class LibraryCalls:
         self, runtime: Runtime, name: str, shape: str, stride: str, dtype: torch.dtype
     ) -> None:
         """Assigns memory from a runtime to `name`."""
+        self.writer.line(f"{name} = {self.memory(runtime, shape, stride, dtype)}")
+
+    def memory(self, runtime: Runtime, shape: str, stride: str, dtype: torch.dtype) -> str:
+        """An expression for memory from a runtime."""
         empty = self.writer.constant("empty", runtime.empty_strided)
-        self.writer.line(f"{name} = {empty}({shape}, {stride}, {self.dtype(dtype)})")
+        return f"{empty}({shape}, {stride}, {self.writer.dtype(dtype)})"
 
     def call_into(self, name: str, target: Any, arguments: Sequence[str]) -> None:
         """Makes torch write into the tensor `name`: a product, or an overload with `out=`."""
@@ -111,7 +111,7 @@ class LibraryCalls:
 
     def require_dtype(self, name: str, dtype: torch.dtype) -> None:
         """Converts a result whose dtype differs from the metadata."""
-        text = self.dtype(dtype)
+        text = self.writer.dtype(dtype)
         other = f"{name}.dtype is not {text} and not {name}.is_quantized"
         self.writer.line(f"if {other}: {name} = {name}.to({text})")
 

@@ -281,7 +281,7 @@ class TorchPart:
         library, dtype = self.library, to_torch(tensor.dtype)
         arguments = [*map(self._operand, expr.inputs, call.compute), *call.arguments]
         if call.dtype is not None:
-            arguments.append(f"dtype={library.dtype(call.dtype)}")
+            arguments.append(f"dtype={library.writer.dtype(call.dtype)}")
         text = f"{library.function(call.overload)}({', '.join(arguments)})"
         into = overload_into(call.overload) if call.result is dtype else None
         if into is not None:
@@ -289,7 +289,7 @@ class TorchPart:
         elif call.gives_view:
             self._copy(tensor, text)
         else:
-            same = "" if call.result is dtype else f".to({library.dtype(dtype)})"
+            same = "" if call.result is dtype else f".to({library.writer.dtype(dtype)})"
             name = self.values.put(tensor, text + same)
             if len(tensor.axes) >= 2:
                 library.require_strides(name, self.values.strides(tensor))
@@ -300,7 +300,7 @@ class TorchPart:
         if isinstance(value, Scalar):
             return self._number(value, dtype)
         text = self.values.plain_tensor(value)
-        return text if value.dtype is dtype else f"{text}.to({self.library.dtype(kind)})"
+        return text if value.dtype is dtype else f"{text}.to({self.library.writer.dtype(kind)})"
 
     def _number(self, value: Scalar, dtype: DataType) -> str:
         """A number as a tensor; a constant is made once, with the plan."""
@@ -311,5 +311,5 @@ class TorchPart:
         convert = writer.constant("convert_number", convert_number)
         target = writer.constant(f"dtype_{dtype.name}", dtype)
         number_text = f"{convert}({self.values.scalar(value)}, {target})"
-        where = f"dtype={self.library.dtype(kind)}, device={writer.constant('device', device)}"
+        where = f"dtype={writer.dtype(kind)}, device={writer.constant('device', device)}"
         return f"{self.library.function(aten.full.default)}((), {number_text}, {where})"

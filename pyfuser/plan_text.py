@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 
+import torch
+
 from .analysis.size_conditions import SizeConditions
 from .devices.runtime import Runtime
 from .errors import InternalError, expected
@@ -49,6 +51,10 @@ class Writer:
             count += 1
             chosen = f"f_{name}_{count}"  # no node of a graph has a name with this prefix
         return chosen
+
+    def dtype(self, dtype: torch.dtype) -> str:
+        """The name of a dtype."""
+        return self.constant(str(dtype).replace(".", "_"), dtype)
 
     def number(self, text: str) -> str:
         """The name of a number that is computed once, where it is first needed."""

@@ -82,7 +82,6 @@ class ProgramWriter:
         self.library = LibraryCalls(writer)
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
-        self.empty = writer.constant("empty", program.runtime.empty_strided)
 
     def write(self) -> None:
         """Writes everything until the outputs exist; `write_scalars` comes first."""
@@ -181,14 +180,13 @@ class ProgramWriter:
             self.local[tensor] = self.given[tensor]
             return
         name = self._name(tensor)
-        kind = to_torch(tensor.dtype)
-        dtype = self.writer.constant(str(kind).replace(".", "_"), kind)
         # A tensor that only other parts read has one element along an expanded axis.
         is_output = tensor in self.program.fusion.outputs
         stored = {a: a.size if is_output else a.extent for a in tensor.axes}
         shape = tuple_text([self.sizes.text(stored[a]) for a in tensor.axes])
         stride = tuple_text(self._dense_strides(tensor, stored))
-        self.writer.line(f"{name} = {self.empty}({shape}, {stride}, {dtype})")
+        dtype = to_torch(tensor.dtype)
+        self.library.allocate(self.program.runtime, name, shape, stride, dtype)
         self.local[tensor] = PlanValue.of(name)
 
     def _dense_strides(
@@ -368,7 +366,8 @@ class _Launch:
         return buffer, address
 
     def _bytes(self, size: str) -> str:
-        return f"{self.program.empty}(({size},), (1,), {self.constant('uint8', torch.uint8)})"
+        runtime = self.program.program.runtime
+        return self.program.library.memory(runtime, f"({size},)", "(1,)", torch.uint8)
 
     def call(self, text: str) -> None:
         """Adds the launch, and torch's error if the kernel refuses the values of its inputs.

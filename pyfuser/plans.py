@@ -146,8 +146,7 @@ class _PlanWriter:
         self.checks = []
 
     def _write_tensor(self, name: str, value: TensorView, given: Any) -> None:
-        kind = to_torch(value.dtype)
-        dtype = self.writer.constant(str(kind).replace(".", "_"), kind)
+        dtype = self.writer.dtype(to_torch(value.dtype))
         checks = [f"{name}.dtype is {dtype}"]
         device = given.device
         if device.type == "cpu":

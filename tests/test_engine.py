@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pyfuser.interface import (
     register_fusion,
     run_fusion,
 )
+from tests.support.concurrency import in_threads
 from tests.support.definitions import affine, float_tensor
 from tests.support.folders import ROOT
 
@@ -206,27 +206,6 @@ def test_fusing_can_be_switched_off() -> None:
 
 
 # -- threads and processes
-
-
-def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Runs work(0) ... work(count - 1) at once; raises what the first of them raised."""
-    start = threading.Barrier(count)
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        start.wait()
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @pytest.mark.usefixtures("strict")

@@ -15,6 +15,7 @@ from pyfuser import compiler
 from pyfuser.analysis.layouts import layout_of
 from pyfuser.command_line import show
 from pyfuser.ops.binding import bind
+from tests.support.documents import require_section
 from tests.support.folders import ROOT
 from tests.support.targets import WIDE
 
@@ -46,17 +47,8 @@ def texts() -> dict[str, str]:
 def test_the_tour_shows_what_is_printed(
     stage: str, texts: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    tour = TOUR.read_text(encoding="utf-8")
-    section = re.compile(rf"(<!-- {stage} -->\n```\w*\n).*?(```\n<!-- /{stage} -->)", re.DOTALL)
-    expected = texts[stage].rstrip() + "\n"
-    if request.config.getoption("--update-golden"):
-        tour, count = section.subn(lambda match: match[1] + expected + match[2], tour)
-        assert count == 1
-        TOUR.write_text(tour, encoding="utf-8")
-        return
-    match = section.search(tour)
-    assert match is not None
-    assert match[0] == match[1] + expected + match[2]
+    update = request.config.getoption("--update-golden")
+    require_section(TOUR, stage, texts[stage].rstrip() + "\n", update)
 
 
 def test_a_softmax_is_one_kernel(texts: dict[str, str]) -> None:

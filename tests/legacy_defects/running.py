@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.devices.cuda import nvrtc
 from pyfuser.ir.fusion import Fusion
 from pyfuser.schedule.registry import scheduler
 from tests.support.targets import SM_90
@@ -21,8 +19,6 @@ CODES = {
     torch.float16: DataType.Half,
     torch.bfloat16: DataType.BFloat16,
 }
-
-needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't installed")
 
 
 def alike(got: Any, want: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from pyfuser.ir.fusion import Fusion
 from tests.legacy_defects.running import (
     compiled,
 )
+from tests.support.concurrency import in_threads
 
 
 def doubled(number: float) -> Fusion:
@@ -29,27 +28,6 @@ def doubled(number: float) -> Fusion:
         x = fd.define_tensor([-1], dtype=DataType.Float)
         fd.add_output(fd.ops.mul(x, number))
     return fd.fusion.definition
-
-
-def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Runs work(0) ... work(count - 1) at once; raises what the first of them raised."""
-    start = threading.Barrier(count)
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        start.wait()
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_18_registration_from_many_threads() -> None:

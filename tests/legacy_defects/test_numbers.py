@@ -16,6 +16,7 @@ from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.errors import InputError
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ops import builders
+from tests.cuda.cubins import requires_nvrtc
 from tests.cuda.emulate import cuda_kernel
 from tests.cuda.examples import input_tensor
 from tests.legacy_defects.running import (
@@ -24,7 +25,6 @@ from tests.legacy_defects.running import (
     automatic,
     compiled,
     fused,
-    needs_nvrtc,
     same_compiled,
 )
 
@@ -216,7 +216,7 @@ def test_21_a_sparse_tensor_first(monkeypatch: pytest.MonkeyPatch) -> None:
             fd.execute(inputs)
 
 
-@needs_nvrtc
+@requires_nvrtc
 @pytest.mark.parametrize("dtype", [DataType.Half, DataType.BFloat16], ids=str)
 @pytest.mark.parametrize("op", ["sigmoid", "reciprocal", "silu", "tanh"])
 def test_24_halves_are_not_computed_in_double(op: str, dtype: DataType) -> None:

@@ -7,6 +7,17 @@ from pyfuser.errors import DefinitionError
 from pyfuser.ops.dtype_rules import DtypeRule, OperandType, Resolution, resolve
 from pyfuser.ops.op import Op
 
+# What kernels compute in.
+COMPUTE_DTYPES = (
+    DataType.Double,
+    DataType.Float,
+    DataType.Int,
+    DataType.Int32,
+    DataType.Int16,
+    DataType.Int8,
+    DataType.UInt8,
+    DataType.Bool,
+)
 # Ops that check their operands: not in the interface.
 CHECKED = (
     *("checked_class", "checked_place", "checked_probability", "checked_target"),

@@ -14,7 +14,7 @@ from pyfuser.dtypes import DataType
 from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ops.op import Number, Op
 from pyfuser.ops.table import BINARY, OPS, REDUCTIONS, TERNARY, UNARY, expand, markdown_table
-from tests.ops.resolving import CHECKED, resolve_same, takes
+from tests.ops.resolving import CHECKED, COMPUTE_DTYPES, resolve_same, takes
 
 UNARY_NAMES = """
 acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv erfcinv lgamma log log10
@@ -30,16 +30,6 @@ logical_right_shift gcd complex
 TERNARY_NAMES = "lerp where clamp threshold addcmul"
 ONLY_FALLBACK = {"imag", "complex", "rand_like", "randn_like"}
 
-COMPUTE_DTYPES = (
-    DataType.Double,
-    DataType.Float,
-    DataType.Int,
-    DataType.Int32,
-    DataType.Int16,
-    DataType.Int8,
-    DataType.UInt8,
-    DataType.Bool,
-)
 SPECIAL_FLOATS = (
     *(0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, -3.0, 20.5, -88.0, -95.0, 100.0),
     *(-100.0, -104.0, -740.0, 1e-3, 1e-40, -1e-40, 1e30, -1e30, 3e38, -3e38),

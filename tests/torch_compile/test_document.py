@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from tests.support.documents import require_section
 from tests.support.folders import ROOT
 
 PAGE = ROOT / "docs" / "torch_compile.md"
@@ -47,17 +48,8 @@ def test_the_script_prints_every_section(texts: dict[str, str]) -> None:
 def test_the_page_shows_what_is_printed(
     name: str, texts: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    section = re.compile(rf"(<!-- {name} -->\n```\w*\n).*?(```\n<!-- /{name} -->)", re.DOTALL)
-    expected = texts[name]
-    if request.config.getoption("--update-golden"):
-        page, count = section.subn(lambda match: match[1] + expected + match[2], page)
-        assert count == 1
-        PAGE.write_text(page, encoding="utf-8")
-        return
-    match = section.search(page)
-    assert match is not None
-    assert match[0] == match[1] + expected + match[2]
+    update = request.config.getoption("--update-golden")
+    require_section(PAGE, name, texts[name], update)
 
 
 def test_the_options_of_the_page_are_those_of_the_code() -> None:

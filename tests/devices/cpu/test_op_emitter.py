@@ -23,17 +23,8 @@ from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ops.dtype_rules import OperandType, resolve
 from pyfuser.ops.table import OPS
 from tests.devices.cpu import vector_math_harness as harness
+from tests.ops.resolving import COMPUTE_DTYPES
 
-COMPUTED = (
-    DataType.Double,
-    DataType.Float,
-    DataType.Int,
-    DataType.Int32,
-    DataType.Int16,
-    DataType.Int8,
-    DataType.UInt8,
-    DataType.Bool,
-)
 FLOATS = np.array(
     [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -2.5, 3.0, -7.0, 0.1, 100.25, -30.75, 1e-3, 1e10]
     + [-1e10, 1e38, 1e-45, -1e-45, 1e-39, np.inf, -np.inf, np.nan, 2.0, -3.0]
@@ -68,7 +59,7 @@ def run_emitted(body, inputs: list[np.ndarray], given: list[DataType], result: D
 
 
 def rows_and_dtypes():
-    for row, dtype in itertools.product(OPS.values(), COMPUTED):
+    for row, dtype in itertools.product(OPS.values(), COMPUTE_DTYPES):
         if not row.in_kernels or row.name in ("cast", "where"):
             continue
         try:
@@ -130,7 +121,7 @@ def test_op_matches_its_reference(row, dtype, result):
     assert not wrong.size, [([array[i] for array in inputs], got[i], expected[i]) for i in wrong]
 
 
-@pytest.mark.parametrize("dtype", COMPUTED, ids=lambda d: d.name)
+@pytest.mark.parametrize("dtype", COMPUTE_DTYPES, ids=lambda d: d.name)
 def test_where_picks_by_a_bool(dtype):
     a, b = grid(dtype, 2)
     condition = np.arange(len(a)) % 3 == 0
@@ -142,8 +133,8 @@ def test_where_picks_by_a_bool(dtype):
     assert got.tobytes() == np.where(condition, a, b).tobytes()
 
 
-@pytest.mark.parametrize("target", COMPUTED, ids=lambda d: d.name)
-@pytest.mark.parametrize("source", COMPUTED, ids=lambda d: d.name)
+@pytest.mark.parametrize("target", COMPUTE_DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("source", COMPUTE_DTYPES, ids=lambda d: d.name)
 def test_cast_matches_torch(source, target):
     values = special_values(source)
     if dtypes.is_floating(source):

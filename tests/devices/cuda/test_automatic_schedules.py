@@ -10,7 +10,6 @@ import torch
 
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
-from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.registry import runtime_of
 from pyfuser.errors import ScheduleError, UnsupportedError
 from pyfuser.ir.fusion import Fusion
@@ -20,6 +19,7 @@ from pyfuser.ops.binding import bind
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.schedule.acceptance import SizeInfo, examine
 from pyfuser.schedule.registry import find
+from tests.cuda.cubins import require_cubin, requires_nvrtc
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import BLOCK_X, GRID_X, add_chain, input_tensor
 from tests.cuda.harness import requires_host_compiler
@@ -89,7 +89,7 @@ def test_automatic_schedulers_make_right_kernels(define, shape):
     alike(run_emulated(scheduled, inputs, (0,)), evaluate(fusion, inputs))
 
 
-@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't installed")
+@requires_nvrtc
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_nvrtc_compiles_the_kernels_of_the_automatic_schedulers(architecture):
     texts = []
@@ -97,8 +97,7 @@ def test_nvrtc_compiles_the_kernels_of_the_automatic_schedulers(architecture):
         fusion = Fusion()
         scheduled = scheduled_for(fusion, define(fusion)(300, 140), scheduler)
         texts.append(generate(cuda_kernel(scheduled, define.__name__)).text)
-    cubin = nvrtc.compile_to_cubin(with_device_helpers("\n".join(texts)), architecture)
-    assert cubin.startswith(b"\x7fELF")
+    require_cubin(texts, architecture)
 
 
 @requires_host_compiler

@@ -13,7 +13,6 @@ import torch
 
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
-from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.cuda.spelling import index_text, literal
 from pyfuser.dtypes import KERNEL_DTYPES, DataType, is_floating, to_torch
 from pyfuser.errors import ScheduleError, UnsupportedError
@@ -28,6 +27,7 @@ from pyfuser.ops.table import OPS
 from pyfuser.schedule.inlining import inline_at, inline_most
 from pyfuser.schedule.propagation import parallelize_like, transform_like
 from pyfuser.schedule.rewrite import cache_after
+from tests.cuda.cubins import require_cubin, requires_nvrtc
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import (
     BLOCK_X,
@@ -46,8 +46,6 @@ from tests.cuda.examples import (
 )
 from tests.cuda.harness import requires_host_compiler
 from tests.ops.resolving import takes
-
-needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't installed")
 
 CLASSIC = {
     "add_chain": (add_chain, lambda a, b: a + (b + 2.0)),
@@ -105,15 +103,14 @@ def test_golden_text(name, golden):
     golden(f"cuda_{name}.cu", generate(cuda_kernel(CLASSIC[name][0](), name)).text)
 
 
-@needs_nvrtc
+@requires_nvrtc
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_nvrtc_compiles_every_classic_schedule(architecture):
     texts = [generate(cuda_kernel(make(), name)).text for name, (make, _) in CLASSIC.items()]
     texts.append(generate(cuda_kernel(welford_rows(), "welford_rows")).text)
     texts.append(generate(cuda_kernel(row_softmax(DataType.BFloat16), "bfloat16_softmax")).text)
     texts.append(generate(cuda_kernel(vector_sum(DataType.Half, 8), "vectors")).text)
-    cubin = nvrtc.compile_to_cubin(with_device_helpers("\n".join(texts)), architecture)
-    assert cubin.startswith(b"\x7fELF")
+    require_cubin(texts, architecture)
 
 
 # ---- vectors

@@ -11,7 +11,6 @@ import torch
 
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
-from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.dtypes import DataType, to_torch
 from pyfuser.errors import ScheduleError
 from pyfuser.ir.fusion import Fusion
@@ -22,6 +21,7 @@ from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run as simplified
 from pyfuser.schedule.acceptance import SizeInfo, examine
 from pyfuser.schedule.registry import find
+from tests.cuda.cubins import require_cubin, requires_nvrtc
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import input_tensor
 from tests.cuda.harness import SimtError, requires_host_compiler
@@ -145,7 +145,7 @@ def test_an_integer_divided_by_zero_fails_an_assertion(op, dtype):
         run_emulated(scheduled_for(fusion, inputs, "pointwise"), inputs, (0,))
 
 
-@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC isn't installed")
+@requires_nvrtc
 @pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
 def test_nvrtc_compiles_reads(architecture):
     texts = []
@@ -153,8 +153,7 @@ def test_nvrtc_compiles_reads(architecture):
         fusion = Fusion()
         scheduled = scheduled_for(fusion, define(fusion)(30, 140), scheduler)
         texts.append(generate(cuda_kernel(scheduled, define.__name__)).text)
-    cubin = nvrtc.compile_to_cubin(with_device_helpers("\n".join(texts)), architecture)
-    assert cubin.startswith(b"\x7fELF")
+    require_cubin(texts, architecture)
 
 
 def test_a_users_schedule_reads_inputs_only():
