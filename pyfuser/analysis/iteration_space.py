@@ -16,7 +16,7 @@ from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IdExpr, IterDomain, Split, history
 from ..ir.exprs import Expr, ReadOp
 from ..ir.scalars import IntExpr
-from ..ir.vals import TensorView
+from ..ir.vals import TensorView, Val
 from .mapping import producer_to_consumer
 
 Axes = frozenset[int]
@@ -82,6 +82,8 @@ class IterationSpace:
         self._sets: DisjointSets[IterDomain] = DisjointSets()
         self._owners: dict[IterDomain, dict[TensorView, IterDomain]] = {}
         self._made: dict[tuple[object, ...], tuple[IterDomain, ...]] = {}
+        self._first: dict[Val, Val] = {}
+        self._copies: dict[tuple[object, ...], TensorView] = {}
         self._id_exprs: dict[TensorView, list[_AxisStep]] = {}
         self._numbers: dict[IterDomain, int] = {}
         self._known: dict[TensorView, Axes] = {}
@@ -126,17 +128,26 @@ class IterationSpace:
         for tensor in expr.tensor_outputs:
             if tensor.domain.root is not None:
                 self._reshape(tensor)
-        if isinstance(expr, ReadOp):
-            self._read(expr)
+        if self.private or isinstance(expr, ReadOp):
+            self._match_copies(expr)
 
-    def _read(self, expr: ReadOp) -> None:
-        """Makes axes of equal reads of a source equal: a scheduler may have copied the read."""
-        axes = tuple(expr.tensor_outputs[0].domain.root_or_logical)
-        sizes = tuple(axis.size for axis in axes)
-        key = (type(expr), expr.inputs[0], expr.attributes(), sizes)
-        for old, new in zip(self._made.setdefault(key, axes), axes, strict=True):
-            if not (old.is_broadcast or new.is_broadcast):
-                self._join(old, new)
+    def _match_copies(self, expr: Expr) -> None:
+        """Makes the axes of a copy of an expression equal to the original's.
+
+        A scheduler copies what it computes again; where the copies read a source or a private
+        input, no tensor that both read connects their axes.
+        """
+        inputs = tuple(self._first.get(value, value) for value in expr.inputs)
+        inputs = inputs[:1] if isinstance(expr, ReadOp) else inputs
+        for place, tensor in enumerate(expr.tensor_outputs):
+            axes = tensor.domain.root_or_logical
+            shape = tuple((axis.size, axis.iter_type) for axis in axes)
+            key = (type(expr), place, inputs, expr.attributes(), shape)
+            first = self._first.setdefault(tensor, self._copies.setdefault(key, tensor))
+            assert isinstance(first, TensorView)
+            for old, new in zip(first.domain.root_or_logical, axes, strict=True):
+                if not (old.is_broadcast or new.is_broadcast):
+                    self._join(old, new)
 
     def _reshape(self, tensor: TensorView) -> None:
         """Records the steps from root to logical; equal steps of equal axes make equal axes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pyfuser import FusionDefinition
 from pyfuser.analysis.iteration_space import IterationSpace
 from pyfuser.dtypes import DataType
 from pyfuser.ir.domains import TensorDomain
@@ -267,6 +268,33 @@ def test_an_input_beside_one_that_is_read_along_two_axes_is_not_private() -> Non
     space = IterationSpace(fusion.exprs)
     assert space.private == {b} and not space.conflicts
     assert space.axes(made[0]) == space.axes(made[1]) == space.axes(x)
+
+
+def test_copies_of_reads_of_a_private_input_have_the_same_axes() -> None:
+    """The copies of `x + x.T` that a norm's scheduler makes are connected by nothing but x."""
+    fusion = Fusion()
+    x = tensor(fusion, 1)
+    made = []
+    for _ in range(2):
+        row = builders.broadcast(fusion, x, [True, False])
+        made.append(builders.add(fusion, builders.broadcast(fusion, x, [False, True]), row))
+    space = IterationSpace(fusion.exprs)
+    assert space.private == {x} and not space.conflicts
+    assert space.axes(made[0]) == space.axes(made[1]) and len(space.axes(made[0])) == 2
+
+
+def test_variance_of_a_column_plus_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, 1], contiguity=[False, None], dtype=DataType.Double)
+        row = fd.ops.broadcast(fd.ops.squeeze(x, dims=[1]), is_broadcast_dim=[True, False])
+        average, squares, _ = fd.ops.welford(fd.ops.add(x, row), dims=[0, 1])
+        fd.add_output(average)
+        fd.add_output(squares)
+    column = torch.randn(37, 2, dtype=torch.float64)[:, :1]
+    grid = column + column.T
+    expected = [grid.mean(), grid.var(correction=0) * grid.numel()]
+    torch.testing.assert_close(fd.execute([column]), expected)
 
 
 # -- expensive operations on fewer axes
