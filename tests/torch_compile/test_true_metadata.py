@@ -118,6 +118,9 @@ INDICES = {
     "apart": (torch.randn(15, 2, 15), (_places(4, 5).t(), None, _places(4, 5).t())),
     "three": (torch.randn(15, 2), (_places(2, 3, 4).permute(2, 0, 1),)),
     "one permuted": (torch.randn(15, 15), (_places(5, 4), _places(4, 5).t())),
+    "both permuted": (torch.randn(15, 3, 2).permute(2, 1, 0), (None, None, _places(4, 5).t())),
+    "of one element": (torch.randn(15, 1, 2).permute(2, 1, 0), (None, None, _places(2, 1, 2).mT)),
+    "source alone": (torch.randn(4, 15, 3).permute(2, 1, 0), (None, _places(4, 5))),
 }
 
 

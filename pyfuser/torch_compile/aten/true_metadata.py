@@ -12,6 +12,7 @@ stays unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...ir.strides import dense_strides
 from ..sizes import hints
 from .widening import is_half
 
@@ -41,12 +43,18 @@ _POINTWISE = (
     aten.xlogy.Tensor,
 )
 
+_MASKS = (torch.bool, torch.uint8)
+
 _BATCH_NORMS = (
     aten._native_batch_norm_legit.no_stats,
     aten._batch_norm_with_update_functional.default,
     aten._native_batch_norm_legit_functional.default,
     aten._native_batch_norm_legit_no_training.default,
 )
+
+
+# True in the decomposition of an indexed read, which is itself traced as indexed reads.
+_in_index: ContextVar[bool] = ContextVar("_in_index", default=False)
 
 
 def in_order(x: Tensor, order: list[int]) -> Tensor:
@@ -138,20 +146,68 @@ def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..
 
 
 def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
-    """Eager's result has the memory order of permuted index tensors."""
+    """Eager gives the result the memory order of the source and of the index tensors."""
     given = [index for index in indices if index is not None]
-    first = given[0] if given else x
-    is_alike = all(i.shape == first.shape and i.stride() == first.stride() for i in given)
-    if not is_alike or first.dim() < 2 or first.is_contiguous() or first.dtype is torch.bool:
+    is_dense = all(_is_in_order(each) for each in (x, *given))
+    is_left = is_dense or len(given) > 2 or any(i.dtype in _MASKS for i in given)
+    if is_left or _in_index.get():
         return NotImplemented
-    order = by_stride(tuple(hints(first.stride())))
-    inner = [None if index is None else index.permute(order) for index in indices]
-    if not first.permute(order).is_contiguous():
+    wanted = _indexed_strides(x, indices)
+    if wanted == _of_examples(lambda source, *index: aten.index.Tensor(source, index), x, *indices):
         return NotImplemented
-    made = aten.index.Tensor(x, inner)
+    token = _in_index.set(True)
+    try:
+        made = _by_permuted_index(x, indices)
+        if made is not None and made.stride() == wanted:
+            return made
+        return in_order(aten.index.Tensor(x, indices), by_stride(wanted))
+    finally:
+        _in_index.reset(token)
+
+
+def _is_in_order(x: Tensor) -> bool:
+    """True for the strides of new memory, those of dimensions of one element included."""
+    return hints(x.stride()) == dense_strides(hints(x.shape), range(x.dim()))
+
+
+def _is_block(indices: Sequence[Tensor | None]) -> bool:
+    """True if the indexed dimensions are adjacent: the index's dimensions replace them in place."""
     places = [dim for dim, index in enumerate(indices) if index is not None]
-    is_block = places == list(range(places[0], places[-1] + 1))
-    start = places[0] if is_block else 0
+    return places == list(range(places[0], places[-1] + 1))
+
+
+def _indexed_strides(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[int, ...]:
+    """The strides of eager's result: those of a sum of the source and the index tensors, each laid
+    out over the result's dimensions.
+    """
+    places = [dim for dim, index in enumerate(indices) if index is not None]
+    kept = [dim for dim in range(x.dim()) if dim not in places]
+    start = places[0] if _is_block(indices) else 0
+    given = [_like(index, torch.float32) for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*(index.shape for index in given))  # type: ignore[no-untyped-call]
+    source = _like(x, torch.float32).permute([*kept, *places])
+    sizes, strides = source.shape[: len(kept)], source.stride()[: len(kept)]
+    source = source.as_strided(
+        (*sizes[:start], *shape, *sizes[start:]),
+        (*strides[:start], *(0 for _ in shape), *strides[start:]),
+    )
+    ones = (1,) * start, (1,) * (len(kept) - start)
+    aligned = [index.expand(shape).reshape(*ones[0], *shape, *ones[1]) for index in given]
+    with _disable_current_modes():
+        plain = torch.add if len(aligned) == 1 else torch.addcmul
+        return plain(source, *aligned).stride()
+
+
+def _by_permuted_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
+    """The result of contiguous index tensors, permuted, if all are permuted in the same way."""
+    given = [index for index in indices if index is not None]
+    first = given[0]
+    order = by_stride(tuple(hints(first.stride())))
+    is_alike = all(i.shape == first.shape and i.stride() == first.stride() for i in given)
+    if not is_alike or not first.permute(order).is_contiguous():
+        return None
+    made: Tensor = aten.index.Tensor(x, [i if i is None else i.permute(order) for i in indices])
+    start = next(d for d, i in enumerate(indices) if i is not None) if _is_block(indices) else 0
     back = list(range(made.dim()))
     for position, dim in enumerate(order):
         back[start + dim] = start + position
