@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
-from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
+from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import broadcast_contiguity, plain_domain
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView, Val
@@ -77,7 +77,7 @@ def rfactor(
     Returns the new tensor (for welford the three new ones).
     """
     expr = tensor.expr
-    if not isinstance(expr, ReductionOp | WelfordOp):
+    if expr is None or not expr.accumulates:
         what = f"T{tensor.name} to be the result of a reduction"
         raise ScheduleError(expected("rfactor", what, str(tensor)))
     schedule = scheduled[tensor]
