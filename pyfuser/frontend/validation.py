@@ -85,11 +85,11 @@ def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
     coarsest: dict[Val, DataType] = {}
     for expr in fusion.exprs:
         before = [coarsest[value] for value in expr.inputs if value in coarsest]
-        halves = [dtype for dtype in before if dtype in REDUCED_FLOATING]
+        reduced = [dtype for dtype in before if dtype in REDUCED_FLOATING]
         for output in expr.tensor_outputs:
             own = output.dtype
-            is_finer = own in FLOATING and own is not DataType.BFloat16 and halves
-            coarsest[output] = max(halves, key=REDUCED_FLOATING.index) if is_finer else own
+            is_finer = own in FLOATING and own is not DataType.BFloat16 and reduced
+            coarsest[output] = max(reduced, key=REDUCED_FLOATING.index) if is_finer else own
     return coarsest
 
 

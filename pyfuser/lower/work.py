@@ -134,14 +134,14 @@ def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess |
 def _culprit(fusion: Fusion, runs: Mapping[int, int], once: Mapping[int, int]) -> TensorView | None:
     """The last tensor of the chain that is recomputed most; None if it is a copy."""
     best: tuple[int, TensorView] | None = None
-    behind: dict[TensorView, int] = {}
+    repeats: dict[TensorView, int] = {}
     for expr in fusion.live_exprs():
-        before = sum(behind.get(tensor, 0) for tensor in dict.fromkeys(expr.aligned_inputs))
+        before = sum(repeats.get(tensor, 0) for tensor in dict.fromkeys(expr.aligned_inputs))
         for tensor in expr.tensor_outputs:
             own = runs.get(tensor.name, 0) - once.get(tensor.name, 0)
             is_repeated = own > once.get(tensor.name, own)
-            behind[tensor] = own + before if is_repeated else 0 if computes(expr) else before
+            repeats[tensor] = own + before if is_repeated else 0 if computes(expr) else before
             is_last = tensor in fusion.outputs and not tensor.uses_list
-            if is_repeated and not is_last and (best is None or behind[tensor] > best[0]):
-                best = behind[tensor], tensor
+            if is_repeated and not is_last and (best is None or repeats[tensor] > best[0]):
+                best = repeats[tensor], tensor
     return None if best is None else best[1]

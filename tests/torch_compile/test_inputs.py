@@ -341,7 +341,7 @@ def test_fractions(dtype: torch.dtype) -> None:
     assert_as_close_as_eager(got, eager, exact)
 
 
-def test_comparisons_of_halves_look_at_rounded_values() -> None:
+def test_comparisons_in_half_precision_see_rounded_values() -> None:
     def function(x: Tensor) -> Tensor:
         y = x * 1.1
         return (y == y.amax(-1, keepdim=True)).sum(-1), (y > x).sum()
