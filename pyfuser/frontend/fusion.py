@@ -16,6 +16,7 @@ from ..ir import fusion as ir
 from ..ir.keys import definition_key
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import Val
+from .handles import Scalar
 from .tensor_view import TensorView
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class DefinedFusion(ir.Fusion):
     """An IR Fusion whose tensors are handles that the user can schedule."""
 
     tensor_type = TensorView
+    scalar_type = Scalar
 
     def __init__(self) -> None:
         super().__init__()

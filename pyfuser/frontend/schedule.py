@@ -23,7 +23,7 @@ from .enums import SchedulerType
 from .executors import flattened
 from .fusion import Fusion
 from .guard import active_fusion
-from .params import HeuristicParams, params_of
+from .params import HeuristicParams, decisions_of, params_of
 
 if TYPE_CHECKING:
     from ..schedule.acceptance import SizeInfo
@@ -165,7 +165,7 @@ def compute_heuristics(
     sizes = bind_extents(fusion.definition, flattened(inputs))
     target = target_for(device_of(flattened(inputs)))
     decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, target)
-    return params_of(scheduler_type, decisions)
+    return params_of(scheduler_type, decisions, target.threads_are_hardware)
 
 
 def schedule(
@@ -186,7 +186,8 @@ def schedule(
     else:
         params = compute_heuristics(fusion, scheduler_type, inputs_or_params)
         prepared = _specialised(fusion, inputs_or_params)
-    fusion.graph.adopt_schedule(scheduler(scheduler_type.name).schedule(prepared, params.decisions))
+    decisions = decisions_of(params)
+    fusion.graph.adopt_schedule(scheduler(scheduler_type.name).schedule(prepared, decisions))
     return None if is_decided else params
 
 

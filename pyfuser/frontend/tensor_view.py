@@ -68,6 +68,10 @@ class TensorView(vals.TensorView):
 
         return builders.shape(self.fusion, self)
 
+    def is_symbolic(self) -> bool:
+        """True: its elements aren't known before a call."""
+        return True
+
     def has_root(self) -> bool:
         """True if the root domain differs from the logical one."""
         return self.domain.root is not None
