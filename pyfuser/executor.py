@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from .lower.checks import check_threads
 from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
 from .plans import Plan, stride_name, write_plan
+from .profiling import active_recorder
 
 MOST_PLANS = 256  # per fusion; a plan takes some 10 KB; above this the oldest are dropped
 
@@ -96,8 +98,11 @@ class Executor:
 
         InputError if the inputs don't fit the definition.
         """
-        changes = change_count()
+        changes, started = change_count(), perf_counter()
         plan = self._new_plan(inputs)
+        recorder = active_recorder()
+        if recorder is not None:
+            recorder.compile_seconds += perf_counter() - started
         # It may be for a device that has been switched off since.
         if change_count() == changes:
             self.plans = (plan, *self.plans[: MOST_PLANS - 1])

@@ -12,7 +12,7 @@ import ast
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -52,6 +52,18 @@ class PlanValue:
         return PlanValue(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
 
 
+class Clock(Protocol):
+    """Writes statements around each part; see profiling.py."""
+
+    def start(self) -> None:
+        """Before a part."""
+
+    def stop(
+        self, program: ProgramWriter, number: int, part: Part, built: LoadedKernel | None
+    ) -> None:
+        """After a part."""
+
+
 class ProgramWriter:
     """Writes the statements of one program.
 
@@ -83,14 +95,18 @@ class ProgramWriter:
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
 
-    def write(self) -> None:
+    def write(self, clock: Clock | None = None) -> None:
         """Writes everything until the outputs exist; `write_scalars` comes first."""
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
+            if clock is not None:
+                clock.start()
             if built is not None:
                 self._write_launch(number, part, built)
             else:
                 self._write_by_torch(part)
+            if clock is not None:
+                clock.stop(self, number, part, built)
             dead = [
                 self.local[t].tensor()
                 for t, at in last_use.items()

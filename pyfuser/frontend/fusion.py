@@ -20,6 +20,7 @@ from .handles import Scalar
 from .tensor_view import TensorView
 
 if TYPE_CHECKING:
+    from .device_mesh import DeviceMesh
     from .params import CompileParams
 
 
@@ -33,6 +34,8 @@ class DefinedFusion(ir.Fusion):
         super().__init__()
         self._user_schedule: ScheduledFusion | None = None
         self._unscheduled: ir.Fusion | None = None
+        self.meshes: dict[Val, DeviceMesh] = {}
+        """The devices that have tensors, as `set_device_mesh` says."""
 
     @property
     def user_schedule(self) -> ScheduledFusion:
