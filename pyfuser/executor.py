@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from . import fallback
-from .analysis.layouts import Layout, dense_layout, layout_of
+from .analysis.layouts import Layout, dense_layout, has_expanded_axis, layout_of
 from .analysis.size_conditions import SizeConditions
 from .compiler import (
     Program,
@@ -276,11 +276,16 @@ class Executor:
             if not isinstance(given, TensorLike):
                 continue
             assert isinstance(value, TensorView)
-            if given.is_contiguous() and stride_name(value, 0) not in noted:
+            is_dense = given.is_contiguous() and not has_expanded_axis(value)
+            if is_dense and stride_name(value, 0) not in noted:
                 found.append(dense_layout(given.dim()))
                 continue
             shape = [
-                noted[axis.size.name] if isinstance(axis.size, Symbol) else size
+                1
+                if axis.expanded_extent is not None
+                else noted[axis.size.name]
+                if isinstance(axis.size, Symbol)
+                else size
                 for axis, size in zip(value.axes, given.shape, strict=True)
             ]
             names = [stride_name(value, dim) for dim in range(given.dim())]

@@ -15,7 +15,7 @@ import torch
 from ..errors import InputError, ScheduleError, expected
 from ..ir.vals import PythonNumber
 from ..ops.binding import bind_extents
-from ..ops.metadata import TensorLike, device_of
+from ..ops.metadata import device_of
 from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion
@@ -136,14 +136,13 @@ class FusionExecutorCache:
 
 def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
     """Every stage of the automatic compilation for these inputs, as text, by name."""
-    from ..analysis.layouts import tensor_layout
+    from ..analysis.layouts import input_layouts
     from ..compiler import stages
     from ..devices.registry import target_for
 
     flat = flattened(inputs)
-    tensors = [value for value in flat if isinstance(value, TensorLike)]
     target = target_for(device_of(flat))
-    layouts = [tensor_layout(tensor) for tensor in tensors]
+    layouts = input_layouts(fusion.definition, flat)
     return stages(fusion.definition, bind_extents(fusion.definition, flat), layouts, target)
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir import fusion as ir
 from ..ir.domains import ParallelType
@@ -193,10 +191,9 @@ def schedule(
 
 def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
     """The definition for the layouts of these inputs."""
-    from ..analysis.layouts import specialise, tensor_layout
+    from ..analysis.layouts import input_layouts, specialise
 
-    tensors = [value for value in flattened(inputs) if isinstance(value, torch.Tensor)]
-    return specialise(fusion.definition, [tensor_layout(t) for t in tensors])
+    return specialise(fusion.definition, input_layouts(fusion.definition, flattened(inputs)))
 
 
 FUNCTIONS = (

@@ -411,3 +411,32 @@ def test_a_negation_that_is_still_to_be_done() -> None:
     for function, argument in ((inside, z), (outside, z.conj().imag)):
         actual = torch.compile(function, backend=BACKEND)(argument)
         assert torch.equal(actual, function(argument))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.expand_as(x),
+        lambda x: x[:, None].transpose(0, 1)[..., 1:],
+        lambda x: x.split(3, 1)[1],
+        lambda x: x.reshape(-1)[2:].view(-1, 1),
+    ],
+)
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_gradients_of_views_of_an_input(
+    view: Callable[[Tensor], Tensor], dynamic: bool, is_expanded: bool
+) -> None:
+    """Autograd derives the gradient of such a result itself, from what the result says it is."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return view(x), x.cumsum(1)
+
+    x = torch.randn(6, 1).expand(6, 6) if is_expanded else torch.randn(6, 6)
+    x = x.detach().requires_grad_()
+    compiled = torch.compile(program, backend=BACKEND, dynamic=dynamic)
+    expected = program(x)
+    weights = [torch.arange(1.0 * y.numel()).view(y.shape) for y in expected]
+    (ours,) = torch.autograd.grad(compiled(x), x, weights)
+    (eagers,) = torch.autograd.grad(expected, x, weights)
+    torch.testing.assert_close(ours, eagers)
