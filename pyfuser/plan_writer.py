@@ -290,7 +290,15 @@ class ProgramWriter:
         run = self.writer.constant("run", fallback.run_part)
         self.writer.line(f"{joined}= {run}({fusion}, [{', '.join(inputs)}])")
         for tensor, name in zip(part.segment.outputs, outputs, strict=True):
+            if not self.is_stored_whole(tensor):
+                self.writer.line(f"{name} = {self._stored(tensor, name)}")
             self.local[tensor] = PlanValue.of(name)
+
+    def _stored(self, tensor: TensorView, whole: str) -> str:
+        """A whole tensor as other parts read it: with one element along an expanded axis."""
+        picks = ", ".join(":" if axis.size is axis.extent else ":1" for axis in tensor.axes)
+        strides = self._dense_strides(tensor, {axis: axis.extent for axis in tensor.axes})
+        return self.library.copied(f"{whole}[{picks}]", tuple_text(strides))
 
     def described(self, value: Val) -> str:
         """An expression for a value that the host reads only occasionally."""

@@ -440,3 +440,14 @@ def test_gradients_of_views_of_an_input(
     (ours,) = torch.autograd.grad(compiled(x), x, weights)
     (eagers,) = torch.autograd.grad(expected, x, weights)
     torch.testing.assert_close(ours, eagers)
+
+
+def test_statistics_of_an_expanded_tensor() -> None:
+    """A part that torch computes gives other parts one element along an expanded axis."""
+
+    def program(x: Tensor) -> Tensor:
+        spread = x.var(0, correction=0)[:, None].expand(-1, 3, -1)
+        return nn.functional.layer_norm(spread, spread.shape[-1:])
+
+    x = torch.randn(7, 7, 33, dtype=torch.float64).requires_grad_()
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
