@@ -451,3 +451,18 @@ def test_statistics_of_an_expanded_tensor() -> None:
 
     x = torch.randn(7, 7, 33, dtype=torch.float64).requires_grad_()
     torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_a_view_of_a_computation_that_is_done_twice() -> None:
+    """The two are merged; by its metadata the view is one of the other computation's memory."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = (nn.functional.rms_norm(x, (5,)) for _ in range(2))
+        wide = second.expand(2, -1)
+        return first * -1, torch.cat([-wide, wide], 1), wide.t(), torch.stack([first, second], 0)
+
+    x = torch.randn(5).requires_grad_()
+    got, expected = torch.compile(program, backend=BACKEND)(x), program(x)
+    for ours, eagers in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, eagers)
+        assert ours.stride() == eagers.stride()
