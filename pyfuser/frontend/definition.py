@@ -236,8 +236,26 @@ class FusionDefinition:
         require_list(inputs, "validate")
         kept = validation.kept(flattened(inputs))
         outputs = self.execute(inputs, device=device, **options)
-        validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
+        self._compare(kept, outputs, reference_outputs)
         return outputs
+
+    def _compare(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[torch.Tensor],
+        references: Sequence[torch.Tensor] | None,
+    ) -> None:
+        """Validates outputs; a script that repeats the comparison is left if they are wrong."""
+        try:
+            validation.validate(self.fusion.definition, inputs, outputs, references)
+        except validation.ValidationError as error:
+            described = reproducer.descriptions(inputs)
+            path = reproducer.write(
+                lambda: reproducer.script(repr(self), described, "validate"), error
+            )
+            if path is None:
+                raise
+            raise validation.ValidationError(f"{error}; {path} reproduces it") from None
 
     def manual_validate(
         self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
@@ -246,7 +264,7 @@ class FusionDefinition:
         require_list(inputs, "manual_validate")
         kept = validation.kept(flattened(inputs))
         outputs = self.manual_execute(inputs)
-        validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
+        self._compare(kept, outputs, reference_outputs)
         return outputs
 
     def profile(self) -> FusionProfile:
