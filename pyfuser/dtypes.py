@@ -1,12 +1,14 @@
 """Data types: element types, their sizes in bytes, and the types in which they are computed.
 
 `DataType` has the names of the nvfuser_direct interface (`DataType.Float`, `DataType.Half`, ...).
-Half and BFloat16 are storage types: kernels compute them in float32 (`compute_dtype`).
+Half, BFloat16 and the 8-bit floating types are storage types: kernels compute them in float32
+(`compute_dtype`).
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 
 import torch
 
@@ -57,10 +59,15 @@ _TORCH = {
     DataType.Int16: torch.int16,
     DataType.Int8: torch.int8,
     DataType.UInt8: torch.uint8,
+    DataType.UInt64: torch.uint64,
     DataType.Bool: torch.bool,
+    DataType.Float8_e4m3fn: torch.float8_e4m3fn,
+    DataType.Float8_e5m2: torch.float8_e5m2,
     DataType.ComplexFloat: torch.complex64,
     DataType.ComplexDouble: torch.complex128,
 }
+if hasattr(torch, "float8_e8m0fnu"):  # torch 2.7
+    _TORCH[DataType.Float8_e8m0fnu] = torch.float8_e8m0fnu
 _FROM_TORCH = {v: k for k, v in _TORCH.items() if k is not DataType.Index}
 
 _BYTES = {
@@ -76,22 +83,27 @@ _BYTES = {
     DataType.Int8: 1,
     DataType.UInt8: 1,
     DataType.Bool: 1,
+    DataType.Float8_e4m3fn: 1,
+    DataType.Float8_e5m2: 1,
+    DataType.Float8_e8m0fnu: 1,
     DataType.ComplexFloat: 8,
     DataType.ComplexDouble: 16,
 }
 
-FLOATING = (DataType.Double, DataType.Float, DataType.Half, DataType.BFloat16)
-REDUCED_FLOATING = (DataType.Half, DataType.BFloat16)
+FLOAT8 = (DataType.Float8_e4m3fn, DataType.Float8_e5m2, DataType.Float8_e8m0fnu)
+# The storage types that kernels compute in Float, the finest first.
+REDUCED_FLOATING = (DataType.Half, DataType.BFloat16, *FLOAT8)
+FLOATING = (DataType.Double, DataType.Float, *REDUCED_FLOATING)
 SIGNED_INTEGERS = (DataType.Int, DataType.Int32, DataType.Int16, DataType.Int8, DataType.Index)
 INTEGERS = (*SIGNED_INTEGERS, DataType.UInt8, DataType.UInt64)
 COMPLEX = (DataType.ComplexFloat, DataType.ComplexDouble)
 
 # The dtypes that kernels of this version compute; others run through the fallback.
-KERNEL_DTYPES = (*FLOATING, *SIGNED_INTEGERS, DataType.UInt8, DataType.Bool)
+KERNEL_DTYPES = (*FLOATING, *INTEGERS, DataType.Bool)
 
 
 def is_floating(dtype: DataType) -> bool:
-    """True for Double, Float, Half and BFloat16."""
+    """True for Double, Float, Half, BFloat16 and the 8-bit floating types."""
     return dtype in FLOATING
 
 
@@ -116,7 +128,7 @@ def size_in_bytes(dtype: DataType) -> int:
 
 
 def compute_dtype(dtype: DataType) -> DataType:
-    """The type a kernel computes in: Float for Half and BFloat16, else the type itself."""
+    """The type a kernel computes in: Float for narrower floating types, else the type itself."""
     return DataType.Float if dtype in REDUCED_FLOATING else dtype
 
 
@@ -128,6 +140,12 @@ def to_torch(dtype: DataType) -> torch.dtype:
 def from_torch(dtype: torch.dtype) -> DataType:
     """The DataType of a torch dtype; KeyError if there is none."""
     return _FROM_TORCH[dtype]
+
+
+@functools.cache
+def beyond_range(dtype: DataType) -> int:
+    """The byte that torch makes of a number beyond an 8-bit type's range; its versions differ."""
+    return int(torch.tensor(1e30).to(to_torch(dtype)).view(torch.uint8))
 
 
 def fits_64_bits(number: int) -> bool:

@@ -41,13 +41,13 @@ def tolerances(dtype: DataType, reduction_size: int) -> tuple[float, float]:
     """(absolute, relative) tolerance for a reduction of this many elements; (0, 0) for integers."""
     if dtype not in (*FLOATING, *COMPLEX):
         return 0.0, 0.0
-    is_half = dtype in (DataType.Half, DataType.BFloat16)
+    is_half = dtype in REDUCED_FLOATING
     table = _SUM_HALF if is_half else _SUM_FLOAT
     if reduction_size <= 1:
         return table[0], table[1]
     entry = next((i for i in range(len(table)) if 4 << i >= reduction_size), len(table))
     absolute = table[entry + 1] if entry + 1 < len(table) else 2 * table[-1]
-    if dtype is DataType.BFloat16:
+    if is_half and dtype is not DataType.Half:
         absolute *= 10
     return absolute, absolute * 0.01
 
@@ -88,7 +88,7 @@ def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
         reduced = [dtype for dtype in before if dtype in REDUCED_FLOATING]
         for output in expr.tensor_outputs:
             own = output.dtype
-            is_finer = own in FLOATING and own is not DataType.BFloat16 and reduced
+            is_finer = own in (DataType.Double, DataType.Float, DataType.Half) and reduced
             coarsest[output] = max(reduced, key=REDUCED_FLOATING.index) if is_finer else own
     return coarsest
 

@@ -116,7 +116,7 @@ def promote_types(left: DataType, right: DataType) -> DataType:
     try:
         promoted = torch.promote_types(dtypes.to_torch(left), dtypes.to_torch(right))
         return dtypes.from_torch(promoted)
-    except KeyError:
+    except (KeyError, RuntimeError):
         message = expected("promotion", "two dtypes that torch promotes", f"{left} and {right}")
         raise UnsupportedError(message) from None
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..dtypes import REDUCED_FLOATING, DataType, is_complex, is_floating
-from ..errors import DefinitionError, UnsupportedError, expected
+from ..errors import DefinitionError, expected
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, ReductionOp, WelfordOp
 from ..ir.fusion import Fusion, plain_domain
@@ -71,8 +71,16 @@ def reduce(
 def welford(
     fusion: Fusion, operand: Val, dims: Dims = None
 ) -> tuple[TensorView, TensorView, TensorView]:
-    """(mean, sum of squared deviations, count) over `dims`; the count is of dtype Int."""
+    """(mean, sum of squared deviations, count) over `dims`; the count is of dtype Int.
+
+    The deviations of complex numbers are distances, so their sum is real.
+    """
     tensor = _floating_tensor(fusion, "welford", operand)
+    if is_complex(tensor.dtype):
+        parts = (pointwise(fusion, part, tensor) for part in ("real", "imag"))
+        (real, across, count), (imaginary, along, _) = (welford(fusion, p, dims) for p in parts)
+        mean = as_tensor(fusion, pointwise(fusion, "complex", real, imaginary), "welford")
+        return mean, as_tensor(fusion, pointwise(fusion, "add", across, along), "welford"), count
     reduced = normalised_dims("welford", tensor, dims)
     flat, rest = _without_broadcasts(fusion, tensor, reduced)
     mean, squares, count = _welford(fusion, flat, rest)
@@ -119,9 +127,8 @@ def var_mean(
 
 def _floating_tensor(fusion: Fusion, op: str, operand: Val) -> TensorView:
     tensor = as_tensor(fusion, operand, op)
-    if is_complex(tensor.dtype):
-        raise UnsupportedError(expected(op, "a real tensor", tensor.dtype))
-    if tensor.dtype in REDUCED_FLOATING or not is_floating(tensor.dtype):
+    is_wide = is_floating(tensor.dtype) and tensor.dtype not in REDUCED_FLOATING
+    if not is_wide and not is_complex(tensor.dtype):
         hint = "cast it to Float first"
         raise DefinitionError(expected(op, "a tensor of Float or Double", tensor.dtype, hint))
     return tensor

@@ -21,11 +21,12 @@ from tests.support.accuracy import assert_close_to_oracle
 pytestmark = pytest.mark.usefixtures("poison")
 
 ROWS, COLUMNS = 7, 37  # primes: every vector loop has a tail
-DTYPES = [d for d in KERNEL_DTYPES if d is not DataType.Index]
+# torch computes nothing in unsigned 64-bit integers: tests/ops/test_narrow_dtypes.py
+DTYPES = [d for d in KERNEL_DTYPES if d not in (DataType.Index, DataType.UInt64)]
 TESTED = [op for op in OPS.values() if op.in_kernels and op.name != "cast"]
 # How many dtypes the ops take that don't take all.
 FEWER_DTYPES = {
-    "nextafter": 4, "bitwise_not": 6, "bitwise_and": 6, "bitwise_or": 6, "bitwise_xor": 6,
+    "nextafter": 7, "bitwise_not": 6, "bitwise_and": 6, "bitwise_or": 6, "bitwise_xor": 6,
     "bitwise_left_shift": 5, "bitwise_right_shift": 5, "logical_right_shift": 5, "gcd": 5,
 }  # fmt: skip
 
@@ -111,12 +112,13 @@ def test_cast(source: DataType) -> None:
         narrows = not to_torch(target).is_floating_point and target is not DataType.Bool
         if is_floating(source) and narrows:
             # out of range is undefined in torch: see test_op_emitter for what pyfuser gives
-            values = values.nan_to_num(0, 3, -3)
+            values = values.double().nan_to_num(0, 3, -3)
             values = values.abs() if target is DataType.UInt8 else values
+            values = values.to(to_torch(source))
         (output,) = fd.execute([values])
         assert output.dtype is to_torch(target)
         reference = values.to(to_torch(target))
-        assert torch.equal(output.nan_to_num(7), reference.nan_to_num(7))
+        assert torch.equal(output.double().nan_to_num(7), reference.double().nan_to_num(7))
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 0, 5), (1, 1), (17,), (2, 3, 5, 7, 11), ()])

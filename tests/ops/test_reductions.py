@@ -440,3 +440,22 @@ def test_reduction_of_an_input_that_stands_still_along_the_lanes() -> None:
     given = torch.randn(1, 5, 1).expand(1, 5, 33)
     (output,) = fd.execute([given])
     torch.testing.assert_close(output, torch.sigmoid(given).amin(1, keepdim=True))
+
+
+def test_moments_of_complex_numbers() -> None:
+    x = torch.randn(5, 7, dtype=torch.complex128)
+    with FusionDefinition() as fd:
+        given = fd.from_pytorch(x)
+        variance, mean = fd.ops.var_mean(given, [1])
+        average, squares, _ = fd.ops.welford(given, [0, 1])
+        for output in (variance, mean, average, squares, fd.ops.var(given, [0], 0, True)):
+            fd.add_output(output)
+    expected = [
+        x.var(1),
+        x.mean(1),
+        x.mean(),
+        x.var(correction=0) * 35,
+        x.var(0, correction=0, keepdim=True),
+    ]
+    for ours, eagers in zip(fd.execute([x]), expected, strict=True):
+        torch.testing.assert_close(ours, eagers)

@@ -10,6 +10,7 @@ to Half or BFloat16 rounds to its values, though the result stays in float.
 from __future__ import annotations
 
 from pyfuser import dtypes
+from pyfuser.devices.cpu.float8 import narrowed, widened
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, LLVMType, Value
 from pyfuser.dtypes import DataType
 from pyfuser.errors import UnsupportedError, expected
@@ -30,12 +31,13 @@ _STORAGE = {
     **_COMPUTE,
     DataType.Half: "half",
     DataType.BFloat16: "i16",
+    **dict.fromkeys(dtypes.FLOAT8, "i8"),
     DataType.Bool: "i8",
 }
 
 
 def compute_type(dtype: DataType, lanes: int = 1) -> LLVMType:
-    """The LLVM type values of a dtype are computed in; UnsupportedError for complex and fp8."""
+    """The LLVM type values of a dtype are computed in; UnsupportedError for complex."""
     element = _COMPUTE.get(dtypes.compute_dtype(dtype))
     if element is None:
         raise UnsupportedError(expected("cpu kernel", "a dtype that kernels compute", dtype))
@@ -55,20 +57,24 @@ def load_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
     elif dtype is DataType.BFloat16:
         wide = w.zext(value, "i32")
         result = w.bitcast(w.shl(wide, w.constant(16, wide.type)), "float")
+    elif dtype in dtypes.FLOAT8:
+        result = widened(w, value, dtype)
     elif dtype is DataType.Bool:
         return w.icmp("ne", value, w.constant(0, value.type))
     else:
         return value
-    w.stored_form[result.name] = value
+    w.stored_form[result.name] = dtype, value
     return result
 
 
 def store_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
     """A computed value, `compute_type(dtype)`, as stored: half precision rounds to nearest even."""
     if dtype in dtypes.REDUCED_FLOATING:
-        stored = w.stored_form.get(value.name)
-        if stored is not None and stored.type.element == _STORAGE[dtype]:
+        form, stored = w.stored_form.get(value.name, (None, value))
+        if form is dtype:
             return stored
+        if dtype in dtypes.FLOAT8:
+            return narrowed(w, value, dtype)
         return w.fptrunc(value, "half") if dtype is DataType.Half else _bfloat16(w, value)
     if dtype is DataType.Bool:
         return w.zext(value, "i8")

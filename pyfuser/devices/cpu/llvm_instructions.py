@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyfuser.devices.cpu.llvm_types import LLVMType, Value, literal
+from pyfuser.dtypes import DataType
 
 
 class InstructionWriter:
@@ -39,7 +40,7 @@ class InstructionWriter:
         self.declarations: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
         # Name of a float value -> the narrower stored value that it was widened from, exactly.
-        self.stored_form: dict[str, Value] = {}
+        self.stored_form: dict[str, tuple[DataType, Value]] = {}
         self._count = 0
         self._seen: dict[str, Value] = {}
         self._seen_lines = self.lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...dtypes import DataType, size_in_bytes
+from ...dtypes import FLOATING, DataType, size_in_bytes
 from ...errors import InternalError, expected
 from ...ir.kernel import (
     Access,
@@ -88,12 +88,7 @@ class StatementEmitter(ReadAccess):
         if key not in outermost.others:
             with self.scopes.at(0) if self.scopes.level else self.scopes.at(1):
                 w, bits = self.writer, self.scalars[operand.name]
-                if operand.dtype in (
-                    DataType.Double,
-                    DataType.Float,
-                    DataType.Half,
-                    DataType.BFloat16,
-                ):
+                if operand.dtype in FLOATING:
                     value = emit_cast(w, w.bitcast(bits, "double"), DataType.Double, dtype)
                 elif operand.dtype is DataType.Bool:
                     one = w.icmp("ne", bits, w.constant(0, I64))

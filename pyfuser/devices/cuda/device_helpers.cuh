@@ -103,6 +103,73 @@ static inline half to_half(float x) {
 }
 #endif
 
+// ---- 8-bit floating types: a byte in memory, float in arithmetic, as in devices/cpu/float8.py
+
+struct float8_e4m3fn { uint8_t bits; };
+struct float8_e5m2 { uint8_t bits; };
+struct float8_e8m0fnu { uint8_t bits; };
+
+static __device__ __forceinline__ float to_float(float8_e4m3fn x) {
+  uint32_t sign = uint32_t(x.bits & 0x80u) << 24, magnitude = x.bits & 0x7fu;
+  if (magnitude == 0x7fu) return __uint_as_float(sign | 0x7fc00000u);
+  float value = __uint_as_float(magnitude << 20) * 0x1p120f;  // rebias the exponent by 127 - 7
+  return __uint_as_float(sign | __float_as_uint(value));
+}
+
+static __device__ __forceinline__ float to_float(float8_e5m2 x) {
+  half wide;
+  wide.bits = uint16_t(uint16_t(x.bits) << 8);
+  return to_float(wide);
+}
+
+static __device__ __forceinline__ float to_float(float8_e8m0fnu x) {
+  if (x.bits == 0xffu) return __uint_as_float(0x7fc00000u);
+  return __uint_as_float(x.bits == 0 ? 0x00400000u : uint32_t(x.bits) << 23);
+}
+
+// The bits of a float's magnitude with fewer bits of mantissa and another bias, rounded to nearest
+// even.  Below the normal numbers, the last bit of a sum is the format's last bit.
+template <int Mantissa, int Bias>
+static __device__ __forceinline__ uint32_t rounded_magnitude(uint32_t magnitude) {
+  constexpr int shift = 23 - Mantissa;
+  constexpr uint32_t rebias = uint32_t(127 - Bias) << 23;
+  constexpr uint32_t anchor = uint32_t(127 - Bias + shift + 1) << 23;
+  if (magnitude < rebias + (1u << 23)) {
+    return __float_as_uint(__uint_as_float(magnitude) + __uint_as_float(anchor)) - anchor;
+  }
+  uint32_t odd = magnitude >> shift & 1u;
+  return (magnitude - rebias + (1u << (shift - 1)) - 1 + odd) >> shift;
+}
+
+static __device__ __forceinline__ float8_e4m3fn to_float8_e4m3fn(float x) {
+  uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
+  uint32_t found = rounded_magnitude<3, 7>(magnitude);
+  if (magnitude >= 0x43f00000u || found > FLOAT8_E4M3FN_BEYOND) found = FLOAT8_E4M3FN_BEYOND;
+  if (magnitude > 0x7f800000u) found = 0x7fu;
+  float8_e4m3fn result;
+  result.bits = uint8_t(found | (bits >> 24 & 0x80u));
+  return result;
+}
+
+static __device__ __forceinline__ float8_e5m2 to_float8_e5m2(float x) {
+  uint32_t bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu;
+  uint32_t found = rounded_magnitude<2, 15>(magnitude);
+  if (magnitude >= 0x47800000u || found > 0x7cu) found = 0x7cu;
+  if (magnitude > 0x7f800000u) found = 0x7fu;
+  float8_e5m2 result;
+  result.bits = uint8_t(found | (bits >> 24 & 0x80u));
+  return result;
+}
+
+static __device__ __forceinline__ float8_e8m0fnu to_float8_e8m0fnu(float x) {
+  uint32_t magnitude = __float_as_uint(x) & 0x7fffffffu, exponent = magnitude >> 23;
+  uint32_t fraction = magnitude & 0x7fffffu;
+  bool goes_up = fraction > 0x400000u || (fraction == 0x400000u && exponent != 0);
+  float8_e8m0fnu result;
+  result.bits = magnitude >= 0x7f800000u ? uint8_t(0xff) : uint8_t(exponent + goes_up);
+  return result;
+}
+
 // A cast as torch does it: to bool compares with zero; half and bfloat16 go through float.
 template <class To, class From> struct conversion {
   static __device__ __forceinline__ To of(From x) { return static_cast<To>(x); }
@@ -118,6 +185,14 @@ template <class From> struct conversion<bfloat16, From> {
     return to_bfloat16(static_cast<float>(x));
   }
 };
+#define CONVERSION_TO_FLOAT8(TYPE)                                                            \
+  template <class From> struct conversion<TYPE, From> {                                       \
+    static __device__ __forceinline__ TYPE of(From x) { return to_##TYPE(static_cast<float>(x)); } \
+  };
+CONVERSION_TO_FLOAT8(float8_e4m3fn)
+CONVERSION_TO_FLOAT8(float8_e5m2)
+CONVERSION_TO_FLOAT8(float8_e8m0fnu)
+#undef CONVERSION_TO_FLOAT8
 // A float beyond the type's range wraps for narrow integers, as on the CPU.
 #define CONVERSION_BY_WAY_OF(WAY, TO, FROM)                                            \
   template <> struct conversion<TO, FROM> {                                            \
@@ -138,6 +213,15 @@ template <class To> static __device__ __forceinline__ To convert(half x) {
   return conversion<To, float>::of(to_float(x));
 }
 template <class To> static __device__ __forceinline__ To convert(bfloat16 x) {
+  return conversion<To, float>::of(to_float(x));
+}
+template <class To> static __device__ __forceinline__ To convert(float8_e4m3fn x) {
+  return conversion<To, float>::of(to_float(x));
+}
+template <class To> static __device__ __forceinline__ To convert(float8_e5m2 x) {
+  return conversion<To, float>::of(to_float(x));
+}
+template <class To> static __device__ __forceinline__ To convert(float8_e8m0fnu x) {
   return conversion<To, float>::of(to_float(x));
 }
 

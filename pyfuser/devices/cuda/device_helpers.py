@@ -10,13 +10,17 @@ from __future__ import annotations
 import functools
 from importlib import resources
 
+from ...dtypes import DataType, beyond_range
+
 KERNEL_FILE_NAME = "kernel.cu"
 
 
 @functools.cache
 def device_helpers() -> str:
     """The text of the prelude."""
-    return (resources.files(__package__) / "device_helpers.cuh").read_text(encoding="utf-8")
+    text = (resources.files(__package__) / "device_helpers.cuh").read_text(encoding="utf-8")
+    beyond = beyond_range(DataType.Float8_e4m3fn)
+    return f"#define FLOAT8_E4M3FN_BEYOND {beyond}u\n{text}"
 
 
 def with_device_helpers(kernel_text: str) -> str:

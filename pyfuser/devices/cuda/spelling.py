@@ -37,6 +37,9 @@ _TYPES = {
     DataType.Float: "float",
     DataType.Half: "half",
     DataType.BFloat16: "bfloat16",
+    DataType.Float8_e4m3fn: "float8_e4m3fn",
+    DataType.Float8_e5m2: "float8_e5m2",
+    DataType.Float8_e8m0fnu: "float8_e8m0fnu",
     DataType.Int: "int64_t",
     DataType.Index: "int64_t",
     DataType.Int32: "int32_t",
@@ -49,7 +52,7 @@ _TYPES = {
 
 
 def type_name(dtype: DataType) -> str:
-    """The C++ type that stores `dtype`.  UnsupportedError for complex and 8-bit floating types."""
+    """The C++ type that stores `dtype`.  UnsupportedError for complex."""
     found = _TYPES.get(dtype)
     if found is None:
         raise UnsupportedError(expected("cuda", "a dtype that kernels compute", dtype))
