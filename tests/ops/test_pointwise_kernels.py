@@ -121,6 +121,16 @@ def test_cast(source: DataType) -> None:
         assert torch.equal(output.double().nan_to_num(7), reference.double().nan_to_num(7))
 
 
+@pytest.mark.parametrize("target", [DataType.Half, DataType.BFloat16])
+def test_one_double_is_rounded_to_half_precision(target: DataType) -> None:
+    """LLVM would call a library function to round the operand of a sign."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([], dtype=DataType.Double)
+        fd.add_output(fd.ops.cast(fd.ops.tanh(x), target))
+    given = torch.tensor(-0.3, dtype=torch.float64)
+    assert torch.equal(fd.execute([given])[0], given.tanh().to(to_torch(target)))
+
+
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 0, 5), (1, 1), (17,), (2, 3, 5, 7, 11), ()])
 def test_shapes(shape: tuple[int, ...]) -> None:
     x, y = torch.randn(shape), torch.randn(shape)

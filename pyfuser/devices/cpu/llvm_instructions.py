@@ -321,8 +321,17 @@ class InstructionWriter:
         return self.intrinsic("roundeven", a.type, a)
 
     def copysign(self, magnitude: Value, sign: Value) -> Value:
-        """|magnitude| with the sign of `sign`."""
-        return self.intrinsic("copysign", magnitude.type, magnitude, sign)
+        """|magnitude| with the sign of `sign`.
+
+        As integers: LLVM would round the sign's number too where the result is rounded, and calls a
+        library function to make a half of a double.
+        """
+        integer = magnitude.type.as_integer
+        signs = -(1 << (integer.bits - 1))
+        kept = self.and_(self.bitcast(magnitude, integer), self.constant(~signs, integer))
+        taken = self.and_(self.bitcast(sign, integer), self.constant(signs, integer))
+        bits = self.or_(kept, taken)
+        return self.bitcast(bits, magnitude.type)
 
     def fmin_number(self, a: Value, b: Value) -> Value:
         """`a < b ? a : b`: the machine's min, which gives b where either is NaN."""
