@@ -16,14 +16,9 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
-from .gather_builders import (
-    embedding_fwd,
-    gather,
-    index,
-    index_select,
-    select,
-    take_along_axis,
-)
+from .composite_builders import embedding_fwd, triu
+from .gather_builders import gather, index, index_select, select, take_along_axis
+from .library_builders import argsort, linear, matmul, scan, topk
 from .pointwise import Argument, cast, pointwise
 from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
@@ -44,13 +39,16 @@ from .table import OPS, REDUCTIONS
 
 # Operations of the interface that aren't defined yet.
 UNSUPPORTED = (
-    "argsort", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
-    "grouped_mm", "linear", "matmul", "normal", "nv_block_quantize", "nv_grouped_block_quantize",
-    "preprocess_grouped_matmul_input_sf", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
-    "topk", "triu", "uniform",
+    "cutlass_nvfp4_grouped_mm", "grouped_mm", "normal", "nv_block_quantize",
+    "nv_grouped_block_quantize", "preprocess_grouped_matmul_input_sf", "scaled_mm", "scatter",
+    "sdpfa_bwd", "sdpfa_fwd", "uniform",
 )  # fmt: skip
 
+_SCANS = ("cummax", "cummin", "cumprod", "cumsum")
+
 _NAMED: dict[str, Callable[..., Any]] = {
+    **{name: partial(scan, name) for name in _SCANS},
+    "argsort": argsort,
     "broadcast": broadcast,
     "broadcast_in_dim": broadcast_in_dim,
     "cast": cast,
@@ -62,6 +60,8 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "index": index,
     "index_select": index_select,
     "iota": iota,
+    "linear": linear,
+    "matmul": matmul,
     "pad": pad,
     "permute": permute,
     "reshape": reshape,
@@ -73,6 +73,8 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "squeeze": squeeze,
     "stride_order": stride_order,
     "take_along_axis": take_along_axis,
+    "topk": topk,
+    "triu": triu,
     "var": var,
     "var_mean": var_mean,
     "welford": welford,
@@ -118,6 +120,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
 __all__ = [
     "BUILDERS",
     "UNSUPPORTED",
+    "argsort",
     "broadcast",
     "broadcast_in_dim",
     "cast",
@@ -129,6 +132,8 @@ __all__ = [
     "index",
     "index_select",
     "iota",
+    "linear",
+    "matmul",
     "pad",
     "permute",
     "pointwise",
@@ -142,6 +147,8 @@ __all__ = [
     "squeeze",
     "stride_order",
     "take_along_axis",
+    "topk",
+    "triu",
     "var",
     "var_mean",
     "welford",

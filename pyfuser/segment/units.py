@@ -3,7 +3,8 @@
 A unit is one expression whose result is worth storing.  Cheap expressions aren't units: an up-cast,
 a broadcast, an expand, a squeeze or a full is *free*: every segment that reads its result
 recomputes it, so a half-precision tensor crosses a segment boundary in half precision, and a row as
-a row.  The tensors that a unit reads are looked up through free expressions.  Source: nvFuser's
+a row.  A view that only library operations read is free as well: they take a permuted tensor by its
+strides.  The tensors that a unit reads are looked up through free expressions.  Source: nvFuser's
 public source, which calls free operations privatizing ops.
 """
 
@@ -16,17 +17,19 @@ from ..analysis.costs import is_cut
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import is_complex, size_in_bytes
 from ..ir.exprs import (
+    VIEWS,
     BroadcastOp,
     ExpandOp,
     Expr,
     FullOp,
     IotaOp,
+    LibraryOp,
     PointwiseOp,
     SqueezeOp,
     WindowOp,
 )
 from ..ir.fusion import Fusion
-from ..ir.vals import TensorView
+from ..ir.vals import TensorView, Val
 from ..schedule.acceptance import tensor_exprs
 from ..target.target import Target
 
@@ -95,7 +98,20 @@ def is_free(expr: Expr, stored: set[TensorView], target: Target) -> bool:
             widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(result)
             return widens and bool(expr.tensor_inputs)
         case _:
-            return False
+            return isinstance(expr, VIEWS) and _feeds_library(expr.output, stored)
+
+
+def _feeds_library(value: Val, stored: set[TensorView]) -> bool:
+    """True if all readers of a tensor are library operations, or views that only these read."""
+    return (
+        bool(value.uses_list)
+        and value not in stored
+        and all(
+            isinstance(reader, LibraryOp)
+            or (isinstance(reader, VIEWS) and _feeds_library(reader.output, stored))
+            for reader in value.uses_list
+        )
+    )
 
 
 def anchors(tensors: list[TensorView], free: set[Expr]) -> list[TensorView]:

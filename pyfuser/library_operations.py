@@ -1,0 +1,88 @@
+"""Library operations in plans: the statements of one LibraryOp.
+
+Products, scans and top-k are written into the runtime's memory, by the overload that makes no copy
+for these ranks: `mm`, `bmm`, `addmm` with a bias, for linear on any rank.  A permuted operand is
+passed by its strides.  The other operations call the reference of their row
+(pyfuser/ops/library_ops.py), and its results get the strides that the plan promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from .dtypes import to_torch
+from .ir.exprs import LibraryOp
+from .library_calls import LibraryCalls
+from .ops.library_ops import LIBRARY_OPS
+
+aten = torch.ops.aten
+
+Texts = Mapping[str, str]
+_Into = Callable[[LibraryCalls, LibraryOp, Texts, Sequence[str]], None]
+
+
+def writes_into_memory(expr: LibraryOp) -> bool:
+    """True if the results are written into memory that exists."""
+    return expr.op in _INTO
+
+
+def write_into(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    """Writes the call that computes into the tensors `names`; `texts` are those of the inputs."""
+    _INTO[expr.op](library, expr, texts, names)
+
+
+def call_text(library: LibraryCalls, expr: LibraryOp, texts: Texts) -> str:
+    """An expression for the results: a tensor, or a tuple if there are several."""
+    function = library.writer.constant(f"library_{expr.op}", LIBRARY_OPS[expr.op].reference)
+    arguments = [f"{name}={text}" for name, text in texts.items()]
+    arguments += [f"{name}={option!r}" for name, option in expr.options]
+    return f"{function}({', '.join(arguments)})"
+
+
+def _matmul(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    a, b = expr.tensor_inputs
+    target = aten.matmul.out
+    if (a.ndim, b.ndim) == (2, 2):
+        target = aten.mm.default
+    elif (a.ndim, b.ndim) == (3, 3) and a.axes[0].size is b.axes[0].size:
+        target = aten.bmm.default
+    library.call_into(names[0], target, [texts["arg1"], texts["arg2"]])
+
+
+def _linear(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    """One product of matrices: the dimensions before the last are flattened into one."""
+    a, weight = expr.tensor_inputs[:2]
+    if a.ndim < 2 or weight.ndim < 2:
+        library.call_into(names[0], aten.linear.out, list(texts.values()))
+        return
+    flat = "" if a.ndim == 2 else ".flatten(0, -2)"
+    operands = [f"{texts['arg1']}{flat}", f"{texts['arg2']}.t()"]
+    target = aten.mm.default
+    if "bias" in texts:
+        target, operands = aten.addmm.default, [texts["bias"], *operands]
+    library.call_into(f"{names[0]}{flat}", target, operands)
+
+
+def _scan(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    target = {"cumsum": aten.cumsum.out, "cumprod": aten.cumprod.out}[expr.op]
+    dtype = library.writer.dtype(to_torch(expr.output.dtype))
+    dim = dict(expr.options)["dim"]
+    library.call_into(names[0], target, [texts["arg"], str(dim), f"dtype={dtype}"])
+
+
+def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    function = library.function(aten.topk.values)
+    arguments = [*texts.values(), *(repr(option) for _, option in expr.options)]
+    values, indices = names
+    library.writer.line(f"{function}({', '.join(arguments)}, values={values}, indices={indices})")
+
+
+_INTO: dict[str, _Into] = {
+    "cumprod": _scan,
+    "cumsum": _scan,
+    "linear": _linear,
+    "matmul": _matmul,
+    "topk": _topk,
+}
