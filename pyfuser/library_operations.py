@@ -14,6 +14,7 @@ import torch
 
 from .dtypes import to_torch
 from .ir.exprs import LibraryOp
+from .ir.vals import TensorView
 from .library_calls import LibraryCalls
 from .ops.library_ops import LIBRARY_OPS
 
@@ -25,7 +26,10 @@ _Into = Callable[[LibraryCalls, LibraryOp, Texts, Sequence[str]], None]
 
 def writes_into_memory(expr: LibraryOp) -> bool:
     """True if the results are written into memory that exists."""
-    return expr.op in _INTO
+    ranks = [tensor.ndim for tensor in expr.tensor_inputs]
+    # torch has no product of a vector and batches that writes into memory of its shape.
+    has_vector = expr.op == "matmul" and min(ranks) == 1 and max(ranks) > 2
+    return expr.op in _INTO and not has_vector
 
 
 def write_into(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
@@ -43,26 +47,41 @@ def call_text(library: LibraryCalls, expr: LibraryOp, texts: Texts) -> str:
 
 def _matmul(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
     a, b = expr.tensor_inputs
+    first, second = texts["arg1"], texts["arg2"]
     target = aten.matmul.out
-    if (a.ndim, b.ndim) == (2, 2):
-        target = aten.mm.default
-    elif (a.ndim, b.ndim) == (3, 3) and a.axes[0].size is b.axes[0].size:
-        target = aten.bmm.default
-    library.call_into(names[0], target, [texts["arg1"], texts["arg2"]])
+    match a.ndim, b.ndim:
+        case 1, 1:
+            target = aten.dot.out
+        case 1, 2:
+            target, first, second = aten.mv.out, f"{second}.t()", first
+        case 2, 1:
+            target = aten.mv.out
+        case 2, 2:
+            target = aten.mm.default
+        case 3, 3 if a.axes[0].size is b.axes[0].size:
+            target = aten.bmm.default
+    library.call_into(names[0], target, [first, second])
 
 
 def _linear(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
     """One product of matrices: the dimensions before the last are flattened into one."""
     a, weight = expr.tensor_inputs[:2]
-    if a.ndim < 2 or weight.ndim < 2:
-        library.call_into(names[0], aten.linear.out, list(texts.values()))
-        return
-    flat = "" if a.ndim == 2 else ".flatten(0, -2)"
-    operands = [f"{texts['arg1']}{flat}", f"{texts['arg2']}.t()"]
-    target = aten.mm.default
+    flat = ".flatten(0, -2)" if a.ndim > 2 else ""
+    operands, out = [f"{texts['arg1']}{flat}", texts["arg2"]], names[0]
+    plain, biased = aten.mm.default, aten.addmm.default
+    match a.ndim, weight.ndim:
+        case 1, 1:
+            plain = aten.dot.out
+        case 1, 2:
+            plain, biased, operands = aten.mv.out, aten.addmv.out, operands[::-1]
+        case _, 1:
+            plain, out = aten.mv.out, out + (".flatten()" if flat else "")
+        case _:
+            operands[1], out = f"{operands[1]}.t()", out + flat
     if "bias" in texts:
-        target, operands = aten.addmm.default, [texts["bias"], *operands]
-    library.call_into(f"{names[0]}{flat}", target, operands)
+        library.call_into(out, biased, [texts["bias"], *operands])
+    else:
+        library.call_into(out, plain, operands)
 
 
 def _scan(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
@@ -79,10 +98,18 @@ def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[
     library.writer.line(f"{function}({', '.join(arguments)}, values={values}, indices={indices})")
 
 
+def _scatter(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    is_tensor = isinstance(expr.argument("src"), TensorView)
+    target = aten.scatter.src_out if is_tensor else aten.scatter.value_out
+    dim = str(dict(expr.options)["dim"])
+    library.call_into(names[0], target, [texts["arg"], dim, texts["index"], texts["src"]])
+
+
 _INTO: dict[str, _Into] = {
     "cumprod": _scan,
     "cumsum": _scan,
     "linear": _linear,
     "matmul": _matmul,
+    "scatter": _scatter,
     "topk": _topk,
 }

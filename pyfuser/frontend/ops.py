@@ -8,6 +8,7 @@ operand is one, otherwise a scalar.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -283,6 +284,21 @@ def _scan(name: str) -> Callable[..., TensorView]:
     return function
 
 
+def _built(name: str) -> Callable[..., Any]:
+    """A builder that has the interface's argument names."""
+    builder = builders.BUILDERS[name]
+
+    def function(*operands: Any, **named: Any) -> Any:
+        return builder(fusion_to_define(name).graph, *operands, **named)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = builder.__doc__
+    signature = inspect.signature(builder)
+    parameters = list(signature.parameters.values())[1:]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
 def _unsupported(name: str) -> Callable[..., Val]:
     def function(*operands: object, **named: object) -> Val:
         made: Val = builders.BUILDERS[name](fusion_to_define(name).graph, *operands, **named)
@@ -292,6 +308,10 @@ def _unsupported(name: str) -> Callable[..., Val]:
     function.__doc__ = f"{name}: not supported yet; raises UnsupportedError."
     return function
 
+
+_BUILT = (
+    "grouped_mm", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd", *builders.DEVICE_ONLY,
+)  # fmt: skip
 
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
@@ -304,6 +324,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _pointwise(name) for name in OPS if name != "cast"},
     **{name: _reduction(name) for name in REDUCTIONS},
     **{name: _scan(name) for name in _SCANS},
+    **{name: _built(name) for name in _BUILT},
     **{name: _unsupported(name) for name in builders.UNSUPPORTED},
     **{function.__name__: function for function in _SHAPED},
 }
