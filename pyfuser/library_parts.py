@@ -33,6 +33,8 @@ from .ir.exprs import (
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
+    Window,
+    WindowOp,
 )
 from .ir.scalars import IntExpr
 from .ir.segmented import Segment
@@ -88,7 +90,12 @@ def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
 
 def is_shown(expr: Expr | None) -> bool:
     """True if the elements of the output are those of the input, unchanged."""
-    return isinstance(expr, VIEWS) or is_copy(expr)
+    return isinstance(expr, VIEWS) or is_copy(expr) or is_slice(expr)
+
+
+def is_slice(expr: Expr | None) -> bool:
+    """True for a read of evenly spaced elements, which torch shows by strides."""
+    return isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
 
 
 def is_copy(expr: Expr | None) -> bool:
@@ -127,9 +134,19 @@ def shown_text(expr: Expr, source: str, size: Callable[[IntExpr], str]) -> str:
             return f"{source}.expand({tuple_text([size(axis.size) for axis in output.axes])})"
         case ReshapeOp():
             return f"{source}.reshape({tuple_text([size(axis.size) for axis in output.axes])})"
+        case WindowOp(windows=windows):
+            return f"{source}[{', '.join(_slice_text(window, size) for window in windows)}]"
         case PointwiseOp():
             return source
     raise InternalError(expected("plan", "an expression that shows its input", expr.name))
+
+
+def _slice_text(window: Window | None, size: Callable[[IntExpr], str]) -> str:
+    """The text of the part of an axis that a window without a fill shows."""
+    if window is None:
+        return ":"
+    behind = window.offset + window.step * window.stop
+    return f"{size(window.offset)}:{size(behind)}:{size(window.step)}"
 
 
 def _call(expr: Expr) -> Call | None:

@@ -58,11 +58,6 @@ def check(define: Define, eager: Callable[..., Any], *inputs: Any, exact: bool =
     rounding = {"rtol": 0.0, "atol": 0.0} if exact else {}
     for static in (False, True):
         fd = defined(define, list(inputs), static)
-        again: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
-        exec(str(fd), again)
-        with FusionDefinition() as copy:
-            again["nvfuser_fusion"](copy)
-        assert definition_key(copy.fusion.definition) == definition_key(fd.fusion.definition)
         outputs = fd.execute(list(inputs))
         evaluated = evaluate(fd.fusion.definition, list(inputs))
         for got, want, reference in zip(outputs, wanted, evaluated, strict=True):
@@ -566,6 +561,43 @@ def test_an_attention_block_is_kernels_and_one_call_for_each_product() -> None:
     assert source.count("launch") == 1 and "copy_" not in source
 
 
+def test_slices_of_a_projection_are_passed_by_their_strides() -> None:
+    """Queries, keys and values from one product: no kernel runs between the two calls."""
+
+    def define(fd: Any, x: Any, w: Any) -> Any:
+        joint = fd.ops.linear(x, w)
+        b, t, _ = fd.ops.shape(x)
+        parts = []
+        for first in (0, 32, 64):
+            part = fd.ops.slice(joint, [0, 0, first], [b, t, first + 32])
+            split = fd.ops.reshape(part, [b, t, 4, 8])
+            parts.append(fd.ops.permute(split, [0, 2, 1, 3]))
+        return fd.ops.sdpfa_fwd(*parts, is_causal=True)[0]
+
+    def eager(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        parts = torch.nn.functional.linear(x, w).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+
+    source = check(define, eager, *heads((2, 6, 32), (96, 32)), exact=False)
+    assert "launch" not in source and "run(" not in source
+    assert source.count("into_mm(") == source.count("library_sdpfa_fwd(") == 1
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_sliced_operand_of_a_product(step: int) -> None:
+    def define(fd: Any, a: Any, b: Any) -> Any:
+        part = fd.ops.slice(a, [1, 0], [9, 4], [step, 2])
+        return fd.ops.matmul(part, fd.ops.slice(fd.ops.permute(b, [1, 0]), [0, 0], [2, 3]))
+
+    source = check(
+        define,
+        lambda a, b: a[1:9:step, 0:4:2] @ b.t()[0:2, 0:3],
+        numbers((8, 4)),
+        numbers((4, 2), seed=1),
+    )
+    assert "launch" not in source and "run(" not in source
+
+
 def test_dropout_in_attention_needs_cuda() -> None:
     q = heads((1, 1, 2, 8))[0]
     fd = defined(lambda fd, q: fd.ops.sdpfa_fwd(q, q, q, dropout_p=0.1)[0], [q])
@@ -769,6 +801,33 @@ def test_wrong_composites_are_refused() -> None:
 def test_every_row_is_an_operation_of_the_interface() -> None:
     with FusionDefinition() as fd:
         assert set(LIBRARY_OPS) <= set(dir(fd.ops))
+
+
+def test_the_text_of_a_definition_rebuilds_it() -> None:
+    def define(fd: Any, x: Any, at: Any, k: Any) -> Any:
+        ops = fd.ops
+        heads = ops.broadcast(x, [True, True, False, False])
+        output, sums, seed, offset = ops.sdpfa_fwd(heads, heads, heads, scale=0.5)
+        product = ops.linear(ops.triu(x, k), x, ops.cumsum(ops.sum(x, [1]), 0))
+        return (
+            *ops.topk(x, k, 0, False), ops.argsort(x, 1), ops.cummax(x, 1), sums, offset, product,
+            ops.matmul(x, ops.permute(x, [1, 0])), ops.scatter(x, at, 1.0, 1),
+            output,
+            *ops.sdpfa_bwd(
+                output, heads, heads, heads, output, sums, 0.0, False, seed, offset
+            ),
+            ops.embedding_fwd(at, x, max_norm=1.0),
+        )  # fmt: skip
+
+    inputs = [numbers((4, 4)), torch.zeros(4, 2, dtype=torch.int64), 2]
+    fd = defined(define, inputs)
+    names: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(str(fd), names)
+    with FusionDefinition() as again:
+        names["nvfuser_fusion"](again)
+    assert definition_key(again.fusion.definition) == definition_key(fd.fusion.definition)
+    for got, want in zip(again.execute(inputs), fd.execute(inputs), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 def test_a_definition_prints_its_arguments() -> None:
