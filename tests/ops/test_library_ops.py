@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition
+from pyfuser import DataType, FusionDefinition, KernelExecutor
 from pyfuser.dtypes import to_torch
 from pyfuser.errors import DefinitionError, InputError, UnsupportedError
 from pyfuser.ir.exprs import LibraryOp
@@ -237,6 +237,35 @@ def test_sizes_that_differ_are_refused_by_the_call() -> None:
     fd = defined(matmul, [numbers((5, 3)), numbers((3, 4))])
     with pytest.raises(InputError, match="to be equal"):
         fd.execute([numbers((5, 3)), numbers((2, 4))])
+
+
+def test_views_of_a_result_share_memory_with_no_other_output() -> None:
+    """The only view of a product is no copy; a second output gets its own memory."""
+
+    def two(fd: Any, a: Any, b: Any) -> Any:
+        product = fd.ops.matmul(a, b)
+        return product, fd.ops.permute(product, [1, 0])
+
+    def three(fd: Any, a: Any, b: Any) -> Any:
+        product = fd.ops.matmul(a, b)
+        return fd.ops.permute(product, [1, 0]), fd.ops.reshape(product, [-1])
+
+    a, b = numbers((5, 3)), numbers((3, 4), seed=1)
+    alone = defined(lambda fd, a, b: two(fd, a, b)[1], [a, b])
+    torch.testing.assert_close(alone.execute([a, b])[0], (a @ b).t())
+    assert "copy_" not in alone.fec.engine.executor.plans[0].source
+    for define in (two, three):
+        first, second = defined(define, [a, b]).execute([a, b])
+        before = second.clone()
+        first.zero_()
+        assert torch.equal(second, before)
+
+
+def test_a_hand_written_schedule_has_no_product() -> None:
+    x = numbers((4, 4))
+    fd = defined(matmul, [x, x])
+    with pytest.raises(UnsupportedError, match="schedule: expected expressions that kernels comp"):
+        KernelExecutor().compile(fd.fusion, [x, x])
 
 
 # -- scans and orders
