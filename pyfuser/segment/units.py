@@ -89,16 +89,26 @@ def is_free(expr: Expr, stored: set[TensorView], target: Target) -> bool:
     if not stored.isdisjoint(expr.tensor_outputs) or target.refusal(expr) is not None:
         return False
     match expr:
-        case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
+        case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp():
             return True
+        case IotaOp():
+            return not _reaches_library(expr)
         case WindowOp() if not expr.tensor_inputs:
-            return True
+            return not _reaches_library(expr)
         case PointwiseOp(op="cast"):
             source, result = expr.inputs[0].dtype, expr.output.dtype
             widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(result)
-            return widens and bool(expr.tensor_inputs)
+            return widens and bool(expr.tensor_inputs) and not _reaches_library(expr)
         case _:
             return _is_operand(expr, stored)
+
+
+def _reaches_library(expr: Expr) -> bool:
+    """True if a library operation reads the result, or a view of it: a kernel computes it once."""
+    return any(
+        isinstance(reader, LibraryOp) or (isinstance(reader, VIEWS) and _reaches_library(reader))
+        for reader in expr.output.uses_list
+    )
 
 
 def _is_operand(expr: Expr, stored: Collection[TensorView]) -> bool:
