@@ -17,7 +17,7 @@ import torch
 from hypothesis import strategies as st
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.dtypes import from_torch
+from pyfuser.dtypes import FLOATING, from_torch
 from pyfuser.ir.scalars import ONE, Integer, Symbol
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -268,10 +268,15 @@ def _normalise(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> Non
 
 
 def _matmul(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    """x @ x.T over the last dimension, with a fresh operand, or with its bias and weight."""
+    """x @ x.T over the last two dimensions, or a product with constants, with and without bias.
+
+    A computed operand is limited: products of products would cancel more than float32 can hold.
+    """
     if not shape or tensor.dtype is DataType.Bool or len(shape) > 3:
         return
     ops, last = made.fd.ops, len(shape) - 1
+    if tensor.dtype in FLOATING and tensor not in made.fd.fusion.definition.inputs:
+        tensor = ops.clamp(tensor, -2.0, 2.0)
     if len(shape) > 1 and draw(st.booleans()):
         order = [*range(last - 1), last, last - 1]
         made.add(ops.matmul(tensor, ops.permute(tensor, order)), (*shape[:-1], shape[-2]))
