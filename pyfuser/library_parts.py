@@ -2,11 +2,11 @@
 
 A row of the op table that is an ATen op, on operands of the dtypes it computes in, becomes a call
 of the resolved overload, and so do casts and sums.  Expressions that only view memory differently
-become views.  If an expression has no such call (rows that torch spells as several calls, reads at
-computed positions, values that may be refused), nothing of the segment is written here, and the
-evaluator computes it.  Invariant: the result is the evaluator's in dtypes and shapes, and in values
-except for the last digits, in which torch's loops differ; outputs have the strides that a kernel
-gives them.
+become views, and a library operation is written by library_operations.py.  If an expression has no
+such call (rows that torch spells as several calls, reads at computed positions, values that may be
+refused), nothing of the segment is written here, and the evaluator computes it.  Invariant: the
+result is the evaluator's in dtypes and shapes, and in values except for the last digits, in which
+torch's loops differ; outputs have the strides that a kernel gives them.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ from .ir.exprs import (
     BroadcastOp,
     ExpandOp,
     Expr,
+    FullOp,
+    LibraryOp,
     PermuteOp,
     PointwiseOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
+    Window,
+    WindowOp,
 )
 from .ir.scalars import IntExpr
 from .ir.segmented import Segment
 from .ir.vals import Scalar, TensorView, Val
 from .library_calls import LibraryCalls, overload_into
+from .library_operations import call_text, write_into, writes_into_memory
 from .ops.binding import convert_number
 from .ops.checking import may_refuse
 from .ops.evaluator import reduced_dims
@@ -67,23 +72,30 @@ class Call:
 
 
 def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
-    """The call that computes each expression with a tensor, or None for a view or a copy.
+    """The call that computes each expression with a tensor.
 
-    Returns None if an expression has no direct call.
+    It is None for a view, a copy, a filled tensor and a library operation, which are written
+    differently.  Returns None if an expression has no direct call.
     """
     found: dict[Expr, Call | None] = {}
     for expr in segment.exprs:
         if not expr.tensor_outputs:
             continue
-        found[expr] = None if is_shown(expr) else _call(expr)
-        if found[expr] is None and not is_shown(expr):
+        is_call = not (is_shown(expr) or isinstance(expr, FullOp | LibraryOp))
+        found[expr] = _call(expr) if is_call else None
+        if found[expr] is None and is_call:
             return None
     return found
 
 
 def is_shown(expr: Expr | None) -> bool:
     """True if the elements of the output are those of the input, unchanged."""
-    return isinstance(expr, VIEWS) or is_copy(expr)
+    return isinstance(expr, VIEWS) or is_copy(expr) or is_slice(expr)
+
+
+def is_slice(expr: Expr | None) -> bool:
+    """True for a read of evenly spaced elements, which torch shows by strides."""
+    return isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
 
 
 def is_copy(expr: Expr | None) -> bool:
@@ -122,9 +134,19 @@ def shown_text(expr: Expr, source: str, size: Callable[[IntExpr], str]) -> str:
             return f"{source}.expand({tuple_text([size(axis.size) for axis in output.axes])})"
         case ReshapeOp():
             return f"{source}.reshape({tuple_text([size(axis.size) for axis in output.axes])})"
+        case WindowOp(windows=windows):
+            return f"{source}[{', '.join(_slice_text(window, size) for window in windows)}]"
         case PointwiseOp():
             return source
     raise InternalError(expected("plan", "an expression that shows its input", expr.name))
+
+
+def _slice_text(window: Window | None, size: Callable[[IntExpr], str]) -> str:
+    """The text of the part of an axis that a window without a fill shows."""
+    if window is None:
+        return ":"
+    behind = window.offset + window.step * window.stop
+    return f"{size(window.offset)}:{size(behind)}:{size(window.step)}"
 
 
 def _call(expr: Expr) -> Call | None:
@@ -256,22 +278,55 @@ class TorchPart:
             return False
         between = []
         for expr, call in calls.items():
-            tensor = expr.tensor_outputs[0]
-            if tensor not in self.segment.outputs:
-                if self.values.has(tensor):  # another part's output, which costs nothing to repeat
-                    continue
-                between.append(tensor)
-            if call is not None:
-                self._write_call(tensor, expr, call)
+            tensors = expr.tensor_outputs
+            inside = [t for t in tensors if t not in self.segment.outputs]
+            # Another part's output costs nothing to repeat.
+            if len(inside) == len(tensors) and all(map(self.values.has, tensors)):
                 continue
-            source = self.values.plain_tensor(expr.inputs[0])
-            text = shown_text(expr, source, self.values.sizes.text)
-            if tensor in self.segment.outputs:
-                self._copy(tensor, text)
+            between += inside
+            if call is not None:
+                self._write_call(tensors[0], expr, call)
+            elif isinstance(expr, LibraryOp):
+                self._write_operation(expr)
+            elif inside:
+                self.values.put(tensors[0], self._shown(expr))
             else:
-                self.values.put(tensor, text)
+                self._copy(tensors[0], self._shown(expr))
         self.values.drop(between)
         return True
+
+    def _shown(self, expr: Expr) -> str:
+        """The text of a view, or of a number that is expanded."""
+        size, output = self.values.sizes.text, expr.tensor_outputs[0]
+        if isinstance(expr, FullOp):
+            assert isinstance(expr.inputs[0], Scalar)
+            number = self._number(expr.inputs[0], output.dtype)
+            return f"{number}.expand({tuple_text([size(axis.size) for axis in output.axes])})"
+        return shown_text(expr, self.values.plain_tensor(expr.inputs[0]), size)
+
+    def _write_operation(self, expr: LibraryOp) -> None:
+        """A library operation; its results have the strides of their tensors."""
+        library, tensors = self.library, expr.tensor_outputs
+        texts = {
+            name: self.values.scalar(value)
+            if isinstance(value, Scalar)
+            else self.values.plain_tensor(value)
+            for name, value in zip(expr.names, expr.inputs, strict=True)
+        }
+        if writes_into_memory(expr):
+            write_into(library, expr, texts, [self.values.allocate(t) for t in tensors])
+            return
+        text = call_text(library, expr, texts)
+        if len(tensors) == 1:
+            names = [self.values.put(tensors[0], text)]
+        else:
+            results = f"results_of_t{tensors[0].name}"
+            library.writer.line(f"{results} = {text}")
+            names = [self.values.put(t, f"{results}[{n}]") for n, t in enumerate(tensors)]
+            library.writer.line(f"del {results}")
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor.axes:
+                library.require_strides(name, self.values.strides(tensor))
 
     def _copy(self, tensor: TensorView, text: str) -> None:
         """Copies the value of an expression into its own memory."""

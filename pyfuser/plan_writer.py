@@ -232,14 +232,26 @@ class ProgramWriter:
         torch_part = TorchPart(self, self.library, part.segment)
         is_written = False
         if isinstance(part, ViewPart):
-            updated = set(self.program.fusion.aliases.values())
-            # A view of an input that is updated afterwards would show the update.
-            is_unchanged = updated.isdisjoint(part.segment.inputs)
-            is_written = torch_part.write_views(self.gives_views and is_unchanged)
+            is_written = torch_part.write_views(self.gives_views and self._may_share(part))
         elif isinstance(part, LibraryPart):
             is_written = torch_part.write_calls()
         if not is_written:
             self._write_evaluation(part)
+
+    def _may_share(self, part: Part) -> bool:
+        """True if the outputs of a view part may share memory with what they are views of.
+
+        An output shows no update of an input and no other output: it may be the only view of a
+        tensor that isn't an output.
+        """
+        fusion, viewed = self.program.fusion, part.segment.inputs
+        if any(value in fusion.aliases.values() for value in viewed):
+            return False
+        made = [value for value in viewed if value not in fusion.inputs]
+        others = [p for p in self.program.parts if isinstance(p, ViewPart) and p is not part]
+        is_only = not made or len(part.segment.outputs) == 1
+        is_only &= not any(value in other.segment.inputs for value in made for other in others)
+        return is_only and not any(value in fusion.outputs for value in made)
 
     @property
     def device(self) -> torch.device:

@@ -15,6 +15,7 @@ pytest.register_assert_rewrite(
     "tests.support",
     "tests.legacy_defects.running",
     "tests.ops.checked_cases",
+    "tests.ops.library_definitions",
     "tests.ops.read_definitions",
     "tests.segment.fusions",
 )

@@ -36,6 +36,7 @@ LAYERS = (
     {"compiler"},
     {"plan_text"},
     {"library_calls"},
+    {"library_operations"},
     {"library_parts"},
     {"plan_writer"},
     {"profiling"},

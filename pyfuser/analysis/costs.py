@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    LibraryOp,
+    PointwiseOp,
+    SqueezeOp,
+)
+from ..ops.library_ops import LIBRARY_OPS
 from ..ops.table import OPS
 
 
@@ -12,7 +22,9 @@ def is_expensive(expr: Expr) -> bool:
 
 
 def is_repeatable(expr: Expr) -> bool:
-    """False for a pointwise operation that must be computed once."""
+    """False for an operation that must be computed once: its numbers are random."""
+    if isinstance(expr, LibraryOp):
+        return LIBRARY_OPS[expr.op].is_repeatable
     return not isinstance(expr, PointwiseOp) or OPS[expr.op].is_repeatable
 
 

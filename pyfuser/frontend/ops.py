@@ -8,6 +8,7 @@ operand is one, otherwise a scalar.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -162,9 +163,36 @@ def embedding_fwd(
     scale_grad_by_freq: Val | bool | None = None,
     sparse: Val | bool | None = None,
 ) -> TensorView:
-    """The rows of `weight` selected by `input`; arguments for gradients are ignored."""
+    """The rows of `weight` selected by `input`, scaled down to `max_norm`; no gradients."""
     graph = fusion_to_define("embedding_fwd").graph
-    return builders.embedding_fwd(graph, input, weight, padding_idx, max_norm)
+    return builders.embedding_fwd(graph, input, weight, padding_idx, max_norm, norm_type)
+
+
+def triu(arg: Val, diagonal: Val | int = 0) -> TensorView:
+    """The tensor with 0 below a diagonal of its last two dimensions."""
+    return builders.triu(fusion_to_define("triu").graph, arg, diagonal)
+
+
+def matmul(arg1: Val, arg2: Val) -> TensorView:
+    """The matrix product, with torch's rules for vectors and batches."""
+    return builders.matmul(fusion_to_define("matmul").graph, arg1, arg2)
+
+
+def linear(arg1: Val, arg2: Val, bias: Val | None = None) -> TensorView:
+    """arg1 @ arg2.T + bias."""
+    return builders.linear(fusion_to_define("linear").graph, arg1, arg2, bias)
+
+
+def argsort(arg: Val, dim: int, descending: bool = False, stable: bool = False) -> TensorView:
+    """The indices that sort the tensor along a dimension."""
+    return builders.argsort(fusion_to_define("argsort").graph, arg, dim, descending, stable)
+
+
+def topk(
+    arg: Val, k: Val | int, dim: int = -1, largest: bool = True, sorted: bool = False
+) -> tuple[TensorView, TensorView]:
+    """(values, indices) of the k largest or smallest elements along a dimension."""
+    return builders.topk(fusion_to_define("topk").graph, arg, k, dim, largest, sorted)
 
 
 def var(
@@ -238,6 +266,39 @@ def _reduction(name: str) -> Callable[..., TensorView]:
     return function
 
 
+_SCANS = {
+    "cummax": "The largest",
+    "cummin": "The smallest",
+    "cumprod": "The product",
+    "cumsum": "The sum",
+}
+
+
+def _scan(name: str) -> Callable[..., TensorView]:
+    def function(arg: Val, dim: int, init: Val | PythonNumber | None = None) -> TensorView:
+        made: TensorView = builders.BUILDERS[name](fusion_to_define(name).graph, arg, dim, init)
+        return made
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{_SCANS[name]} of each element, those before it along `dim`, and `init`."
+    return function
+
+
+def _built(name: str) -> Callable[..., Any]:
+    """A builder that has the interface's argument names."""
+    builder = builders.BUILDERS[name]
+
+    def function(*operands: Any, **named: Any) -> Any:
+        return builder(fusion_to_define(name).graph, *operands, **named)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = builder.__doc__
+    signature = inspect.signature(builder)
+    parameters = list(signature.parameters.values())[1:]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return function
+
+
 def _unsupported(name: str) -> Callable[..., Val]:
     def function(*operands: object, **named: object) -> Val:
         made: Val = builders.BUILDERS[name](fusion_to_define(name).graph, *operands, **named)
@@ -248,15 +309,22 @@ def _unsupported(name: str) -> Callable[..., Val]:
     return function
 
 
+_BUILT = (
+    "grouped_mm", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd", *builders.DEVICE_ONLY,
+)  # fmt: skip
+
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
     stride_order, slice, pad, cat, slice_scatter, index, index_select, select, gather,
-    take_along_axis, embedding_fwd, var, var_mean, welford,
+    take_along_axis, embedding_fwd, matmul, linear, argsort, topk, triu, var,
+    var_mean, welford,
 )  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _pointwise(name) for name in OPS if name != "cast"},
     **{name: _reduction(name) for name in REDUCTIONS},
+    **{name: _scan(name) for name in _SCANS},
+    **{name: _built(name) for name in _BUILT},
     **{name: _unsupported(name) for name in builders.UNSUPPORTED},
     **{function.__name__: function for function in _SHAPED},
 }

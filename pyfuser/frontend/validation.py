@@ -8,16 +8,19 @@ nvfuser_direct interface, so programs that rely on `get_val_tolerances` see the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 
 from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType
 from ..errors import InputError, PyfuserError, expected
+from ..ir.exprs import LibraryOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from ..ops.binding import Binding, bind
 from ..ops.evaluator import evaluate
+from ..ops.library_ops import LIBRARY_OPS
 from .fusion import Fusion as InterfaceFusion
 
 # Largest error of a sum of 4, 8, 16, ... random floats, and in half precision.
@@ -57,8 +60,9 @@ def reduction_sizes(fusion: Fusion, binding: Binding) -> dict[Val, int]:
     sizes: dict[Val, int] = {}
     for expr in fusion.exprs:
         before = max((sizes.get(value, 1) for value in expr.inputs), default=1)
+        summed = LIBRARY_OPS[expr.op].sums(expr) if isinstance(expr, LibraryOp) else ()
         for output in expr.tensor_outputs:
-            factor = 1
+            factor = prod(max(binding.size(size), 1) for size in summed)
             if expr.accumulates:
                 for axis in output.domain.root_or_logical:
                     factor *= binding.size(axis.extent) if axis.is_reduction else 1

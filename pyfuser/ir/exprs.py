@@ -8,12 +8,16 @@
            | out = full(value) | iota(start, step)
            | out = slice(source) | pad(source, fill)   WindowOp; its windows specify where it reads
            | out = gather(source, index)               GatherOp; the index specifies where it reads
+           | out, ... = op(name=in, ..., name=number)  LibraryOp; `op` names a library operation
 
 Pointwise expressions map the logical axes of their inputs to the root axes of their output by
 position; `pyfuser.analysis.mapping` defines the mapping for every kind of expression.
 
 A *read* (WindowOp, GatherOp) reads its source at computed positions. A kernel can only do so if the
 source is in memory, and the source's axes correspond to none of the output's axes.
+
+A *library operation* (matmul, topk) is computed by torch as a whole: no kernel contains it, and the
+axes of its operands correspond to none of the output's axes.
 """
 
 from __future__ import annotations
@@ -311,6 +315,43 @@ class GatherOp(ReadOp):
 
     def attributes(self) -> tuple[Any, ...]:
         return (self.source_axes, self.index_axes, self.op)
+
+
+Option = bool | int | float | str | None
+
+
+@dataclass(slots=True, eq=False)
+class LibraryOp(Expr):
+    """An operation that torch computes as a whole; `op` names a row of the library operations.
+
+    `names` has the argument that each input is (a tensor or a scalar), `options` the arguments that
+    are known when it is defined.
+    """
+
+    op: str
+    names: tuple[str, ...]
+    options: tuple[tuple[str, Option], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.op
+
+    @property
+    def aligned_inputs(self) -> list[TensorView]:
+        return []
+
+    def argument(self, name: str) -> Val | None:
+        """The input that is this argument; None if there is none."""
+        return dict(zip(self.names, self.inputs, strict=True)).get(name)
+
+    def attributes(self) -> tuple[Any, ...]:
+        return (self.op, self.names, self.options)
+
+    def __str__(self) -> str:
+        outputs = ", ".join(str(v) for v in self.outputs)
+        arguments = [f"{n}={v}" for n, v in zip(self.names, self.inputs, strict=True)]
+        arguments += [f"{name}={option!r}" for name, option in self.options]
+        return f"{outputs} = {self.op}({', '.join(arguments)})"
 
 
 # These move no data: torch computes them as views if the strides allow it.

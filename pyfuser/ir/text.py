@@ -21,6 +21,7 @@ from .exprs import (
     FullOp,
     GatherOp,
     IotaOp,
+    LibraryOp,
     PermuteOp,
     PointwiseOp,
     ReductionOp,
@@ -279,6 +280,10 @@ class _Translator:
                 return self.window_call(expr, arguments, output)
             case GatherOp():
                 return _gather_call(expr, arguments)
+            case LibraryOp():
+                named = [*zip(expr.names, arguments, strict=True)]
+                named += [(name, repr(option)) for name, option in expr.options]
+                return f"{expr.op}({', '.join(f'{n}={text}' for n, text in named)})"
             case _:
                 return self.shape_call(expr, arguments[0], output)
 

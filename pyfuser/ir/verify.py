@@ -21,6 +21,7 @@ from .exprs import (
     ExpandOp,
     Expr,
     GatherOp,
+    LibraryOp,
     PermuteOp,
     PointwiseOp,
     ReductionOp,
@@ -187,6 +188,8 @@ def _verify_expr(expr: Expr) -> None:
             _verify_window(expr, roots[0])
         case GatherOp():
             _verify_gather(expr, roots[0])
+        case LibraryOp():
+            _verify_library(expr)
 
 
 def _verify_window(expr: WindowOp, root: Sequence[IterDomain]) -> None:
@@ -206,6 +209,15 @@ def _verify_gather(expr: GatherOp, root: Sequence[IterDomain]) -> None:
     _check(expr.source_axes.count(None) == 1, "fusion", "one axis that is indexed", expr)
     used = {*expr.index_axes, *(axis for axis in expr.source_axes if axis is not None)}
     _check(used == set(range(len(root))), "fusion", "each output axis in an operand", expr)
+
+
+def _verify_library(expr: LibraryOp) -> None:
+    names = [*expr.names, *(name for name, _ in expr.options)]
+    _check(len(expr.names) == len(expr.inputs), "fusion", "a name for each input", expr)
+    _check(len(set(names)) == len(names), "fusion", "each argument once", expr)
+    for output in expr.tensor_outputs:
+        is_plain = not any(a.is_reduction or a.expanded_extent for a in output.domain.logical)
+        _check(is_plain, "fusion", "axes that are neither reduced nor expanded", output)
 
 
 def _verify_ranks(expr: Expr, axes: Sequence[IterDomain]) -> None:

@@ -10,7 +10,7 @@ from math import prod
 
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir.domains import BLOCK, GRID, IterDomain, ParallelType
-from ..ir.exprs import PointwiseOp
+from ..ir.exprs import LibraryOp, PointwiseOp
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, Integer, IntExpr
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -30,6 +30,10 @@ _LOOPS = (
 
 def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None:
     """Raises ScheduleError for the first thing that no device can run."""
+    for expr in scheduled.fusion.live_exprs():
+        if isinstance(expr, LibraryOp):
+            got = f"{expr.op}, an operation of torch's library"
+            raise UnsupportedError(expected("schedule", "expressions that kernels compute", got))
     for tensor in structure.tensors:
         schedule = scheduled[tensor]
         seen: set[ParallelType] = set()

@@ -16,18 +16,15 @@ from ..dtypes import DataType
 from ..errors import UnsupportedError
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
-from .gather_builders import (
-    embedding_fwd,
-    gather,
-    index,
-    index_select,
-    select,
-    take_along_axis,
-)
+from .attention_builders import sdpfa_bwd, sdpfa_fwd
+from .composite_builders import embedding_fwd, triu
+from .gather_builders import gather, index, index_select, select, take_along_axis
+from .library_builders import argsort, linear, matmul, scan, scatter, topk
 from .pointwise import Argument, cast, pointwise
 from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
+from .scaled_products import DEVICE_ONLY, grouped_mm, scaled_mm
 from .shape_builders import (
     broadcast,
     broadcast_in_dim,
@@ -43,14 +40,14 @@ from .shape_builders import (
 from .table import OPS, REDUCTIONS
 
 # Operations of the interface that aren't defined yet.
-UNSUPPORTED = (
-    "argsort", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
-    "grouped_mm", "linear", "matmul", "normal", "nv_block_quantize", "nv_grouped_block_quantize",
-    "preprocess_grouped_matmul_input_sf", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
-    "topk", "triu", "uniform",
-)  # fmt: skip
+UNSUPPORTED = ("normal", "uniform")
+
+_SCANS = ("cummax", "cummin", "cumprod", "cumsum")
 
 _NAMED: dict[str, Callable[..., Any]] = {
+    **DEVICE_ONLY,
+    **{name: partial(scan, name) for name in _SCANS},
+    "argsort": argsort,
     "broadcast": broadcast,
     "broadcast_in_dim": broadcast_in_dim,
     "cast": cast,
@@ -59,12 +56,19 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "expand": expand,
     "full": full,
     "gather": gather,
+    "grouped_mm": grouped_mm,
     "index": index,
     "index_select": index_select,
     "iota": iota,
+    "linear": linear,
+    "matmul": matmul,
     "pad": pad,
     "permute": permute,
     "reshape": reshape,
+    "scaled_mm": scaled_mm,
+    "scatter": scatter,
+    "sdpfa_bwd": sdpfa_bwd,
+    "sdpfa_fwd": sdpfa_fwd,
     "select": select,
     "shape": shape,
     "size": size,
@@ -73,6 +77,8 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "squeeze": squeeze,
     "stride_order": stride_order,
     "take_along_axis": take_along_axis,
+    "topk": topk,
+    "triu": triu,
     "var": var,
     "var_mean": var_mean,
     "welford": welford,
@@ -117,7 +123,9 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 __all__ = [
     "BUILDERS",
+    "DEVICE_ONLY",
     "UNSUPPORTED",
+    "argsort",
     "broadcast",
     "broadcast_in_dim",
     "cast",
@@ -126,14 +134,21 @@ __all__ = [
     "expand",
     "full",
     "gather",
+    "grouped_mm",
     "index",
     "index_select",
     "iota",
+    "linear",
+    "matmul",
     "pad",
     "permute",
     "pointwise",
     "reduce",
     "reshape",
+    "scaled_mm",
+    "scatter",
+    "sdpfa_bwd",
+    "sdpfa_fwd",
     "select",
     "shape",
     "size",
@@ -142,6 +157,8 @@ __all__ = [
     "squeeze",
     "stride_order",
     "take_along_axis",
+    "topk",
+    "triu",
     "var",
     "var_mean",
     "welford",

@@ -22,6 +22,7 @@ from ..ir.exprs import (
     FullOp,
     GatherOp,
     IotaOp,
+    LibraryOp,
     PermuteOp,
     PointwiseOp,
     ReductionOp,
@@ -36,6 +37,7 @@ from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
 from .checking import check_index, check_op, may_refuse
+from .library_ops import LIBRARY_OPS
 from .metadata import device_of, is_cpu_scalar
 from .pointwise import resolve_expr
 from .table import OPS, REDUCTIONS
@@ -129,7 +131,13 @@ class _Evaluator:
         if isinstance(expr.output, Scalar):
             return  # binding computed it
         results: tuple[torch.Tensor, ...]
-        results = self.welford(expr) if isinstance(expr, WelfordOp) else (self.compute(expr),)
+        match expr:
+            case WelfordOp():
+                results = self.welford(expr)
+            case LibraryOp():
+                results = self.library(expr)
+            case _:
+                results = (self.compute(expr),)
         for output, result in zip(expr.outputs, results, strict=True):
             self.values[output] = result.to(self.torch_dtype(output.dtype))
 
@@ -173,6 +181,21 @@ class _Evaluator:
         if self.keep_rounding and output.dtype in REDUCED_FLOATING:
             return source.to(to_torch(output.dtype))
         return source
+
+    def library(self, expr: LibraryOp) -> tuple[torch.Tensor, ...]:
+        """The results of a library operation, rounded where the definition has half precision."""
+        inputs = {
+            name: self.binding.scalar(value) if isinstance(value, Scalar) else self.values[value]
+            for name, value in zip(expr.names, expr.inputs, strict=True)
+        }
+        results = LIBRARY_OPS[expr.op].reference(**inputs, **dict(expr.options))
+        made = results if isinstance(results, tuple) else (results,)
+        if not self.keep_rounding:
+            return made
+        return tuple(
+            result.to(to_torch(output.dtype)) if output.dtype in REDUCED_FLOATING else result
+            for result, output in zip(made, expr.outputs, strict=True)
+        )
 
     def window(self, expr: WindowOp, output: TensorView) -> torch.Tensor:
         """The fill, with the source copied into its windows."""

@@ -8,7 +8,7 @@ and is out of range for all others.
 from __future__ import annotations
 
 from ..dtypes import DataType
-from ..errors import DefinitionError, UnsupportedError, expected
+from ..errors import DefinitionError, expected
 from ..ir.bounds import larger, smaller
 from ..ir.exprs import GatherOp, Window
 from ..ir.fusion import Fusion
@@ -129,17 +129,6 @@ def _add(
     fusion.add_expr(GatherOp((tensor, index), (output,), source_axes, index_axes, op))
 
 
-def embedding_fwd(
-    fusion: Fusion,
-    operand: Val,
-    weight: Val,
-    padding_idx: object = None,
-    max_norm: object = None,
-    norm_type: object = None,
-    scale_grad_by_freq: object = None,
-    sparse: object = None,
-) -> TensorView:
+def embedding_rows(fusion: Fusion, operand: Val, weight: Val) -> TensorView:
     """The rows of a weight selected by the operand, an index of any rank."""
-    if max_norm is not None:
-        raise UnsupportedError(expected("embedding_fwd", "no max_norm", max_norm))
     return _take(fusion, weight, operand, 0, "embedding_fwd")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..ir.exprs import VIEWS, LibraryOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..ir.segmented import PartKind
@@ -85,10 +86,14 @@ def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
 
 
 def refuse_expr_eval(facts: Facts, sizes: SizeInfo) -> str | None:
-    """Only expressions that no kernel computes; the evaluator runs them through torch."""
-    supported = next((e for e in facts.exprs if sizes.target.refusal(e) is None), None)
-    if supported is not None:
-        return f"kernels compute {supported.name}"
+    """Only expressions that no kernel computes, or one library operation and views before it."""
+    supported = [e for e in facts.exprs if sizes.target.refusal(e) is None]
+    library = [e for e in facts.exprs if isinstance(e, LibraryOp)]
+    for expr in supported:
+        if not (library and isinstance(expr, VIEWS) and expr.output not in facts.outputs):
+            return f"kernels compute {expr.name}"
+    if library and len(supported) + 1 < len(facts.exprs):
+        return "a library operation is a part of its own"
     return None if facts.exprs else "there is nothing to compute"
 
 

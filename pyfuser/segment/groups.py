@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import Axes
+from ..ir.exprs import LibraryOp
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
     NORMALIZATION,
@@ -109,6 +110,8 @@ class Groups:
 
     def _judge(self, a: Group, b: Group) -> Merge | str:
         if a.evaluated or b.evaluated:
+            if any(isinstance(group.units[0].expr, LibraryOp) for group in (a, b)):
+                return "a library operation is a part of its own"
             if a.evaluated and b.evaluated:
                 return self._joined(a, b)
             return "torch computes one of them, a kernel the other"

@@ -3,7 +3,8 @@
 A unit is one expression whose result is worth storing.  Cheap expressions aren't units: an up-cast,
 a broadcast, an expand, a squeeze or a full is *free*: every segment that reads its result
 recomputes it, so a half-precision tensor crosses a segment boundary in half precision, and a row as
-a row.  The tensors that a unit reads are looked up through free expressions.  Source: nvFuser's
+a row.  A view or slice that only library operations read is free as well: they take it by its
+strides.  The tensors that a unit reads are looked up through free expressions.  Source: nvFuser's
 public source, which calls free operations privatizing ops.
 """
 
@@ -16,11 +17,13 @@ from ..analysis.costs import is_cut
 from ..analysis.iteration_space import Axes, IterationSpace, Signature, Step
 from ..dtypes import is_complex, size_in_bytes
 from ..ir.exprs import (
+    VIEWS,
     BroadcastOp,
     ExpandOp,
     Expr,
     FullOp,
     IotaOp,
+    LibraryOp,
     PointwiseOp,
     SqueezeOp,
     WindowOp,
@@ -86,16 +89,43 @@ def is_free(expr: Expr, stored: set[TensorView], target: Target) -> bool:
     if not stored.isdisjoint(expr.tensor_outputs) or target.refusal(expr) is not None:
         return False
     match expr:
-        case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp() | IotaOp():
+        case BroadcastOp() | ExpandOp() | SqueezeOp() | FullOp():
             return True
-        case WindowOp():
-            return not expr.tensor_inputs
+        case IotaOp():
+            return not _reaches_library(expr)
+        case WindowOp() if not expr.tensor_inputs:
+            return not _reaches_library(expr)
         case PointwiseOp(op="cast"):
             source, result = expr.inputs[0].dtype, expr.output.dtype
             widens = not is_complex(source) and size_in_bytes(source) < size_in_bytes(result)
-            return widens and bool(expr.tensor_inputs)
+            return widens and bool(expr.tensor_inputs) and not _reaches_library(expr)
         case _:
-            return False
+            return _is_operand(expr, stored)
+
+
+def _reaches_library(expr: Expr) -> bool:
+    """True if a library operation reads the result, or a view of it: a kernel computes it once."""
+    return any(
+        isinstance(reader, LibraryOp) or (isinstance(reader, VIEWS) and _reaches_library(reader))
+        for reader in expr.output.uses_list
+    )
+
+
+def _is_operand(expr: Expr, stored: Collection[TensorView]) -> bool:
+    """True for a view or slice that is only read by library operations, or by others of its kind.
+
+    The library takes the memory that it shows by its strides.
+    """
+    is_slice = isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
+    if not is_slice and not isinstance(expr, VIEWS):
+        return False
+    output = expr.tensor_outputs[0]
+    readers = output.uses_list
+    return (
+        bool(readers)
+        and output not in stored
+        and all(isinstance(reader, LibraryOp) or _is_operand(reader, stored) for reader in readers)
+    )
 
 
 def anchors(tensors: list[TensorView], free: set[Expr]) -> list[TensorView]:
@@ -127,8 +157,9 @@ def unit_graph(fusion: Fusion, target: Target, stored: Collection[int] = ()) -> 
     """The units of a fusion for a target; the tensors with these names are read from memory."""
     live = tensor_exprs(fusion.live_exprs())
     outputs = {v for v in fusion.outputs if isinstance(v, TensorView)}
-    sources = {expr.source for expr in live if expr.source is not None}
     kept = {t for expr in live for t in expr.tensor_outputs if t.name in stored}
+    reads = [e for e in live if e.source is not None and not _is_operand(e, outputs | kept)]
+    sources = {expr.source for expr in reads if expr.source is not None}
     free = {expr for expr in live if is_free(expr, outputs | sources | kept, target)}
     space = IterationSpace(live)
     units: list[Unit] = []

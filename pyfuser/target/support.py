@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..dtypes import KERNEL_DTYPES
-from ..ir.exprs import Expr, PointwiseOp
+from ..ir.exprs import Expr, LibraryOp, PointwiseOp
 from ..ops.op import Language
 from ..ops.table import OPS
 
@@ -13,6 +13,8 @@ def unsupported(expr: Expr, language: Language) -> str | None:
 
     None if one can.
     """
+    if isinstance(expr, LibraryOp):
+        return f"{expr.op} is an operation of torch's library"
     for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
         if tensor.dtype not in KERNEL_DTYPES:
             return f"T{tensor.name} has {tensor.dtype}, which kernels don't compute"

@@ -183,8 +183,8 @@ def test_errors_of_pointwise() -> None:
         builders.add(fusion, x)
     with pytest.raises(UnsupportedError, match="rand_like"):
         builders.rand_like(fusion, x)
-    with pytest.raises(UnsupportedError, match="matmul"):
-        builders.matmul(fusion, x, x)
+    with pytest.raises(UnsupportedError, match="nv_block_quantize"):
+        builders.nv_block_quantize(fusion, x)
 
 
 # -- reductions

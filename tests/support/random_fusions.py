@@ -17,7 +17,7 @@ import torch
 from hypothesis import strategies as st
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.dtypes import from_torch
+from pyfuser.dtypes import FLOATING, from_torch
 from pyfuser.ir.scalars import ONE, Integer, Symbol
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -267,7 +267,50 @@ def _normalise(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> Non
     made.add(ops.div(weights, ops.sum(weights, dims, True)), shape)
 
 
+def _matmul(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """x @ x.T over the last two dimensions, or a product with constants, with and without bias.
+
+    A computed operand is limited: products of products would cancel more than float32 can hold.
+    """
+    if not shape or tensor.dtype is DataType.Bool or len(shape) > 3:
+        return
+    ops, last = made.fd.ops, len(shape) - 1
+    if tensor.dtype in FLOATING and tensor not in made.fd.fusion.definition.inputs:
+        tensor = ops.clamp(tensor, -2.0, 2.0)
+    if len(shape) > 1 and draw(st.booleans()):
+        order = [*range(last - 1), last, last - 1]
+        made.add(ops.matmul(tensor, ops.permute(tensor, order)), (*shape[:-1], shape[-2]))
+        return
+    weight = ops.full([5, tensor.size(last)], 1, tensor.dtype)
+    bias = ops.full([5], 2, tensor.dtype) if draw(st.booleans()) else None
+    made.add(ops.linear(tensor, weight, bias), (*shape[:-1], 5))
+
+
+def _scan(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """A scan; products of many numbers would overflow."""
+    if not shape or 0 in shape:
+        return
+    name = draw(st.sampled_from(("cumsum", "cummax", "cummin")))
+    dim = draw(st.integers(0, len(shape) - 1))
+    made.add(getattr(made.fd.ops, name)(tensor, dim), shape)
+
+
+def _triu(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    if len(shape) > 1:
+        made.add(made.fd.ops.triu(tensor, draw(st.integers(-2, 2))), shape)
+
+
+def _topk(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """The values only: equal elements have no certain order."""
+    if not shape or 0 in shape or tensor.dtype is DataType.Bool:
+        return
+    dim = draw(st.integers(0, len(shape) - 1))
+    k = draw(st.integers(1, min(shape[dim], 4)))
+    values, _ = made.fd.ops.topk(tensor, k, dim, draw(st.booleans()), True)
+    made.add(values, (*shape[:dim], k, *shape[dim + 1 :]))
+
+
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
-    _new_dim, _squeeze, _reshape, _where, _normalise,
+    _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
 from ...ir.vals import TensorView
-from ...ops.gather_builders import embedding_fwd, gather, index, index_select, select
+from ...ops.gather_builders import embedding_rows, gather, index, index_select, select
 from ...ops.pointwise import require_equal
 from ...ops.read_builders import cat, pad, slice, slice_scatter
 from ...ops.shape_builders import broadcast, size
@@ -195,7 +195,7 @@ def _index_select(call: Call, x: Any, dim: int, index: Any) -> TensorView:
 
 
 def _embedding(call: Call, weight: Any, index: Any, *rest: Any) -> TensorView:
-    return embedding_fwd(call.fusion, call.tensor(index), call.tensor(weight))
+    return embedding_rows(call.fusion, call.tensor(index), call.tensor(weight))
 
 
 def _index(call: Call, x: Any, indices: Any) -> TensorView:

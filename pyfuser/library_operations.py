@@ -1,0 +1,115 @@
+"""Library operations in plans: the statements of one LibraryOp.
+
+Products, scans and top-k are written into the runtime's memory, by the overload that makes no copy
+for these ranks: `mm`, `bmm`, `addmm` with a bias, for linear on any rank.  A permuted operand is
+passed by its strides.  The other operations call the reference of their row
+(pyfuser/ops/library_ops.py), and its results get the strides that the plan promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from .dtypes import to_torch
+from .ir.exprs import LibraryOp
+from .ir.vals import TensorView
+from .library_calls import LibraryCalls
+from .ops.library_ops import LIBRARY_OPS
+
+aten = torch.ops.aten
+
+Texts = Mapping[str, str]
+_Into = Callable[[LibraryCalls, LibraryOp, Texts, Sequence[str]], None]
+
+
+def writes_into_memory(expr: LibraryOp) -> bool:
+    """True if the results are written into memory that exists."""
+    ranks = [tensor.ndim for tensor in expr.tensor_inputs]
+    # torch has no product of a vector and batches that writes into memory of its shape.
+    has_vector = expr.op == "matmul" and min(ranks) == 1 and max(ranks) > 2
+    return expr.op in _INTO and not has_vector
+
+
+def write_into(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    """Writes the call that computes into the tensors `names`; `texts` are those of the inputs."""
+    _INTO[expr.op](library, expr, texts, names)
+
+
+def call_text(library: LibraryCalls, expr: LibraryOp, texts: Texts) -> str:
+    """An expression for the results: a tensor, or a tuple if there are several."""
+    function = library.writer.constant(f"library_{expr.op}", LIBRARY_OPS[expr.op].reference)
+    arguments = [f"{name}={text}" for name, text in texts.items()]
+    arguments += [f"{name}={option!r}" for name, option in expr.options]
+    return f"{function}({', '.join(arguments)})"
+
+
+def _matmul(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    a, b = expr.tensor_inputs
+    first, second = texts["arg1"], texts["arg2"]
+    target = aten.matmul.out
+    match a.ndim, b.ndim:
+        case 1, 1:
+            target = aten.dot.out
+        case 1, 2:
+            target, first, second = aten.mv.out, f"{second}.t()", first
+        case 2, 1:
+            target = aten.mv.out
+        case 2, 2:
+            target = aten.mm.default
+        case 3, 3 if a.axes[0].size is b.axes[0].size:
+            target = aten.bmm.default
+    library.call_into(names[0], target, [first, second])
+
+
+def _linear(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    """One product of matrices: the dimensions before the last are flattened into one."""
+    a, weight = expr.tensor_inputs[:2]
+    flat = ".flatten(0, -2)" if a.ndim > 2 else ""
+    operands, out = [f"{texts['arg1']}{flat}", texts["arg2"]], names[0]
+    plain, biased = aten.mm.default, aten.addmm.default
+    match a.ndim, weight.ndim:
+        case 1, 1:
+            plain = aten.dot.out
+        case 1, 2:
+            plain, biased, operands = aten.mv.out, aten.addmv.out, operands[::-1]
+        case _, 1:
+            plain, out = aten.mv.out, out + (".flatten()" if flat else "")
+        case _:
+            operands[1], out = f"{operands[1]}.t()", out + flat
+    if "bias" in texts:
+        library.call_into(out, biased, [texts["bias"], *operands])
+    else:
+        library.call_into(out, plain, operands)
+
+
+def _scan(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    target = {"cumsum": aten.cumsum.out, "cumprod": aten.cumprod.out}[expr.op]
+    dtype = library.writer.dtype(to_torch(expr.output.dtype))
+    dim = dict(expr.options)["dim"]
+    library.call_into(names[0], target, [texts["arg"], str(dim), f"dtype={dtype}"])
+
+
+def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    function = library.function(aten.topk.values)
+    arguments = [*texts.values(), *(repr(option) for _, option in expr.options)]
+    values, indices = names
+    library.writer.line(f"{function}({', '.join(arguments)}, values={values}, indices={indices})")
+
+
+def _scatter(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
+    is_tensor = isinstance(expr.argument("src"), TensorView)
+    target = aten.scatter.src_out if is_tensor else aten.scatter.value_out
+    dim = str(dict(expr.options)["dim"])
+    library.call_into(names[0], target, [texts["arg"], dim, texts["index"], texts["src"]])
+
+
+_INTO: dict[str, _Into] = {
+    "cumprod": _scan,
+    "cumsum": _scan,
+    "linear": _linear,
+    "matmul": _matmul,
+    "scatter": _scatter,
+    "topk": _topk,
+}
