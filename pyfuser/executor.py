@@ -39,6 +39,7 @@ from .kernel_cache import KernelCache
 from .lower.checks import check_threads
 from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
+from .ops.random_state import with_any_random_state, with_random_state
 from .plans import Plan, stride_name, write_plan
 
 MOST_PLANS = 256  # per fusion; a plan takes some 10 KB; above this the oldest are dropped
@@ -75,6 +76,8 @@ class Executor:
         """Runs the fusion.  InputError if the inputs don't fit the definition."""
         if type(inputs) is not list:
             len(inputs)  # TypeError for an iterator, which a plan would use up
+        if self.fusion.random_state:
+            inputs = with_random_state(self.fusion, inputs)
         plans = self.plans
         for plan in plans:
             outputs = plan.run(inputs)
@@ -97,6 +100,7 @@ class Executor:
         InputError if the inputs don't fit the definition.
         """
         changes = change_count()
+        inputs = with_any_random_state(self.fusion, inputs)
         plan = self._new_plan(inputs)
         # It may be for a device that has been switched off since.
         if change_count() == changes:
@@ -179,6 +183,7 @@ class Executor:
         from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names
         of their symbols), the layout classes are decided from these.
         """
+        inputs = with_any_random_state(self.fusion, inputs)
         sizes = bind(self.fusion, inputs).sizes
         noted: Mapping[str, int] = sizes
         if conditions is not None:

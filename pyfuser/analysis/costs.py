@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp, SqueezeOp
+from ..ir.exprs import (
+    BroadcastOp,
+    ExpandOp,
+    Expr,
+    FullOp,
+    IotaOp,
+    PointwiseOp,
+    RandomOp,
+    SqueezeOp,
+)
 from ..ops.table import OPS
 
 
 def is_expensive(expr: Expr) -> bool:
-    """True for a pointwise operation whose result is better kept than recomputed."""
+    """True for operations on elements whose result is better kept than recomputed."""
+    if isinstance(expr, RandomOp):
+        return True
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_expensive
 
 
 def is_repeatable(expr: Expr) -> bool:
-    """False for a pointwise operation that must be computed once."""
-    return not isinstance(expr, PointwiseOp) or OPS[expr.op].is_repeatable
+    """False for a cut, of which each one counts."""
+    return not is_cut(expr)
 
 
 def is_copy(expr: Expr) -> bool:
@@ -33,6 +44,6 @@ def recomputation_cost(expr: Expr) -> int | None:
             return 0
         case PointwiseOp():
             row = OPS[expr.op]
-            return row.cost if row.is_repeatable and not row.is_expensive else None
+            return None if row.is_cut or row.is_expensive else row.cost
         case _:
             return None

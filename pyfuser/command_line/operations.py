@@ -1,7 +1,7 @@
 """`ops`: lists the operations of a fusion: the op table and the functions beside it.
 
 Turns `pyfuser.ops.table`, the source of builders, code generators and tests, into tables for a
-terminal, or into Markdown for the documents.  The functions of shape and moments (broadcast, var)
+terminal, or into Markdown for the documents.  The functions without a row (broadcast, var, uniform)
 are the functions of `fd.ops` that don't come from a row of the table.  Names are never truncated.
 """
 
@@ -78,15 +78,18 @@ def reduction_table() -> Table:
 
 
 def shape_functions() -> dict[str, Callable[..., Any]]:
-    """The functions of `fd.ops` without a row: shapes, layouts, sizes and moments."""
+    """The functions of `fd.ops` without a row: shapes, layouts, sizes, moments, random numbers."""
     rows = {*OPS, *REDUCTIONS, *UNSUPPORTED}
     return {name: function for name, function in FUNCTIONS.items() if name not in rows}
 
 
 def function_table() -> Table:
-    """Every function of shape and moments: its arguments and its meaning."""
+    """Every function without a row: its arguments and its meaning."""
     functions = shape_functions()
-    table = Table(title=f"{len(functions)} functions of shape and moments", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"{len(functions)} functions of shape, moments and random numbers",
+        box=box.SIMPLE_HEAD,
+    )
     table.add_column("function", min_width=max(map(len, functions)))
     table.add_column("arguments")
     table.add_column("meaning")

@@ -167,6 +167,44 @@ def embedding_fwd(
     return builders.embedding_fwd(graph, input, weight, padding_idx, max_norm)
 
 
+def uniform(
+    minval: Val | PythonNumber,
+    maxval: Val | PythonNumber,
+    shape: Shape,
+    *,
+    rng_seed: Val | int | None = None,
+    rng_offset: Val | int | None = None,
+    dtype: DataType = DataType.Float,
+) -> TensorView:
+    """Numbers in [minval, maxval); the same for the same seed and offset."""
+    graph = fusion_to_define("uniform").graph
+    return builders.uniform(graph, minval, maxval, shape, rng_seed, rng_offset, dtype)
+
+
+def normal(
+    mean: Val | PythonNumber,
+    std: Val | PythonNumber,
+    shape: Shape,
+    *,
+    rng_seed: Val | int | None = None,
+    rng_offset: Val | int | None = None,
+    dtype: DataType = DataType.Float,
+) -> TensorView:
+    """Normally distributed numbers; the same for the same seed and offset."""
+    graph = fusion_to_define("normal").graph
+    return builders.normal(graph, mean, std, shape, rng_seed, rng_offset, dtype)
+
+
+def rand_like(x: Val) -> TensorView:
+    """Numbers in [0, 1) with the tensor's shape and dtype."""
+    return builders.rand_like(fusion_to_define("rand_like").graph, x)
+
+
+def randn_like(x: Val) -> TensorView:
+    """Standard normal numbers with the tensor's shape and dtype."""
+    return builders.randn_like(fusion_to_define("randn_like").graph, x)
+
+
 def var(
     arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
 ) -> TensorView:
@@ -251,7 +289,7 @@ def _unsupported(name: str) -> Callable[..., Val]:
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
     stride_order, slice, pad, cat, slice_scatter, index, index_select, select, gather,
-    take_along_axis, embedding_fwd, var, var_mean, welford,
+    take_along_axis, embedding_fwd, uniform, normal, rand_like, randn_like, var, var_mean, welford,
 )  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

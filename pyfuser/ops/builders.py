@@ -25,6 +25,7 @@ from .gather_builders import (
     take_along_axis,
 )
 from .pointwise import Argument, cast, pointwise
+from .random_builders import normal, rand_like, randn_like, uniform
 from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
@@ -45,9 +46,9 @@ from .table import OPS, REDUCTIONS
 # Operations of the interface that aren't defined yet.
 UNSUPPORTED = (
     "argsort", "cummax", "cummin", "cumprod", "cumsum", "cutlass_nvfp4_grouped_mm",
-    "grouped_mm", "linear", "matmul", "normal", "nv_block_quantize", "nv_grouped_block_quantize",
+    "grouped_mm", "linear", "matmul", "nv_block_quantize", "nv_grouped_block_quantize",
     "preprocess_grouped_matmul_input_sf", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
-    "topk", "triu", "uniform",
+    "topk", "triu",
 )  # fmt: skip
 
 _NAMED: dict[str, Callable[..., Any]] = {
@@ -62,8 +63,11 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "index": index,
     "index_select": index_select,
     "iota": iota,
+    "normal": normal,
     "pad": pad,
     "permute": permute,
+    "rand_like": rand_like,
+    "randn_like": randn_like,
     "reshape": reshape,
     "select": select,
     "shape": shape,
@@ -73,6 +77,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "squeeze": squeeze,
     "stride_order": stride_order,
     "take_along_axis": take_along_axis,
+    "uniform": uniform,
     "var": var,
     "var_mean": var_mean,
     "welford": welford,
@@ -129,9 +134,12 @@ __all__ = [
     "index",
     "index_select",
     "iota",
+    "normal",
     "pad",
     "permute",
     "pointwise",
+    "rand_like",
+    "randn_like",
     "reduce",
     "reshape",
     "select",
@@ -142,6 +150,7 @@ __all__ = [
     "squeeze",
     "stride_order",
     "take_along_axis",
+    "uniform",
     "var",
     "var_mean",
     "welford",
