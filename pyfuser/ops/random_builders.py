@@ -28,7 +28,6 @@ from .pointwise import (
     require_dtype,
     size_of_scalar,
 )
-from .random_state import stateful_exprs
 from .shape_builders import Shape, new_axis
 
 RANDOM_DTYPES = (DataType.Double, DataType.Float, *REDUCED_FLOATING)
@@ -122,8 +121,8 @@ def _state(
     if (rng_seed is None) != (rng_offset is None):
         raise DefinitionError(expected(op, "both rng_seed and rng_offset, or neither", "one"))
     if rng_seed is None or rng_offset is None:
-        number = len(stateful_exprs(fusion))
         seed, offset = fusion.add_random_state()
+        number = fusion.random_count - 1
         return seed, pointwise(fusion, "add", offset, number) if number else offset
     return _integer(fusion, op, rng_seed), _integer(fusion, op, rng_offset)
 

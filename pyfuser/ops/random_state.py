@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ..ir.exprs import Expr, RandomOp
 from ..ir.fusion import Fusion
 from .metadata import device_of
 
@@ -21,17 +20,11 @@ from .metadata import device_of
 _OFFSET_STEP = 4
 
 
-def stateful_exprs(fusion: Fusion) -> list[Expr]:
-    """The random expressions that use the generator, in the order of their offsets."""
-    seed = fusion.random_state[:1]
-    return [e for e in fusion.exprs if isinstance(e, RandomOp) and e.inputs[:1] == seed and seed]
-
-
 def with_random_state(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any]:
     """The inputs of a call with seed and offset, drawn unless they are given."""
     if not _is_missing(fusion, inputs):
         return inputs
-    return [*inputs, *_drawn(device_of(inputs), len(stateful_exprs(fusion)))]
+    return [*inputs, *_drawn(device_of(inputs), fusion.random_count)]
 
 
 def with_any_random_state(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -49,7 +42,7 @@ def _drawn(device: torch.device, count: int) -> tuple[int, int]:
     A GPU's generator is counter-based as well: its own seed and offset are used.  That of the CPU
     isn't: 64 of its bits are the seed, so that its state decides everything.
     """
-    known = getattr(torch.get_device_module(device), "default_generators", None)
+    known = getattr(getattr(torch, device.type, None), "default_generators", None)
     if known is None:
         generator = torch.default_generator
         bits = torch.empty((), dtype=torch.int64, device=generator.device)
