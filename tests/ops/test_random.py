@@ -167,6 +167,34 @@ def test_a_seed_replays_and_executions_differ() -> None:
     assert all((first == other).float().mean() < 0.01 for other in others)
 
 
+@pytest.mark.parametrize("seed", [0, 11, 2**63 + 5, -4])
+def test_the_nth_operation_after_a_seed_has_offset_n(seed: int) -> None:
+    torch.manual_seed(seed)
+    fd, two, x = drawing(), drawing(2), torch.zeros(21)
+    drawn = [*fd.execute([x]), *two.execute([x]), *fd.execute([x]), *two.execute([x])]
+    signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+    for offset, got in enumerate(drawn):
+        kind = "normal" if offset in (2, 5) else "uniform"
+        assert torch.equal(defined(kind, [21]).execute([signed, offset])[0], got)
+
+
+def test_all_executions_have_their_own_numbers_and_replay() -> None:
+    """Across the end of the generator's first block, and after draws of torch's own."""
+    fd, two, x, seen = drawing(), drawing(2), torch.zeros(6), []
+    torch.manual_seed(1)
+    for number in range(700):
+        if number == 100:
+            torch.rand(1)
+        state = torch.get_rng_state()
+        run = two if number % 3 == 0 else fd
+        results = run.execute([x])
+        seen.append(tuple(results[0].tolist()))
+        if number % 50 < 2 or 295 < number < 320:
+            torch.set_rng_state(state)
+            assert all(map(torch.equal, run.execute([x]), results))
+    assert len(set(seen)) == len(seen)
+
+
 def test_operations_of_one_definition_have_their_own_numbers() -> None:
     outputs = drawing(4).validate([torch.zeros(1000)])
     for i, first in enumerate(outputs):
