@@ -187,6 +187,20 @@ def test_new_seeds_compile_nothing() -> None:
     assert len(fd.fec.engine.executor.plans) == 1
 
 
+def test_constant_seeds_share_a_kernel() -> None:
+    def constant(seed: int, offset: int) -> torch.Tensor:
+        with FusionDefinition() as fd:
+            fd.add_output(fd.ops.normal(0, 1, [19, 3], rng_seed=seed, rng_offset=offset))
+        (made,) = fd.execute([])
+        assert torch.equal(made, defined("normal", [19, 3]).execute([seed, offset])[0])
+        return made
+
+    first, before = constant(1, 2), compiled_kernel_count()
+    assert not torch.equal(first, constant(2**62, 2))
+    assert not torch.equal(first, constant(1, -3))
+    assert compiled_kernel_count() == before
+
+
 def test_seed_and_offset_may_be_tensors() -> None:
     with FusionDefinition() as fd:
         seed = fd.define_tensor([], contiguity=[], dtype=DataType.Int)
