@@ -110,6 +110,34 @@ def test_numbers_that_are_reduced_and_used_again() -> None:
     assert torch.equal(fd.execute([SEED, OFFSET])[0], x - x.amax(-1, keepdim=True))
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
+def test_one_definition_for_all_sizes_and_layouts_of_its_input(layout: str) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=layout == "contiguous", dtype=DataType.Float)
+        y = fd.ops.uniform(0, 1, fd.ops.shape(x), rng_seed=SEED, rng_offset=OFFSET)
+        fd.add_output(fd.ops.add(x, y))
+        fd.add_output(fd.ops.sum(y, [0]))
+    for rows, columns in ((64, 64), (1, 7), (7, 1), (1, 1), (33, 127), (0, 3), (400, 300)):
+        x = torch.randn(rows, columns)
+        if layout == "transposed":
+            x = x.t().contiguous().t()
+        elif layout == "strided":
+            x = torch.stack([x, x], -1)[..., 0]
+        want = expected("uniform", [rows, columns], DataType.Float)
+        got, total = fd.execute([x])
+        assert torch.equal(got, x + want)
+        torch.testing.assert_close(total, want.sum(0))
+
+
+def test_numbers_read_along_two_axes() -> None:
+    def symmetric(ops: Any, x: Any) -> Any:
+        return ops.add(x, ops.permute(x, [1, 0]))
+
+    x = expected("uniform", [65, 65], DataType.Float)
+    (got,) = defined("uniform", [65, 65], finish=symmetric).execute([SEED, OFFSET])
+    assert torch.equal(got, x + x.t())
+
+
 def test_numbers_that_are_broadcast() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
