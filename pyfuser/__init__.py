@@ -29,6 +29,11 @@ from .frontend.enums import (
     CommunicatorBackend,
     IdMappingMode,
     LoadStoreOpType,
+    MatmulBufferingLoopLevel,
+    MatmulCircularBufferingStrategy,
+    MatmulTileRasterizationOrder,
+    MatmulTilingStrategy,
+    MmaMacroArch,
     SchedulerType,
 )
 from .frontend.executors import FusionExecutorCache, KernelExecutor
@@ -44,6 +49,16 @@ from .frontend.handles import (
     Split,
     SqueezeOp,
 )
+from .frontend.matmul_params import (
+    CircularBufferOptions,
+    ClusterDims,
+    GemmTile,
+    MatmulParams,
+    MatMulTileOptions,
+    MmaMacro,
+    MmaMacroEncode,
+    SupportedVectorization,
+)
 from .frontend.params import (
     CompileParams,
     HeuristicParams,
@@ -51,16 +66,32 @@ from .frontend.params import (
     PointwiseParams,
     ReductionParams,
 )
+from .frontend.profiler import (
+    FusionProfile,
+    KernelProfile,
+    PythonProfiler,
+    get_fusion_profile,
+    reset_profiler,
+)
 from .frontend.tensor_view import TensorView
 from .frontend.validation import (
     get_val_tolerances,
     validate_with_auto_inferred_outputs,
 )
-from .ir.domains import ParallelType, TensorDomain
+from .ir.domains import ParallelType, Statement, TensorDomain
 from .ir.schedule import MemoryType
 from .ir.vals import Val
+from .nvfuser_direct_version import NvfuserVersion, __version__
 
 if TYPE_CHECKING:
+    from . import (
+        benchmark_utils,
+        idm,
+        multidevice,
+        nvf_cutlass,
+        nvfuser_direct_version,
+        pytorch_utils,
+    )
     from .interface import (
         cached_spec_count,
         can_fuse_on_cpu,
@@ -72,13 +103,19 @@ if TYPE_CHECKING:
         register_fusion,
         run_fusion,
     )
+    from .multidevice import execute_with_dtensors
     from .torch_compile.explain import explain
 
 vars(ops).update(_operations.FUNCTIONS)
 vars(schedule).update({function.__name__: function for function in _scheduling.FUNCTIONS})
 
-__version__ = "0.1.0"
-
+# The interface's other modules, imported on first use.
+_SUBMODULES = frozenset(
+    (
+        *("benchmark_utils", "idm", "multidevice", "nvf_cutlass"),
+        *("nvfuser_direct_version", "pytorch_utils"),
+    )
+)
 
 # Names that need the compiler are imported on first use.
 _LATE = {
@@ -87,6 +124,7 @@ _LATE = {
     "can_fuse_on_gpu": ".interface",
     "compiled_kernel_count": ".interface",
     "debug_kernel_code": ".interface",
+    "execute_with_dtensors": ".multidevice",
     "explain": ".torch_compile.explain",
     "override_can_fuse_on_cpu": ".interface",
     "override_can_fuse_on_gpu": ".interface",
@@ -97,20 +135,24 @@ _LATE = {
 
 def __getattr__(name: str) -> Any:
     """The public names that load the compiler."""
+    if name in _SUBMODULES:
+        return import_module(f".{name}", __name__)
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module 'pyfuser' has no attribute {name!r}")
     return getattr(import_module(module, __name__), name)
 
 
-def version() -> str:
-    """The version of pyfuser."""
+def version() -> NvfuserVersion:
+    """The version of pyfuser; it compares with other versions by number."""
     return __version__
 
 
 __all__ = [
     "BroadcastOp",
     "CacheOp",
+    "CircularBufferOptions",
+    "ClusterDims",
     "CommunicatorBackend",
     "CompilationError",
     "CompileParams",
@@ -121,31 +163,48 @@ __all__ = [
     "FusionDefinition",
     "FusionExecutorCache",
     "FusionGuard",
+    "FusionProfile",
+    "GemmTile",
     "HeuristicParams",
     "IdMappingMode",
     "InputError",
     "InternalError",
     "IterDomain",
     "KernelExecutor",
+    "KernelProfile",
     "LRUCache",
     "LaunchParams",
     "LoadStoreOpType",
     "LruFusionCache",
+    "MatMulTileOptions",
+    "MatmulBufferingLoopLevel",
+    "MatmulCircularBufferingStrategy",
+    "MatmulParams",
+    "MatmulTileRasterizationOrder",
+    "MatmulTilingStrategy",
     "MemoryType",
     "Merge",
+    "MmaMacro",
+    "MmaMacroArch",
+    "MmaMacroEncode",
     "ParallelType",
     "PointwiseParams",
     "PyfuserError",
+    "PythonProfiler",
     "ReductionParams",
     "ReshapeOp",
     "ScheduleError",
     "SchedulerType",
     "Split",
     "SqueezeOp",
+    "Statement",
+    "SupportedVectorization",
     "TensorDomain",
     "TensorView",
     "UnsupportedError",
     "Val",
+    "__version__",
+    "benchmark_utils",
     "cached_spec_count",
     "can_fuse_on_cpu",
     "can_fuse_on_gpu",
@@ -154,12 +213,20 @@ __all__ = [
     "debug_kernel_code",
     "define_scalar",
     "define_tensor",
+    "execute_with_dtensors",
     "explain",
+    "get_fusion_profile",
     "get_val_tolerances",
+    "idm",
+    "multidevice",
+    "nvf_cutlass",
+    "nvfuser_direct_version",
     "ops",
     "override_can_fuse_on_cpu",
     "override_can_fuse_on_gpu",
+    "pytorch_utils",
     "register_fusion",
+    "reset_profiler",
     "run_fusion",
     "schedule",
     "translate_fusion",

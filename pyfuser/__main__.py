@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .command_line import doctor, operations, show
+from .command_line import compatibility, doctor, operations, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +47,8 @@ def _run(parsed: argparse.Namespace) -> int:
         return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments, parsed.after)
     if parsed.command == "ops":
         return operations.run(parsed.markdown)
+    if parsed.command == "compat":
+        return compatibility.run(parsed.markdown)
     return doctor.run()
 
 
@@ -65,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--after", metavar="PASS", help="print the result of one pass")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
+    names = commands.add_parser("compat", help="print nvFuser's interface, and what works here")
+    names.add_argument("--markdown", action="store_true", help="as docs/compat.md")
     commands.add_parser("doctor", help="print versions, the processor, the cache, what is missing")
     return parser
 

@@ -18,7 +18,7 @@ from typing import Any
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.runtime import LoadedKernel, Runtime
-from .disk_cache import disk_cache
+from .disk_cache import DiskCache, disk_cache
 from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
@@ -36,7 +36,7 @@ from .target.target import Code, Target
 from .trace import DUMP, Texts, Trace
 
 _binaries: KernelCache[tuple[Runtime, str], Any] = KernelCache()
-_connected: set[Runtime] = set()
+_connected: dict[Runtime, DiskCache | None] = {}
 
 MOST_KERNELS = 256  # per segment; heuristics round, so there are only a few
 
@@ -220,10 +220,11 @@ def compiled_kernel_count() -> int:
 
 
 def _share_objects(runtime: Runtime) -> None:
-    """Connects a runtime with the disk cache, once."""
-    if runtime not in _connected:
-        runtime.keep_objects_in(disk_cache())
-        _connected.add(runtime)  # only now: a failure is tried again
+    """Connects a runtime with the disk cache that the options select now."""
+    cache = disk_cache()
+    if runtime not in _connected or _connected[runtime] is not cache:
+        runtime.keep_objects_in(cache)
+        _connected[runtime] = cache  # only now: a failure is tried again
 
 
 @dataclass(eq=False)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from . import fallback
-from .analysis.layouts import Layout, dense_layout, layout_of
+from .analysis.layouts import Layout, dense_layout, has_expanded_axis, layout_of
 from .analysis.size_conditions import SizeConditions
 from .compiler import (
     Program,
@@ -41,6 +42,7 @@ from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
 from .ops.random_state import with_any_random_state, with_random_state
 from .plans import Plan, stride_name, write_plan
+from .profiling import active_recorder
 
 MOST_PLANS = 256  # per fusion; a plan takes some 10 KB; above this the oldest are dropped
 
@@ -99,9 +101,12 @@ class Executor:
 
         InputError if the inputs don't fit the definition.
         """
-        changes = change_count()
+        changes, started = change_count(), perf_counter()
         inputs = with_any_random_state(self.fusion, inputs)
         plan = self._new_plan(inputs)
+        recorder = active_recorder()
+        if recorder is not None:
+            recorder.compile_seconds += perf_counter() - started
         # It may be for a device that has been switched off since.
         if change_count() == changes:
             self.plans = (plan, *self.plans[: MOST_PLANS - 1])
@@ -276,11 +281,16 @@ class Executor:
             if not isinstance(given, TensorLike):
                 continue
             assert isinstance(value, TensorView)
-            if given.is_contiguous() and stride_name(value, 0) not in noted:
+            is_dense = given.is_contiguous() and not has_expanded_axis(value)
+            if is_dense and stride_name(value, 0) not in noted:
                 found.append(dense_layout(given.dim()))
                 continue
             shape = [
-                noted[axis.size.name] if isinstance(axis.size, Symbol) else size
+                1
+                if axis.expanded_extent is not None
+                else noted[axis.size.name]
+                if isinstance(axis.size, Symbol)
+                else size
                 for axis, size in zip(value.axes, given.shape, strict=True)
             ]
             names = [stride_name(value, dim) for dim in range(given.dim())]

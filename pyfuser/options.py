@@ -1,5 +1,7 @@
 """Options from the environment, read where they are used, so that a test can set them.
 
+`overridden` replaces some of them in the current thread while something runs.
+
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
 PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
                             llvm, asm, cuda, ptx; graph, regions, call of a torch.compile graph) of
@@ -18,6 +20,9 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 _STAGES = frozenset(
@@ -28,14 +33,32 @@ _STAGES = frozenset(
 )
 
 
+_overrides: ContextVar[Mapping[str, str]] = ContextVar("_overrides", default={})  # noqa: B039
+
+
+@contextmanager
+def overridden(values: Mapping[str, str]) -> Iterator[None]:
+    """Replaces variables of the environment, for pyfuser alone."""
+    token = _overrides.set({**_overrides.get(), **values})
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
+
+
+def _variable(name: str) -> str:
+    found = _overrides.get().get(name)
+    return os.environ.get(name, "") if found is None else found
+
+
 def strict() -> bool:
     """True if a failed compilation must raise instead of falling back."""
-    return os.environ.get("PYFUSER_STRICT", "") not in ("", "0")
+    return _variable("PYFUSER_STRICT") not in ("", "0")
 
 
 def dump_stages() -> frozenset[str]:
     """The stages to print, from PYFUSER_DUMP; warns once about an unknown name."""
-    return _stages(os.environ.get("PYFUSER_DUMP", ""))
+    return _stages(_variable("PYFUSER_DUMP"))
 
 
 @functools.lru_cache(maxsize=64)
@@ -50,7 +73,7 @@ def _stages(text: str) -> frozenset[str]:
 
 def compiler_process() -> bool:
     """True unless the second process for LLVM is switched off."""
-    return os.environ.get("PYFUSER_COMPILER_PROCESS", "") != "0"
+    return _variable("PYFUSER_COMPILER_PROCESS") != "0"
 
 
 def reproducer_directory() -> Path | None:
@@ -64,7 +87,7 @@ def cache_directory() -> Path | None:
 
     Warns once about a missing home.
     """
-    if os.environ.get("PYFUSER_DISABLE_CACHE", "") not in ("", "0"):
+    if _variable("PYFUSER_DISABLE_CACHE") not in ("", "0"):
         return None
     configured = os.environ.get("PYFUSER_CACHE_DIR")
     if configured:

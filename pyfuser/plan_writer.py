@@ -12,7 +12,7 @@ import ast
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -52,6 +52,18 @@ class PlanValue:
         return PlanValue(lambda: name, lambda: f"{name}.data_ptr()", lambda: name)
 
 
+class Clock(Protocol):
+    """Writes statements around each part; see profiling.py."""
+
+    def start(self) -> None:
+        """Before a part."""
+
+    def stop(
+        self, program: ProgramWriter, number: int, part: Part, built: LoadedKernel | None
+    ) -> None:
+        """After a part."""
+
+
 class ProgramWriter:
     """Writes the statements of one program.
 
@@ -83,14 +95,18 @@ class ProgramWriter:
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
 
-    def write(self) -> None:
+    def write(self, clock: Clock | None = None) -> None:
         """Writes everything until the outputs exist; `write_scalars` comes first."""
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
+            if clock is not None:
+                clock.start()
             if built is not None:
                 self._write_launch(number, part, built)
             else:
                 self._write_by_torch(part)
+            if clock is not None:
+                clock.stop(self, number, part, built)
             dead = [
                 self.local[t].tensor()
                 for t, at in last_use.items()
@@ -274,7 +290,15 @@ class ProgramWriter:
         run = self.writer.constant("run", fallback.run_part)
         self.writer.line(f"{joined}= {run}({fusion}, [{', '.join(inputs)}])")
         for tensor, name in zip(part.segment.outputs, outputs, strict=True):
+            if not self.is_stored_whole(tensor):
+                self.writer.line(f"{name} = {self._stored(tensor, name)}")
             self.local[tensor] = PlanValue.of(name)
+
+    def _stored(self, tensor: TensorView, whole: str) -> str:
+        """A whole tensor as other parts read it: with one element along an expanded axis."""
+        picks = ", ".join(":" if axis.size is axis.extent else ":1" for axis in tensor.axes)
+        strides = self._dense_strides(tensor, {axis: axis.extent for axis in tensor.axes})
+        return self.library.copied(f"{whole}[{picks}]", tuple_text(strides))
 
     def described(self, value: Val) -> str:
         """An expression for a value that the host reads only occasionally."""

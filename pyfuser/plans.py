@@ -32,8 +32,10 @@ from .ir.fusion import Fusion
 from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
 from .ir.vals import Scalar, TensorView, Val
 from .ops.binding import Input
+from .ops.metadata import TensorLike, TensorMetadata
 from .plan_text import Sizes, Writer, condition_texts, span_text
 from .plan_writer import PlanValue, ProgramWriter
+from .profiling import PlanClock, active_recorder
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
 
@@ -48,6 +50,8 @@ class Plan:
     source: str = ""
     fits: Callable[[Sequence[Any]], bool] = lambda inputs: False
     """True for a call that `run` accepts."""
+    example: Sequence[Input] = ()
+    """The inputs it was made for, tensors as metadata."""
 
 
 def stride_name(value: TensorView, dim: int) -> str:
@@ -118,7 +122,13 @@ class _PlanWriter:
         self._write_sizes(program.sizes)
         conditions = list(self.writer.body)
         self.writer.memory_check(self.program.runtime, self._memory(program.sizes))
-        program.write()
+        recorder = active_recorder()
+        clock = None
+        if recorder is not None:
+            clock = PlanClock(recorder, self.program, self.writer)
+        program.write(clock)
+        if clock is not None:
+            clock.finish()
         self._write_results(definition, local)
         source, run = self.writer.build("plan(inputs)", "plan")
 
@@ -127,7 +137,8 @@ class _PlanWriter:
             _, asked = question.build("fits(inputs)", "conditions of a plan")
             return bool(asked(given))
 
-        return Plan(run, source, fits)
+        example = [TensorMetadata.of(x) if isinstance(x, TensorLike) else x for x in self.inputs]
+        return Plan(run, source, fits, example)
 
     # -- the checks on a call
 

@@ -83,8 +83,8 @@ def literal(description: Description) -> str:
     return str(description)
 
 
-def script(definition: str, inputs: Sequence[Description] | None) -> str:
-    """The program: the definition, then inputs and a call if inputs are given."""
+def script(definition: str, inputs: Sequence[Description] | None, method: str = "execute") -> str:
+    """The program: the definition, then inputs and a call of `method` if inputs are given."""
     lines = [
         f"# torch version: {torch.__version__}",
         "import torch",
@@ -96,7 +96,7 @@ def script(definition: str, inputs: Sequence[Description] | None) -> str:
     ]
     if inputs is not None:
         lines += ["inputs = [", *(f"    {literal(value)}," for value in inputs), "]"]
-        lines.append("fd.execute(inputs)")
+        lines.append(f"fd.{method}(inputs)")
     return "\n".join(lines) + "\n"
 
 

@@ -246,3 +246,17 @@ def test_static_and_broadcast_sizes() -> None:
         fd.execute([torch.ones(3, 1)])
     with pytest.raises(InputError, match="to be of size 1 in dimension 1, but got size 2"):
         fd.execute([torch.ones(4, 2)])
+
+
+@pytest.mark.parametrize("stride", [0, 128, 7])
+@pytest.mark.parametrize("outside", [2048, 128])
+def test_an_expanded_axis_in_the_middle_may_have_any_stride(stride: int, outside: int) -> None:
+    """The definition says that the elements along it are one, so the first one counts."""
+    with FusionDefinition() as fd:
+        contiguity = [None, True, None, True]
+        x = fd.define_tensor(shape=[1, 64, 16, 128], contiguity=contiguity)
+        fd.add_output(fd.ops.mul(x, 2.0))
+    memory = torch.randn(64 * 2048 + 16 * 128)
+    given = memory.as_strided((1, 64, 16, 128), (131072, outside, stride, 1))
+    (out,) = fd.execute([given])
+    assert torch.equal(out, (given[:, :, :1] * 2).expand_as(given))

@@ -420,7 +420,7 @@ def test_a_failed_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
         if len(given) == 1:
             raise OSError("no cache yet")
 
-    monkeypatch.setattr(compiler, "_connected", set())
+    monkeypatch.setattr(compiler, "_connected", {})
     monkeypatch.setattr(type(runtime), "keep_objects_in", lambda _, cache: keep(cache))
     with pytest.raises(OSError, match="no cache yet"):
         compiler._share_objects(runtime)

@@ -69,9 +69,9 @@ def test_strided_inputs_and_in_place_updates() -> None:
         fd.add_output(fd.ops.permute(total, [1, 0]))
     base, y = torch.randn(40, 33), torch.randn(33, 80)[:, ::2].t()
     x, expected = base.clone(), base + y * 0.5
-    (turned,) = fd.execute([x, y])
+    (transposed,) = fd.execute([x, y])
     torch.testing.assert_close(x, expected)
-    torch.testing.assert_close(turned, expected.t())
+    torch.testing.assert_close(transposed, expected.t())
 
 
 def test_a_schedule_by_hand() -> None:
@@ -131,8 +131,8 @@ def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def columns(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    turned = (x * 2).t().softmax(0)
-    return turned.sum(0, keepdim=True) + turned.amax(1, keepdim=True) * weight[:1, :1]
+    transposed = (x * 2).t().softmax(0)
+    return transposed.sum(0, keepdim=True) + transposed.amax(1, keepdim=True) * weight[:1, :1]
 
 
 @pytest.mark.parametrize("function", [block, columns])

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "pyfuser"
 
 # From the bottom to the top.  Names of one row don't import each other, but for ALLOWED below.
 LAYERS = (
-    {"errors", "options", "memory"},
+    {"errors", "options", "memory", "nvfuser_direct_version"},
     {"trace"},
     {"dtypes"},
     {"ir"},
@@ -38,10 +38,12 @@ LAYERS = (
     {"library_calls"},
     {"library_parts"},
     {"plan_writer"},
+    {"profiling"},
     {"plans"},
     {"executor"},
     {"interface"},
     {"frontend", "torch_compile", "thunder", "distributed"},
+    {"benchmark_utils", "idm", "multidevice", "nvf_cutlass", "pytorch_utils"},
     {"__init__"},
     {"command_line"},
     {"__main__"},

@@ -137,9 +137,9 @@ PROGRAMS: dict[str, tuple[Define, list[Any]]] = {
     ),
     "a_view_that_another_part_gives": (
         lambda fd, x, w: (
-            turned := fd.ops.permute(x, [1, 0]),
-            fd.ops.relu(fd.ops.real(fd.ops.neg(turned))),
-            fd.ops.sub(turned, fd.ops.complex(fd.ops.neg(w), w)),
+            transposed := fd.ops.permute(x, [1, 0]),
+            fd.ops.relu(fd.ops.real(fd.ops.neg(transposed))),
+            fd.ops.sub(transposed, fd.ops.complex(fd.ops.neg(w), w)),
         ),
         [*complex_tensors((3, 4)), torch.randn(4, 3)],
     ),
@@ -209,7 +209,7 @@ def test_autograd_sees_nothing_of_a_library_part() -> None:
 
 
 @pytest.mark.parametrize("op", ["exp", "silu"])
-def test_an_input_is_updated_behind_its_last_reader(op: str) -> None:
+def test_an_input_is_updated_after_its_last_reader(op: str) -> None:
     """The part that makes the new value, then a kernel, then a part that reads the old one."""
     with FusionDefinition() as fd:
         x = fd.from_pytorch(torch.randn(6, dtype=torch.complex64))
@@ -232,8 +232,8 @@ def test_a_view_part_allocates_nothing() -> None:
     x = torch.randn(3, 4)
 
     def define(fd: Any, x: Any) -> Any:
-        turned = fd.ops.permute(x, [1, 0])
-        return fd.ops.broadcast(turned, [False, True, False]), fd.ops.reshape(x, [2, 6])
+        transposed = fd.ops.permute(x, [1, 0])
+        return fd.ops.broadcast(transposed, [False, True, False]), fd.ops.reshape(x, [2, 6])
 
     source = same_as_evaluator(define, x, views=True)
     assert ".permute((1, 0)).unsqueeze(1)" in source
@@ -251,10 +251,10 @@ def test_a_view_of_an_updated_input_is_a_copy() -> None:
         fd.add_output(fd.ops.permute(given, [1, 0]))
         fd.add_output(fd.ops.add(given, 1.0), given)
     before = x.clone()
-    turned = fd.execute([x])[0]
+    transposed = fd.execute([x])[0]
     assert torch.equal(x, before + 1)
-    assert torch.equal(turned, before.t())
-    assert turned.is_contiguous()
+    assert torch.equal(transposed, before.t())
+    assert transposed.is_contiguous()
 
 
 def test_outputs_without_elements_are_only_allocated() -> None:
@@ -269,10 +269,10 @@ def test_views_of_a_compiled_graph_share_no_memory_with_its_inputs() -> None:
         return torch.exp(x), x.t().clone()
 
     x = torch.randn(3, 4)
-    made, turned = torch.compile(function, backend="pyfuser")(x)
+    made, transposed = torch.compile(function, backend="pyfuser")(x)
     torch.testing.assert_close(made, x.exp())
-    assert turned.data_ptr() != x.data_ptr()
-    assert torch.equal(turned, x.t())
+    assert transposed.data_ptr() != x.data_ptr()
+    assert torch.equal(transposed, x.t())
 
 
 # -- which overload a row is

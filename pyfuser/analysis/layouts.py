@@ -14,7 +14,7 @@ import torch
 from ..ir.fusion import Fusion
 from ..ir.strides import contiguity_flags, memory_order
 from ..ir.vals import TensorView
-from ..ops.metadata import TensorMetadata
+from ..ops.metadata import TensorLike, TensorMetadata
 
 Layout = tuple[tuple[int, ...], tuple[bool | None, ...]]
 
@@ -24,11 +24,31 @@ def dense_layout(rank: int) -> Layout:
     return tuple(range(rank)), (True,) * rank
 
 
-def tensor_layout(tensor: torch.Tensor | TensorMetadata) -> Layout:
-    """The layout of a tensor."""
-    if tensor.is_contiguous():
+def tensor_layout(value: TensorView, tensor: torch.Tensor | TensorMetadata) -> Layout:
+    """The layout of a tensor as an input `value` of a definition."""
+    if tensor.is_contiguous() and not has_expanded_axis(value):
         return dense_layout(tensor.dim())
-    return layout_of(tensor.shape, tensor.stride())
+    sizes = [
+        1 if axis.expanded_extent is not None else size
+        for axis, size in zip(value.axes, tensor.shape, strict=True)
+    ]
+    return layout_of(sizes, tensor.stride())
+
+
+def input_layouts(fusion: Fusion, inputs: Sequence[object]) -> list[Layout]:
+    """The layouts of the tensors among the inputs of a call."""
+    return [
+        tensor_layout(value, given)
+        for value, given in zip(fusion.inputs, inputs, strict=True)
+        if isinstance(value, TensorView) and isinstance(given, TensorLike)
+    ]
+
+
+def has_expanded_axis(value: TensorView) -> bool:
+    """True if a definition declares an axis expanded: it counts as one element, whatever stride a
+    tensor has there, so a dense tensor isn't contiguous around it.
+    """
+    return any(axis.expanded_extent is not None for axis in value.axes)
 
 
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout:

@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import __version__, options
+from ..devices.bandwidth import copy_bandwidth
 from ..devices.cpu import threads
-from ..devices.cpu.host import copy_bandwidth, host
+from ..devices.cpu.host import host
 from ..devices.cuda import nvrtc
 from ..disk_cache import untrusted
 from ..errors import PyfuserError
+from ..frontend.options import DISABLE, ENABLE
 
 # Too big for any cache, but small enough to take a fraction of a second.
 _BANDWIDTH_BYTES = 128 << 20
@@ -55,11 +57,23 @@ def findings() -> Iterator[Finding]:
     yield from _versions()
     yield from _processor()
     yield Finding("threads", f"{threads.thread_count()} ({threads.runtime_name()})")
-    yield Finding("copy bandwidth", f"{copy_bandwidth(_BANDWIDTH_BYTES, 5) / 1e9:.1f} GB/s")
+    yield Finding(
+        "copy bandwidth",
+        f"{copy_bandwidth(torch.device('cpu'), _BANDWIDTH_BYTES, 5) / 1e9:.1f} GB/s",
+    )
     yield _disk_cache()
     yield _nvrtc()
     yield _gpu()
     yield _compiler()
+    yield from _interface_options()
+
+
+def _interface_options() -> Iterator[Finding]:
+    for kind, table in (("enable", ENABLE), ("disable", DISABLE)):
+        acting = (f"{name}: {effect}" for name, effect in table.items() if effect)
+        yield Finding(f"{kind} options that act", "; ".join(acting))
+        ignored = sorted(name for name, effect in table.items() if not effect)
+        yield Finding(f"{kind} options without effect", " ".join(ignored))
 
 
 def _versions() -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 
 from .. import compiler
-from ..analysis.layouts import tensor_layout
+from ..analysis.layouts import input_layouts
 from ..devices.cuda import nvrtc
 from ..devices.registry import target_of
 from ..dtypes import is_floating, to_torch
@@ -38,7 +38,6 @@ from ..ir.vals import Scalar, TensorView, Val
 from ..lower.lowering import KERNEL_PASSES, SCHEDULE_PASSES, build_nests
 from ..ops.binding import bind
 from ..ops.evaluator import evaluate
-from ..ops.metadata import TensorLike
 from ..trace import Texts, watching_graphs
 
 # The stages of a torch.compile graph, then those of each fusion, of a graph or of the script.
@@ -352,7 +351,7 @@ def _stages_of_call(definition: Fusion, inputs: Sequence[Any], device: str) -> T
     """The stages of a fusion that is called with these inputs, or their metadata."""
     texts = Texts()
     sizes = bind(definition, inputs).sizes
-    layouts = [tensor_layout(each) for each in inputs if isinstance(each, TensorLike)]
+    layouts = input_layouts(definition, inputs)
     compiler.stages(definition, sizes, layouts, target_of(device), texts)
     return _with_passes(texts)
 

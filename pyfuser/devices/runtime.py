@@ -108,6 +108,10 @@ class Runtime(ABC):
         """Raises InputError for a tensor with less memory than it needs."""
 
     @abstractmethod
+    def synchronize(self) -> None:
+        """Waits until everything launched so far has run."""
+
+    @abstractmethod
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
         """Sets where machine code is kept between processes."""
 

@@ -56,11 +56,11 @@ def override_can_fuse_on(device_type: str, value: bool | None) -> None:
             marks.add(device_type)
         else:
             marks.discard(device_type)
-    _changed()
+    forget_plans()
 
 
-def _changed() -> None:
-    """Notifies all watchers."""
+def forget_plans() -> None:
+    """Makes all watchers decide again, after a change of anything that their plans depend on."""
     global _changes
     with _lock:
         _changes += 1
@@ -72,7 +72,7 @@ def _changed() -> None:
 def register_runtime(device_type: str, runtime: registry.RuntimeOf | None) -> None:
     """Makes another runtime run the tensors of a device type from now on; None undoes it."""
     registry.register_runtime(device_type, runtime)
-    _changed()
+    forget_plans()
 
 
 def watch(watcher: Watcher) -> None:

@@ -36,8 +36,9 @@ from .executors import (
 )
 from .fusion import Fusion
 from .guard import FusionGuard
-from .options import check_options
+from .options import applied, check_options
 from .params import HeuristicParams
+from .profiler import FusionProfile, PythonProfiler
 from .tensor_view import TensorView
 
 
@@ -59,6 +60,7 @@ class FusionDefinition:
         self._fusion_guard: FusionGuard | None = None
         self._run: Run | None = None
         self._repro_inputs: list[Any] | None = None
+        self._profile: FusionProfile | None = None
 
     def __enter__(self) -> FusionDefinition:
         self._fusion = Fusion()
@@ -149,20 +151,36 @@ class FusionDefinition:
         *,
         device: object = None,
         save_repro_inputs: bool = False,
+        profile: bool = False,
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
         """Runs the fusion with automatic schedules; returns the outputs.
 
-        `save_repro_inputs` keeps shapes and dtypes for `last_repro_script`.
+        `save_repro_inputs` keeps shapes and dtypes for `last_repro_script`.  `profile` keeps what
+        each kernel did for `profile()`.
         """
         run = self._run
         is_plain = device is None and not (save_repro_inputs or _enable_options or _disable_options)
+        if profile:
+            with PythonProfiler() as profiler:
+                outputs = self.execute(
+                    inputs,
+                    device=device,
+                    save_repro_inputs=save_repro_inputs,
+                    _enable_options=_enable_options,
+                    _disable_options=_disable_options,
+                )
+            self._profile = profiler.profile
+            return outputs
         if run is None or not is_plain:
             require_list(inputs)
             run = self._prepare(device, _enable_options, _disable_options)
             if save_repro_inputs:
                 self._repro_inputs = reproducer.descriptions(flattened(inputs))
+        if _enable_options or _disable_options:
+            with applied(_enable_options, _disable_options):
+                return run(flattened(inputs))
         try:
             return run(inputs)
         except (InputError, AttributeError, TypeError, ValueError):
@@ -220,8 +238,26 @@ class FusionDefinition:
         inputs = with_random_state(self.fusion.definition, flattened(inputs))
         kept = validation.kept(inputs)
         outputs = self.execute(inputs, device=device, **options)
-        validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
+        self._compare(kept, outputs, reference_outputs)
         return outputs
+
+    def _compare(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[torch.Tensor],
+        references: Sequence[torch.Tensor] | None,
+    ) -> None:
+        """Validates outputs; a script that repeats the comparison is left if they are wrong."""
+        try:
+            validation.validate(self.fusion.definition, inputs, outputs, references)
+        except validation.ValidationError as error:
+            described = reproducer.descriptions(inputs)
+            path = reproducer.write(
+                lambda: reproducer.script(repr(self), described, "validate"), error
+            )
+            if path is None:
+                raise
+            raise validation.ValidationError(f"{error}; {path} reproduces it") from None
 
     def manual_validate(
         self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None
@@ -231,8 +267,15 @@ class FusionDefinition:
         inputs = with_random_state(self.fusion.definition, flattened(inputs))
         kept = validation.kept(inputs)
         outputs = self.manual_execute(inputs)
-        validation.validate(self.fusion.definition, kept, outputs, reference_outputs)
+        self._compare(kept, outputs, reference_outputs)
         return outputs
+
+    def profile(self) -> FusionProfile:
+        """What the last `execute(..., profile=True)` did.  InputError if there is none."""
+        if self._profile is None:
+            hint = "call fd.execute(inputs, profile=True)"
+            raise InputError(expected("profile", "a profiled execution", "none", hint))
+        return self._profile
 
     def repro_script_for(self, inputs: Sequence[Any] | None = None) -> str:
         """A script that defines the fusion and runs it on inputs like these."""

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import enum
 
+from ..dtypes import DataType
+from ..ir.domains import ParallelType
+from ..ir.schedule import MemoryType
+
 
 class SchedulerType(enum.Enum):
     """Which scheduler makes the schedule of a kernel."""
@@ -65,10 +69,56 @@ class CommunicatorBackend(enum.Enum):
     cuda = 2
 
 
+class MatmulTilingStrategy(enum.Enum):
+    """How the tiles of a matrix product are distributed over the multiprocessors."""
+
+    one_tile_per_cta = 0
+    distribute_tiles_across_sms = 1
+    distribute_stages_across_sms = 2
+
+
+class MatmulBufferingLoopLevel(enum.Enum):
+    """Which loop of a matrix product is buffered."""
+
+    cta_tiles = 0
+    warp_tiles = 1
+
+
+class MatmulCircularBufferingStrategy(enum.Enum):
+    """Who loads a matrix product's buffers."""
+
+    pipelined = 0
+    warp_specialized = 1
+
+
+class MatmulTileRasterizationOrder(enum.Enum):
+    """In which order blocks take the tiles of a matrix product."""
+
+    column_major = 0
+    row_major = 1
+
+
+class MmaMacroArch(enum.Enum):
+    """The architecture of a matrix instruction."""
+
+    no_mma = 0
+    volta = 1
+    turing = 2
+    ampere = 3
+    hopper = 4
+    blackwell_1cta = 5
+    blackwell_2cta = 6
+
+
 def _publish_entries(*kinds: type[enum.Enum]) -> None:
     for kind in kinds:
         entries = {name: (member, None) for name, member in kind.__members__.items()}
         setattr(kind, "__entries", entries)
 
 
-_publish_entries(SchedulerType, LoadStoreOpType, CacheOp, IdMappingMode, CommunicatorBackend)
+_publish_entries(
+    DataType, ParallelType, MemoryType,
+    SchedulerType, LoadStoreOpType, CacheOp, IdMappingMode, CommunicatorBackend,
+    MatmulTilingStrategy, MatmulBufferingLoopLevel, MatmulCircularBufferingStrategy,
+    MatmulTileRasterizationOrder, MmaMacroArch,
+)  # fmt: skip

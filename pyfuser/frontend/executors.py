@@ -17,10 +17,12 @@ from ..ir.vals import PythonNumber
 from ..ops.binding import bind_extents
 from ..ops.metadata import device_of
 from ..ops.random_state import with_any_random_state
+from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion
-from .options import check_options
+from .options import applied
 from .params import CompileParams, LaunchParams
+from .tensor_view import TensorView
 
 if TYPE_CHECKING:
     from ..interface import CompiledFusion, ManualKernel
@@ -93,15 +95,31 @@ class FusionExecutorCache:
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
         """Runs the fusion: the outputs, without those that only update an input."""
-        check_options(_enable_options, _disable_options)
         check_device(device)
-        outputs: list[torch.Tensor] = self.engine.execute(flattened(inputs))
-        return outputs
+        with applied(_enable_options, _disable_options):
+            return self.engine.execute(flattened(inputs))
 
     def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
         """True if a call with these inputs would compile nothing."""
         flat = with_any_random_state(self._fusion.definition, flattened(inputs))
         return any(plan.fits(flat) for plan in self.engine.executor.plans)
+
+    def get_output_shardings(self) -> list[Sharding]:
+        """How the outputs lie on their meshes; empty if no tensor has one."""
+        graph = self._fusion.graph
+        return [
+            sharding_of(output, graph.meshes[output], graph.user_schedule[output].loop)
+            for output in graph.outputs
+            if output in graph.meshes and isinstance(output, TensorView)
+        ]
+
+    def get_most_recent_scheduled_ir(self, tensor_transforms: bool = False) -> str:
+        """The schedules of the last execution, as text.  InputError before the first one."""
+        plans = () if self._engine is None else self._engine.executor.plans
+        if not plans:
+            message = expected("get_most_recent_scheduled_ir", "an execution", "none")
+            raise InputError(f"{message}; call execute first")
+        return self.get_scheduled_ir(list(plans[0].example), tensor_transforms)
 
     def get_scheduled_ir(
         self, inputs: Sequence[Any], tensor_transforms: bool = False, device: object = 0
@@ -119,14 +137,13 @@ class FusionExecutorCache:
 
 def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
     """Every stage of the automatic compilation for these inputs, as text, by name."""
-    from ..analysis.layouts import tensor_layout
+    from ..analysis.layouts import input_layouts
     from ..compiler import stages
     from ..devices.registry import target_for
 
     flat = flattened(inputs)
-    tensors = [value for value in flat if isinstance(value, torch.Tensor)]
     target = target_for(device_of(flat))
-    layouts = [tensor_layout(tensor) for tensor in tensors]
+    layouts = input_layouts(fusion.definition, flat)
     return stages(fusion.definition, bind_extents(fusion.definition, flat), layouts, target)
 
 

@@ -16,9 +16,11 @@ from ..ir import fusion as ir
 from ..ir.keys import definition_key
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import Val
+from .handles import Scalar
 from .tensor_view import TensorView
 
 if TYPE_CHECKING:
+    from .device_mesh import DeviceMesh
     from .params import CompileParams
 
 
@@ -26,11 +28,14 @@ class DefinedFusion(ir.Fusion):
     """An IR Fusion whose tensors are handles that the user can schedule."""
 
     tensor_type = TensorView
+    scalar_type = Scalar
 
     def __init__(self) -> None:
         super().__init__()
         self._user_schedule: ScheduledFusion | None = None
         self._unscheduled: ir.Fusion | None = None
+        self.meshes: dict[Val, DeviceMesh] = {}
+        """The devices that have tensors, as `set_device_mesh` says."""
 
     @property
     def user_schedule(self) -> ScheduledFusion:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from ..dtypes import DataType
 from ..errors import ScheduleError, expected
 from ..ir import domains, exprs, vals
-from ..ir.domains import ParallelType
+from ..ir.domains import ParallelType, Statement
 
 if TYPE_CHECKING:
     from ..ir.fusion import Fusion
@@ -28,7 +28,7 @@ def require_member(operation: str, kind: type[enum.Enum], given: object) -> None
     raise ScheduleError(expected(operation, f"a {kind.__name__}", repr(given), hint))
 
 
-class IterDomain:
+class IterDomain(Statement):
     """One axis of a tensor."""
 
     def __init__(self, fusion: object, axis: domains.IterDomain) -> None:
@@ -66,7 +66,7 @@ class IterDomain:
     __repr__ = __str__
 
 
-class _AxisExpr:
+class _AxisExpr(Statement):
     """Base class of the handles of Split and Merge."""
 
     def __init__(self, fusion: object, expr: domains.Split | domains.Merge) -> None:
@@ -119,7 +119,7 @@ def axis_expr_handle(
             return expr
 
 
-class Expr:
+class Expr(Statement):
     """An expression of a definition."""
 
     def __init__(self, expr: exprs.Expr) -> None:
@@ -170,3 +170,17 @@ _EXPR_HANDLES: dict[type[exprs.Expr], type[Expr]] = {
 def expr_handle(expr: exprs.Expr) -> Expr:
     """The handle of an expression, of the interface's class for its kind."""
     return _EXPR_HANDLES.get(type(expr), Expr)(expr)
+
+
+class Scalar(vals.Scalar):
+    """A number of a definition, with the interface's methods."""
+
+    __slots__ = ()
+
+    def definition(self) -> Expr | None:
+        """The expression that computes it; None for inputs, constants and sizes."""
+        return None if self.expr is None else expr_handle(self.expr)
+
+    def uses(self) -> list[Expr]:
+        """The expressions that read it."""
+        return [expr_handle(expr) for expr in self.uses_list]

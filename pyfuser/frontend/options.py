@@ -1,30 +1,49 @@
-"""The names of the interface's enable and disable options: known ones are accepted.
+"""The names of the interface's enable and disable options, and what those that act here do.
 
-pyfuser has its own options (`pyfuser.options`). A program that sets an option of the interface runs
-unchanged, and a misspelt option is an error, as in the interface.
+pyfuser has its own options (`pyfuser.options`).  A program that sets an option of the interface
+runs unchanged; an option without a counterpart here has no effect.  A misspelt one is an error, as
+in the interface.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
+from .. import options
 from ..errors import DefinitionError
+from .profiler import PythonProfiler
 
-ENABLE = frozenset((
-    "cutlass_scheduler", "fuse_matmul", "fuse_multiple_matmuls", "id_model_extra_validation",
-    "io_to_lower_precision", "kernel_db", "kernel_debug", "kernel_lineinfo", "kernel_profile",
-    "memory_promotion", "reuse_zeroed_memory", "static_fusion_count", "wait_debugger",
-    "warn_register_spill", "tma_pointwise", "tma_inner_persistent", "tma_reduction",
-    "ws_normalization", "host_ir_lowering", "host_ir_jit", "insert_resharding_after",
-    "fast_math", "p2p_protocol", "p2p_transport", "multicast_protocol",
-))  # fmt: skip
-DISABLE = frozenset((
-    "compile_to_sass", "contig_indexing", "expr_simplify", "fallback", "fma",
-    "greedy_scheduler", "grouped_grid_welford_outer_opt", "index_hoist", "magic_zero",
-    "matmul_expr_eval", "nvrtc_caching", "nvtx", "parallel_compile", "predicate_elimination",
-    "python_inline_definitions", "kernel_reuse", "var_name_remapping", "welford_vectorization",
-    "resize_scheduler", "reuse_mismatched_type_registers", "multidevice", "infer_contiguity",
-))  # fmt: skip
+# What an option does here; "" if nothing.
+ENABLE: Mapping[str, str] = {
+    **dict.fromkeys((
+        "cutlass_scheduler", "fuse_matmul", "fuse_multiple_matmuls", "id_model_extra_validation",
+        "io_to_lower_precision", "kernel_db", "kernel_debug", "kernel_lineinfo",
+        "memory_promotion", "reuse_zeroed_memory", "static_fusion_count", "wait_debugger",
+        "warn_register_spill", "tma_pointwise", "tma_inner_persistent", "tma_reduction",
+        "ws_normalization", "host_ir_lowering", "host_ir_jit", "insert_resharding_after",
+        "fast_math", "p2p_protocol", "p2p_transport", "multicast_protocol",
+    ), ""),
+    "kernel_profile": "profiles the execution for get_fusion_profile()",
+}  # fmt: skip
+DISABLE: Mapping[str, str] = {
+    **dict.fromkeys((
+        "compile_to_sass", "contig_indexing", "expr_simplify", "fma", "greedy_scheduler",
+        "grouped_grid_welford_outer_opt", "index_hoist", "magic_zero", "matmul_expr_eval", "nvtx",
+        "predicate_elimination", "python_inline_definitions", "kernel_reuse",
+        "var_name_remapping", "welford_vectorization", "resize_scheduler",
+        "reuse_mismatched_type_registers", "multidevice", "infer_contiguity",
+    ), ""),
+    "fallback": "an error instead of running through torch, as PYFUSER_STRICT=1",
+    "nvrtc_caching": "no disk cache for what is compiled, as PYFUSER_DISABLE_CACHE=1",
+    "parallel_compile": "no second process that compiles ahead, as PYFUSER_COMPILER_PROCESS=0",
+}  # fmt: skip
+
+_VARIABLES = {
+    "fallback": {"PYFUSER_STRICT": "1"},
+    "nvrtc_caching": {"PYFUSER_DISABLE_CACHE": "1"},
+    "parallel_compile": {"PYFUSER_COMPILER_PROCESS": "0"},
+}
 
 
 def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
@@ -33,3 +52,17 @@ def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
         for option in given:
             if option not in known:
                 raise DefinitionError(f"Unrecognized {kind}_option: {option}")
+
+
+@contextmanager
+def applied(enable: Sequence[str], disable: Sequence[str]) -> Iterator[None]:
+    """Applies the options that act while an execution runs."""
+    check_options(enable, disable)
+    variables: dict[str, str] = {}
+    for option in disable:
+        variables |= _VARIABLES.get(option, {})
+    with ExitStack() as stack:
+        stack.enter_context(options.overridden(variables))
+        if "kernel_profile" in enable:
+            stack.enter_context(PythonProfiler())
+        yield

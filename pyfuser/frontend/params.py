@@ -1,17 +1,30 @@
 """Parameters of a launch, of a compilation and of a scheduler, as users of the interface set them.
 
-They are plain values: comparable, printable, and hashable where the interface has `hash()`.  Values
-that a CPU has no use for (register limits, grid sizes of a launch) are stored and ignored, so a
-program written for a GPU runs.
+They are plain values: comparable, printable, and hashable where the interface has `hash()`.  A
+scheduler's decisions (target/parameters.py) are shown under the interface's names, and edits to
+these fields are followed:
+
+    vector lanes   vectorization_factor (pointwise), unroll_factor_inner_reduction (inner),
+                   unroll_factor_iter_dom (outer); lparams.bdimx if threads are hardware
+    unrolling      unroll_factor_inner, unroll_factor_top_of_vectorization (inner),
+                   unroll_factor_outer_reduction (outer)
+    grid parts     lparams.gdimy with split_grid_dim_inner_reduction or _outer_reduction
+
+The other fields describe choices that pyfuser's schedulers don't have.  They are stored, so a
+program that sets them runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 from ..dtypes import DataType
+from ..ir.domains import ParallelType
+from ..target.parameters import PointwiseParameters, ReductionParameters
 from .enums import SchedulerType
+
+_CHUNK = 4096  # elements per task of a schedule that is described by the interface's fields alone
 
 
 @dataclass
@@ -52,22 +65,6 @@ class HeuristicParams:
         return hash(repr(astuple(self)))
 
 
-def params_of(scheduler_type: SchedulerType, decisions: Hashable) -> HeuristicParams:
-    """The decisions of one of pyfuser's schedulers, under the interface's names."""
-    lanes, unroll = getattr(decisions, "lanes", 1), getattr(decisions, "unroll", 1)
-    if scheduler_type is SchedulerType.pointwise:
-        pointwise = PointwiseParams(decisions=decisions)
-        pointwise.vectorization_factor, pointwise.unroll_factor_inner = lanes, unroll
-        return pointwise
-    if scheduler_type is SchedulerType.no_op:
-        return HeuristicParams(scheduler_type, decisions=decisions)
-    reduction = ReductionParams(scheduler_type, decisions=decisions)
-    reduction.fastest_dim = scheduler_type is not SchedulerType.outer_persistent
-    reduction.persistent_kernel = scheduler_type is not SchedulerType.reduction
-    reduction.unroll_factor_inner_reduction = unroll
-    return reduction
-
-
 @dataclass
 class PointwiseParams(HeuristicParams):
     """Decisions of the pointwise scheduler."""
@@ -84,7 +81,10 @@ class PointwiseParams(HeuristicParams):
 
 @dataclass
 class ReductionParams(HeuristicParams):
-    """Decisions of the reduction scheduler (those that pyfuser's own schedulers make)."""
+    """Decisions of the schedulers of reductions and norms.
+
+    Inner axes are reduced along memory, outer ones across it; `iter_dom` axes are kept.
+    """
 
     scheduler_type: SchedulerType = SchedulerType.reduction
     fastest_dim: bool = True
@@ -95,8 +95,113 @@ class ReductionParams(HeuristicParams):
     cross_block_inner_reduction: bool = False
     cross_grid_inner_reduction: bool = False
     unroll_factor_inner_reduction: int = 1
+    unroll_factor_top_of_vectorization: int = 1
     vectorize_inner_reduction: bool = False
-    split_grid_dim_iter_dom_inner: bool = False
-    split_grid_dim_iter_dom_outer: bool = False
+    split_grid_dim_inner_reduction: bool = False
+    pad_inner_reduction_to_warp: bool = False
+    batches_per_block_inner_reduction: int = 1
+    block_dim_inner_reduction: ParallelType = ParallelType.serial
+    grid_dim_inner_reduction: ParallelType = ParallelType.serial
+    multiple_reds_per_blk: bool = False
     unroll_factor_iter_dom: int = 1
     vectorize_iter_dom: bool = False
+    split_grid_dim_iter_dom_inner: bool = False
+    split_grid_dim_iter_dom_outer: bool = False
+    block_dim_iter_dom: ParallelType = ParallelType.serial
+    grid_dim_iter_dom: ParallelType = ParallelType.serial
+    cross_block_outer_reduction: bool = False
+    cross_grid_outer_reduction: bool = False
+    batches_per_block_outer_reduction: int = 1
+    split_grid_dim_outer_reduction: bool = False
+    unroll_factor_outer_reduction: int = 1
+    block_dim_outer_reduction: ParallelType = ParallelType.serial
+    grid_dim_outer_reduction: ParallelType = ParallelType.serial
+    compute_persistent_buffer_with_first_consumer: bool = False
+    static_bdimx: bool = False
+    static_bdimy: bool = False
+    combined_inner_outer: bool = False
+    tidx_for_outer_reduction: bool = False
+    pad_outer_reduction_to_warp: bool = False
+    vectorization_factor_outer: int = 1
+    vectorization_factor_tmem_write: int = 1
+    block_dim_inner_reduction_extra: ParallelType = ParallelType.serial
+
+
+def params_of(
+    scheduler_type: SchedulerType, decisions: Hashable, is_threaded: bool = False
+) -> HeuristicParams:
+    """The decisions of one of pyfuser's schedulers, under the interface's names.
+
+    `is_threaded` if lanes are the threads of a block.
+    """
+    match decisions:
+        case PointwiseParameters():
+            made: HeuristicParams = PointwiseParams(
+                scheduler_type,
+                decisions=decisions,
+                break_point=int(decisions.chunk == 0),
+                vectorization_factor=1 if is_threaded else decisions.lanes,
+                unroll_factor_inner=decisions.unroll,
+            )
+        case ReductionParameters():
+            made = _reduction_params(scheduler_type, decisions, is_threaded)
+        case _:
+            return HeuristicParams(scheduler_type, decisions=decisions)
+    if is_threaded:
+        made.lparams.bdimx = decisions.lanes
+    return made
+
+
+def _reduction_params(
+    scheduler_type: SchedulerType, decisions: ReductionParameters, is_threaded: bool
+) -> ReductionParams:
+    lanes = 1 if is_threaded else decisions.lanes
+    made = ReductionParams(
+        scheduler_type,
+        decisions=decisions,
+        fastest_dim=decisions.inner,
+        persistent_kernel=scheduler_type is not SchedulerType.reduction,
+    )
+    if decisions.inner:
+        made.unroll_factor_inner_reduction = lanes
+        made.unroll_factor_top_of_vectorization = decisions.unroll
+        made.vectorize_inner_reduction = lanes > 1
+        made.split_grid_dim_inner_reduction = decisions.parts > 1
+    else:
+        made.unroll_factor_iter_dom = lanes
+        made.unroll_factor_outer_reduction = decisions.unroll
+        made.vectorize_iter_dom = lanes > 1
+        made.split_grid_dim_outer_reduction = decisions.parts > 1
+    made.cross_grid_inner_reduction = decisions.inner and decisions.parts > 1
+    made.cross_grid_outer_reduction = not decisions.inner and decisions.parts > 1
+    if decisions.parts > 1:
+        made.lparams.gdimy = decisions.parts
+    return made
+
+
+def decisions_of(params: HeuristicParams) -> Hashable:
+    """The decisions that these parameters, edited or made by hand, stand for."""
+    threads = params.lparams.bdimx
+    match params:
+        case PointwiseParams():
+            base = params.decisions or PointwiseParameters(1, 1, _CHUNK)
+            assert isinstance(base, PointwiseParameters)
+            lanes = threads if threads > 0 else params.vectorization_factor
+            return replace(base, lanes=lanes, unroll=params.unroll_factor_inner)
+        case ReductionParams():
+            inner = params.fastest_dim
+            base_reduction = params.decisions or ReductionParameters(inner, 1, 1, _CHUNK, 1)
+            assert isinstance(base_reduction, ReductionParameters)
+            if inner:
+                width = params.unroll_factor_inner_reduction
+                unroll = params.unroll_factor_top_of_vectorization
+                is_split = params.split_grid_dim_inner_reduction
+            else:
+                width = params.unroll_factor_iter_dom
+                unroll = params.unroll_factor_outer_reduction
+                is_split = params.split_grid_dim_outer_reduction
+            lanes = threads if threads > 0 else width
+            parts = max(params.lparams.gdimy, 1) if is_split else 1
+            return replace(base_reduction, inner=inner, lanes=lanes, unroll=unroll, parts=parts)
+        case _:
+            return params.decisions

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir import fusion as ir
 from ..ir.domains import ParallelType
@@ -23,7 +21,7 @@ from .enums import SchedulerType
 from .executors import flattened
 from .fusion import Fusion
 from .guard import active_fusion
-from .params import HeuristicParams, params_of
+from .params import HeuristicParams, decisions_of, params_of
 
 if TYPE_CHECKING:
     from ..schedule.acceptance import SizeInfo
@@ -165,7 +163,7 @@ def compute_heuristics(
     sizes = bind_extents(fusion.definition, flattened(inputs))
     target = target_for(device_of(flattened(inputs)))
     decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, target)
-    return params_of(scheduler_type, decisions)
+    return params_of(scheduler_type, decisions, target.threads_are_hardware)
 
 
 def schedule(
@@ -186,16 +184,16 @@ def schedule(
     else:
         params = compute_heuristics(fusion, scheduler_type, inputs_or_params)
         prepared = _specialised(fusion, inputs_or_params)
-    fusion.graph.adopt_schedule(scheduler(scheduler_type.name).schedule(prepared, params.decisions))
+    decisions = decisions_of(params)
+    fusion.graph.adopt_schedule(scheduler(scheduler_type.name).schedule(prepared, decisions))
     return None if is_decided else params
 
 
 def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
     """The definition for the layouts of these inputs."""
-    from ..analysis.layouts import specialise, tensor_layout
+    from ..analysis.layouts import input_layouts, specialise
 
-    tensors = [value for value in flattened(inputs) if isinstance(value, torch.Tensor)]
-    return specialise(fusion.definition, [tensor_layout(t) for t in tensors])
+    return specialise(fusion.definition, input_layouts(fusion.definition, flattened(inputs)))
 
 
 FUNCTIONS = (

@@ -14,10 +14,12 @@ from ..errors import DefinitionError, ScheduleError, UnsupportedError, expected
 from ..ir import domains, vals
 from ..ir.domains import ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
+from .device_mesh import DeviceMesh
 from .handles import Expr, IterDomain, expr_handle, require_member
 
 if TYPE_CHECKING:
     from .enums import CacheOp, LoadStoreOpType
+    from .fusion import DefinedFusion
 
 
 class _Scheduled(Protocol):
@@ -67,6 +69,10 @@ class TensorView(vals.TensorView):
         from ..ops import builders
 
         return builders.shape(self.fusion, self)
+
+    def is_symbolic(self) -> bool:
+        """True: its elements aren't known before a call."""
+        return True
 
     def has_root(self) -> bool:
         """True if the root domain differs from the logical one."""
@@ -152,14 +158,15 @@ class TensorView(vals.TensorView):
         propagate_allocation_domain: bool = True,
         cached_uses: Sequence[Expr] = (),
     ) -> TensorView:
-        """Inserts a copy of the tensor that its readers then read; returns it."""
+        """Inserts a copy that the readers, or `cached_uses`, then read; returns it."""
         from ..schedule.rewrite import cache_after
 
         _check_set("cache_after", op_type)
-        if cached_uses:
-            what = "no cached_uses: all readers read the cache"
-            raise UnsupportedError(expected("cache_after", what, f"{len(cached_uses)} of them"))
-        return cast(TensorView, cache_after(self._rewritten(), self))
+        chosen = {use._expr for use in cached_uses}
+        if not chosen <= set(self.uses_list):
+            what = f"cached_uses among the readers of T{self.name}"
+            raise ScheduleError(expected("cache_after", what, [str(use) for use in cached_uses]))
+        return cast(TensorView, cache_after(self._rewritten(), self, chosen))
 
     def rfactor(self, axes: Sequence[int]) -> TensorView:
         """Reduces these loop axes into a new tensor, which is returned, and the others after it."""
@@ -179,9 +186,11 @@ class TensorView(vals.TensorView):
         self.domain.allocation = kept
         self.domain.contiguity = [None if a.is_broadcast else new_contiguity for a in kept]
 
-    def set_device_mesh(self, mesh: object) -> None:
-        """Not supported yet: raises UnsupportedError."""
-        raise UnsupportedError(expected("set_device_mesh", "one device", mesh))
+    def set_device_mesh(self, mesh: DeviceMesh) -> None:
+        """Says on which devices the tensor is: whole on each, unless an axis is mesh-parallel."""
+        if not isinstance(mesh, DeviceMesh):
+            raise DefinitionError(expected("set_device_mesh", "a DeviceMesh", mesh))
+        cast("DefinedFusion", self.fusion).meshes[self] = mesh
 
     def __str__(self) -> str:
         owner = cast(_Scheduled, self.fusion)

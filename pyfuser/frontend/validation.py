@@ -14,7 +14,6 @@ import torch
 
 from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType
 from ..errors import InputError, PyfuserError, expected
-from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from ..ops.binding import Binding, bind
@@ -60,7 +59,7 @@ def reduction_sizes(fusion: Fusion, binding: Binding) -> dict[Val, int]:
         before = max((sizes.get(value, 1) for value in expr.inputs), default=1)
         for output in expr.tensor_outputs:
             factor = 1
-            if isinstance(expr, (ReductionOp, WelfordOp)):
+            if expr.accumulates:
                 for axis in output.domain.root_or_logical:
                     factor *= binding.size(axis.extent) if axis.is_reduction else 1
             sizes[output] = before * factor
@@ -86,11 +85,11 @@ def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
     coarsest: dict[Val, DataType] = {}
     for expr in fusion.exprs:
         before = [coarsest[value] for value in expr.inputs if value in coarsest]
-        halves = [dtype for dtype in before if dtype in REDUCED_FLOATING]
+        reduced = [dtype for dtype in before if dtype in REDUCED_FLOATING]
         for output in expr.tensor_outputs:
             own = output.dtype
-            is_finer = own in FLOATING and own is not DataType.BFloat16 and halves
-            coarsest[output] = max(halves, key=REDUCED_FLOATING.index) if is_finer else own
+            is_finer = own in FLOATING and own is not DataType.BFloat16 and reduced
+            coarsest[output] = max(reduced, key=REDUCED_FLOATING.index) if is_finer else own
     return coarsest
 
 

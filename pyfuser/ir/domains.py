@@ -19,6 +19,12 @@ from dataclasses import dataclass, field
 from .scalars import ONE, Integer, IntExpr, ceil_div
 
 
+class Statement:
+    """Everything that a fusion consists of: values, expressions, and their axes."""
+
+    __slots__ = ()
+
+
 class IterType(enum.Enum):
     """What iterating over an axis means."""
 
@@ -193,7 +199,7 @@ IdExpr = Split | Merge | Swizzle
 
 
 @dataclass(slots=True, eq=False)
-class TensorDomain:
+class TensorDomain(Statement):
     """The axes of one tensor.
 
     `root` is None if it equals the logical domain.  `allocation` is None if it equals the logical

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .scalars import ONE, ZERO, IntExpr
 from .vals import TensorView, Val
@@ -29,7 +29,12 @@ from .vals import TensorView, Val
 
 @dataclass(slots=True, eq=False)
 class Expr:
-    """Base class: `inputs` in order, `outputs` in order."""
+    """Base class: `inputs` in order, `outputs` in order.
+
+    accumulates  True if a result is folded into an accumulator over the reduction axes
+    """
+
+    accumulates: ClassVar[bool] = False
 
     inputs: tuple[Val, ...]
     outputs: tuple[Val, ...]
@@ -102,6 +107,8 @@ class PointwiseOp(Expr):
 class ReductionOp(Expr):
     """Combines elements with `op` (sum, prod, max, min) over the output's reduction axes."""
 
+    accumulates = True
+
     op: str
 
     @property
@@ -115,6 +122,8 @@ class ReductionOp(Expr):
 @dataclass(slots=True, eq=False)
 class WelfordOp(Expr):
     """(avg, m2, n) of the input, or of partial (avg, m2, n) triples, over the reduction axes."""
+
+    accumulates = True
 
     @property
     def name(self) -> str:

@@ -33,6 +33,7 @@ class Fusion:
     """A graph of expressions over tensors and scalars."""
 
     tensor_type: type[TensorView] = TensorView
+    scalar_type: type[Scalar] = Scalar
 
     def __init__(self) -> None:
         self.inputs: list[Val] = []
@@ -74,7 +75,7 @@ class Fusion:
     ) -> Scalar:
         """A fresh scalar: a constant, a size, or (with neither given) symbolic."""
         self._scalar_count += 1
-        return Scalar(self, self._scalar_count - 1, dtype, constant, extent)
+        return self.scalar_type(self, self._scalar_count - 1, dtype, constant, extent)
 
     def add_expr(self, expr: Expr) -> None:
         """Appends an expression and links it to its values."""
@@ -293,7 +294,9 @@ class Cloner:
                 )
             case Scalar():
                 extent = None if value.extent is None else self.extent(value.extent)
-                copy = Scalar(self.target, value.name, value.dtype, value.constant, extent)
+                copy = self.target.scalar_type(
+                    self.target, value.name, value.dtype, value.constant, extent
+                )
             case _:
                 raise InternalError(f"clone: expected a tensor or a scalar, got {value!r}")
         self.values[value] = copy

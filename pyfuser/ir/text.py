@@ -358,13 +358,13 @@ class _Translator:
         bounds: list[tuple[IntExpr, IntExpr, IntExpr]] = []
         for axis, window in zip(source.axes, windows, strict=True):
             first: IntExpr = ZERO
-            behind, step = axis.size, window.step if window is not None else ONE
+            end, step = axis.size, window.step if window is not None else ONE
             if window is not None:
                 first = window.offset
                 if window.every is ONE:
                     first += step * window.left
-                behind = first + step * shown(window)
-            bounds.append((first, behind, step))
+                end = first + step * shown(window)
+            bounds.append((first, end, step))
         if bounds == [(ZERO, axis.size, ONE) for axis in source.axes]:
             return ""
         starts, ends, steps = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..dtypes import DataType
-from .domains import IterDomain, TensorDomain, without_reductions
+from .domains import IterDomain, Statement, TensorDomain, without_reductions
 from .scalars import IntExpr
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SHORT_NAMES = {
 PythonNumber = bool | int | float | complex
 
 
-class Val:
+class Val(Statement):
     """A value of a fusion; compared and hashed by identity."""
 
     __slots__ = ("dtype", "expr", "fusion", "name", "uses_list")

@@ -10,7 +10,6 @@ After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch
 from __future__ import annotations
 
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..schedule.rewrite import rfactor
@@ -23,7 +22,7 @@ def _is_grid_reduction(axis: IterDomain) -> bool:
 def split_grid_reductions(scheduled: ScheduledFusion) -> ScheduledFusion:
     """Rewrites every reduction whose loops run over the grid; changes `scheduled` in place."""
     for expr in list(scheduled.fusion.exprs):
-        if not isinstance(expr, ReductionOp | WelfordOp):
+        if not expr.accumulates:
             continue
         tensor = expr.tensor_outputs[0]
         loop = scheduled[tensor].loop

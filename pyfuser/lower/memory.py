@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dtypes import compute_dtype
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ReductionOp, WelfordOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, WindowOp
 from ..ir.kernel import (
     Access,
     Buffer,
@@ -83,7 +83,7 @@ class KernelMemory:
             memory = self.indexer.scheduled[tensor].memory_type
             size = product(self.indexer.buffer_extents(tensor))
             # an accumulator keeps the precision of the computation
-            accumulates = isinstance(tensor.expr, ReductionOp | WelfordOp)
+            accumulates = tensor.expr is not None and tensor.expr.accumulates
             dtype = compute_dtype(tensor.dtype) if accumulates else tensor.dtype
             found = Buffer(f"T{tensor.name}", dtype, memory, size, tensor)
             self._buffers[tensor] = found

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..analysis.costs import is_copy
 from ..ir.domains import ParallelType, history
-from ..ir.exprs import Expr, PointwiseOp, RandomOp, ReadOp, ReductionOp, WelfordOp
+from ..ir.exprs import Expr, PointwiseOp, RandomOp, ReadOp
 from ..ir.fusion import Fusion
 from ..ir.kernel import Kernel, Runs
 from ..ir.scalar_queries import evaluate
@@ -45,7 +45,7 @@ def computes(expr: Expr) -> bool:
     """True for expressions that need instructions: not for views and copies."""
     if isinstance(expr, PointwiseOp):
         return not is_copy(expr)
-    return isinstance(expr, ReductionOp | WelfordOp | ReadOp | RandomOp)
+    return expr.accumulates or isinstance(expr, ReadOp | RandomOp)
 
 
 def count_runs(
@@ -134,14 +134,14 @@ def excess(fusion: Fusion, kernel: Kernel, sizes: Mapping[str, int]) -> Excess |
 def _culprit(fusion: Fusion, runs: Mapping[int, int], once: Mapping[int, int]) -> TensorView | None:
     """The last tensor of the chain that is recomputed most; None if it is a copy."""
     best: tuple[int, TensorView] | None = None
-    behind: dict[TensorView, int] = {}
+    repeats: dict[TensorView, int] = {}
     for expr in fusion.live_exprs():
-        before = sum(behind.get(tensor, 0) for tensor in dict.fromkeys(expr.aligned_inputs))
+        before = sum(repeats.get(tensor, 0) for tensor in dict.fromkeys(expr.aligned_inputs))
         for tensor in expr.tensor_outputs:
             own = runs.get(tensor.name, 0) - once.get(tensor.name, 0)
             is_repeated = own > once.get(tensor.name, own)
-            behind[tensor] = own + before if is_repeated else 0 if computes(expr) else before
+            repeats[tensor] = own + before if is_repeated else 0 if computes(expr) else before
             is_last = tensor in fusion.outputs and not tensor.uses_list
-            if is_repeated and not is_last and (best is None or behind[tensor] > best[0]):
-                best = behind[tensor], tensor
+            if is_repeated and not is_last and (best is None or repeats[tensor] > best[0]):
+                best = repeats[tensor], tensor
     return None if best is None else best[1]

@@ -153,20 +153,26 @@ def _bind_axis(binding: Binding, where: _Where, dim: int, axis: IterDomain, size
 def _check_contiguity(
     where: _Where, value: TensorView, given: torch.Tensor | TensorMetadata
 ) -> None:
-    """Checks that every axis declared contiguous has the stride of what is inside it."""
+    """Checks that every axis declared contiguous has the stride of what is inside it.
+
+    What lies around an expanded axis isn't checked: the axis may have any stride, and with it what
+    is outside.
+    """
     allocation = value.domain.allocated
     if given.numel() <= 1 or set(allocation) != set(value.axes):
         return
-    dense = 1
+    dense: int | None = 1
     position = {axis: dim for dim, axis in enumerate(value.axes)}
     for axis, contiguous in zip(
         reversed(allocation), reversed(value.domain.contiguity), strict=True
     ):
         dim = position[axis]
         if contiguous is None:
+            if axis.expanded_extent is not None:
+                dense = None
             continue
         size, stride = given.shape[dim], given.stride(dim)
-        if contiguous and size != 1 and stride != dense:
+        if contiguous and size != 1 and dense is not None and stride != dense:
             raise InputError(
                 f"{where} be contiguous in dimension {dim} (of stride {dense}), "
                 f"but got stride {stride}; define it with contiguity=False or fd.from_pytorch(x)"

@@ -29,6 +29,13 @@ class TensorMetadata:
 
     layout: ClassVar[torch.layout] = torch.strided
 
+    @staticmethod
+    def of(tensor: torch.Tensor | TensorMetadata) -> TensorMetadata:
+        """What is known about a tensor."""
+        return TensorMetadata(
+            tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device
+        )
+
     def dim(self) -> int:
         """The number of dimensions."""
         return len(self.shape)

@@ -57,7 +57,7 @@ class Op:
     is_copy     the result is the operand
     is_cut      its readers are in another kernel than its operands
     keeps_values  a result is an operand's value, its negation, or 0: half precision stays exact
-    is_stepped  a rounding of an operand may move the result by a whole step (see `jumps`)
+    is_stepped  a rounding of an operand may move the result by a whole step
     samples     range of floating test inputs that contains the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
@@ -92,7 +92,7 @@ class Op:
         return self.cost >= EXPENSIVE
 
     @property
-    def jumps(self) -> bool:
+    def is_discontinuous(self) -> bool:
         """True if the last bit of an operand may change the result by more than a rounding."""
         return self.is_stepped or self.rule in _GIVING_BOOL
 

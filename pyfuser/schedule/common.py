@@ -15,16 +15,7 @@ from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import (
-    Expr,
-    GatherOp,
-    IotaOp,
-    PointwiseOp,
-    RandomOp,
-    ReductionOp,
-    WelfordOp,
-    WindowOp,
-)
+from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, RandomOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -56,7 +47,7 @@ def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:
 
 def is_reduction(expr: Expr | None) -> bool:
     """True for sums, maxima, welford and the like."""
-    return isinstance(expr, ReductionOp | WelfordOp)
+    return expr is not None and expr.accumulates
 
 
 def reductions(fusion: Fusion) -> list[TensorView]:

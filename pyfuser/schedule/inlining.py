@@ -17,7 +17,7 @@ from ..analysis.matching import Pairs, axes_match
 from ..errors import ScheduleError, expected
 from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, ReductionOp, WelfordOp
+from ..ir.exprs import Expr
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -184,8 +184,8 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
     For the partial result of an rfactor, these are the axes of its input: its own logical axes are
     the loops it had at the time of the rfactor.
     """
-    is_reduction = isinstance(tensor.expr, ReductionOp | WelfordOp)
-    known = tensor.domain.root_or_logical if is_reduction else tensor.domain.logical
+    is_folded = tensor.expr is not None and tensor.expr.accumulates
+    known = tensor.domain.root_or_logical if is_folded else tensor.domain.logical
     if axis.definition is None or axis in known:
         return [axis]
     return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]

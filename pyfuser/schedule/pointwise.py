@@ -75,8 +75,8 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     outer = axes[: len(axes) - len(inner)]
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
     groups = product(a.size for a in outer[:-1]) if len(outer) > 1 else None
-    turned = transposed_inputs(reference, layouts)
-    extent = None if turned is None else turned[0].size
+    transposed = transposed_inputs(reference, layouts)
+    extent = None if transposed is None else transposed[0].size
     narrowest = min((size_in_bytes(t.dtype) for t in leaves(fusion) if t.axes), default=4)
     return PointwiseFacts(
         rows,
@@ -172,8 +172,8 @@ def _schedule_tiles(
     """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]"""
     found = transposed_inputs(reference, layouts)
     assert found is not None
-    row_axis, turned = found
-    tiles = [cache_after(scheduled, tensor) for tensor in turned]
+    row_axis, transposed = found
+    tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
     *outer, column_axis = [axis for axis in own.loop if axis is not row_axis]
     own.loop = [*outer, row_axis, column_axis]

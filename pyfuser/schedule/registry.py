@@ -16,7 +16,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..ir.exprs import ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..ir.segmented import PartKind
@@ -157,7 +156,7 @@ def innermost_is_reduced(facts: Facts) -> bool:
     """
     (signature,) = facts.summary.signatures
     base = signature.reduced | signature.kept
-    inner = [e.tensor_inputs[0] for e in facts.exprs if isinstance(e, ReductionOp | WelfordOp)]
+    inner = [e.tensor_inputs[0] for e in facts.exprs if e.accumulates]
     reading = [t for t in facts.inputs if facts.space.axes(t) & signature.reduced]
     tensor = max(reading or inner, key=lambda t: len(facts.space.axes(t) & base))
     concrete = [a for a in tensor.domain.allocated if not a.is_broadcast]

@@ -7,11 +7,11 @@ defined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
-from ..ir.exprs import Expr, PointwiseOp, ReductionOp, WelfordOp
+from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import broadcast_contiguity, plain_domain
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView, Val
@@ -23,13 +23,19 @@ def _copied_axes(scheduled: ScheduledFusion, tensor: TensorView) -> list[IterDom
     return [ids.new(a.extent, a.iter_type, a.expanded_extent) for a in tensor.axes]
 
 
-def cache_after(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
-    """tensor -> copy -> the tensor's readers.  Returns the copy, in local memory.
+def cache_after(
+    scheduled: ScheduledFusion, tensor: TensorView, chosen: Collection[Expr] = ()
+) -> TensorView:
+    """tensor -> copy -> the tensor's readers, or those chosen.  Returns the copy, in local memory.
 
     Readers that read the tensor at computed positions keep reading it: the copy isn't in memory.
     """
     fusion = scheduled.fusion
-    readers = [expr for expr in tensor.uses_list if expr.source is not tensor]
+    readers = [
+        expr
+        for expr in tensor.uses_list
+        if expr.source is not tensor and (not chosen or expr in chosen)
+    ]
     if not readers:
         raise ScheduleError(
             expected("cache_after", f"T{tensor.name} to have consumers", "a tensor without")
@@ -77,7 +83,7 @@ def rfactor(
     Returns the new tensor (for welford the three new ones).
     """
     expr = tensor.expr
-    if not isinstance(expr, ReductionOp | WelfordOp):
+    if expr is None or not expr.accumulates:
         what = f"T{tensor.name} to be the result of a reduction"
         raise ScheduleError(expected("rfactor", what, str(tensor)))
     schedule = scheduled[tensor]

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import fallback
 from ..errors import InputError, UnsupportedError, expected
 from .aten import check_classes, decompositions
-from .compiled_graph import Call, compile_behind, compile_graph
+from .compiled_graph import Call, compile_graph, compile_in_background
 from .rematerialisation import partition_joint_graph
 from .upsampling import keep_upsampling_whole
 
@@ -106,7 +106,7 @@ def compile_with(
     def compile_one(traced: GraphModule, _: Sequence[Any]) -> Call:
         with _disable_current_modes(), no_collection():
             if options.async_compile:
-                return compile_behind(traced)
+                return compile_in_background(traced)
             return compiler(traced)
 
     def compile_backward(traced: GraphModule, inputs: Sequence[Any]) -> Call:

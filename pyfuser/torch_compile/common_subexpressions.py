@@ -15,6 +15,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from .op_facts import has_effects
+from .views import note_storages
 
 
 def without_common_subexpressions(graph: Graph) -> Graph:
@@ -33,6 +34,8 @@ def without_common_subexpressions(graph: Graph) -> Graph:
             found = made.node_copy(node, lambda n: copies[n])
             if key is not None:
                 known[key] = found
+        else:
+            note_storages(found, node)
         copies[node] = found
     return made
 

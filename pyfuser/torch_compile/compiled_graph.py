@@ -155,7 +155,7 @@ def boxed(call: Call) -> Call:
     return call
 
 
-def compile_behind(graph_module: GraphModule) -> Call:
+def compile_in_background(graph_module: GraphModule) -> Call:
     """A graph that torch runs until a thread has compiled it."""
     current = [interpreted(graph_module)]
     copy = GraphModule(graph_module, deepcopy(graph_module.graph))

@@ -17,7 +17,7 @@ from torch.fx import Node
 from ..analysis.mapping import upstream
 from ..compiler import Part
 from ..executor import Resolved
-from ..ir.exprs import PointwiseOp, ReductionOp, WelfordOp
+from ..ir.exprs import PointwiseOp
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from .fusion_nodes import FusionNode, is_dense
@@ -117,7 +117,7 @@ def _is_elementwise(
 
 def _reads_where_it_writes(part: Part, readers: Sequence[TensorView]) -> bool:
     """True if everything computed from the input, up to every output, is pointwise."""
-    if any(isinstance(expr, ReductionOp | WelfordOp) for expr in part.segment.exprs):
+    if any(expr.accumulates for expr in part.segment.exprs):
         return False
     for expr in part.segment.exprs:
         touched = any(reader in upstream(expr.tensor_inputs) for reader in readers)

@@ -19,6 +19,9 @@ from .sizes import Size, hint, size_of, sizes_of
 
 aten = torch.ops.aten
 
+# In the metadata of a node that replaced equal ones: the storages of their results.
+_STORAGES = "pyfuser_storages"
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -50,6 +53,26 @@ def bytes_of(node: Node) -> int:
     return sum(prod(hint(n, 1) for n in each.shape) * each.element_size() for each in tensors)
 
 
+def note_storages(kept: Node, gone: Node) -> None:
+    """Notes that the metadata of views of `gone`, which `kept` replaces, has its storages.
+
+    The storages are kept, because another one could get the address of one that is freed.
+    """
+    value = gone.meta.get("val")
+    entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
+    found = tuple(
+        entry.untyped_storage()
+        for entry in entries
+        if isinstance(entry, torch.Tensor) and entry.layout is torch.strided
+    )
+    kept.meta[_STORAGES] = (*_noted(kept), *_noted(gone), *found)
+
+
+def _noted(node: Node) -> tuple[torch.UntypedStorage, ...]:
+    found: tuple[torch.UntypedStorage, ...] = node.meta.get(_STORAGES, ())
+    return found
+
+
 def is_view(node: Node) -> bool:
     """True for a node that is only a view of the memory of its first argument."""
     source = viewed(node)
@@ -60,7 +83,8 @@ def is_view(node: Node) -> bool:
         return False
     if value.is_neg() or value.is_conj() or value.is_complex():
         return False
-    return bool(value.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    storage = value.untyped_storage()._cdata
+    return any(each._cdata == storage for each in (other.untyped_storage(), *_noted(source)))
 
 
 def is_view_list(node: Node) -> bool:

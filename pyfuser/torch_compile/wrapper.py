@@ -35,7 +35,7 @@ from .graph import TracedGraph
 from .in_place import updates_in_place
 from .sizes import Size, size_of, size_text
 from .steps import Step, last_reads
-from .views import is_getitem, tensor_of
+from .views import is_getitem, tensor_of, viewed
 
 aten = torch.ops.aten
 
@@ -164,8 +164,38 @@ class GraphWriter:
             self.writer.memory_check(self.traced.runtimes[device], of_device)
 
     def _write_results(self) -> None:
-        texts = [self._argument(result) for result in self.traced.outputs]
+        texts = [self._result(result) for result in self.traced.outputs]
         self.writer.line(f"return ({''.join(f'{text}, ' for text in texts)})")
+
+    def _result(self, result: Any) -> str:
+        """The text of a result.
+
+        A view of an argument is made by the graph's own operations if sizes are symbolic: autograd
+        then has no other record of them than the tensor itself, and derives the gradient of a view
+        by sizes and strides differently if elements overlap.
+        """
+        is_replayed = (
+            isinstance(result, Node)
+            and result in self.traced.views
+            and not self.traced.sizes.is_static
+            and self.traced.views.base(result).op == "placeholder"
+        )
+        return self._replayed(result) if is_replayed else self._argument(result)
+
+    def _replayed(self, node: Node) -> str:
+        """An expression for a view, by the operations that lead from its base to it."""
+        if node is self.traced.views.base(node):
+            return self._argument(node)
+        call, pick = node, ""
+        if is_getitem(node):
+            assert isinstance(node.args[0], Node)
+            call, pick = node.args[0], f"[{node.args[1]}]"
+        source = viewed(call)
+        assert source is not None, node
+        target = self.writer.constant(self._fresh("view"), call.target)
+        rest = [*map(self._argument, call.args[1:])]
+        rest += [f"{name}={self._argument(given)}" for name, given in call.kwargs.items()]
+        return f"{target}({', '.join([self._replayed(source), *rest])}){pick}"
 
     # -- names, tensors, addresses
 

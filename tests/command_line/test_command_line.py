@@ -188,7 +188,7 @@ def test_show_knows_architectures_without_a_compiler(
         ["FILE", "--stage=fusion", "--", "--n", "8"],
     ],
 )
-def test_show_hands_on_what_is_behind_two_dashes(
+def test_show_passes_on_what_follows_two_dashes(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = script(tmp_path, DEFINE + "print(sys.argv)\n")
@@ -196,7 +196,7 @@ def test_show_hands_on_what_is_behind_two_dashes(
     assert capsys.readouterr().err.strip() == str([path, "--n", "8"])
 
 
-def test_the_other_commands_take_nothing_behind_two_dashes() -> None:
+def test_the_other_commands_take_nothing_after_two_dashes() -> None:
     with pytest.raises(SystemExit) as end:
         main(["ops", "--", "--markdown"])
     assert end.value.code == 2

@@ -83,7 +83,7 @@ def transposed_add(fusion: Fusion) -> Inputs:
     return lambda m, n: [torch.randn(m, n), torch.randn(n, m)]
 
 
-def halves(fusion: Fusion) -> Inputs:
+def half_precision_sums(fusion: Fusion) -> Inputs:
     """A sum of two half-precision dtypes, and a maximum over columns."""
     a, b = input_tensor(fusion, 2, DataType.BFloat16), input_tensor(fusion, 2, DataType.Half)
     fusion.add_output(builders.cast(fusion, builders.add(fusion, a, b), DataType.Half))
@@ -92,7 +92,7 @@ def halves(fusion: Fusion) -> Inputs:
 
 
 DEFINITIONS = (
-    bias_and_two_outputs, row_sums, total, layer_norm, softmax, transposed_add, halves
+    bias_and_two_outputs, row_sums, total, layer_norm, softmax, transposed_add, half_precision_sums
 )  # fmt: skip
 SHAPES = ((5, 37), (1, 1), (16, 32), (7, 3), (3, 70), (0, 4))
 
@@ -362,8 +362,8 @@ def _leaves_parts_alone(loop: list[IterDomain], chosen: list[int]) -> bool:
 
 def _are_regrouped(outer: IterDomain, inner: IterDomain) -> bool:
     """True for parts of one axis that weren't one part before."""
-    halves = isinstance(outer.definition, Split) and outer.definition is inner.definition
-    return not halves and not set(_roots(outer)).isdisjoint(_roots(inner))
+    is_one_split = isinstance(outer.definition, Split) and outer.definition is inner.definition
+    return not is_one_split and not set(_roots(outer)).isdisjoint(_roots(inner))
 
 
 def _is_outermost(axis: IterDomain) -> bool:

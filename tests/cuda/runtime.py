@@ -93,6 +93,9 @@ class EmulatedRuntime(Runtime):
     def require_memory(self) -> RequireMemory:
         return require_memory
 
+    def synchronize(self) -> None:
+        """Does nothing: a launch returns when the kernel has run."""
+
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
         """Does nothing: the harness has its own cache."""
 

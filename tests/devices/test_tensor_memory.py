@@ -32,7 +32,7 @@ def freed() -> torch.Tensor:
     return x
 
 
-def freed_behind_an_offset() -> torch.Tensor:
+def freed_beyond_an_offset() -> torch.Tensor:
     x = torch.randn(40, 5)[9:13]
     x.untyped_storage().resize_(0)
     return x
@@ -79,7 +79,7 @@ def opaque() -> torch.Tensor:
 
 
 MAKERS = [
-    *(freed, freed_behind_an_offset, one_byte_short, short_and_strided, freed_parameter),
+    *(freed, freed_beyond_an_offset, one_byte_short, short_and_strided, freed_parameter),
     *(fake, Standing, opaque),
 ]
 

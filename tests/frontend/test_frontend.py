@@ -6,7 +6,9 @@ The engine is replaced by the eager evaluator (see conftest.py).
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from pyfuser import (
     FusionGuard,
     MemoryType,
     compute_tensor_descriptor,
+    reproducer,
 )
 from pyfuser.errors import (
     DefinitionError,
@@ -30,6 +33,7 @@ from pyfuser.errors import (
 from pyfuser.frontend.define import define_scalar, define_tensor
 from pyfuser.ir.verify import verify_scheduled
 from tests.frontend.definitions import Engine, doubled
+from tests.support.folders import ROOT
 
 # -- defining tensors
 
@@ -423,3 +427,16 @@ def test_tolerances_grow_with_the_reduction() -> None:
     assert bounds[1] == (2.95788e-06, 2.95788e-06 * 0.01)
     assert bounds[2][0] == pytest.approx(0.155334 * 2, rel=1) and bounds[3] == (0, 0)
     assert bounds[2][0] == pytest.approx(10 * 0.0156269)
+
+
+def test_a_wrong_result_leaves_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_REPRODUCER_DIR", str(tmp_path))
+    monkeypatch.setattr(reproducer, "_written", 0)
+    x = torch.randn(3, 4)
+    doubled().validate([x], [x * 2])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(AssertionError, match=r"got a difference of .*\.py reproduces it"):
+        doubled().validate([x], [x * 3])
+    (script,) = tmp_path.iterdir()
+    assert "fd.validate(inputs)" in script.read_text()
+    subprocess.run([sys.executable, str(script)], check=True, cwd=ROOT)

@@ -217,9 +217,7 @@ def test_questions_to_the_schedulers() -> None:
     "call",
     [
         lambda t: t.swizzle1d(0, ParallelType.mesh_x),
-        lambda t: t.set_device_mesh(None),
         lambda t: t.cache_after(nvfuser_direct.LoadStoreOpType.tma),
-        lambda t: t.cache_after(cached_uses=t.uses()),
         lambda t: nvfuser_direct.schedule.warp_specialize(t, 2, 1, ParallelType.block_x),
     ],
 )

@@ -110,7 +110,7 @@ def test_ops_that_keep_the_dtype_cast_back(op: str) -> None:
     assert out.dtype is DataType.BFloat16
 
 
-def test_where_keeps_halves_and_needs_a_bool() -> None:
+def test_where_keeps_half_precision_and_needs_a_bool() -> None:
     fusion = Fusion()
     half = tensor(fusion, [-1], DataType.Half)
     out = builders.where(fusion, builders.gt(fusion, half, 0), half, 1.0)

@@ -68,7 +68,7 @@ HALVES = (DataType.Half, DataType.BFloat16)
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_halves_are_computed_in_float(half: DataType) -> None:
+def test_half_precision_is_computed_in_float(half: DataType) -> None:
     results = {
         op.name: resolve_same(op, half).result for op in OPS.values() if takes(op, half)
     }  # fmt: skip

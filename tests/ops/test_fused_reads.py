@@ -30,8 +30,8 @@ def rotated(o: Any, x: Any, sin: Any, cos: Any) -> Any:
     half = o.div(sizes[3], 2)
     first = o.slice(x, [0, 0, 0, 0], [*sizes[:3], half])
     rest = o.slice(x, [0, 0, 0, half], sizes)
-    turned = o.cat([o.neg(rest), first], 3)
-    return o.add(o.mul(turned, sin), o.mul(x, cos))
+    rotated = o.cat([o.neg(rest), first], 3)
+    return o.add(o.mul(rotated, sin), o.mul(x, cos))
 
 
 @pytest.mark.parametrize("width", [2, 8, 64, 66])
@@ -104,8 +104,8 @@ def test_windows_move_through_all_that_moves_no_data() -> None:
     x, bias = values((7, 33), torch.float32), values((7, 1), torch.float32)
 
     def define(o: Any, x: Any, bias: Any) -> Any:
-        turned = o.permute(o.cast(o.add(o.exp(x), bias), DataType.Double), [1, 0])
-        wide = o.broadcast(turned, [False, True, False])
+        transposed = o.permute(o.cast(o.add(o.exp(x), bias), DataType.Double), [1, 0])
+        wide = o.broadcast(transposed, [False, True, False])
         return o.pad(o.slice(wide, [3, 0, 1], [30, 1, 7]), [2, 0, 1, 1, 0, 4], 9.0)
 
     want = (x.exp() + bias).double().t()[3:30, None, 1:7]
@@ -149,25 +149,30 @@ def test_what_is_reduced_or_expensive_is_stored_and_then_read() -> None:
     assert kernels(flat) == ["no_op", "pointwise"]
 
 
-def test_a_window_behind_a_permute_reads_what_is_permuted() -> None:
+def test_a_window_after_a_permute_reads_what_is_permuted() -> None:
     """The view isn't stored beside the tensor: each tensor that a kernel stores is an output."""
 
     def define(o: Any, x: Any) -> Any:
         y = o.exp(x)
-        turned = o.permute(y, [1, 0, 2])
-        return [y, o.mul(o.slice(turned, [0, 0, 0], [9, 4, 5], [2, 1, 1]), turned_rows(o, turned))]
+        transposed = o.permute(y, [1, 0, 2])
+        return [
+            y,
+            o.mul(
+                o.slice(transposed, [0, 0, 0], [9, 4, 5], [2, 1, 1]), transposed_rows(o, transposed)
+            ),
+        ]
 
-    def turned_rows(o: Any, turned: Any) -> Any:
-        return o.slice(turned, [1, 0, 0], [10, 4, 5], [2, 1, 1])
+    def transposed_rows(o: Any, transposed: Any) -> Any:
+        return o.slice(transposed, [1, 0, 0], [10, 4, 5], [2, 1, 1])
 
     x = values((4, 10, 5), torch.float32)
-    turned = x.exp().permute(1, 0, 2)
-    fd = check(define, [x], [x.exp(), turned[0:9:2] * turned[1:10:2]])
+    transposed = x.exp().permute(1, 0, 2)
+    fd = check(define, [x], [x.exp(), transposed[0:9:2] * transposed[1:10:2]])
     graph = simplified(fd.fusion.definition)
     stored = [t for part in segment(graph).segments for t in part.outputs]
     assert set(stored) <= set(graph.outputs)
     # A pad of it is filled around as before.
-    padded = functional.pad(turned, [0, 0, 0, 0, 2, 1], value=1.5)
+    padded = functional.pad(transposed, [0, 0, 0, 0, 2, 1], value=1.5)
     fd = check(
         lambda o, x: [y := o.exp(x), o.pad(o.permute(y, [1, 0, 2]), [0, 0, 0, 0, 2, 1], 1.5)],
         [x],

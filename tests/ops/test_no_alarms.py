@@ -168,7 +168,7 @@ def test_probabilities_at_the_ends_raise_no_alarm(noticed: list[Fusion]) -> None
     assert not noticed
 
 
-def test_kernels_without_checks_have_no_test_behind_them() -> None:
+def test_kernels_without_checks_have_no_status_test() -> None:
     def lines(define: Callable[..., Any], inputs: Inputs) -> tuple[str, Kernel]:
         with FusionDefinition() as fd:
             fd.add_output(define(fd.ops, *(fd.from_pytorch(x) for x in inputs)))

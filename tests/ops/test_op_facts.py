@@ -57,7 +57,7 @@ def test_ops_that_give_bool_jump() -> None:
         except Exception:  # not for floats
             continue
         if result is DataType.Bool:
-            assert op.jumps, op.name
+            assert op.is_discontinuous, op.name
 
 
 def test_repeated_elements_of_a_reduction() -> None:
@@ -102,7 +102,9 @@ def test_a_target_refuses_what_it_has_no_spelling_for(
 def test_translations_of_one_row_cost_what_the_row_says() -> None:
     for overload, row in TRANSLATIONS.items():
         name = overload._schema.name.removeprefix("aten::")
-        if name in OPS and row.build.__qualname__.startswith(("_unary", "_jumping", "_binary")):
+        if name in OPS and row.build.__qualname__.startswith(
+            ("_unary", "_discontinuous", "_binary")
+        ):
             assert row.cost == ("heavy" if OPS[name].is_expensive else "cheap"), name
             assert row.keeps_values is OPS[name].keeps_values, name
 

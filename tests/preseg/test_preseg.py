@@ -80,8 +80,8 @@ def _broadcast_squeeze(fusion: Fusion) -> TensorView:
 
 
 def _expand_permute(fusion: Fusion) -> TensorView:
-    turned = builders.permute(fusion, tensor(fusion, 2), [1, 0])
-    return builders.exp(fusion, builders.permute(fusion, turned, [1, 0]))
+    transposed = builders.permute(fusion, tensor(fusion, 2), [1, 0])
+    return builders.exp(fusion, builders.permute(fusion, transposed, [1, 0]))
 
 
 def _common_subexpressions(fusion: Fusion) -> TensorView:
@@ -255,8 +255,8 @@ def _expanded_and_squeezed(fusion: Fusion) -> TensorView:
 
 
 def _permuted_twice(fusion: Fusion) -> TensorView:
-    turned = builders.permute(fusion, tensor(fusion, 3), [1, 2, 0])
-    return builders.exp(fusion, builders.permute(fusion, turned, [1, 2, 0]))
+    transposed = builders.permute(fusion, tensor(fusion, 3), [1, 2, 0])
+    return builders.exp(fusion, builders.permute(fusion, transposed, [1, 2, 0]))
 
 
 def _same_with_other_constants(fusion: Fusion) -> TensorView:
@@ -451,7 +451,7 @@ def test_constants_stay_shared_where_orders_agree() -> None:
     assert names(run(fusion)).count("iota") == 1
 
 
-def test_dear_constants_are_not_computed_again() -> None:
+def test_expensive_constants_are_not_computed_again() -> None:
     fusion = Fusion()
     x = tensor(fusion, 1)
     line = builders.iota(fusion, builders.size(fusion, x, 0), dtype=INT)

@@ -123,13 +123,13 @@ def product(m: Maker) -> Made:
     ]  # fmt: skip
     if suited and m.chance(0.6):
         return f"{x} @ {m.choice(suited)}"
-    turned = [
+    transposed = [
         n for n, t in m.values.items()
         if t.dtype == value.dtype and t.dim() == 2 and t.shape[-1] == value.shape[-1]
     ]  # fmt: skip
-    if turned and m.chance(0.6):
+    if transposed and m.chance(0.6):
         return m.choice(
-            (f"{x} @ {(y := m.choice(turned))}.t()", f"torch.nn.functional.linear({x}, {y})")
+            (f"{x} @ {(y := m.choice(transposed))}.t()", f"torch.nn.functional.linear({x}, {y})")
         )
     if value.dim() < 2:
         raise Skip

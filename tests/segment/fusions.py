@@ -106,7 +106,7 @@ def random_fusion(count: int, seed: int) -> Fusion:
         (0.06, lambda: row.append(builders.max(fusion, recent(full), [1]))),
         (0.06, lambda: column.append(builders.max(fusion, recent(full), [0]))),
         (0.06, lambda: row.append(builders.tanh(fusion, recent(row)))),
-        (0.06, lambda: full.append(_turned(fusion, recent(full)))),
+        (0.06, lambda: full.append(_transposed(fusion, recent(full)))),
         (0.06, lambda: full.append(_rounded(fusion, recent(full)))),
         (0.05, lambda: full.append(builders.mul(fusion, recent(full), 1.0))),
     ]
@@ -137,9 +137,9 @@ def _with_row(
     return made
 
 
-def _turned(fusion: Fusion, x: TensorView) -> TensorView:
-    turned = builders.sin(fusion, builders.permute(fusion, x, [1, 0]))
-    made: TensorView = builders.permute(fusion, turned, [1, 0])
+def _transposed(fusion: Fusion, x: TensorView) -> TensorView:
+    transposed = builders.sin(fusion, builders.permute(fusion, x, [1, 0]))
+    made: TensorView = builders.permute(fusion, transposed, [1, 0])
     return made
 
 

@@ -100,7 +100,7 @@ def test_output_from_before_a_reshape_is_cut_off() -> None:
     check(segmented, float_inputs(fusion, (4, 6)))
 
 
-def test_reshape_behind_a_normalization_is_a_view() -> None:
+def test_reshape_after_a_normalization_is_a_view() -> None:
     fusion = Fusion()
     x = tensor(fusion, 2)
     sizes = [builders.size(fusion, x, dim) for dim in range(2)]
@@ -115,8 +115,8 @@ def test_reshapes_of_two_orders_are_not_joined() -> None:
     """One flat index would have to be (row, column) and (column, row) of one tensor."""
     fusion = Fusion()
     powers = builders.exp(fusion, tensor(fusion, 2))
-    turned = builders.permute(fusion, powers, [1, 0])
-    flat = [builders.reshape(fusion, t, [-1]) for t in (powers, turned)]
+    transposed = builders.permute(fusion, powers, [1, 0])
+    flat = [builders.reshape(fusion, t, [-1]) for t in (powers, transposed)]
     fusion.add_output(builders.add(fusion, *flat))
     segmented = segment(fusion)
     assert schedulers(segmented) == ["pointwise", "pointwise"]
@@ -125,8 +125,8 @@ def test_reshapes_of_two_orders_are_not_joined() -> None:
 
 def test_view_that_another_segment_reads_is_stored_dense() -> None:
     fusion = Fusion()
-    turned = builders.segment_set(fusion, builders.permute(fusion, tensor(fusion, 2), [1, 0]))
-    fusion.add_output(builders.sin(fusion, turned))
+    transposed = builders.segment_set(fusion, builders.permute(fusion, tensor(fusion, 2), [1, 0]))
+    fusion.add_output(builders.sin(fusion, transposed))
     segmented = segment(fusion)
     assert schedulers(segmented) == ["pointwise", "pointwise"]
     check(segmented, float_inputs(fusion, (4, 6)))

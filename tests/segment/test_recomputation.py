@@ -93,7 +93,7 @@ def test_layer_norm_backward_reads_its_operands_twice_and_stores_the_gradient() 
     assert between(segmented) == [] and reads(segmented) == [2, 2]
 
 
-def test_halves_are_read_as_halves() -> None:
+def test_half_precision_is_read_as_stored() -> None:
     fusion = Fusion()
     made = Backward(fusion, HALF)
     for output in made.gradients(made.dy):
@@ -124,7 +124,7 @@ def test_what_is_stored_anyhow_is_read() -> None:
     assert between(segmented) == [] and reads(segmented) == [3, 2]
 
 
-def test_residual_and_bias_sum_behind_a_layer_norm() -> None:
+def test_residual_and_bias_sum_after_a_layer_norm() -> None:
     """Six passes over memory: the rows' sums, then gradient, residual and the columns' sums."""
     fusion = Fusion()
     made = Backward(fusion)
@@ -157,7 +157,7 @@ def _across(fusion: Fusion, make: Callable[[TensorView], Val]) -> SegmentedFusio
     return cut_of(fusion, (24, 40))
 
 
-def test_dear_tensors_are_stored_and_cheap_ones_are_not() -> None:
+def test_expensive_tensors_are_stored_and_cheap_ones_are_not() -> None:
     fusion = Fusion()
     assert len(between(_across(fusion, lambda x: builders.tanh(fusion, x)))) == 1
     fusion = Fusion()

@@ -235,7 +235,7 @@ def test_a_difference_of_sizes_of_one_magnitude_may_have_elements() -> None:
     assert size_info({"i0": 4, "i1": 1, "i2": 1}).is_empty(between)
 
 
-def test_reference_is_behind_the_reshape() -> None:
+def test_reference_comes_after_the_reshape() -> None:
     fusion = Fusion()
     x = tensor(fusion, 2)
     powers = builders.exp(fusion, x)
@@ -306,14 +306,14 @@ def _sizes(fusion: Fusion, rows: int, columns: int) -> SizeInfo:
     return size_info({str(row.size): rows, str(column.size): columns}, workers=2)
 
 
-def _dear_rows(fusion: Fusion) -> None:
+def _expensive_rows(fusion: Fusion) -> None:
     x = tensor(fusion, 1)
     y = tensor_of(fusion, [x.axes[0].size, fusion.new_extent()])
     scales = builders.broadcast(fusion, builders.exp(fusion, x), [False, True])
     fusion.add_output(builders.exp(fusion, builders.mul(fusion, y, scales)))
 
 
-def _dear_columns(fusion: Fusion) -> None:
+def _expensive_columns(fusion: Fusion) -> None:
     x = tensor(fusion, 1)
     y = tensor_of(fusion, [fusion.new_extent(), x.axes[0].size])
     scales = builders.broadcast(fusion, builders.exp(fusion, x), [True, False])
@@ -327,7 +327,7 @@ def _log_softmax(fusion: Fusion) -> None:
     fusion.add_output(builders.sub(fusion, shifted, builders.log(fusion, total)))
 
 
-def _dear_epilogue(fusion: Fusion) -> None:
+def _expensive_epilogue(fusion: Fusion) -> None:
     x = tensor(fusion, 2)
     fusion.add_output(builders.exp(fusion, builders.sum(fusion, x, [1])))
 
@@ -335,17 +335,19 @@ def _dear_epilogue(fusion: Fusion) -> None:
 @pytest.mark.parametrize(
     ("build", "rows", "columns", "kernels"),
     [
-        (_dear_rows, 1 << 15, 16, 2),  # a row takes as long as its scale
-        (_dear_rows, 1 << 15, 1 << 10, 1),  # a row is long
-        (_dear_rows, 64, 16, 1),  # there is little to do
-        (_dear_columns, 1 << 10, 1 << 10, 2),  # every row would compute the scales again
-        (_dear_columns, 8, 16, 1),
-        (_dear_epilogue, 1 << 15, 16, 2),
-        (_dear_epilogue, 1 << 15, 1 << 10, 1),
+        (_expensive_rows, 1 << 15, 16, 2),  # a row takes as long as its scale
+        (_expensive_rows, 1 << 15, 1 << 10, 1),  # a row is long
+        (_expensive_rows, 64, 16, 1),  # there is little to do
+        (_expensive_columns, 1 << 10, 1 << 10, 2),  # every row would compute the scales again
+        (_expensive_columns, 8, 16, 1),
+        (_expensive_epilogue, 1 << 15, 16, 2),
+        (_expensive_epilogue, 1 << 15, 1 << 10, 1),
         (_log_softmax, 1 << 15, 16, 1),  # apart, everything would be read twice
     ],
 )
-def test_dear_operations_on_fewer_axes(build: Build, rows: int, columns: int, kernels: int) -> None:
+def test_expensive_operations_on_fewer_axes(
+    build: Build, rows: int, columns: int, kernels: int
+) -> None:
     fusion = made_by(build)
     segmented = segment(fusion, _sizes(fusion, rows, columns))
     assert len(segmented.segments) == kernels

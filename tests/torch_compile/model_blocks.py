@@ -77,8 +77,8 @@ def _rotated(x: Tensor) -> Tensor:
     cosine, sine = (
         torch.cat([each, each], -1).to(x.dtype) for each in (angles.cos(), angles.sin())
     )
-    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-    return x * cosine + turned * sine
+    rotated = torch.cat([-x[..., half:], x[..., :half]], -1)
+    return x * cosine + rotated * sine
 
 
 class LlamaBlock(nn.Module):

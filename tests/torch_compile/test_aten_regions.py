@@ -1,4 +1,4 @@
-"""Regions of several nodes, traced: gradients, losses, dropout, held halves, outputs, kernels."""
+"""Regions of several nodes: gradients, losses, dropout, half precision, outputs, kernels."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_dropout_in_inference_is_a_copy() -> None:
 # -- half precision
 
 
-def test_a_comparison_of_halves_sees_rounded_values() -> None:
+def test_a_comparison_in_half_precision_sees_rounded_values() -> None:
     """The greatest product equals the maximum, which eager rounded."""
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -216,13 +216,13 @@ def test_a_comparison_of_halves_sees_rounded_values() -> None:
     assert torch.equal(got, function(x, y))
 
 
-def test_numbers_are_rounded_before_a_comparison_of_halves() -> None:
+def test_numbers_are_rounded_before_a_comparison_in_half_precision() -> None:
     x = torch.tensor([0.1, 0.2], dtype=torch.bfloat16)
     region = translated(lambda x: x == 0.1, x)
     assert evaluate(region.fusion, [x])[0].tolist() == [True, False]
 
 
-def test_halves_are_not_rounded_between_ops() -> None:
+def test_half_precision_is_not_rounded_between_ops() -> None:
     x = torch.full((4,), 1.0, dtype=torch.bfloat16)
     region = translated(lambda x: (x + 0.001) - 1, x)
     assert CompiledFusion(region.fusion).execute([x])[0].float().max() > 0
@@ -269,8 +269,8 @@ def test_a_size_of_an_argument_becomes_a_scalar() -> None:
 
 def _rope(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
     half = x.shape[-1] // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-    return x * angle.cos() + turned * angle.sin()
+    rotated = torch.cat([-x[..., half:], x[..., :half]], -1)
+    return x * angle.cos() + rotated * angle.sin()
 
 
 def _attention(x: torch.Tensor) -> torch.Tensor:

@@ -341,7 +341,7 @@ def test_fractions(dtype: torch.dtype) -> None:
     assert_as_close_as_eager(got, eager, exact)
 
 
-def test_comparisons_of_halves_look_at_rounded_values() -> None:
+def test_comparisons_in_half_precision_see_rounded_values() -> None:
     def function(x: Tensor) -> Tensor:
         y = x * 1.1
         return (y == y.amax(-1, keepdim=True)).sum(-1), (y > x).sum()
@@ -411,3 +411,58 @@ def test_a_negation_that_is_still_to_be_done() -> None:
     for function, argument in ((inside, z), (outside, z.conj().imag)):
         actual = torch.compile(function, backend=BACKEND)(argument)
         assert torch.equal(actual, function(argument))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.expand_as(x),
+        lambda x: x[:, None].transpose(0, 1)[..., 1:],
+        lambda x: x.split(3, 1)[1],
+        lambda x: x.reshape(-1)[2:].view(-1, 1),
+    ],
+)
+@pytest.mark.parametrize("is_expanded", [False, True])
+def test_gradients_of_views_of_an_input(
+    view: Callable[[Tensor], Tensor], dynamic: bool, is_expanded: bool
+) -> None:
+    """Autograd derives the gradient of such a result itself, from what the result says it is."""
+
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return view(x), x.cumsum(1)
+
+    x = torch.randn(6, 1).expand(6, 6) if is_expanded else torch.randn(6, 6)
+    x = x.detach().requires_grad_()
+    compiled = torch.compile(program, backend=BACKEND, dynamic=dynamic)
+    expected = program(x)
+    weights = [torch.arange(1.0 * y.numel()).view(y.shape) for y in expected]
+    (ours,) = torch.autograd.grad(compiled(x), x, weights)
+    (eagers,) = torch.autograd.grad(expected, x, weights)
+    torch.testing.assert_close(ours, eagers)
+
+
+def test_statistics_of_an_expanded_tensor() -> None:
+    """A part that torch computes gives other parts one element along an expanded axis."""
+
+    def program(x: Tensor) -> Tensor:
+        spread = x.var(0, correction=0)[:, None].expand(-1, 3, -1)
+        return nn.functional.layer_norm(spread, spread.shape[-1:])
+
+    x = torch.randn(7, 7, 33, dtype=torch.float64).requires_grad_()
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+def test_a_view_of_a_computation_that_is_done_twice() -> None:
+    """The two are merged; by its metadata the view is one of the other computation's memory."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = (nn.functional.rms_norm(x, (5,)) for _ in range(2))
+        wide = second.expand(2, -1)
+        return first * -1, torch.cat([-wide, wide], 1), wide.t(), torch.stack([first, second], 0)
+
+    x = torch.randn(5).requires_grad_()
+    got, expected = torch.compile(program, backend=BACKEND)(x), program(x)
+    for ours, eagers in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, eagers)
+        assert ours.stride() == eagers.stride()

@@ -43,6 +43,14 @@ def test_strides_of_permuted_operands(name: str, operands: tuple[Tensor, Tensor]
         assert ours.stride() == eagers.stride()
 
 
+@pytest.mark.parametrize("name", sorted(BINARY.keys() - {"clamp on both sides", "heaviside"}))
+def test_a_wider_tensor_without_dimensions_promotes_nothing(name: str) -> None:
+    x, number = torch.randn(3, 2, 5, 4).mT, torch.tensor(0.5, dtype=torch.float64)
+    got, expected = torch.compile(BINARY[name], backend=BACKEND)(x, number), BINARY[name](x, number)
+    torch.testing.assert_close(got, expected)
+    assert got.stride() == expected.stride()
+
+
 def test_strides_of_a_clamp_by_tensors() -> None:
     given = torch.randn(1, 2), torch.randn(2, 1), torch.randn(2, 2).t() + 3
     got = torch.compile(torch.clamp, backend=BACKEND)(*given)

@@ -12,13 +12,10 @@ import functools
 import os
 import platform
 import re
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import llvmlite.binding as llvm
-import torch
 
 from .processor import Processor
 
@@ -46,23 +43,6 @@ def host() -> Processor:
         l3_bytes=l3,
         cache_line_bytes=line,
     )
-
-
-@functools.cache
-def copy_bandwidth(size_bytes: int = 256 << 20, repetitions: int = 7) -> float:
-    """Bytes read plus bytes written per second by torch's `copy_` between two big float tensors.
-
-    `size_bytes` is the size of one of the two; the result is the median of `repetitions` copies, on
-    torch's current threads.  It is the yardstick for every memory-bound kernel.  Measured once.
-    """
-    source = torch.ones(size_bytes // 4)
-    target = torch.zeros_like(source)
-    times = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        target.copy_(source)
-        times.append(time.perf_counter() - start)
-    return 2 * size_bytes / statistics.median(times)
 
 
 def _vector_bits(present: set[str]) -> int:

@@ -172,6 +172,9 @@ class CpuRuntime(Runtime):
         """Native code."""
         return require_memory()
 
+    def synchronize(self) -> None:
+        """Does nothing: a launch returns when the kernel has run."""
+
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
         """Sets where objects are kept between processes."""
         set_object_cache(cache)

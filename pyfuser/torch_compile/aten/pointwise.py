@@ -45,7 +45,7 @@ def _unary(row: str) -> Build:
     return build
 
 
-def _jumping(row: str) -> Build:
+def _discontinuous(row: str) -> Build:
     """Where a rounding before would be seen."""
 
     def build(call: Call, x: Any) -> Term:
@@ -314,13 +314,13 @@ def of_row(name: str, build: Build, check: Check | None = None) -> Translation:
 
 
 def _one_row(name: str, check: Check | None = None) -> Translation:
-    """The row, on operands rounded as in torch if it jumps."""
+    """The row, on operands rounded as in torch if it is discontinuous."""
     row = OPS[name]
     if row.arity == 1:
-        return of_row(name, _jumping(name) if row.jumps else _unary(name), check)
+        return of_row(name, _discontinuous(name) if row.is_discontinuous else _unary(name), check)
     if row.rule is DtypeRule.COMPARE:
         return of_row(name, _comparison(name), check)
-    return of_row(name, _exact_binary(name) if row.jumps else _binary(name), check)
+    return of_row(name, _exact_binary(name) if row.is_discontinuous else _binary(name), check)
 
 
 def _rows() -> Table:

@@ -98,12 +98,19 @@ def _pointwise(op: OpOverload) -> Callable[..., Any]:
             return NotImplemented
         shape = torch.broadcast_shapes(*(x.shape for x in operands))  # type: ignore[no-untyped-call]
         order = by_stride(wanted)
+        first = next(x for x in operands if x.dim())
         converted = (
-            in_order(x.expand(shape), order) if isinstance(x, Tensor) else x for x in given
+            in_order(_promoted(x, first).expand(shape), order) if isinstance(x, Tensor) else x
+            for x in given
         )
         return op(*converted, **keywords)
 
     return laid_out
+
+
+def _promoted(x: Tensor, other: Tensor) -> Tensor:
+    """A tensor without dimensions, in the dtype that it has next to one with dimensions."""
+    return x if x.dim() else x.to(torch.result_type(other, x))
 
 
 def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Callable[..., Any]:

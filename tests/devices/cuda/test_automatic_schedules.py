@@ -26,7 +26,7 @@ from tests.cuda.harness import requires_host_compiler
 from tests.cuda.random_schedules import (
     bias_and_two_outputs,
     example,
-    halves,
+    half_precision_sums,
     layer_norm,
     row_sums,
     softmax,
@@ -60,7 +60,7 @@ AUTOMATIC = {
     transposed_add: "pointwise",
     row_sums: "reduction",
     total: "reduction",
-    halves: "reduction",
+    half_precision_sums: "reduction",
     column_sums: "reduction",
     softmax: "inner_persistent",
     layer_norm: "inner_persistent",

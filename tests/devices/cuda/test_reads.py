@@ -34,8 +34,8 @@ def rotary(fusion: Fusion):
     half = builders.div(fusion, sizes[2], 2)
     first = builders.slice(fusion, x, [0, 0, 0], [*sizes[:2], half])
     rest = builders.slice(fusion, x, [0, 0, half], sizes)
-    turned = builders.cat(fusion, [builders.neg(fusion, rest), first], 2)
-    scaled = builders.mul(fusion, turned, sin)
+    rotated = builders.cat(fusion, [builders.neg(fusion, rest), first], 2)
+    scaled = builders.mul(fusion, rotated, sin)
     fusion.add_output(builders.add(fusion, scaled, builders.mul(fusion, x, cos)))
     return lambda m, n: [torch.randn(2, m, n), torch.randn(m, n), torch.randn(m, n)]
 

@@ -1,0 +1,107 @@
+"""Parameters of schedulers and of matrix products: shown, edited, followed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import pyfuser as nvfuser_direct
+from pyfuser import FusionDefinition, SchedulerType
+from pyfuser.frontend.params import decisions_of, params_of
+from pyfuser.target.parameters import PointwiseParameters, ReductionParameters
+from tests.frontend.definitions import doubled
+
+
+@pytest.fixture(autouse=True)
+def engine() -> None:
+    """These tests run kernels."""
+
+
+@pytest.mark.parametrize("is_threaded", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "decisions"),
+    [
+        (SchedulerType.pointwise, PointwiseParameters(16, 4, 1024)),
+        (SchedulerType.reduction, ReductionParameters(True, 16, 8, 0, 4)),
+        (SchedulerType.reduction, ReductionParameters(False, 8, 4, 64, 2)),
+        (SchedulerType.inner_persistent, ReductionParameters(True, 16, 2, 0, 1)),
+        (SchedulerType.outer_persistent, ReductionParameters(False, 16, 4, 256, 1)),
+    ],
+)
+def test_unedited_parameters_are_the_decisions(
+    kind: SchedulerType, decisions: Any, is_threaded: bool
+) -> None:
+    params = params_of(kind, decisions, is_threaded)
+    assert params.scheduler_type is kind
+    assert decisions_of(params) == decisions
+
+
+def row_sums() -> FusionDefinition:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), dims=[1]))
+    return fd
+
+
+def scheduled_with(fd: FusionDefinition, kind: SchedulerType, x: torch.Tensor, **edits: Any) -> str:
+    """The schedule with edited parameters; its result must be that of the plain one."""
+    params = fd.sched.compute_heuristics(fd.fusion, kind, [x])
+    for name, value in edits.items():
+        assert hasattr(params, name)
+        setattr(params, name, value)
+    fd.sched.schedule(fd.fusion, kind, params)
+    text = str(fd.fusion.user_schedule)
+    (ours,) = fd.manual_execute([x])
+    (expected,) = (doubled() if kind is SchedulerType.pointwise else row_sums()).execute([x])
+    torch.testing.assert_close(ours, expected)
+    return text
+
+
+def test_an_edited_vector_width_is_in_the_schedule() -> None:
+    x = torch.randn(37, 101)
+    text = scheduled_with(doubled(), SchedulerType.pointwise, x, vectorization_factor=2)
+    assert "threadIdx.x" in text and "{2}" in text
+    assert "{2}" not in scheduled_with(doubled(), SchedulerType.pointwise, x)
+
+
+def test_edited_reductions_are_in_the_schedule() -> None:
+    x = torch.randint(-8, 9, (37, 1001)).float()  # sums are exact
+    kind = SchedulerType.reduction
+    edits = {"unroll_factor_inner_reduction": 4, "unroll_factor_top_of_vectorization": 3}
+    text = scheduled_with(row_sums(), kind, x, **edits)
+    assert "{4}" in text and "{3}" in text
+    params = nvfuser_direct.LaunchParams(gdimy=5)
+    split = {"split_grid_dim_inner_reduction": True, "lparams": params}
+    assert "blockIdx.y" in scheduled_with(row_sums(), kind, x, **split)
+
+
+def test_parameters_made_by_hand_schedule() -> None:
+    params = nvfuser_direct.PointwiseParams(vectorization_factor=4, unroll_factor_inner=2)
+    fd, x = doubled(), torch.randn(5, 13)
+    fd.sched.schedule(fd.fusion, SchedulerType.pointwise, params)
+    assert torch.equal(fd.manual_execute([x])[0], x * 2)
+
+
+def test_reduction_parameters_have_the_interface_s_fields() -> None:
+    own = vars(nvfuser_direct.ReductionParams()).keys()
+    inherited = vars(nvfuser_direct.HeuristicParams()).keys()
+    assert len(own - inherited) == 38
+
+
+def test_parameters_of_matrix_products() -> None:
+    a, b = nvfuser_direct.MatmulParams(), nvfuser_direct.MatmulParams()
+    assert a == b and a.hash() == b.hash()
+    b.tile_sizes.cta_tile = nvfuser_direct.GemmTile(64, 64, 64)
+    assert a != b and "GemmTile(m=64" in repr(b)
+    assert a.scheduler_type is SchedulerType.matmul
+
+
+def test_matrix_instructions_are_encoded() -> None:
+    encoded = nvfuser_direct.MmaMacroEncode(nvfuser_direct.MmaMacroArch.hopper, 64, 128, 16)
+    macro = encoded.mma_macro()
+    assert macro is nvfuser_direct.MmaMacro.Hopper_64_128_16  # type: ignore[attr-defined]
+    for each in nvfuser_direct.MmaMacro:
+        assert nvfuser_direct.MmaMacroEncode.of(each).mma_macro() is each
+    with pytest.raises(ValueError, match="is not a valid MmaMacro"):
+        nvfuser_direct.MmaMacroEncode(nvfuser_direct.MmaMacroArch.volta, 1, 2, 3).mma_macro()
