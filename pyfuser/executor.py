@@ -40,6 +40,7 @@ from .kernel_cache import KernelCache
 from .lower.checks import check_threads
 from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, is_cpu_scalar
+from .ops.random_state import with_any_random_state, with_random_state
 from .plans import Plan, stride_name, write_plan
 from .profiling import active_recorder
 
@@ -77,6 +78,8 @@ class Executor:
         """Runs the fusion.  InputError if the inputs don't fit the definition."""
         if type(inputs) is not list:
             len(inputs)  # TypeError for an iterator, which a plan would use up
+        if self.fusion.random_state:
+            inputs = with_random_state(self.fusion, inputs)
         plans = self.plans
         for plan in plans:
             outputs = plan.run(inputs)
@@ -99,6 +102,7 @@ class Executor:
         InputError if the inputs don't fit the definition.
         """
         changes, started = change_count(), perf_counter()
+        inputs = with_any_random_state(self.fusion, inputs)
         plan = self._new_plan(inputs)
         recorder = active_recorder()
         if recorder is not None:
@@ -184,6 +188,7 @@ class Executor:
         from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names
         of their symbols), the layout classes are decided from these.
         """
+        inputs = with_any_random_state(self.fusion, inputs)
         sizes = bind(self.fusion, inputs).sizes
         noted: Mapping[str, int] = sizes
         if conditions is not None:

@@ -116,7 +116,7 @@ def registered_fusion(key: int) -> CompiledFusion:
 def run_fusion(key: int, stack: list[Any]) -> None:
     """Takes the inputs from the end of the stack and leaves the outputs there."""
     compiled = registered_fusion(key)
-    count = len(compiled.fusion.inputs)
+    count = len(compiled.fusion.given_inputs)
     if len(stack) < count:
         raise InputError(expected("run_fusion", f"{count} inputs on the stack", len(stack)))
     inputs = stack[len(stack) - count :]

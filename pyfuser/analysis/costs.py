@@ -10,6 +10,7 @@ from ..ir.exprs import (
     IotaOp,
     LibraryOp,
     PointwiseOp,
+    RandomOp,
     SqueezeOp,
 )
 from ..ops.library_ops import LIBRARY_OPS
@@ -17,15 +18,17 @@ from ..ops.table import OPS
 
 
 def is_expensive(expr: Expr) -> bool:
-    """True for a pointwise operation whose result is better kept than recomputed."""
+    """True for operations on elements whose result is better kept than recomputed."""
+    if isinstance(expr, RandomOp):
+        return True
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_expensive
 
 
 def is_repeatable(expr: Expr) -> bool:
-    """False for an operation that must be computed once: its numbers are random."""
+    """False for a cut, of which each one counts, and for what draws its own numbers."""
     if isinstance(expr, LibraryOp):
         return LIBRARY_OPS[expr.op].is_repeatable
-    return not isinstance(expr, PointwiseOp) or OPS[expr.op].is_repeatable
+    return not is_cut(expr)
 
 
 def is_copy(expr: Expr) -> bool:
@@ -45,6 +48,6 @@ def recomputation_cost(expr: Expr) -> int | None:
             return 0
         case PointwiseOp():
             row = OPS[expr.op]
-            return row.cost if row.is_repeatable and not row.is_expensive else None
+            return None if row.is_cut or row.is_expensive else row.cost
         case _:
             return None

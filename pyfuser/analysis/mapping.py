@@ -18,6 +18,7 @@ from ..ir.exprs import (
     GatherOp,
     PermuteOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
@@ -48,7 +49,7 @@ def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView)
             target = [target[position] for position in positions]
         case PermuteOp() | PointwiseOp() | ReductionOp() | WelfordOp() | ExpandOp() | ReshapeOp():
             pass
-        case WindowOp():
+        case WindowOp() | RandomOp():
             pass
         case _:
             raise InternalError(f"mapping: expected an expression over tensors, got {expr.name}")

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ..frontend.definition import FusionDefinition
 from ..frontend.options import DISABLE, ENABLE
-from ..ops.builders import UNSUPPORTED
+from ..ops.scaled_products import DEVICE_ONLY
 
 _BLACKWELL = "UnsupportedError: needs the block-scaled matrix instructions of sm_100"
 _STORED = "stored, compared and printed; no scheduler of pyfuser reads it"
@@ -120,8 +120,8 @@ def entries() -> Iterator[Entry]:
 def _state(group: str, name: str) -> str:
     if not hasattr(_owner(group), name):
         return "missing"
-    if group == "ops" and name in UNSUPPORTED:
-        return "UnsupportedError: not supported yet"
+    if group == "ops" and name in DEVICE_ONLY:
+        return _BLACKWELL
     return NOTES.get(f"{group}.{name}", "works")
 
 

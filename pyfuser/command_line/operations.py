@@ -1,8 +1,8 @@
 """`ops`: lists the operations of a fusion: the op table and the functions beside it.
 
 Turns `pyfuser.ops.table`, the source of builders, code generators and tests, into tables for a
-terminal, or into Markdown for the documents.  The other functions (broadcast, var, matmul) are the
-functions of `fd.ops` that don't come from a row of the table.  Names are never truncated.
+terminal, or into Markdown for the documents.  The other functions (broadcast, var, matmul, uniform)
+are the functions of `fd.ops` that don't come from a row of the table.  Names are never truncated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..frontend.ops import FUNCTIONS
-from ..ops.builders import UNSUPPORTED
 from ..ops.dtype_rules import DtypeRule
 from ..ops.op import Op
 from ..ops.table import OPS, REDUCTIONS, markdown_table
@@ -78,8 +77,8 @@ def reduction_table() -> Table:
 
 
 def shape_functions() -> dict[str, Callable[..., Any]]:
-    """The functions of `fd.ops` without a row: shapes, sizes, moments, products, orders."""
-    rows = {*OPS, *REDUCTIONS, *UNSUPPORTED}
+    """The functions of `fd.ops` without a row: shapes, moments, products, orders, numbers."""
+    rows = {*OPS, *REDUCTIONS}
     return {name: function for name, function in FUNCTIONS.items() if name not in rows}
 
 

@@ -343,7 +343,7 @@ def stages_of(recorded: Recorded, device: str) -> Texts:
         return _with_passes(texts)
     inputs = recorded.inputs
     if inputs is None:
-        inputs = [made_up(value) for value in graph.definition.inputs]
+        inputs = [made_up(value) for value in graph.definition.given_inputs]
     return _stages_of_call(graph.definition, inputs, device)
 
 

@@ -23,6 +23,7 @@ from ..dtypes import DataType, from_torch
 from ..errors import DefinitionError, InputError, UnsupportedError, expected
 from ..ir.text import translate
 from ..ir.vals import PythonNumber, Scalar, Val
+from ..ops.random_state import with_random_state
 from . import define, ops, schedule, validation
 from .executors import (
     FusionExecutorCache,
@@ -234,7 +235,8 @@ class FusionDefinition:
     ) -> list[torch.Tensor]:
         """Executes and compares with the references, or with the eager evaluator."""
         require_list(inputs, "validate")
-        kept = validation.kept(flattened(inputs))
+        inputs = with_random_state(self.fusion.definition, flattened(inputs))
+        kept = validation.kept(inputs)
         outputs = self.execute(inputs, device=device, **options)
         self._compare(kept, outputs, reference_outputs)
         return outputs
@@ -262,7 +264,8 @@ class FusionDefinition:
     ) -> list[torch.Tensor]:
         """`validate` with the user's schedule."""
         require_list(inputs, "manual_validate")
-        kept = validation.kept(flattened(inputs))
+        inputs = with_random_state(self.fusion.definition, flattened(inputs))
+        kept = validation.kept(inputs)
         outputs = self.manual_execute(inputs)
         self._compare(kept, outputs, reference_outputs)
         return outputs

@@ -16,6 +16,7 @@ from ..errors import InputError, ScheduleError, expected
 from ..ir.vals import PythonNumber
 from ..ops.binding import bind_extents
 from ..ops.metadata import device_of
+from ..ops.random_state import with_any_random_state
 from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion
@@ -100,7 +101,7 @@ class FusionExecutorCache:
 
     def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
         """True if a call with these inputs would compile nothing."""
-        flat = flattened(inputs)
+        flat = with_any_random_state(self._fusion.definition, flattened(inputs))
         return any(plan.fits(flat) for plan in self.engine.executor.plans)
 
     def get_output_shardings(self) -> list[Sharding]:
@@ -182,7 +183,7 @@ class KernelExecutor:
         if not fusion.graph.outputs:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
         self._fusion, self._kernel = fusion, None
-        if args or not fusion.graph.inputs:
+        if args or not fusion.inputs():
             self._kernel = self._build(fusion, args)
 
     @staticmethod

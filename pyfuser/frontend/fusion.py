@@ -92,7 +92,7 @@ class Fusion:
 
     def inputs(self) -> list[Val]:
         """The inputs, in order."""
-        return list(self.graph.inputs)
+        return self.graph.given_inputs
 
     def outputs(self) -> list[Val]:
         """The outputs, in order."""
@@ -100,7 +100,7 @@ class Fusion:
 
     def vals(self) -> list[Val]:
         """Every value: inputs, then what expressions read and define."""
-        found = dict.fromkeys(self.graph.inputs)
+        found = dict.fromkeys(self.graph.given_inputs)
         for expr in self.graph.exprs:
             found.update(dict.fromkeys((*expr.inputs, *expr.outputs)))
         return list(found)

@@ -195,6 +195,44 @@ def topk(
     return builders.topk(fusion_to_define("topk").graph, arg, k, dim, largest, sorted)
 
 
+def uniform(
+    minval: Val | PythonNumber,
+    maxval: Val | PythonNumber,
+    shape: Shape,
+    *,
+    rng_seed: Val | int | None = None,
+    rng_offset: Val | int | None = None,
+    dtype: DataType = DataType.Float,
+) -> TensorView:
+    """Numbers in [minval, maxval); the same for the same seed and offset."""
+    graph = fusion_to_define("uniform").graph
+    return builders.uniform(graph, minval, maxval, shape, rng_seed, rng_offset, dtype)
+
+
+def normal(
+    mean: Val | PythonNumber,
+    std: Val | PythonNumber,
+    shape: Shape,
+    *,
+    rng_seed: Val | int | None = None,
+    rng_offset: Val | int | None = None,
+    dtype: DataType = DataType.Float,
+) -> TensorView:
+    """Normally distributed numbers; the same for the same seed and offset."""
+    graph = fusion_to_define("normal").graph
+    return builders.normal(graph, mean, std, shape, rng_seed, rng_offset, dtype)
+
+
+def rand_like(x: Val) -> TensorView:
+    """Numbers in [0, 1) with the tensor's shape and dtype."""
+    return builders.rand_like(fusion_to_define("rand_like").graph, x)
+
+
+def randn_like(x: Val) -> TensorView:
+    """Standard normal numbers with the tensor's shape and dtype."""
+    return builders.randn_like(fusion_to_define("randn_like").graph, x)
+
+
 def var(
     arg: Val, dims: Sequence[int], correction: PythonNumber | Val = 1, keepdim: bool = False
 ) -> TensorView:
@@ -299,16 +337,6 @@ def _built(name: str) -> Callable[..., Any]:
     return function
 
 
-def _unsupported(name: str) -> Callable[..., Val]:
-    def function(*operands: object, **named: object) -> Val:
-        made: Val = builders.BUILDERS[name](fusion_to_define(name).graph, *operands, **named)
-        return made
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{name}: not supported yet; raises UnsupportedError."
-    return function
-
-
 _BUILT = (
     "grouped_mm", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd", *builders.DEVICE_ONLY,
 )  # fmt: skip
@@ -316,8 +344,8 @@ _BUILT = (
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
     stride_order, slice, pad, cat, slice_scatter, index, index_select, select, gather,
-    take_along_axis, embedding_fwd, matmul, linear, argsort, topk, triu, var,
-    var_mean, welford,
+    take_along_axis, embedding_fwd, matmul, linear, argsort, topk, triu, uniform, normal,
+    rand_like, randn_like, var, var_mean, welford,
 )  # fmt: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -325,7 +353,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _reduction(name) for name in REDUCTIONS},
     **{name: _scan(name) for name in _SCANS},
     **{name: _built(name) for name in _BUILT},
-    **{name: _unsupported(name) for name in builders.UNSUPPORTED},
     **{function.__name__: function for function in _SHAPED},
 }
 

@@ -114,6 +114,9 @@ def validate(
     """
     is_inferred = references is None
     if references is None:
+        if len(inputs) < len(fusion.inputs) and fusion.random_state:
+            hint = "give the definition rng_seed and rng_offset, or call fd.validate"
+            raise InputError(expected("validate", "references for random numbers", "none", hint))
         references = evaluate(fusion, kept(inputs), torch.float64, keep_rounding=True)
     if len(outputs) != len(references):
         raise InputError(expected("validate", f"{len(outputs)} references", len(references)))

@@ -6,6 +6,7 @@
            | out = broadcast(in, flags) | expand(in) | squeeze(in, flags) | permute(in, dims)
            | out = reshape(in)                      root -> logical of out says how
            | out = full(value) | iota(start, step)
+           | out = uniform|normal(seed, offset)        RandomOp; of the element's place in out
            | out = slice(source) | pad(source, fill)   WindowOp; its windows specify where it reads
            | out = gather(source, index)               GatherOp; the index specifies where it reads
            | out, ... = op(name=in, ..., name=number)  LibraryOp; `op` names a library operation
@@ -209,6 +210,24 @@ class IotaOp(Expr):
     @property
     def name(self) -> str:
         return "iota"
+
+
+@dataclass(slots=True, eq=False)
+class RandomOp(Expr):
+    """Random numbers of a `distribution`; inputs are (seed, offset), both integers.
+
+    Each element is a function of the seed, the offset and its place in the output, counted row by
+    row: computing it again gives the same number.
+    """
+
+    distribution: str
+
+    @property
+    def name(self) -> str:
+        return self.distribution
+
+    def attributes(self) -> tuple[Any, ...]:
+        return (self.distribution,)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -44,6 +44,10 @@ class Fusion:
         """Inputs whose memory may be reused for an output, element by element."""
         self.exprs: list[Expr] = []
         self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
+        self.random_state: tuple[Scalar, ...] = ()
+        """(seed, offset), the last inputs, if each call takes them from torch's generator."""
+        self.random_count = 0
+        """How many operations were defined that use them, each with its number as offset."""
         self.ids = IdFactory()
         self._tensor_count = 0
         self._scalar_count = 0
@@ -112,7 +116,20 @@ class Fusion:
 
     def add_input(self, value: Val) -> None:
         """Declares the next input."""
-        self.inputs.append(value)
+        self.inputs.insert(len(self.inputs) - len(self.random_state), value)
+
+    def add_random_state(self) -> tuple[Scalar, ...]:
+        """(seed, offset) as inputs that a call need not give, for one more operation."""
+        self.random_count += 1
+        if not self.random_state:
+            self.random_state = (self.new_scalar(DataType.Int), self.new_scalar(DataType.Int))
+            self.inputs += self.random_state
+        return self.random_state
+
+    @property
+    def given_inputs(self) -> list[Val]:
+        """The inputs that a call gives."""
+        return self.inputs[: len(self.inputs) - len(self.random_state)]
 
     def add_output(self, value: Val, alias_input: Val | None = None) -> None:
         """Declares the next output; with `alias_input` it updates that input and isn't returned."""
@@ -169,6 +186,8 @@ class Fusion:
         target.aliases = {cloner.value(o): cloner.value(i) for o, i in self.aliases.items()}
         target.overwritten = {cloner.value(v) for v in self.overwritten}
         pairs = ((cloner.extent(a), cloner.extent(b)) for a, b in self.equal_extents)
+        target.random_count = self.random_count
+        target.random_state = tuple(target.inputs[len(self.given_inputs) :])  # type: ignore[arg-type]
         target.equal_extents = [pair for pair in dict.fromkeys(pairs) if pair[0] is not pair[1]]
         return target, cloner
 

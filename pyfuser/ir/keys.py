@@ -32,6 +32,7 @@ def structure_key(fusion: Fusion) -> str:
     parts += [f"{a} == {b}" for a, b in fusion.equal_extents]
     parts += [_hidden_facts(value) for value in dict.fromkeys(values)]
     parts += [f"{output.name} over {target.name}" for output, target in fusion.aliases.items()]
+    parts += [f"{value} of the generator" for value in fusion.random_state]
     parts += sorted(f"{target.name} may be overwritten" for target in fusion.overwritten)
     parts += [
         f"{position} hidden"

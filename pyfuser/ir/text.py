@@ -24,6 +24,7 @@ from .exprs import (
     LibraryOp,
     PermuteOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
@@ -107,12 +108,13 @@ class _Translator:
         self.sizes: dict[IntExpr, str] = {}  # as a Python expression
         self.size_names: dict[IntExpr, str] = {}  # as a name that a line defines
         self.defining: dict[IntExpr, Scalar] = {}
+        self.state: set[Val] = set(fusion.random_state)
         self.counters = {"tv": 0, "c": 0 if canonical else fusion._scalar_count}
 
     def text(self) -> str:
         """The whole function."""
         exprs = needed_exprs(self.fusion)
-        for value in self.fusion.inputs:
+        for value in self.fusion.given_inputs:
             self.input(value)
         for expr in self.fusion.exprs:  # bounds of reads are sizes, not the scalars they came from
             output = expr.output
@@ -121,7 +123,8 @@ class _Translator:
                     continue  # n - 0 is n, which its operand defines
                 self.defining.setdefault(output.extent, output)
         for expr in exprs:
-            self.expr(expr)
+            if self.state.isdisjoint(expr.inputs) or isinstance(expr, RandomOp):
+                self.expr(expr)
         for position, value in enumerate(self.fusion.outputs):
             alias = self.fusion.aliases.get(value)
             if alias is not None and value not in self.fusion.outputs[:position]:
@@ -253,13 +256,39 @@ class _Translator:
         """Emits the line of an expression unless it is already there."""
         if expr.output in self.names:
             return
+        for earlier in self.unseeded_before(expr):  # their order decides their numbers
+            self.expr(earlier)
         call = self.call(expr)
         names = ", ".join(self.define(output) for output in expr.outputs)
         self.lines.append(f"{names} = fd.ops.{call}")
 
+    def unseeded_before(self, expr: Expr) -> list[Expr]:
+        """The random operations that get their numbers before this one, if it has no seed."""
+        if not self.is_unseeded(expr):
+            return []
+        earlier = self.fusion.exprs[: self.fusion.exprs.index(expr)]
+        return [each for each in earlier if self.is_unseeded(each)]
+
+    def is_unseeded(self, expr: Expr) -> bool:
+        """True for a random operation that takes its numbers from torch's generator."""
+        seed = self.fusion.random_state[:1]
+        return isinstance(expr, RandomOp) and bool(seed) and expr.inputs[:1] == seed
+
+    def random_call(self, expr: RandomOp, output: TensorView) -> str:
+        """Standard random numbers; seed and offset only if the definition has them."""
+        shape = self.shape([axis.size for axis in output.axes])
+        call = f"{expr.distribution}(0.0, 1.0, shape={shape}, "
+        if not self.is_unseeded(expr):
+            seed, offset = (self.value(operand) for operand in expr.inputs)
+            call += f"rng_seed={seed}, rng_offset={offset}, "
+        return f"{call}dtype={output.dtype})"
+
     def call(self, expr: Expr) -> str:
         """The call that makes an expression."""
         output = expr.output
+        if isinstance(expr, RandomOp):
+            assert isinstance(output, TensorView)
+            return self.random_call(expr, output)
         arguments = [self.value(operand) for operand in expr.inputs]
         if isinstance(expr, PointwiseOp):
             return _pointwise_call(expr, arguments)

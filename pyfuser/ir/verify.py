@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..dtypes import DataType
 from ..errors import InternalError, expected
 from .domains import IterDomain, ParallelType, TensorDomain, history
 from .equal_sizes import EqualSizes
@@ -24,6 +25,7 @@ from .exprs import (
     LibraryOp,
     PermuteOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
@@ -183,6 +185,10 @@ def _verify_expr(expr: Expr) -> None:
             _check(is_permutation, "fusion", "a permutation of the axes", expr)
             _verify_ranks(expr, roots[0])
         case ExpandOp() | ReshapeOp():
+            _verify_ranks(expr, roots[0])
+        case RandomOp(inputs=inputs):
+            is_integer = [value.dtype is DataType.Int for value in inputs]
+            _check(is_integer == [True, True], "fusion", "a seed and an offset of Int", expr)
             _verify_ranks(expr, roots[0])
         case WindowOp():
             _verify_window(expr, roots[0])

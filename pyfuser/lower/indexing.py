@@ -134,6 +134,13 @@ class Indexer:
             self._cache[tensor] = found
         return found
 
+    def place(self, tensor: TensorView) -> IntExpr:
+        """The number of a tensor's element, row by row, whatever its layout in memory."""
+        indices, _ = self.indices(tensor)
+        extents = self.structure.extents[tensor]
+        axes = [axis for axis in tensor.axes if not axis.is_broadcast]
+        return _linear([indices[a] for a in axes], [extents.get(a, a.extent) for a in axes])
+
     def element_predicate(self, tensor: TensorView) -> Predicate:
         """Where the tensor has an element; reduction axes add no condition."""
         loop, logical = self.scheduled[tensor].loop, tensor.domain.logical

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dtypes import compute_dtype
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, GatherOp, ReadOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, WindowOp
 from ..ir.kernel import (
     Access,
     Buffer,
@@ -138,9 +138,12 @@ class KernelMemory:
         return Guarded(value, conditions, others[0])
 
     def operand(self, expr: Expr, value: Val, consumer: TensorView) -> Operand:
-        """The operand through which the statement of `consumer` reads one of its inputs."""
+        """The operand through which the statement of `consumer` reads one of its inputs.
+
+        A seed is never part of a kernel: even a constant one is a parameter.
+        """
         if isinstance(value, Scalar):
-            if value.constant is not None:
+            if value.constant is not None and not isinstance(expr, RandomOp):
                 return Literal(value.constant, value.dtype)
             parameter = self.scalars.get(value)
             if parameter is None:

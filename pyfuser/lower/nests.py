@@ -16,7 +16,7 @@ from ..analysis.mapping import producers
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
-from ..ir.exprs import GatherOp, IotaOp, PointwiseOp, ReadOp, ReductionOp, WelfordOp
+from ..ir.exprs import GatherOp, IotaOp, PointwiseOp, RandomOp, ReadOp, ReductionOp, WelfordOp
 from ..ir.kernel import (
     Allocate,
     Compute,
@@ -148,6 +148,9 @@ class NestBuilder:
                 inputs.append(IndexValue(ZERO if axis.is_broadcast else indices[axis]))
                 dtypes = (tensor.dtype, tensor.dtype, tensor.dtype)
                 op = "iota"
+            case RandomOp(distribution=op):
+                inputs.append(IndexValue(self.indexer.place(tensor)))
+                dtypes = (DataType.Int, DataType.Int, DataType.Int)
             case PointwiseOp() if not is_copy(expr):
                 resolution = resolve_expr(expr)
                 op, dtypes = expr.op, resolution.compute

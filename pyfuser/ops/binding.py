@@ -34,6 +34,7 @@ from ..ir.scalars import ONE, Integer, IntExpr, Symbol
 from ..ir.vals import PythonNumber, Scalar, TensorView
 from .metadata import TensorLike, TensorMetadata
 from .pointwise import resolve_expr
+from .random_state import with_any_random_state
 from .table import OPS
 
 Input = torch.Tensor | TensorMetadata | PythonNumber
@@ -63,9 +64,13 @@ class Binding:
 
 
 def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
-    """Binds and checks the inputs of one call.  Raises InputError."""
+    """Binds and checks the inputs of one call.  Raises InputError.
+
+    The seed and the offset of random numbers may be missing: nothing depends on them here.
+    """
+    inputs = with_any_random_state(fusion, inputs)
     if len(inputs) != len(fusion.inputs):
-        what = f"{len(fusion.inputs)} inputs"
+        what = f"{len(fusion.given_inputs)} inputs"
         raise InputError(expected("execute", what, len(inputs)))
     binding = Binding()
     for position, (value, given) in enumerate(zip(fusion.inputs, inputs, strict=True)):

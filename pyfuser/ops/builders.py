@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from ..dtypes import DataType
-from ..errors import UnsupportedError
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from .attention_builders import sdpfa_bwd, sdpfa_fwd
@@ -21,6 +20,7 @@ from .composite_builders import embedding_fwd, triu
 from .gather_builders import gather, index, index_select, select, take_along_axis
 from .library_builders import argsort, linear, matmul, scan, scatter, topk
 from .pointwise import Argument, cast, pointwise
+from .random_builders import normal, rand_like, randn_like, uniform
 from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
@@ -38,9 +38,6 @@ from .shape_builders import (
     stride_order,
 )
 from .table import OPS, REDUCTIONS
-
-# Operations of the interface that aren't defined yet.
-UNSUPPORTED = ("normal", "uniform")
 
 _SCANS = ("cummax", "cummin", "cumprod", "cumsum")
 
@@ -62,8 +59,11 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "iota": iota,
     "linear": linear,
     "matmul": matmul,
+    "normal": normal,
     "pad": pad,
     "permute": permute,
+    "rand_like": rand_like,
+    "randn_like": randn_like,
     "reshape": reshape,
     "scaled_mm": scaled_mm,
     "scatter": scatter,
@@ -79,6 +79,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "take_along_axis": take_along_axis,
     "topk": topk,
     "triu": triu,
+    "uniform": uniform,
     "var": var,
     "var_mean": var_mean,
     "welford": welford,
@@ -100,13 +101,7 @@ def _reduction(
     return reduce(fusion, name, operand, dims, keepdim, dtype)
 
 
-def _unsupported(name: str, fusion: Fusion, *arguments: object, **keywords: object) -> Val:
-    hint = "compute it with torch and pass the result as an input"
-    raise UnsupportedError(f"{name}: not supported yet; {hint}")
-
-
 BUILDERS: dict[str, Callable[..., Any]] = {
-    **{name: partial(_unsupported, name) for name in UNSUPPORTED},
     **{name: partial(_row, name) for name in OPS},
     **{name: partial(_reduction, name) for name in REDUCTIONS},
     **_NAMED,
@@ -124,7 +119,6 @@ def __getattr__(name: str) -> Callable[..., Any]:
 __all__ = [
     "BUILDERS",
     "DEVICE_ONLY",
-    "UNSUPPORTED",
     "argsort",
     "broadcast",
     "broadcast_in_dim",
@@ -140,9 +134,12 @@ __all__ = [
     "iota",
     "linear",
     "matmul",
+    "normal",
     "pad",
     "permute",
     "pointwise",
+    "rand_like",
+    "randn_like",
     "reduce",
     "reshape",
     "scaled_mm",
@@ -159,6 +156,7 @@ __all__ = [
     "take_along_axis",
     "topk",
     "triu",
+    "uniform",
     "var",
     "var_mean",
     "welford",

@@ -46,7 +46,6 @@ class DtypeRule(enum.Enum):
     BITWISE = "promote; integers or Bool only"
     INTEGER = "promote; integers only"
     SELECT = "Bool, then promote; half precision kept"
-    RANDOM = "floating only; dtype kept"
     CAST = "any; the requested dtype"
 
 
@@ -267,12 +266,6 @@ def _select(name: str, operands: tuple[OperandType, ...]) -> Resolution:
     return Resolution((DataType.Bool, compute, compute), common)
 
 
-def _random(name: str, operands: tuple[OperandType, ...]) -> Resolution:
-    if not dtypes.is_floating(operands[0].dtype):
-        raise _error(name, "a floating operand", operands)
-    return _keep(name, operands)
-
-
 _RULES: dict[DtypeRule, Callable[[str, tuple[OperandType, ...]], Resolution]] = {
     DtypeRule.PROMOTE: _promoted,
     DtypeRule.FLOAT: _float,
@@ -290,7 +283,6 @@ _RULES: dict[DtypeRule, Callable[[str, tuple[OperandType, ...]], Resolution]] = 
     DtypeRule.BITWISE: _bitwise,
     DtypeRule.INTEGER: _integer,
     DtypeRule.SELECT: _select,
-    DtypeRule.RANDOM: _random,
 }
 
 

@@ -7,6 +7,7 @@ layout, aliases and hidden outputs of the results are the same as the executor's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import torch
@@ -25,6 +26,7 @@ from ..ir.exprs import (
     LibraryOp,
     PermuteOp,
     PointwiseOp,
+    RandomOp,
     ReductionOp,
     ReshapeOp,
     SqueezeOp,
@@ -40,6 +42,8 @@ from .checking import check_index, check_op, may_refuse
 from .library_ops import LIBRARY_OPS
 from .metadata import device_of, is_cpu_scalar
 from .pointwise import resolve_expr
+from .random_numbers import random
+from .random_state import with_random_state
 from .table import OPS, REDUCTIONS
 
 
@@ -59,6 +63,7 @@ def evaluate(
     it and, if hidden, aren't returned; without `updates` they are ordinary tensors.  With `views`,
     an output that is a view of an input shares its memory.  Raises InputError for wrong inputs.
     """
+    inputs = with_random_state(fusion, inputs)
     binding = bind(fusion, inputs)
     with torch.no_grad():
         evaluator = _Evaluator(fusion, inputs, binding, dtype_override, keep_rounding)
@@ -156,6 +161,8 @@ class _Evaluator:
                 start, step = (self.operand(value, output.dtype) for value in expr.inputs)
                 count = torch.arange(self.sizes(output)[0], device=self.device)
                 return start + step * count.to(self.torch_dtype(output.dtype))
+            case RandomOp():
+                return self.random(expr, output)
             case WindowOp():
                 return self.window(expr, output)
             case GatherOp():
@@ -196,6 +203,13 @@ class _Evaluator:
             result.to(to_torch(output.dtype)) if output.dtype in REDUCED_FLOATING else result
             for result, output in zip(made, expr.outputs, strict=True)
         )
+
+    def random(self, expr: RandomOp, output: TensorView) -> torch.Tensor:
+        """The numbers of the definition's dtype, also if it is overridden."""
+        seed, offset = (self.operand(value, DataType.Int) for value in expr.inputs)
+        sizes = self.sizes(output)
+        index = torch.arange(math.prod(sizes), device=self.device).reshape(sizes)
+        return random(expr.distribution, seed, offset, index, output.dtype)
 
     def window(self, expr: WindowOp, output: TensorView) -> torch.Tensor:
         """The fill, with the source copied into its windows."""

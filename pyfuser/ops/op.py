@@ -4,7 +4,7 @@
     spelling  = definition (in terms of other rows)  |  llvm and cuda (primitive)  |  nothing
     Reduction = name, combine (the name of an Op), identity, reference
 
-A row with no spelling at all (complex results, random numbers) runs through the fallback.
+A row with no spelling at all (complex results) runs through the fallback.
 Invariant: a row is immutable and compared by identity; an op's meaning is its `reference`.
 """
 
@@ -54,7 +54,6 @@ class Op:
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
     check       the operands that torch refuses; `reference` returns some value for these
     cost        the cost per element, in additions (DIVISION, EXPENSIVE)
-    is_random   each computation gives different numbers
     is_copy     the result is the operand
     is_cut      its readers are in another kernel than its operands
     keeps_values  a result is an operand's value, its negation, or 0: half precision stays exact
@@ -78,7 +77,6 @@ class Op:
     definition: Callable[..., object] | None = None
     check: ValueCheck | None = None
     cost: int = 1
-    is_random: bool = False
     is_copy: bool = False
     is_cut: bool = False
     keeps_values: bool = False
@@ -92,11 +90,6 @@ class Op:
     def is_expensive(self) -> bool:
         """True if the result is better kept than recomputed."""
         return self.cost >= EXPENSIVE
-
-    @property
-    def is_repeatable(self) -> bool:
-        """False if computing it twice differs from computing it once."""
-        return not (self.is_random or self.is_cut)
 
     @property
     def is_discontinuous(self) -> bool:

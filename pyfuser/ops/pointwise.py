@@ -23,14 +23,14 @@ from ..dtypes import (
     is_integer,
     of_python_value,
 )
-from ..errors import DefinitionError, UnsupportedError, expected
+from ..errors import DefinitionError, expected
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, PointwiseOp
 from ..ir.fusion import Fusion, plain_domain
 from ..ir.scalars import Integer, IntExpr, floor_div, maximum, minimum, mod
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
-from .dtype_rules import DtypeRule, OperandType, Resolution, resolve
+from .dtype_rules import OperandType, Resolution, resolve
 from .op import Op
 from .table import OPS
 from .value_checks import ZERO_DIVISION
@@ -192,13 +192,10 @@ def prepend_axes(fusion: Fusion, tensor: TensorView, rank: int) -> TensorView:
 def pointwise(fusion: Fusion, op: str, *operands: Argument) -> Val:
     """One row of the op table on aligned elements: a tensor if any operand is one, else a scalar.
 
-    Raises DefinitionError if the op doesn't accept these dtypes or sizes, UnsupportedError for
-    random numbers.
+    Raises DefinitionError if the op doesn't accept these dtypes or sizes.
     """
     row = OPS[op]
     values = [as_val(fusion, operand, op) for operand in operands]
-    if row.rule is DtypeRule.RANDOM:
-        raise UnsupportedError(expected(op, "an op that fusions define", "random numbers"))
     resolution = resolve(row, [operand_type(v) for v in values])
     if not any(isinstance(value, TensorView) for value in values):
         return _scalar_pointwise(fusion, row, values, resolution.result)

@@ -200,25 +200,6 @@ _PREDICATES = (
     Op("isreal", 1, DtypeRule.PREDICATE, torch.isreal, "has no imaginary part", definition=_true),
 )  # fmt: skip
 
-_RANDOM = (
-    Op(
-        "rand_like",
-        1,
-        DtypeRule.RANDOM,
-        torch.rand_like,
-        "uniform random numbers in [0, 1)",
-        is_random=True,
-    ),
-    Op(
-        "randn_like",
-        1,
-        DtypeRule.RANDOM,
-        torch.randn_like,
-        "standard normal random numbers",
-        is_random=True,
-    ),
-)
-
 _CHECKED = (
     Op(
         "checked_probability", 1, DtypeRule.KEEP, torch.clone, "x, checked to be a probability",
@@ -231,7 +212,7 @@ _CHECKED = (
     ),
 )  # fmt: skip
 
-UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED, *_RANDOM)
+UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED)
 
 # Converting the operands and the result is the whole operation: the reference does nothing.
 CAST = Op(

@@ -15,7 +15,7 @@ from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, RandomOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -35,7 +35,7 @@ def touched_bytes(fusion: Fusion) -> IntExpr:
 
 def work_each(fusion: Fusion) -> int:
     """The cost of computing an element, in additions."""
-    pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp))
+    pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp | RandomOp))
     return sum(EXPENSIVE if is_expensive(e) else 1 for e in pointwise)
 
 
@@ -168,6 +168,13 @@ class Layouts:
             for expr in fusion.exprs
             if isinstance(expr, WindowOp | GatherOp) and expr.source is not None
         ]
+        self.counted = [
+            Leaf(self.space, tensor)
+            for expr in fusion.exprs
+            if isinstance(expr, RandomOp)
+            for tensor in expr.tensor_outputs
+        ]
+        """Tensors whose elements are numbered row by row, as if in memory."""
         self.positions = [
             Positions(self.space, expr)
             for expr in fusion.exprs
@@ -183,7 +190,7 @@ class Layouts:
         a, b = self.number(outer), self.number(inner)
         if a is None or b is None:
             return True
-        in_memory = (*self.leaves, *self.reads)
+        in_memory = (*self.leaves, *self.reads, *self.counted)
         is_range = all(leaf.merges(a, b) for leaf in in_memory)
         return is_range and all(each.merges(a, b) for each in self.positions)
 

@@ -181,8 +181,6 @@ def test_errors_of_pointwise() -> None:
         builders.add(fusion, x, "1")
     with pytest.raises(DefinitionError, match="add: expected 2 operands, got 1"):
         builders.add(fusion, x)
-    with pytest.raises(UnsupportedError, match="rand_like"):
-        builders.rand_like(fusion, x)
     with pytest.raises(UnsupportedError, match="nv_block_quantize"):
         builders.nv_block_quantize(fusion, x)
 

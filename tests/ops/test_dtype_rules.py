@@ -76,7 +76,7 @@ def test_half_precision_is_computed_in_float(half: DataType) -> None:
         if takes(op, half):
             assert not set(resolve_same(op, half).compute) & set(HALVES)
     kept = "ceil floor frac relu round silu trunc set segment_set abs real sign where clamp "
-    kept += "threshold rand_like randn_like " + " ".join(CHECKED)
+    kept += "threshold " + " ".join(CHECKED)
     assert {name for name, result in results.items() if result is half} == set(kept.split())
     assert all(
         result in (DataType.Float, DataType.Bool)
@@ -140,7 +140,6 @@ def test_complex_dtypes() -> None:
         ("bitwise_not", "Float", "bitwise_not: expected integer or Bool operands"),
         ("gcd", "Bool Int", "gcd: expected integer operands, got DataType.Bool, DataType.Int"),
         ("bitwise_left_shift", "Bool Bool", "bitwise_left_shift: expected integer operands"),
-        ("rand_like", "Int", "rand_like: expected a floating operand, got DataType.Int"),
         ("where", "Int Float Float", "where: Condition should be of DataType Bool"),
         ("clamp", "Float Float Float", "clamp: expected a scalar as operand 1, got a tensor"),
         ("threshold", "Float Float Float", "threshold: expected a scalar as operand 1"),

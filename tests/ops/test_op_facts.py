@@ -60,14 +60,6 @@ def test_ops_that_give_bool_jump() -> None:
             assert op.is_discontinuous, op.name
 
 
-def test_random_rows_are_random() -> None:
-    x = torch.zeros(64)
-    for op in OPS.values():
-        if op.is_random:
-            assert not torch.equal(op.reference(x), op.reference(x)), op.name
-            assert not op.is_repeatable
-
-
 def test_repeated_elements_of_a_reduction() -> None:
     x = torch.tensor([1.5, -2.0])
     for reduction in REDUCTIONS.values():

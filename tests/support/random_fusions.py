@@ -310,7 +310,16 @@ def _topk(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     made.add(values, (*shape[:dim], k, *shape[dim + 1 :]))
 
 
+def _random(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """Random multiples of 1/4, with a seed or without, in the shape of another value."""
+    ops, sizes = made.fd.ops, [tensor.size(d) for d in range(len(shape))]
+    state = {"rng_seed": 3, "rng_offset": len(made.values)} if draw(st.booleans()) else {}
+    dtype = draw(st.sampled_from(CASTS))
+    sixteenths = ops.floor(ops.mul(ops.uniform(0, 1, sizes, dtype=dtype, **state), 16.0))
+    made.add(ops.sub(ops.mul(sixteenths, 0.25), 2.0), shape)
+
+
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
-    _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk,
+    _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk, _random,
 )  # fmt: skip

@@ -27,6 +27,7 @@ from ...ir.kernel import (
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
 from ...ir.schedule import MemoryType
+from ...ops.random_numbers import DISTRIBUTIONS
 from .conversions import storage_type
 from .jit import function_attributes
 from .kernel_code import CpuKernelCode, slot_names
@@ -375,6 +376,8 @@ class PhaseGenerator:
 
 def _widest(statement: Statement) -> int:
     match statement:
+        case Compute(op=op, result=result) if op in DISTRIBUTIONS:
+            return size_in_bytes(compute_dtype(result))  # lanes share the wider words
         case Compute():
             types = (*statement.compute, statement.result)
             return max(size_in_bytes(compute_dtype(d)) for d in types if d is not DataType.Null)

@@ -13,6 +13,7 @@ from ...ir.kernel import Compute, walk
 from ...ir.scalar_queries import substitute
 from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, maximum, mod, product, terms_of
 from ...ops.op import EXPENSIVE
+from ...ops.random_numbers import DISTRIBUTIONS
 from ...ops.table import OPS
 from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
 from ..tensor_memory import EmptyStrided, RequireMemory
@@ -89,8 +90,7 @@ class FusedKernelCPU(LoadedKernel):
             for phase in self.kernel.phases
             for statement in walk(phase.body)
             if isinstance(statement, Compute)
-            and statement.op in OPS
-            and OPS[statement.op].is_expensive
+            and (statement.op in DISTRIBUTIONS or _is_expensive_row(statement.op))
         }
         return len(found)
 
@@ -123,6 +123,10 @@ class FusedKernelCPU(LoadedKernel):
         if size.isdigit() and int(size) < most:
             return "0"
         return f"({' and '.join(conditions)})" if conditions else "1"
+
+
+def _is_expensive_row(op: str) -> bool:
+    return op in OPS and OPS[op].is_expensive
 
 
 def _largest(exprs: Iterable[IntExpr]) -> IntExpr:

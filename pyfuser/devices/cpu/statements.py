@@ -18,13 +18,16 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
 )
-from ...ir.scalars import ZERO, IntExpr
+from ...ir.scalar_queries import divides, substitute
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr
 from ...ir.schedule import MemoryType
+from ...ops.random_numbers import DISTRIBUTIONS, numbers_per_call
 from ...ops.table import REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
-from .lanes import vector_integer
+from .lanes import first_lane, stride_along, vector_integer
 from .llvm_writer import I64, Value
 from .op_emitter import emit_op, emit_refused
+from .random_numbers import RandomOperands, emit_random
 from .read_access import ReadAccess
 from .welford import (
     combine_welford,
@@ -110,6 +113,8 @@ class StatementEmitter(ReadAccess):
             dtype = types[0]
             scaled = emit_op(self.writer, "mul", [index, step], dtype, dtype)
             value = emit_op(self.writer, "add", [start, scaled], dtype, dtype)
+        elif statement.op in DISTRIBUTIONS:
+            value = self._random(statement, active)
         elif statement.op == "set":
             value = self.operand(statement.inputs[0], types[0], active)
         else:
@@ -124,6 +129,31 @@ class StatementEmitter(ReadAccess):
         if statement.output.buffer in self.phase.registers:
             is_uniform = all(map(self.is_uniform, statement.inputs))
             (self.uniform.add if is_uniform else self.uniform.discard)(statement.output.buffer)
+
+    def _random(self, statement: Compute, active: Value | None) -> Value:
+        """Random numbers; consecutive lanes share calls where this can be proved."""
+        seed, offset, place = statement.inputs
+        assert isinstance(place, IndexValue)
+        key = [self.operand(o, DataType.Int, active) for o in (seed, offset)]
+        is_uniform = all(map(self.is_uniform, (seed, offset)))
+        first = self._first_of_row(place, numbers_per_call(statement.result))
+        if first is None or not is_uniform:
+            first = self.operand(place, DataType.Int, active)
+        lanes = 1 if self.lanes is None else self.lanes.count
+        operands = RandomOperands(key[0], key[1], first, lanes)
+        return emit_random(self.writer, statement.op, operands, statement.result)
+
+    def _first_of_row(self, place: IndexValue, shared: int) -> Value | None:
+        """The index in the first lane if the others follow it, from a multiple of `shared` on."""
+        lanes = self.lanes
+        if lanes is None or lanes.count % (2 * shared):
+            return None
+        expr = self.scopes.resolve(place.expr)
+        # The first lane's loop index is a multiple of the number of lanes.
+        start = substitute(expr, {lanes.symbol: ZERO})
+        if stride_along(expr, lanes) is not ONE or not divides(Integer.of(shared), start):
+            return None
+        return self.scopes.integer(first_lane(expr, lanes))
 
     # -- reductions
 

@@ -1,7 +1,7 @@
 """The device-side prelude: CUDA C++ text that every generated kernel may use.
 
-A generated kernel's text + `device_helpers.cuh` -> the self-contained text that a compiler gets.
-The kernel that people read stays short, and the compiler's messages keep the kernel's own line
+A generated kernel's text + the `.cuh` files -> the self-contained text that a compiler gets.  The
+kernel that people read stays short, and the compiler's messages keep the kernel's own line
 numbers.  Invariant: the prelude is the same for all kernels, so it can be part of a cache key.
 """
 
@@ -14,11 +14,14 @@ from ...dtypes import DataType, beyond_range
 
 KERNEL_FILE_NAME = "kernel.cu"
 
+_FILES = ("device_helpers.cuh", "random_numbers.cuh")
+
 
 @functools.cache
 def device_helpers() -> str:
     """The text of the prelude."""
-    text = (resources.files(__package__) / "device_helpers.cuh").read_text(encoding="utf-8")
+    files = resources.files(__package__)
+    text = "".join((files / name).read_text(encoding="utf-8") for name in _FILES)
     beyond = beyond_range(DataType.Float8_e4m3fn)
     return f"#define FLOAT8_E4M3FN_BEYOND {beyond}u\n{text}"
 

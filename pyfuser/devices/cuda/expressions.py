@@ -4,7 +4,7 @@ Compute and Reduce statements -> lines of C++. Values are computed in the comput
 half-precision types) and converted when they are stored.  An op that the table defines by other ops
 becomes one named constant per step, because the table's spellings take names of variables as
 operands.  Invariant: the only ops known here by name are those that aren't arithmetic (set, cast,
-iota, welford).
+iota, random numbers, welford).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
 from ...ops.dtype_rules import OperandType, Resolution, resolve
 from ...ops.op import Op
+from ...ops.random_numbers import DISTRIBUTIONS
 from ...ops.table import OPS, REDUCTIONS, expand, refused
 from .spelling import Assignment, index_text, literal, type_name
 
@@ -151,6 +152,8 @@ class ExpressionWriter:
                 return [Assignment.of(output, operand_text(statement.inputs[0], target))]
             case "iota":
                 return [Assignment.of(output, _iota(statement, target))]
+        if statement.op in DISTRIBUTIONS:
+            return [Assignment.of(output, _random(statement, target))]
         row = OPS[statement.op]
         if not row.in_kernels:
             raise UnsupportedError(expected(row.name, "an op that kernels compute", row.name))
@@ -311,6 +314,13 @@ def _resolution(statement: Compute) -> Resolution:
         for i in statement.inputs
     ]
     return resolve(OPS[statement.op], kinds)
+
+
+def _random(statement: Compute, target: DataType) -> str:
+    """A random number of the result's dtype."""
+    operands = ", ".join(operand_text(operand, DataType.Int) for operand in statement.inputs)
+    number = f"random_number<{type_name(statement.result)}>::{statement.op}({operands})"
+    return converted(number, statement.result, target)
 
 
 def _iota(statement: Compute, target: DataType) -> str:

@@ -193,10 +193,3 @@ def test_a_stored_half_is_not_rounded_again():
 def test_complex_is_refused():
     with pytest.raises(UnsupportedError, match="cpu kernel: expected a dtype that kernels compute"):
         compute_type(DataType.ComplexFloat)
-
-
-def test_random_numbers_are_refused():
-    w = FunctionWriter(has_fma=True)
-    x = Value("%x", compute_type(DataType.Float, 16))
-    with pytest.raises(UnsupportedError, match="rand_like: expected an op that kernels compute"):
-        emit_op(w, "rand_like", (x,), DataType.Float, DataType.Float)
