@@ -1,0 +1,148 @@
+"""What a plan calls to launch one function on a GPU: numbers -> parameters in memory -> the driver.
+
+    launch(grid x, y, z, block x, y, z, bytes of shared memory, *arguments)
+
+Everything that doesn't depend on the call is prepared: the function, the format of its parameters,
+and memory for them with the array of their addresses that cuLaunchKernel takes.  A call packs the
+arguments, reads torch's current stream and launches; it allocates, loads and waits for nothing, so
+it can be captured into a CUDA graph.
+
+No stream is recorded for any tensor.  torch's allocator hands out memory for the stream that is
+current when a plan allocates, the plan launches on this same stream, and memory freed after a
+launch is reused in the order of that stream; so outputs and scratch memory never cross streams.
+For the inputs of a call from another stream its caller is responsible, as for every torch op.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...dtypes import DataType
+from ...errors import UnsupportedError, expected
+from ...ir.kernel import Buffer, ScalarParameter
+from ...ir.scalars import Symbol
+from ...target.target import Limits
+from .codegen import Geometry, Launch, Parameter
+from .driver import Driver
+
+# How Python's struct packs a parameter; offsets are those of C's natural alignment.
+_FORMATS = {
+    DataType.Double: "d",
+    DataType.Float: "f",
+    DataType.Half: "e",
+    DataType.BFloat16: "H",  # `bfloat16_bits`
+    DataType.Int: "q",
+    DataType.Index: "q",
+    DataType.Int32: "i",
+    DataType.Int16: "h",
+    DataType.Int8: "b",
+    DataType.UInt8: "B",
+    DataType.UInt64: "Q",
+    DataType.Bool: "?",
+}
+
+Call = Callable[..., None]
+
+
+class ParameterLayout:
+    """Where the parameters of a function are in a block of memory."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.format = "@" + "".join(map(_format, parameters))
+        self.bytes = struct.calcsize(self.format)
+        self.offsets = []
+        for count, parameter in enumerate(parameters, start=1):
+            end = struct.calcsize(self.format[: 1 + count])
+            self.offsets.append(end - struct.calcsize(_format(parameter)))
+
+    def block(self) -> tuple[Any, int, Any]:
+        """(memory for the parameters, the address of the array of their addresses, the array)."""
+        memory = ctypes.create_string_buffer(max(self.bytes, 1))
+        base = ctypes.addressof(memory)
+        array = (ctypes.c_void_p * len(self.offsets))(*(base + each for each in self.offsets))
+        return memory, ctypes.addressof(array), array
+
+    def check(self, launch: Launch, limits: Limits) -> None:
+        """UnsupportedError if there are more parameters than a launch can have."""
+        most = limits.parameter_bytes
+        if self.bytes > most:
+            what = f"at most {most} bytes of parameters"
+            tensors = sum(isinstance(each, Buffer) for each in launch.parameters)
+            got = f"{self.bytes}, of which {tensors} tensors"
+            raise UnsupportedError(expected(launch.function, what, got))
+
+
+def _format(parameter: Parameter) -> str:
+    match parameter:
+        case Buffer():
+            return "Q"
+        case Symbol():
+            return "q"
+        case ScalarParameter():
+            return _FORMATS[parameter.dtype]
+
+
+def bfloat16_bits(value: float) -> int:
+    """The bits of a number that is a bfloat16."""
+    bits: int = struct.unpack("<I", struct.pack("<f", value))[0]
+    return bits >> 16
+
+
+def launcher(
+    driver: Driver,
+    device: torch.device,
+    context: Any,
+    function: Any,
+    launch: Launch,
+    limits: Limits,
+    current_device: Callable[[], int],
+    current_stream: Callable[[int], int],
+) -> Call:
+    """The function that launches one function of a kernel; see the module."""
+    layout = ParameterLayout(launch.parameters)
+    pack, ordinal = struct.Struct(layout.format).pack_into, device.index
+    launch_kernel = driver.functions.cuLaunchKernel
+    no_context = driver.functions.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    most_x, most_y, most_z = limits.grid
+    most_threads, most_shared, most_deep = limits.threads, limits.shared_bytes, limits.block[2]
+    # A thread takes a block of memory, so that concurrent calls don't share one.
+    free = [layout.block()]
+
+    def call(
+        x: int, y: int, z: int, width: int, height: int, depth: int, shared: int, *arguments: Any
+    ) -> None:
+        threads = width * height * depth
+        if (
+            (x > most_x or y > most_y or z > most_z or shared > most_shared)
+            or (threads > most_threads or depth > most_deep)
+            or not (x and y and z and threads)
+        ):
+            if not (x and y and z and threads):
+                return  # nothing to compute
+            geometry = Geometry((x, y, z), (width, height, depth), shared)
+            geometry.check(f"{launch.function} on {device}", limits)
+        try:
+            block = free.pop()
+        except IndexError:
+            block = layout.block()
+        memory, addresses, _ = block
+        pack(memory, 0, *arguments)
+        stream = current_stream(ordinal)
+        given = (function, x, y, z, width, height, depth, shared, stream, addresses, 0)
+        # A thread's context is that of its current device; a thread that hasn't used CUDA yet has
+        # none.
+        is_current = current_device() == ordinal
+        status = launch_kernel(*given)[0] if is_current else no_context
+        if status == no_context:
+            with driver.current(context):
+                status = launch_kernel(*given)[0]
+        free.append(block)
+        if status:
+            raise driver.error(f"launching {launch.function} on {device}", status)
+
+    return call
