@@ -25,6 +25,7 @@ from cuda.bindings import driver as bindings
 from pyfuser.devices.cuda.cubins import CubinCompiler
 from pyfuser.devices.cuda.driver import Driver
 from pyfuser.devices.cuda.runtime import CudaRuntime, Gpu, target_of_gpu
+from pyfuser.devices.registry import runtime_of
 from pyfuser.devices.switches import register_runtime
 from pyfuser.devices.tensor_memory import RequireMemory
 from tests.cuda.harness import Module, SimtError, compile_and_load
@@ -376,6 +377,8 @@ def fake_gpus(count: int = 1, **attributes: int) -> Iterator[FakeGpus]:
     found = FakeGpus(count, **attributes)
     register_runtime("cuda", found.runtime)
     try:
+        for ordinal in range(count):
+            runtime_of(torch.device("cuda", ordinal))
         yield found
     finally:
         register_runtime("cuda", None)
