@@ -1,8 +1,9 @@
 """Measures every case at every size and dtype in this process: pyfuser, eager torch, Inductor.
 
-The memory mode belongs to the process: `__main__` starts this module once with the system's memory
-allocation (fresh) and once with glibc configured to keep freed blocks (warm), so all contestants
-are treated alike.  Each result is compared with float64 before its time counts.
+On a GPU (mode "gpu") times are those of gpu.py.  On the CPU, the memory mode belongs to the process:
+`__main__` starts this module once with the system's memory allocation (fresh) and once with glibc
+configured to keep freed blocks (warm), so all contestants are treated alike.  Each result is
+compared with float64 before its time counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from . import gpu
 from .cases import CASES, DTYPES, Case, definition
 from .harness import (
     copy_bandwidth,
@@ -44,12 +46,24 @@ def measure(
 ) -> Results:
     """The rows of one mode.  `names` are parts of case names; empty means all of them."""
     compilable = inductor and inductor_works(device)
-    rows, bandwidths = [], [copy_bandwidth(device)]
+    clock = gpu.CudaClock(device) if mode == "gpu" else None
+
+    def bandwidth() -> float:
+        return copy_bandwidth(device) if clock is None else gpu.copy_bandwidth(clock, device)
+
+    rows, bandwidths = [], [bandwidth()]
     for case, (height, width), dtype in selected(names, sizes, dtypes):
         progress(f"{case.name} {height}x{width} {dtype}")
-        rows.append(_measure_row(case, height, width, dtype, device, seconds, compilable))
+        row, contestants = _first_calls(case, height, width, dtype, device, compilable)
+        if clock is None:
+            row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
+        else:
+            row.seconds = gpu.cold_seconds(contestants, clock, seconds)
+            row.host_seconds = gpu.host_seconds(contestants, clock)
+        rows.append(row)
+        del contestants
         if len(rows) % 15 == 0:
-            bandwidths.append(copy_bandwidth(device))
+            bandwidths.append(bandwidth())
     facts = machine_facts(device)
     return Results(mode, facts, statistics.median(bandwidths), rows)
 
@@ -79,9 +93,10 @@ def inductor_works(device: str) -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def _measure_row(
-    case: Case, height: int, width: int, dtype: str, device: str, seconds: float, inductor: bool
-) -> Row:
+def _first_calls(
+    case: Case, height: int, width: int, dtype: str, device: str, inductor: bool
+) -> tuple[Row, dict[str, Callable[[], Any]]]:
+    """The row, and the functions whose results are right; each has been called once."""
     generator = torch.Generator(device).manual_seed(0)
 
     def make(*shape: int) -> torch.Tensor:
@@ -110,9 +125,7 @@ def _measure_row(
         compiled = _first_call(row, "inductor", lambda: _inductor(case, inputs))
         if compiled is not None:
             contestants["inductor"] = compiled
-    del eager, references, magnitudes, doubles
-    row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
-    return row
+    return row, contestants
 
 
 def _pyfuser(case: Case, inputs: list[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
