@@ -1,9 +1,9 @@
 """Measures every case at every size and dtype in this process: pyfuser, eager torch, Inductor.
 
-On a GPU (mode "gpu") times are those of gpu.py.  On the CPU, the memory mode belongs to the process:
-`__main__` starts this module once with the system's memory allocation (fresh) and once with glibc
-configured to keep freed blocks (warm), so all contestants are treated alike.  Each result is
-compared with float64 before its time counts.
+On a GPU (mode "gpu") times are those of gpu.py.  On the CPU, the memory mode belongs to the
+process: `__main__` starts this module once with the system's memory allocation (fresh) and once
+with glibc configured to keep freed blocks (warm), so all contestants are treated alike.  Each
+result is compared with float64 before its time counts.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ def launcher(
     layout = ParameterLayout(launch.parameters)
     pack, ordinal = struct.Struct(layout.format).pack_into, device.index
     launch_kernel = driver.functions.cuLaunchKernel
-    no_context = driver.functions.CUresult.CUDA_ERROR_INVALID_CONTEXT
+    results = driver.functions.CUresult
+    wrong_context = results.CUDA_ERROR_INVALID_HANDLE
+    without_context = (results.CUDA_ERROR_INVALID_CONTEXT, wrong_context)
     most_x, most_y, most_z = limits.grid
     most_threads, most_shared, most_deep = limits.threads, limits.shared_bytes, limits.block[2]
     # A thread takes a block of memory, so that concurrent calls don't share one.
@@ -134,11 +136,11 @@ def launcher(
         pack(memory, 0, *arguments)
         stream = current_stream(ordinal)
         given = (function, x, y, z, width, height, depth, shared, stream, addresses, 0)
-        # A thread's context is that of its current device; a thread that hasn't used CUDA yet has
-        # none.
+        # A thread's context is that of its current device.  One that hasn't used CUDA yet has none;
+        # the driver says so, and nothing has been launched.
         is_current = current_device() == ordinal
-        status = launch_kernel(*given)[0] if is_current else no_context
-        if status == no_context:
+        status = launch_kernel(*given)[0] if is_current else wrong_context
+        if status in without_context:
             with driver.current(context):
                 status = launch_kernel(*given)[0]
         free.append(block)
