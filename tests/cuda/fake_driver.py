@@ -79,7 +79,8 @@ class FakeDriver:
     """The module cuda.bindings.driver, for GPUs with these attributes.
 
     `failures` has the status that a function returns instead of working; `cuda_version` is the
-    driver's.
+    driver's.  `interruption` happens once, before the next launch reads its parameters, as if
+    another thread had its turn there.
     """
 
     gpus: Sequence[dict[str, int]]
@@ -89,6 +90,7 @@ class FakeDriver:
     launches: list[Launched] = field(default_factory=list)
     captured: list[Callable[[], None]] | None = None
     memory: Callable[[], list[tuple[int, int]]] = list
+    interruption: Callable[[], None] | None = None
 
     CUresult = bindings.CUresult
     CUdevice_attribute = bindings.CUdevice_attribute
@@ -192,6 +194,9 @@ class FakeDriver:
     def cuLaunchKernel(
         self, function: _Function, *given: int
     ) -> tuple[Any]:  # grid, block, shared bytes, stream, addresses of the parameters, extra
+        interruption, self.interruption = self.interruption, None
+        if interruption is not None:
+            interruption()
         status = self._enter("cuLaunchKernel", during_capture=True)
         *extents, shared_bytes, stream, addresses, extra = given
         assert len(extents) == 6 and extra == 0

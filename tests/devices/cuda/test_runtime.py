@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition
+from pyfuser import DataType, FusionDefinition, can_fuse_on_gpu, fallback
 from pyfuser.devices.cuda.codegen import Launch
 from pyfuser.devices.cuda.launcher import ParameterLayout, bfloat16_bits
+from pyfuser.devices.switches import register_runtime
 from pyfuser.dtypes import to_torch
 from pyfuser.errors import DeviceError, InputError, ScheduleError, UnsupportedError
 from pyfuser.interface import ManualKernel
@@ -23,6 +25,7 @@ from pyfuser.target.target import PORTABLE_LIMITS
 from tests.cuda.examples import shared_sum, tiled_transpose
 from tests.cuda.fake_driver import (
     FakeGpus,
+    FakeRuntime,
     Launched,
     Result,
     at_home,
@@ -240,23 +243,13 @@ def test_a_thread_without_a_context_can_launch(gpus: FakeGpus) -> None:
     torch.testing.assert_close(at_home(found[0]), x * 3)
 
 
-def test_threads_do_not_share_the_memory_of_parameters(gpus: FakeGpus) -> None:
-    fd = scaled()
-    inputs = [torch.randn(30, 50) for _ in range(8)]
-    run(fd, inputs[0])
-    results: dict[int, torch.Tensor] = {}
-
-    def work(number: int) -> None:
-        for _ in range(5):
-            results[number] = run(fd, inputs[number])
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, x in enumerate(inputs):
-        torch.testing.assert_close(at_home(results[number]), x * 3)
+def test_concurrent_calls_do_not_share_the_memory_of_parameters(gpus: FakeGpus) -> None:
+    fd, x, y = scaled(), torch.randn(30, 50), torch.randn(30, 50)
+    run(fd, x)
+    others: list[torch.Tensor] = []
+    gpus.driver.interruption = lambda: others.append(run(fd, y))
+    torch.testing.assert_close(at_home(run(fd, x)), x * 3)
+    torch.testing.assert_close(at_home(others[0]), y * 3)
 
 
 # -- once warm
@@ -365,6 +358,28 @@ def test_torch_computes_what_cannot_be_loaded(
     with pytest.warns(RuntimeWarning, match="loading kernel on cuda:0.*OUT_OF_MEMORY"):
         (found,) = fd.execute([on(0, x)])
     torch.testing.assert_close(at_home(found), (x + x).sinh())
+
+
+def test_without_a_compiler_torch_computes_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_runtime(device: torch.device) -> FakeRuntime:
+        raise UnsupportedError("nvrtc: expected the packages of NVRTC, got none")
+
+    monkeypatch.delenv("PYFUSER_STRICT")
+    fallback._warned.clear()
+    register_runtime("cuda", no_runtime)
+    try:
+        assert not can_fuse_on_gpu()
+        fd, x = defined(lambda ops, x: ops.sinh(ops.add(x, x))), torch.randn(3, 4)
+        with pytest.warns(RuntimeWarning, match="runs through torch instead.*packages of NVRTC"):
+            torch.testing.assert_close(at_home(fd.execute([on(0, x)])[0]), (x + x).sinh())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fd.execute([on(0, x)])
+            defined(lambda ops, x: ops.sin(ops.add(x, x))).execute([on(0, x)])
+    finally:
+        register_runtime("cuda", None)
 
 
 def test_a_failed_launch_names_kernel_and_device(gpus: FakeGpus) -> None:
