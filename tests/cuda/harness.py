@@ -126,6 +126,7 @@ class Module:
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
+        _check_geometry(_three(grid), _three(block), shared_bytes)
         packed = _pack(self.signature(kernel), args)
         tensors = [a for a in args if isinstance(a, torch.Tensor)] + list(buffers)
         arguments = (ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed))

@@ -140,6 +140,6 @@ def _nvrtc() -> Any:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()  # loads the library; RuntimeError if only the module is installed
     except (ImportError, OSError, RuntimeError) as error:
-        what = "the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc"
+        what = "the packages cuda-bindings and nvidia-cuda-nvrtc"
         raise UnsupportedError(expected("nvrtc", what, f"`{error}`", _HINT)) from error
     return nvrtc

@@ -175,7 +175,7 @@ def target_of_gpu(
     if supported[0] < version[0]:
         what = f"a driver for CUDA {version[0]}, the version of NVRTC"
         got = "one for CUDA {}.{}".format(*supported)
-        hint = "install a newer driver, or an older nvidia-cuda-nvrtc and cuda-bindings"
+        hint = "install a newer driver, or the extra `cuda12` instead of `cuda`"
         raise UnsupportedError(expected("CUDA", what, got, hint))
     major = driver.attribute(ordinal, "COMPUTE_CAPABILITY_MAJOR")
     minor = driver.attribute(ordinal, "COMPUTE_CAPABILITY_MINOR")
@@ -199,7 +199,7 @@ def _architecture(capability: int, version: tuple[int, int], known: Sequence[str
     fitting = [n for n in numbers if n // 10 == capability // 10 and n <= capability]
     if not fitting:
         what = "a GPU that NVRTC {}.{} compiles for ({})".format(*version, ", ".join(known))
-        older = capability < min(numbers)
-        hint = f"{'an older' if older else 'a newer'} nvidia-cuda-nvrtc may"
+        is_older = capability < min(numbers)
+        hint = "the extra `cuda12` may" if is_older else "a newer nvidia-cuda-nvrtc may"
         raise UnsupportedError(expected("CUDA", what, f"one of sm_{capability}", hint))
     return f"sm_{max(fitting)}"

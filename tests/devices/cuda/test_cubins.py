@@ -133,7 +133,7 @@ def test_an_unknown_gpu_runs_the_cubins_of_its_generation() -> None:
     ("driver", "message"),
     [
         (of_capability(6, 1), "CUDA: expected a GPU from sm_70 on, got one of sm_61"),
-        (of_capability(7, 0), "sm_100\\), got one of sm_70; an older nvidia-cuda-nvrtc may"),
+        (of_capability(7, 0), "sm_100\\), got one of sm_70; the extra `cuda12` may"),
         (of_capability(13, 0), "sm_100\\), got one of sm_130; a newer nvidia-cuda-nvrtc may"),
         (
             described(12040),
