@@ -349,12 +349,14 @@ class FakeGpus:
             shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
         ) -> torch.Tensor:
             made = poisoned(torch.empty_strided(shape, stride, dtype=dtype))
+            if device.type == "cpu":
+                return made
             self.note(made)
             self.allocated.append((ordinal, self.streams[ordinal], made.untyped_storage().nbytes()))
             return on(ordinal, made)
 
         gpu = Gpu(
-            torch.device("cuda", ordinal),
+            torch.device(device.type, ordinal),
             lambda: self.driver.current_device,
             lambda index: self.streams[index],
             empty,
@@ -362,7 +364,7 @@ class FakeGpus:
         driver = Driver(self.driver)
         target = target_of_gpu(driver, ordinal, (13, 0), ("sm_75", "sm_90", "sm_100"))
         made = FakeRuntime(gpu, driver, target, self.compiler)
-        made.note = self.note
+        made.note = self.note if device.type == "cuda" else lambda tensor: None
         return made
 
     @contextmanager
@@ -387,3 +389,18 @@ def fake_gpus(count: int = 1, **attributes: int) -> Iterator[FakeGpus]:
         yield found
     finally:
         register_runtime("cuda", None)
+
+
+@contextmanager
+def fake_gpu_for_cpu_tensors() -> Iterator[FakeGpus]:
+    """While it lasts, tensors of the CPU are run by a GPU: what torch.compile makes of any program.
+
+    The memory of results of library calls isn't known, so kernels may access all addresses.
+    """
+    found = FakeGpus()
+    found.driver.memory = lambda: [(1 << 12, 1 << 47)]
+    register_runtime("cpu", found.runtime)
+    try:
+        yield found
+    finally:
+        register_runtime("cpu", None)

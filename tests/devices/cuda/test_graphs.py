@@ -19,8 +19,10 @@ from torch.utils._pytree import tree_map
 
 from pyfuser.torch_compile.aten.decompositions import decompositions
 from pyfuser.torch_compile.compiled_graph import compile_graph
-from tests.cuda.fake_driver import FakeGpus, at_home, fake_gpus, on
+from tests.cuda.fake_driver import FakeGpus, at_home, fake_gpu_for_cpu_tensors, fake_gpus, on
 from tests.cuda.harness import requires_host_compiler
+from tests.programs.check import check as check_program
+from tests.programs.everyday import program, rows
 
 pytestmark = requires_host_compiler
 
@@ -148,3 +150,18 @@ def test_a_captured_graph(gpus: FakeGpus) -> None:
         node()
     for mine, eager in zip(found, program(x, weight), strict=True):
         torch.testing.assert_close(at_home(mine), eager, rtol=1e-4, atol=1e-4)
+
+
+# Some of the everyday programs; test_emulated.py has others, with checks of every access.
+EVERYDAY = list(rows())[5::20]
+
+
+@pytest.mark.parametrize("row", EVERYDAY)
+def test_everyday_programs_through_dynamo(row: str) -> None:
+    torch._dynamo.reset()
+    with fake_gpu_for_cpu_tensors() as found:
+        given = program(row, intermediate=True)
+        outcome = check_program(given)
+        assert outcome.passed, f"{outcome.signature}\n{outcome.detail}\n{given.script()}"
+        assert found.driver.launches
+    torch._dynamo.reset()
