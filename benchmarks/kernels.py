@@ -18,6 +18,7 @@ import torch
 
 from . import gpu
 from .cases import CASES, DTYPES, Case, definition
+from .gradients import GRADIENTS
 from .harness import (
     copy_bandwidth,
     error_of,
@@ -52,7 +53,8 @@ def measure(
         return copy_bandwidth(device) if clock is None else gpu.copy_bandwidth(clock, device)
 
     rows, bandwidths = [], [bandwidth()]
-    for case, (height, width), dtype in selected(names, sizes, dtypes):
+    cases = CASES if clock is None else (*CASES, *GRADIENTS)
+    for case, (height, width), dtype in selected(names, sizes, dtypes, cases):
         progress(f"{case.name} {height}x{width} {dtype}")
         row, contestants = _first_calls(case, height, width, dtype, device, compilable)
         if clock is None:
@@ -69,21 +71,22 @@ def measure(
 
 
 def selected(
-    names: Sequence[str], sizes: Sequence[tuple[int, int]], dtypes: Sequence[str]
+    names: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    dtypes: Sequence[str],
+    cases: Sequence[Case] = CASES,
 ) -> Iterator[tuple[Case, tuple[int, int], str]]:
     """The rows to measure, in the order of the table; a complete name selects only that case."""
-    for case in CASES:
-        if names and not any(_means(name, case) for name in names):
+    complete = {case.name for case in cases}
+    for case in cases:
+        if names and not any(
+            name == case.name if name in complete else name.lower() in case.name.lower()
+            for name in names
+        ):
             continue
         for dtype in dtypes:
             for size in sizes:
                 yield case, size, dtype
-
-
-def _means(name: str, case: Case) -> bool:
-    if any(name == other.name for other in CASES):
-        return name == case.name
-    return name.lower() in case.name.lower()
 
 
 def inductor_works(device: str) -> bool:
@@ -97,6 +100,8 @@ def _first_calls(
     case: Case, height: int, width: int, dtype: str, device: str, inductor: bool
 ) -> tuple[Row, dict[str, Callable[[], Any]]]:
     """The row, and the functions whose results are right; each has been called once."""
+    # Without the reset, Dynamo would count this shape as a recompilation of the last one.
+    torch._dynamo.reset()
     generator = torch.Generator(device).manual_seed(0)
 
     def make(*shape: int) -> torch.Tensor:
@@ -129,13 +134,14 @@ def _first_calls(
 
 
 def _pyfuser(case: Case, inputs: list[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+    if case.define is None:
+        compiled = torch.compile(case.reference, backend="pyfuser", dynamic=False)
+        return lambda: _outputs(compiled(*inputs))
     fd = definition(case, inputs)
     return lambda: fd.execute(inputs)
 
 
 def _inductor(case: Case, inputs: list[torch.Tensor]) -> Callable[[], Any]:
-    # Without the reset, Dynamo would count this shape as a recompilation of the last one.
-    torch._dynamo.reset()
     compiled = torch.compile(case.reference, dynamic=False)
     return lambda: compiled(*inputs)
 

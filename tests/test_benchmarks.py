@@ -136,10 +136,12 @@ def test_rows_of_a_gpu_have_the_time_of_the_host(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gpu, "CudaClock", FakeClock)
     monkeypatch.setattr(gpu, "copy_bandwidth", lambda *_: 1e12)
     monkeypatch.setattr(gpu, "cold_seconds", lambda functions, *_: dict.fromkeys(functions, 0.5))
-    found = measure("gpu", ["softmax"], [(4, 33)], ["float32"], inductor=False)
-    row = found.rows[0]
-    assert not row.failure and row.seconds == {"eager": 0.5, "pyfuser": 0.5}
-    assert set(row.host_seconds) == {"eager", "pyfuser"}
+    names = ["softmax", "backward"]
+    found = measure("gpu", names, [(4, 33)], ["float32"], inductor=False)
+    assert len(found.rows) == 4
+    for row in found.rows:
+        assert not row.failure and row.seconds == {"eager": 0.5, "pyfuser": 0.5}
+        assert set(row.host_seconds) == {"eager", "pyfuser"}
     assert found.table().splitlines()[0].endswith("| of copy | host |")
     assert Results.from_json(found.to_json()) == found
 

@@ -303,21 +303,25 @@ def test_what_a_gpu_offers_a_block_is_the_limit() -> None:
             kernel.run([on(0, torch.randn(3, 20000))])
 
 
-def rows_on_the_second_axis_of_the_grid() -> FusionDefinition:
+@pytest.mark.parametrize(
+    ("axes", "shape", "got"),
+    [
+        (("grid_y", "block_x"), (65536, 1), r"got .*\(1, 65536, 1\) blocks"),
+        (("grid_x", "block_z"), (2, 65), "got 1 x 1 x 65 threads"),
+    ],
+)
+def test_a_launch_beyond_the_limits_is_refused(
+    axes: tuple[str, str], shape: tuple[int, int], got: str, gpus: FakeGpus
+) -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True)
         y = fd.ops.mul(x, 3.0)
         fd.add_output(y)
-        y.axis(0).parallelize(ParallelType.grid_y)
-        y.axis(1).parallelize(ParallelType.block_x)
-    return fd
-
-
-def test_a_grid_beyond_the_limits_is_refused(gpus: FakeGpus) -> None:
-    fd = rows_on_the_second_axis_of_the_grid()
+        for position, axis in enumerate(axes):
+            y.axis(position).parallelize(getattr(ParallelType, axis))
     fd.manual_execute([on(0, torch.randn(3, 4))])
-    with pytest.raises(ScheduleError, match=r"kernel on cuda:0: expected .* got .*\(1, 65536, 1\)"):
-        fd.manual_execute([on(0, torch.randn(65536, 1))])
+    with pytest.raises(ScheduleError, match=f"kernel on cuda:0: expected at most 1024 .* {got}"):
+        fd.manual_execute([on(0, torch.randn(shape))])
 
 
 def test_memory_that_is_gone_is_an_error(gpus: FakeGpus) -> None:
