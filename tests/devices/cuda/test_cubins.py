@@ -21,7 +21,7 @@ from pyfuser.devices.registry import runtime_of
 from pyfuser.disk_cache import DiskCache
 from pyfuser.errors import CompilationError, UnsupportedError
 from tests.cuda.cubins import requires_nvrtc
-from tests.cuda.fake_driver import ATTRIBUTES, FakeDriver
+from tests.cuda.fake_driver import ATTRIBUTES, FakeDriver, fake_gpus
 from tests.support.folders import ROOT
 
 NVRTC_13 = ((13, 0), ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"))
@@ -153,6 +153,14 @@ def test_without_a_gpu_nothing_is_fused_there_and_the_doctor_says_why() -> None:
         runtime_of(torch.device("cuda", 0))
     (finding,) = (each for each in doctor.findings() if each.what == "NVIDIA GPU")
     assert "a GPU that torch can use, got none" in finding.found and finding.remedy
+
+
+def test_the_doctor_names_a_gpu_and_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100")
+    with fake_gpus(2):
+        assert doctor._gpu() == doctor.Finding("NVIDIA GPU", "NVIDIA H100: sm_90")
 
 
 def test_without_nvrtc_or_a_driver_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

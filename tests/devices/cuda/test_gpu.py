@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from pyfuser import DataType, FusionDefinition, ParallelType, can_fuse_on_gpu, debug_kernel_code
 from pyfuser.interface import compiled_kernel_count, register_fusion
+from tests.programs.everyday import program, rows
+from tests.programs.running import given
 from tests.support.folders import ROOT
 
 GPU = "cuda"
@@ -204,6 +207,39 @@ def test_a_training_step() -> None:
             optimiser.step()
         losses.append(loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+# Every third of the programs as people write them.
+EVERYDAY = list(rows())[::3]
+
+
+def on_gpu(value: Any) -> Any:
+    """An input with the sizes, strides and offset that it has on the CPU."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    flat = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
+    return flat.to(GPU).as_strided(value.shape, value.stride(), value.storage_offset())
+
+
+def tensors(results: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(results) if isinstance(each, torch.Tensor)]
+
+
+@pytest.mark.parametrize("row", EVERYDAY)
+def test_everyday_programs(row: str) -> None:
+    """Results and updated inputs are eager's on the same GPU, up to rounding."""
+    text = program(row, intermediate=False)
+    scope: dict[str, Any] = {"torch": torch}
+    exec(compile(str(text), "<program>", "exec"), scope)
+    runs = []
+    for run in (scope["f"], torch.compile(scope["f"], backend="pyfuser")):
+        inputs = [on_gpu(each) for each in given(text, 0, exact=False).views]
+        with torch.device(GPU):
+            results = tensors(run(*inputs))
+        runs.append([*results, *tensors(inputs)])
+    for eager, ours in zip(*runs, strict=True):
+        assert ours.device == eager.device and ours.stride() == eager.stride()
+        torch.testing.assert_close(ours, eager, rtol=2e-2, atol=2e-2, equal_nan=True)
 
 
 # -- streams, graphs, devices
