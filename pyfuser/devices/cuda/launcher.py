@@ -18,12 +18,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...dtypes import DataType
-from ...errors import UnsupportedError, expected
+from ...errors import DeviceError, UnsupportedError, expected
 from ...ir.kernel import Buffer, ScalarParameter
 from ...ir.scalars import Symbol
 from ...target.target import Limits
@@ -93,41 +94,59 @@ def bfloat16_bits(value: float) -> int:
     return bits >> 16
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedFunction:
+    """A function in a GPU's context; `handle` is the driver's."""
+
+    driver: Driver
+    device: torch.device
+    context: Any
+    handle: Any
+    launch: Launch
+    limits: Limits
+
+    def check(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int) -> None:
+        """ScheduleError, with names of function and GPU, for a launch beyond the limits."""
+        where = f"{self.launch.function} on {self.device}"
+        Geometry(grid, block, shared_bytes).check(where, self.limits)
+
+    def launch_in_context(self, given: tuple[Any, ...]) -> Any:
+        """cuLaunchKernel for a thread that has another context, or none; the status."""
+        with self.driver.current(self.context):
+            return self.driver.functions.cuLaunchKernel(*given)[0]
+
+    def error(self, status: Any) -> DeviceError:
+        """The error of a launch with this status."""
+        operation = f"launching {self.launch.function} on {self.device}"
+        return self.driver.error(operation, status)
+
+
 def launcher(
-    driver: Driver,
-    device: torch.device,
-    context: Any,
-    function: Any,
-    launch: Launch,
-    limits: Limits,
+    function: LoadedFunction,
     current_device: Callable[[], int],
     current_stream: Callable[[int], int],
 ) -> Call:
-    """The function that launches one function of a kernel; see the module."""
-    layout = ParameterLayout(launch.parameters)
-    pack, ordinal = struct.Struct(layout.format).pack_into, device.index
-    launch_kernel = driver.functions.cuLaunchKernel
-    results = driver.functions.CUresult
-    wrong_context = results.CUDA_ERROR_INVALID_HANDLE
-    without_context = (results.CUDA_ERROR_INVALID_CONTEXT, wrong_context)
-    most_x, most_y, most_z = limits.grid
-    most_threads, most_shared, most_deep = limits.threads, limits.shared_bytes, limits.block[2]
-    # A thread takes a block of memory, so that concurrent calls don't share one.
+    """What a plan calls to launch a function; see the module."""
+    layout, limits = ParameterLayout(function.launch.parameters), function.limits
+    functions, handle = function.driver.functions, function.handle
+    pack, launch_kernel = struct.Struct(layout.format).pack_into, functions.cuLaunchKernel
+    wrong_context = functions.CUresult.CUDA_ERROR_INVALID_HANDLE
+    without_context = (functions.CUresult.CUDA_ERROR_INVALID_CONTEXT, wrong_context)
+    ordinal, most_shared, most_threads = function.device.index, limits.shared_bytes, limits.threads
+    (most_x, most_y, most_z), most_deep = limits.grid, limits.block[2]
+    # A call takes a block of memory, so that concurrent ones don't share it.
     free = [layout.block()]
 
     def call(
         x: int, y: int, z: int, width: int, height: int, depth: int, shared: int, *arguments: Any
     ) -> None:
         threads = width * height * depth
-        if (
-            (x > most_x or y > most_y or z > most_z or shared > most_shared)
-            or (threads > most_threads or depth > most_deep)
-            or not (x and y and z and threads)
+        if not (x and y and z and threads):
+            return  # nothing to compute
+        if (x > most_x or y > most_y or z > most_z or shared > most_shared) or (
+            threads > most_threads or depth > most_deep
         ):
-            if not (x and y and z and threads):
-                return  # nothing to compute
-            geometry = Geometry((x, y, z), (width, height, depth), shared)
-            geometry.check(f"{launch.function} on {device}", limits)
+            function.check((x, y, z), (width, height, depth), shared)
         try:
             block = free.pop()
         except IndexError:
@@ -135,16 +154,15 @@ def launcher(
         memory, addresses, _ = block
         pack(memory, 0, *arguments)
         stream = current_stream(ordinal)
-        given = (function, x, y, z, width, height, depth, shared, stream, addresses, 0)
+        given = (handle, x, y, z, width, height, depth, shared, stream, addresses, 0)
         # A thread's context is that of its current device.  One that hasn't used CUDA yet has none;
         # the driver says so, and nothing has been launched.
         is_current = current_device() == ordinal
         status = launch_kernel(*given)[0] if is_current else wrong_context
         if status in without_context:
-            with driver.current(context):
-                status = launch_kernel(*given)[0]
+            status = function.launch_in_context(given)
         free.append(block)
         if status:
-            raise driver.error(f"launching {launch.function} on {device}", status)
+            raise function.error(status)
 
     return call

@@ -18,7 +18,6 @@ import torch
 
 from ...errors import UnsupportedError, expected
 from ...ir.scalars import ZERO
-from ...target.target import Limits
 from ..runtime import ObjectCache, Runtime
 from ..tensor_memory import EmptyStrided, RequireMemory
 from . import nvrtc
@@ -26,7 +25,7 @@ from .codegen import CudaSource, Launch
 from .cubins import CubinCompiler, cubin_compiler
 from .device_memory import require_memory
 from .driver import Driver, system_driver
-from .launcher import ParameterLayout, launcher
+from .launcher import LoadedFunction, ParameterLayout, launcher
 from .launches import FusedKernelCUDA, Launcher
 from .target import CudaTarget
 
@@ -113,39 +112,23 @@ class CudaRuntime(Runtime):
         self._compiler.start(code.text)
 
     def compile(self, code: CudaSource) -> list[Launcher]:
-        """The loaded functions of a text, one for each phase."""
-        limits = self._target.limits
+        """What launches the functions of a text, one for each phase."""
         for launch in code.launches:
-            ParameterLayout(launch.parameters).check(launch, limits)
+            ParameterLayout(launch.parameters).check(launch, self._target.limits)
         cubin = self._compiler.cubin(code.text)
-        where = f"{code.kernel.name} on {self.device}"
         with self._driver.current(self._context):
-            module = self._driver.load(cubin, where)
-            functions = [self._function(module, launch, limits) for launch in code.launches]
-        return [
-            self._launcher(function, launch, limits)
-            for function, launch in zip(functions, code.launches, strict=True)
-        ]
-
-    def _function(self, module: Any, launch: Launch, limits: Limits) -> Any:
-        where = f"{launch.function} on {self.device}"
-        function = self._driver.function(module, launch.function, where)
-        if launch.shared_bytes is not ZERO:
-            self._driver.allow_shared(function, limits.shared_bytes, where)
-        return function
-
-    def _launcher(self, function: Any, launch: Launch, limits: Limits) -> Launcher:
+            module = self._driver.load(cubin, f"{code.kernel.name} on {self.device}")
+            functions = [self._function(module, launch) for launch in code.launches]
         gpu = self._gpu
-        return launcher(
-            self._driver,
-            gpu.device,
-            self._context,
-            function,
-            launch,
-            limits,
-            gpu.current_device,
-            gpu.current_stream,
-        )
+        return [launcher(each, gpu.current_device, gpu.current_stream) for each in functions]
+
+    def _function(self, module: Any, launch: Launch) -> LoadedFunction:
+        """A function of a module, which the current context has."""
+        where, limits = f"{launch.function} on {self.device}", self._target.limits
+        handle = self._driver.function(module, launch.function, where)
+        if launch.shared_bytes is not ZERO:
+            self._driver.allow_shared(handle, limits.shared_bytes, where)
+        return LoadedFunction(self._driver, self.device, self._context, handle, launch, limits)
 
     def load(self, code: CudaSource, binary: Sequence[Launcher]) -> FusedKernelCUDA:
         """A kernel with its functions."""

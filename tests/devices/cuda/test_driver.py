@@ -27,7 +27,7 @@ BEGIN = """
 import torch
 from pyfuser.devices.cuda.codegen import Launch
 from pyfuser.devices.cuda.driver import system_driver
-from pyfuser.devices.cuda.launcher import launcher
+from pyfuser.devices.cuda.launcher import LoadedFunction, launcher
 from pyfuser.dtypes import DataType
 from pyfuser.errors import DeviceError
 from pyfuser.ir.fusion import Fusion
@@ -53,10 +53,9 @@ dtypes = (DataType.Int, DataType.Float, DataType.Bool)
 fusion = Fusion()
 parameters = tuple(ScalarParameter(f"s{d}", d, fusion.new_scalar(d)) for d in dtypes)
 launch = Launch("kernel", (ONE,) * 3, (ONE,) * 3, ZERO, parameters)
-call = launcher(
-    driver, torch.device("cuda", 0), context, function, launch, PORTABLE_LIMITS,
-    lambda: 0, lambda index: 0x77,
-)
+gpu = torch.device("cuda", 0)
+loaded = LoadedFunction(driver, gpu, context, function, launch, PORTABLE_LIMITS)
+call = launcher(loaded, lambda: 0, lambda index: 0x77)
 call(2, 3, 4, 5, 6, 7, 8, -11, 0.5, True)
 """
 
