@@ -25,7 +25,7 @@ from ..devices.cpu.host import copy_bandwidth, host
 from ..devices.cuda import nvrtc
 from ..devices.registry import runtime_of
 from ..disk_cache import untrusted
-from ..errors import PyfuserError, UnsupportedError
+from ..errors import PyfuserError
 
 # Too big for any cache, but small enough to take a fraction of a second.
 _BANDWIDTH_BYTES = 128 << 20
@@ -109,7 +109,7 @@ def _gpu() -> Finding:
     """The current GPU; otherwise why kernels can't run on one, and torch computes instead."""
     try:
         target = runtime_of(torch.device("cuda", _current_gpu())).target
-    except UnsupportedError as error:
+    except PyfuserError as error:
         has_cuda = torch.version.cuda is not None
         remedy = "what the message asks for" if has_cuda else "a torch built with CUDA, and a GPU"
         return Finding("NVIDIA GPU", str(error), remedy)
