@@ -316,7 +316,7 @@ class FakeGpus:
     """GPUs, their driver, and a compiler whose machine code is the text.
 
     `streams` has the handle of the current stream on each GPU; `compiled` the texts that were
-    compiled.
+    compiled, `synchronised` the GPUs that were waited for.
     """
 
     def __init__(self, count: int = 1, **attributes: int) -> None:
@@ -325,6 +325,7 @@ class FakeGpus:
         self.driver.current_device = 0
         self.streams = [0] * count
         self.compiled: list[str] = []
+        self.synchronised: list[int] = []
         self.allocated: list[tuple[int, ...]] = []  # (ordinal, stream, bytes)
         self.compiler = CubinCompiler("sm_90", self._compile, "a fake")
         self._storages: dict[int, torch.UntypedStorage] = {}
@@ -360,6 +361,7 @@ class FakeGpus:
             lambda: self.driver.current_device,
             lambda index: self.streams[index],
             empty,
+            lambda: self.synchronised.append(ordinal),
         )
         driver = Driver(self.driver)
         target = target_of_gpu(driver, ordinal, (13, 0), ("sm_75", "sm_90", "sm_100"))

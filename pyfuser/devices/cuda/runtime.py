@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,12 +44,14 @@ class Gpu:
     current_device  the index of this thread's device
     current_stream  a device's index -> the handle of this thread's stream on it
     empty_strided   uninitialised tensors on the GPU
+    synchronize     waits for the GPU
     """
 
     device: torch.device
     current_device: Callable[[], int]
     current_stream: Callable[[int], int]
     empty_strided: EmptyStrided
+    synchronize: Callable[[], None]
 
     @staticmethod
     def of_torch(device: torch.device) -> Gpu:
@@ -60,7 +63,10 @@ class Gpu:
         # torch's own bindings take 0.1 us, the public functions several.
         native_stream = getattr(torch._C, "_cuda_getCurrentRawStream", stream)
         native_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-        return Gpu(device, native_device, native_stream, _allocator(device, native_device))
+        empty = _allocator(device, native_device)
+        return Gpu(
+            device, native_device, native_stream, empty, partial(torch.cuda.synchronize, device)
+        )
 
 
 def _allocator(device: torch.device, current_device: Callable[[], int]) -> EmptyStrided:
@@ -102,6 +108,10 @@ class CudaRuntime(Runtime):
     def require_memory(self) -> RequireMemory:
         """A check in Python, as short as possible."""
         return require_memory
+
+    def synchronize(self) -> None:
+        """Waits until everything launched so far has run; no call does."""
+        self._gpu.synchronize()
 
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
         """Sets where cubins are kept between processes."""

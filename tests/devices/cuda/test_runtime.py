@@ -13,6 +13,7 @@ import torch
 from pyfuser import DataType, FusionDefinition, can_fuse_on_gpu, fallback
 from pyfuser.devices.cuda.codegen import Launch
 from pyfuser.devices.cuda.launcher import ParameterLayout, bfloat16_bits
+from pyfuser.devices.registry import runtime_of
 from pyfuser.devices.switches import register_runtime
 from pyfuser.dtypes import to_torch
 from pyfuser.errors import DeviceError, InputError, ScheduleError, UnsupportedError
@@ -261,7 +262,12 @@ def test_a_second_call_only_launches(make: Callable[[], FusionDefinition], gpus:
     run(fd, x)
     gpus.driver.calls.clear()
     run(fd, x)
-    assert set(gpus.driver.calls) == {"cuLaunchKernel"}
+    assert set(gpus.driver.calls) == {"cuLaunchKernel"} and not gpus.synchronised
+
+
+def test_a_runtime_waits_for_its_own_gpu(gpus: FakeGpus) -> None:
+    runtime_of(torch.device("cuda", 1)).synchronize()
+    assert gpus.synchronised == [1]
 
 
 def test_a_captured_call_runs_again_on_new_contents(gpus: FakeGpus) -> None:
