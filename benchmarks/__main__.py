@@ -27,6 +27,7 @@ from .cases import DEFAULT_DTYPES, DTYPES, SIZES
 MODES = ("fresh", "warm")
 PARTS = (*MODES, "overhead")
 ON_GPU = "gpu"
+SECONDS = 0.25  # per contestant and row
 # Blocks of any size stay with the allocator: neither mapped one by one nor returned.
 _KEEP_FREED_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
@@ -75,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="*", default=[], choices=tuple(DTYPES))
     parser.add_argument("--mode", choices=PARTS, help="one part only")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--seconds", type=float, default=0.25, help="per contestant and row")
+    parser.add_argument("--seconds", type=float, help="per contestant and row")
     parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
     parser.add_argument("--write", action="store_true", help="write files even for a part")
     parser.add_argument("--results", help="folder of the JSON files")
@@ -131,7 +132,7 @@ def _child(arguments: argparse.Namespace) -> int:
             or (gpu.SIZES if arguments.child == ON_GPU else SIZES),
             arguments.dtypes or DEFAULT_DTYPES,
             arguments.device,
-            arguments.seconds,
+            arguments.seconds or (gpu.SECONDS if arguments.child == ON_GPU else SECONDS),
             not arguments.no_inductor,
             lambda text: status.update(f"{arguments.child}: {text}"),
         )
