@@ -21,8 +21,8 @@ _FLUSHED_BYTES = 512 << 20
 _COPIED_BYTES = 1 << 30
 _HOST_CALLS = 50
 
-# Rows and columns: 4 MiB in float32, and 256 MiB in rows of several lengths.  More would take longer
-# than eight minutes, most of it torch.compile's.
+# Rows and columns: 4 MiB in float32, and 256 MiB in rows of several lengths.  Four sizes, so that a
+# run takes less than eight minutes if torch.compile needs two seconds for each row.
 SIZES = ((1024, 1024), (16384, 4096), (64, 1 << 20), (1 << 20, 64))
 SECONDS = 0.1  # per contestant and row: at least a hundred rounds of the longest kernels
 
