@@ -52,7 +52,7 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a subset
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-gpu: $(STAMP) ## the same on an NVIDIA GPU (pyfuser runs through torch there for now); prints, writes nothing
+bench-gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
 emulate: $(STAMP) ## device-independent tests on CUDA kernels, emulated on the CPU (needs g++; hours)

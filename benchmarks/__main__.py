@@ -4,14 +4,15 @@ Each part runs in its own process: `fresh` with the memory allocator as the syst
 `warm` with glibc configured to keep freed blocks, so that no contestant pays for page faults.  A
 whole run writes results/*.json and the tables of README.md; a partial run (`--cases softmax --sizes
 4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write` is
-given.  The files and tables are for the CPU: a run with `--device cuda` prints and never writes.
-Fusions of CUDA tensors run through torch for now, so such a run measures torch.
+given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as gpu.py says, and a file
+with the GPU's name; the tables of README.md are the CPU's.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from . import kernels, overhead, report
+from . import gpu, kernels, overhead, report
 from .cases import DEFAULT_DTYPES, DTYPES, SIZES
 
 MODES = ("fresh", "warm")
 PARTS = (*MODES, "overhead")
+ON_GPU = "gpu"
+SECONDS = 0.25  # per contestant and row
 # Blocks of any size stay with the allocator: neither mapped one by one nor returned.
 _KEEP_FREED_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
@@ -43,17 +46,27 @@ def main() -> int:
         return 2
     on_cpu = arguments.device == "cpu"
     whole = not (arguments.cases or arguments.sizes or arguments.dtypes or arguments.mode)
-    write = on_cpu and (whole or arguments.write)
-    parts = [arguments.mode] if arguments.mode else list(PARTS if on_cpu else MODES)
+    write = whole or arguments.write
+    parts = [arguments.mode] if arguments.mode else list(PARTS if on_cpu else [ON_GPU])
     results = Path(arguments.results) if arguments.results else report.FOLDER / "results"
     with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as scratch:
-        target = results if write else Path(scratch)
+        target = results if write and on_cpu else Path(scratch)
         target.mkdir(parents=True, exist_ok=True)
-        codes = [_run_part(part, target, scratch, strict=on_cpu) for part in parts]
+        codes = [_run_part(part, target, scratch) for part in parts]
         _show(parts, target)
-        if write:
+        if write and on_cpu:
             _write_readme(results)
+        elif write:
+            _keep(Path(scratch) / f"{ON_GPU}.json", results)
     return max(codes)
+
+
+def _keep(measured: Path, results: Path) -> None:
+    """Keeps the results of a GPU under its name."""
+    if measured.exists():
+        machine = report.Results.from_json(measured.read_text(encoding="utf-8")).machine
+        results.mkdir(parents=True, exist_ok=True)
+        shutil.copy(measured, results / gpu.file_name(str(machine["gpu"])))
 
 
 def _arguments() -> argparse.Namespace:
@@ -62,18 +75,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="*", default=[], help="ROWSxCOLUMNS")
     parser.add_argument("--dtypes", nargs="*", default=[], choices=tuple(DTYPES))
     parser.add_argument("--mode", choices=PARTS, help="one part only")
-    parser.add_argument(
-        "--device",
-        default="cpu",
-        help="cpu, or cuda: fusions of CUDA tensors run through torch for now; prints only",
-    )
-    parser.add_argument("--seconds", type=float, default=0.25, help="per contestant and row")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--seconds", type=float, help="per contestant and row")
     parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
-    parser.add_argument(
-        "--write", action="store_true", help="write files even for a part (CPU only)"
-    )
+    parser.add_argument("--write", action="store_true", help="write files even for a part")
     parser.add_argument("--results", help="folder of the JSON files")
-    parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=(*PARTS, ON_GPU), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -90,19 +97,19 @@ def _complaint(arguments: argparse.Namespace) -> str | None:
         return f"benchmarks: expected the device cpu or cuda, got {device}"
     if not torch.cuda.is_available():
         return f"benchmarks: expected a device that torch sees, got {device}; there is no GPU here"
-    if arguments.mode == "overhead":
-        return f"benchmarks: expected --mode fresh or warm on {device}, got overhead"
+    if arguments.mode:
+        return f"benchmarks: expected no --mode on {device}, got {arguments.mode}"
     return None
 
 
-def _run_part(part: str, target: Path, scratch: str, strict: bool) -> int:
+def _run_part(part: str, target: Path, scratch: str) -> int:
     """Runs a part in its own process; both modes share Inductor's cache, which starts empty."""
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(Path(scratch) / "inductor"),
         "PYFUSER_CACHE_DIR": str(Path(scratch) / "pyfuser"),
-        # On a device with kernels, a kernel that fails to compile must not be measured as torch.
-        "PYFUSER_STRICT": "1" if strict else "0",
+        # A kernel that fails to compile must not be measured as torch.
+        "PYFUSER_STRICT": "1",
         **(_KEEP_FREED_BLOCKS if part == "warm" else {}),
     }
     command = [sys.executable, "-m", "benchmarks", *sys.argv[1:]]
@@ -121,10 +128,11 @@ def _child(arguments: argparse.Namespace) -> int:
         results = kernels.measure(
             arguments.child,
             arguments.cases,
-            [_size(text) for text in arguments.sizes] or SIZES,
+            [_size(text) for text in arguments.sizes]
+            or (gpu.SIZES if arguments.child == ON_GPU else SIZES),
             arguments.dtypes or DEFAULT_DTYPES,
             arguments.device,
-            arguments.seconds,
+            arguments.seconds or (gpu.SECONDS if arguments.child == ON_GPU else SECONDS),
             not arguments.no_inductor,
             lambda text: status.update(f"{arguments.child}: {text}"),
         )

@@ -32,11 +32,14 @@ Outputs = torch.Tensor | tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel; `inputs(rows, columns, factory)` with a factory like `torch.randn`."""
+    """One kernel; `inputs(rows, columns, factory)` with a factory like `torch.randn`.
+
+    Without `define`, torch.compile makes the fusion from `reference`.
+    """
 
     name: str
     inputs: Callable[[int, int, Factory], list[torch.Tensor]]
-    define: Callable[..., Any]
+    define: Callable[..., Any] | None
     reference: Callable[..., Outputs]
     # A sum's error is measured against the sum of the absolute values.
     is_sum: bool = False
@@ -44,6 +47,7 @@ class Case:
 
 def definition(case: Case, inputs: Sequence[torch.Tensor]) -> FusionDefinition:
     """The case as a fusion for inputs like these; half precision is computed in float32."""
+    assert case.define is not None, case.name
     storage = _DATA_TYPES[inputs[0].dtype]
     narrow = storage is not DataType.Float
     with FusionDefinition() as fd:

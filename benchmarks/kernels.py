@@ -1,8 +1,9 @@
 """Measures every case at every size and dtype in this process: pyfuser, eager torch, Inductor.
 
-The memory mode belongs to the process: `__main__` starts this module once with the system's memory
-allocation (fresh) and once with glibc configured to keep freed blocks (warm), so all contestants
-are treated alike.  Each result is compared with float64 before its time counts.
+On a GPU (mode "gpu") times are those of gpu.py.  On the CPU, the memory mode belongs to the
+process: `__main__` starts this module once with the system's memory allocation (fresh) and once
+with glibc configured to keep freed blocks (warm), so all contestants are treated alike.  Each
+result is compared with float64 before its time counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 import torch
 
+from . import gpu
 from .cases import CASES, DTYPES, Case, definition
+from .gradients import GRADIENTS
 from .harness import (
     copy_bandwidth,
     error_of,
@@ -44,32 +47,46 @@ def measure(
 ) -> Results:
     """The rows of one mode.  `names` are parts of case names; empty means all of them."""
     compilable = inductor and inductor_works(device)
-    rows, bandwidths = [], [copy_bandwidth(device)]
-    for case, (height, width), dtype in selected(names, sizes, dtypes):
+    clock = gpu.CudaClock(device) if mode == "gpu" else None
+
+    def bandwidth() -> float:
+        return copy_bandwidth(device) if clock is None else gpu.copy_bandwidth(clock, device)
+
+    rows, bandwidths = [], [bandwidth()]
+    cases = CASES if clock is None else (*CASES, *GRADIENTS)
+    for case, (height, width), dtype in selected(names, sizes, dtypes, cases):
         progress(f"{case.name} {height}x{width} {dtype}")
-        rows.append(_measure_row(case, height, width, dtype, device, seconds, compilable))
+        row, contestants = _first_calls(case, height, width, dtype, device, compilable)
+        if clock is None:
+            row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
+        else:
+            row.seconds = gpu.cold_seconds(contestants, clock, seconds)
+            row.host_seconds = gpu.host_seconds(contestants, clock)
+        rows.append(row)
+        del contestants
         if len(rows) % 15 == 0:
-            bandwidths.append(copy_bandwidth(device))
+            bandwidths.append(bandwidth())
     facts = machine_facts(device)
     return Results(mode, facts, statistics.median(bandwidths), rows)
 
 
 def selected(
-    names: Sequence[str], sizes: Sequence[tuple[int, int]], dtypes: Sequence[str]
+    names: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    dtypes: Sequence[str],
+    cases: Sequence[Case] = CASES,
 ) -> Iterator[tuple[Case, tuple[int, int], str]]:
     """The rows to measure, in the order of the table; a complete name selects only that case."""
-    for case in CASES:
-        if names and not any(_means(name, case) for name in names):
+    complete = {case.name for case in cases}
+    for case in cases:
+        if names and not any(
+            name == case.name if name in complete else name.lower() in case.name.lower()
+            for name in names
+        ):
             continue
         for dtype in dtypes:
             for size in sizes:
                 yield case, size, dtype
-
-
-def _means(name: str, case: Case) -> bool:
-    if any(name == other.name for other in CASES):
-        return name == case.name
-    return name.lower() in case.name.lower()
 
 
 def inductor_works(device: str) -> bool:
@@ -79,9 +96,12 @@ def inductor_works(device: str) -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def _measure_row(
-    case: Case, height: int, width: int, dtype: str, device: str, seconds: float, inductor: bool
-) -> Row:
+def _first_calls(
+    case: Case, height: int, width: int, dtype: str, device: str, inductor: bool
+) -> tuple[Row, dict[str, Callable[[], Any]]]:
+    """The row, and the functions whose results are right; each has been called once."""
+    # Without the reset, Dynamo would count this shape as a recompilation of the last one.
+    torch._dynamo.reset()
     generator = torch.Generator(device).manual_seed(0)
 
     def make(*shape: int) -> torch.Tensor:
@@ -110,19 +130,18 @@ def _measure_row(
         compiled = _first_call(row, "inductor", lambda: _inductor(case, inputs))
         if compiled is not None:
             contestants["inductor"] = compiled
-    del eager, references, magnitudes, doubles
-    row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
-    return row
+    return row, contestants
 
 
 def _pyfuser(case: Case, inputs: list[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+    if case.define is None:
+        compiled = torch.compile(case.reference, backend="pyfuser", dynamic=False)
+        return lambda: _outputs(compiled(*inputs))
     fd = definition(case, inputs)
     return lambda: fd.execute(inputs)
 
 
 def _inductor(case: Case, inputs: list[torch.Tensor]) -> Callable[[], Any]:
-    # Without the reset, Dynamo would count this shape as a recompilation of the last one.
-    torch._dynamo.reset()
     compiled = torch.compile(case.reference, dynamic=False)
     return lambda: compiled(*inputs)
 

@@ -21,7 +21,10 @@ OUT_OF_CACHE_BYTES = 64 << 20
 
 @dataclass
 class Row:
-    """One case at one size: seconds per call by contestant, first-call seconds, bytes moved."""
+    """One case at one size: seconds per call by contestant, first-call seconds, bytes moved.
+
+    On a GPU, `seconds` are the GPU's, and `host_seconds` pass until a call returns.
+    """
 
     case: str
     rows: int
@@ -32,6 +35,7 @@ class Row:
     first_call_seconds: dict[str, float] = field(default_factory=dict)
     error: float = 0.0
     failure: str = ""
+    host_seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -77,10 +81,11 @@ class Results:
 
     def table(self) -> str:
         """One Markdown line per row."""
+        of_host = any(row.host_seconds for row in self.rows)
         lines = [
             "| case | size | dtype | pyfuser | eager | Inductor "
-            "| vs eager | vs Inductor | of copy |",
-            "|---|---|---|--:|--:|--:|--:|--:|--:|",
+            f"| vs eager | vs Inductor | of copy |{' host |' if of_host else ''}",
+            f"|---|---|---|--:|--:|--:|--:|--:|--:|{'--:|' if of_host else ''}",
         ]
         lines += [self._line(row) for row in self.rows]
         return "\n".join(lines)
@@ -99,6 +104,8 @@ class Results:
             _times(row.ratio("inductor")),
             share,
         ]
+        if "pyfuser" in row.host_seconds:
+            cells.append(f"{row.host_seconds['pyfuser'] * 1e6:.1f} us")
         return f"| {' | '.join(cells)} |"
 
     def summary(self) -> str:

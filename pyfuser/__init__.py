@@ -14,6 +14,7 @@ from .dtypes import DataType
 from .errors import (
     CompilationError,
     DefinitionError,
+    DeviceError,
     InputError,
     InternalError,
     PyfuserError,
@@ -158,6 +159,7 @@ __all__ = [
     "CompileParams",
     "DataType",
     "DefinitionError",
+    "DeviceError",
     "Expr",
     "Fusion",
     "FusionDefinition",

@@ -32,6 +32,10 @@ class CompilationError(PyfuserError, RuntimeError):
     """The text a code generator printed didn't compile; the fallback runs the fusion instead."""
 
 
+class DeviceError(PyfuserError, RuntimeError):
+    """A device failed: it can't load or launch a kernel, or a kernel that it ran has failed."""
+
+
 class InternalError(PyfuserError, AssertionError):
     """A bug in pyfuser: an invariant of an IR noun or of a pass doesn't hold."""
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import child, peak_memory
+from benchmarks import child, gpu, peak_memory
 from benchmarks.cases import CASES, DTYPES, Case, definition
 from benchmarks.harness import error_of, geometric_mean, interleaved, traffic_bytes
-from benchmarks.kernels import selected
+from benchmarks.kernels import measure, selected
 from benchmarks.models.results import ModelResults, ModelRow
 from benchmarks.report import Results, Row, write_readme
 from benchmarks.zoo.results import ZooResults, ZooRow
@@ -99,6 +99,51 @@ def test_contestants_take_turns() -> None:
     )
     assert set(times) == {"a", "b"}
     assert {"ab", "ba"} <= {"".join(pair) for pair in zip(calls, calls[1:], strict=False)}
+
+
+class FakeClock:
+    """A GPU that needs as many seconds for a call as calls have been made, and notes the order."""
+
+    def __init__(self, device: str = "") -> None:
+        self.done: list[str] = []
+
+    def flush(self) -> None:
+        self.done.append("flush")
+
+    def mark(self) -> int:
+        return len([each for each in self.done if each != "flush"])
+
+    def seconds(self, start: int, end: int) -> float:
+        return float(end - start)
+
+    def wait(self) -> None:
+        """Nothing is running."""
+
+
+def test_a_gpu_is_measured_with_cold_caches() -> None:
+    clock = FakeClock()
+    functions = {
+        "once": lambda: clock.done.append("once"),
+        "twice": lambda: clock.done.extend(["first", "second"]),
+    }
+    found = gpu.cold_seconds(functions, clock, seconds=0, fewest_rounds=2)
+    assert found == {"once": 1.0, "twice": 2.0}
+    first, second = ["flush", "once"], ["flush", "first", "second"]
+    assert clock.done == [*first, *second, *second, *first]
+
+
+def test_rows_of_a_gpu_have_the_time_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "CudaClock", FakeClock)
+    monkeypatch.setattr(gpu, "copy_bandwidth", lambda *_: 1e12)
+    monkeypatch.setattr(gpu, "cold_seconds", lambda functions, *_: dict.fromkeys(functions, 0.5))
+    names = ["softmax", "backward"]
+    found = measure("gpu", names, [(4, 33)], ["float32"], inductor=False)
+    assert len(found.rows) == 4
+    for row in found.rows:
+        assert not row.failure and row.seconds == {"eager": 0.5, "pyfuser": 0.5}
+        assert set(row.host_seconds) == {"eager", "pyfuser"}
+    assert found.table().splitlines()[0].endswith("| of copy | host |")
+    assert Results.from_json(found.to_json()) == found
 
 
 def test_traffic_counts_an_expanded_dimension_once() -> None:

@@ -216,6 +216,7 @@ def test_devices_do_not_import_each_other(imports: list[Import]) -> None:
     ("imported", "absent"),
     [
         ("pyfuser.devices.cuda.nvrtc", "llvmlite"),
+        ("pyfuser.devices.cuda.runtime", "llvmlite"),
         ("pyfuser.devices.cpu.jit", "pyfuser.devices.cuda"),
         ("pyfuser", "llvmlite"),
         ("pyfuser", "pyfuser.devices"),

@@ -24,6 +24,7 @@ from ..devices.bandwidth import copy_bandwidth
 from ..devices.cpu import threads
 from ..devices.cpu.host import host
 from ..devices.cuda import nvrtc
+from ..devices.registry import runtime_of
 from ..disk_cache import untrusted
 from ..errors import PyfuserError
 from ..frontend.options import DISABLE, ENABLE
@@ -119,11 +120,18 @@ def _nvrtc() -> Finding:
 
 
 def _gpu() -> Finding:
-    if torch.cuda.is_available():
-        return Finding("NVIDIA GPU", torch.cuda.get_device_name())
-    if torch.version.cuda is None:
-        return Finding("NVIDIA GPU", "this torch is built for the CPU", "a torch built with CUDA")
-    return Finding("NVIDIA GPU", "none", "a GPU and its driver")
+    """The current GPU; otherwise why kernels can't run on one, and torch computes instead."""
+    try:
+        target = runtime_of(torch.device("cuda", _current_gpu())).target
+    except PyfuserError as error:
+        has_cuda = torch.version.cuda is not None
+        remedy = "what the message asks for" if has_cuda else "a torch built with CUDA, and a GPU"
+        return Finding("NVIDIA GPU", str(error), remedy)
+    return Finding("NVIDIA GPU", f"{torch.cuda.get_device_name()}: {target.name}")
+
+
+def _current_gpu() -> int:
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 def _compiler() -> Finding:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as benchmarks
+from benchmarks.report import Results
 from pyfuser import options
 from pyfuser.__main__ import main
 from pyfuser.command_line import doctor, operations, show
@@ -350,21 +351,29 @@ def test_the_benchmarks_refuse_a_device_that_there_is_not(
     assert capsys.readouterr().err.strip() == message
 
 
-def test_the_benchmarks_write_nothing_for_a_gpu(
+def test_the_benchmarks_of_a_gpu_have_a_file_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    targets = []
-
-    def run_part(part: str, target: Path, scratch: str, strict: bool) -> int:
-        targets.append(target)
+    def run_part(part: str, target: Path, scratch: str) -> int:
+        assert part == "gpu" and target != tmp_path
+        facts = {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2", "python": "3"}
+        (target / "gpu.json").write_text(Results("gpu", facts, 1e12, []).to_json())
         return 0
 
     written: list[Path] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(benchmarks, "_run_part", run_part)
     monkeypatch.setattr(benchmarks, "_write_readme", written.append)
-    arguments = ["benchmarks", "--device", "cuda", "--write", "--results", str(tmp_path)]
+    arguments = ["benchmarks", "--device", "cuda", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--cases", "softmax"])
+    assert benchmarks.main() == 0
+    assert not list(tmp_path.iterdir())
     monkeypatch.setattr(sys, "argv", arguments)
     assert benchmarks.main() == 0
-    assert targets and tmp_path not in targets
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu_nvidia_h100_80gb_hbm3.json"]
     assert not written
+
+
+def test_the_benchmarks_of_a_gpu_need_no_llvm() -> None:
+    code = "import sys; sys.modules['llvmlite'] = None; import benchmarks.__main__"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -126,12 +126,33 @@ class Module:
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
-        sizes = _three(grid), _three(block)
-        _check_geometry(sizes[0], sizes[1], shared_bytes)
+        _check_geometry(_three(grid), _three(block), shared_bytes)
         packed = _pack(self.signature(kernel), args)
         tensors = [a for a in args if isinstance(a, torch.Tensor)] + list(buffers)
-        storages = [tensor.untyped_storage() for tensor in tensors]
-        count = len(storages)
+        arguments = (ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed))
+        memory = [(s.data_ptr(), s.nbytes()) for s in (t.untyped_storage() for t in tensors)]
+        self.launch_packed(
+            kernel, grid, block, shared_bytes, ctypes.addressof(arguments), memory, seed=seed
+        )
+
+    def launch_packed(
+        self,
+        kernel: str,
+        grid: Sequence[int] | int,
+        block: Sequence[int] | int,
+        shared_bytes: int,
+        arguments: int,
+        memory: Sequence[tuple[int, int]],
+        *,
+        seed: int = 0,
+    ) -> None:
+        """`launch` with the address of an array of the parameters' addresses.
+
+        `memory`: first address and bytes of everything that the kernel may access.
+        """
+        sizes = _three(grid), _three(block)
+        _check_geometry(sizes[0], sizes[1], shared_bytes)
+        count = len(memory)
         message = ctypes.create_string_buffer(1024)
         counter = ctypes.c_uint64(0)
         request = _Request(
@@ -139,10 +160,10 @@ class Module:
             block=(ctypes.c_uint * 3)(*sizes[1]),
             shared_bytes=shared_bytes,
             seed=seed,
-            arguments=(ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed)),
+            arguments=ctypes.cast(arguments, ctypes.POINTER(ctypes.c_void_p)),
             buffer_count=count,
-            buffer_starts=(ctypes.c_uint64 * count)(*(s.data_ptr() for s in storages)),
-            buffer_bytes=(ctypes.c_uint64 * count)(*(s.nbytes() for s in storages)),
+            buffer_starts=(ctypes.c_uint64 * count)(*(start for start, _ in memory)),
+            buffer_bytes=(ctypes.c_uint64 * count)(*(size for _, size in memory)),
             message=ctypes.cast(message, ctypes.c_char_p),
             message_bytes=len(message),
             program_counter=ctypes.pointer(counter),

@@ -8,13 +8,14 @@ CPU tensors; `pytest --emulate` does so for a whole run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
-from pyfuser.devices.cuda.codegen import CudaSource
+from pyfuser.devices.cuda.codegen import CudaSource, Geometry
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.cuda.launches import FusedKernelCUDA
 from pyfuser.devices.cuda.target import CudaTarget
@@ -36,7 +37,7 @@ class EmulatedKernel(FusedKernelCUDA):
     """A kernel of the harness: it is given tensors, to know which memory may be accessed."""
 
     def __init__(self, code: CudaSource, module: Module, seed: int = 0) -> None:
-        super().__init__(code, SM_90.limits, self._run)
+        super().__init__(code, [partial(self._run, n) for n in range(len(code.launches))])
         self.module, self.seed = module, seed
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
@@ -47,19 +48,16 @@ class EmulatedKernel(FusedKernelCUDA):
         """The tensor itself."""
         return tensor
 
-    def _run(
-        self,
-        number: int,
-        grid: Sequence[int],
-        block: Sequence[int],
-        shared_bytes: int,
-        arguments: Sequence[Any],
-    ) -> bool | None:
+    def _run(self, number: int, *given: Any) -> bool | None:
         """True if an assertion of the kernel failed: it refused the call."""
-        given = [_NOTHING if argument is None else argument for argument in arguments]
+        grid, block, shared_bytes, arguments = given[:3], given[3:6], given[6], given[7:]
+        if 0 in grid or 0 in block:
+            return None
         function = self.code.launches[number].function
+        Geometry(grid, block, shared_bytes).check(function, SM_90.limits)
+        tensors = [_NOTHING if argument is None else argument for argument in arguments]
         try:
-            self.module.launch(function, grid, block, shared_bytes, given, seed=self.seed)
+            self.module.launch(function, grid, block, shared_bytes, tensors, seed=self.seed)
         except SimtError as error:
             if _ASSERTION.search(str(error)):
                 return True

@@ -85,7 +85,8 @@ class Geometry:
 
     def check(self, function: str, limits: Limits) -> None:
         """Raises ScheduleError if there are more threads, blocks or bytes than allowed."""
-        too_many = any(n > most for n, most in zip(self.grid, limits.grid, strict=True))
+        extents, most_of_each = (*self.grid, *self.block), (*limits.grid, *limits.block)
+        too_many = any(n > most for n, most in zip(extents, most_of_each, strict=True))
         too_big = self.shared_bytes > limits.shared_bytes
         if too_many or too_big or math.prod(self.block) > limits.threads:
             what = (

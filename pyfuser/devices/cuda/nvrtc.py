@@ -2,9 +2,8 @@
 
 Generated text (after its prelude, see device_helpers.py) -> machine code for one architecture, or
 PTX. NVRTC is called through `cuda.bindings`, because `cuda.core`'s Program asks the driver for its
-version before it makes PTX and keeps the class of its compile errors private; `cuda.core` loads and
-launches the cubin.  The packages (extra `cuda`) are imported when a compilation needs them, never
-by importing this module.
+version before it makes PTX and keeps the class of its compile errors private.  The packages (extra
+`cuda`) are imported when a compilation needs them, never by importing this module.
 
 Invariant: no fast-math and no contraction to fused multiply-add (docs/design.md).
 """
@@ -22,6 +21,7 @@ from pyfuser.errors import CompilationError, UnsupportedError, expected
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _ARCHITECTURE = re.compile(r"sm_\d+[af]?")
+OPTIONS = ("--std=c++17", "--fmad=false")
 _HINT = "pip install 'pyfuser[cuda]'"
 
 
@@ -101,7 +101,7 @@ def _compile(
     """Compiles and returns what `copy` fetches: `size_of` bytes."""
     nvrtc = _nvrtc()
     _check_architecture(architecture)
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--fmad=false"]
+    options = [each.encode() for each in (f"--gpu-architecture={architecture}", *OPTIONS)]
     name = KERNEL_FILE_NAME.encode()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name, 0, [], []))
     try:
@@ -140,6 +140,6 @@ def _nvrtc() -> Any:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()  # loads the library; RuntimeError if only the module is installed
     except (ImportError, OSError, RuntimeError) as error:
-        what = "the packages cuda-core, cuda-bindings and nvidia-cuda-nvrtc"
+        what = "the packages cuda-bindings and nvidia-cuda-nvrtc"
         raise UnsupportedError(expected("nvrtc", what, f"`{error}`", _HINT)) from error
     return nvrtc

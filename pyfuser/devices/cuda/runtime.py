@@ -1,17 +1,198 @@
-"""CUDA tensors: kernels for them are printed and compiled; nothing launches them yet.
+"""A GPU as a runtime: NVRTC's cubins, modules in torch's context, torch's memory and streams.
 
-`runtime` raises UnsupportedError, so the fallback computes fusions of CUDA tensors with torch.
+Code -> cubin (cubins.py) -> module in the device's context (driver.py) -> functions that plans call
+(launcher.py).  Once a plan has run, its next calls only allocate and launch: nothing is compiled,
+loaded or waited for, so they can be captured into a CUDA graph.
+
+Modules are never unloaded: a captured graph may still launch their functions when their kernels
+have long been dropped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import torch
 
 from ...errors import UnsupportedError, expected
-from ..runtime import Runtime
+from ...ir.scalars import ZERO
+from ..runtime import ObjectCache, Runtime
+from ..tensor_memory import EmptyStrided, RequireMemory
+from . import nvrtc
+from .codegen import CudaSource, Launch
+from .cubins import CubinCompiler, cubin_compiler
+from .device_memory import require_memory
+from .driver import Driver, system_driver
+from .launcher import LoadedFunction, ParameterLayout, launcher
+from .launches import FusedKernelCUDA, Launcher
+from .target import CudaTarget
+
+# The first cache and shared memory of a multiprocessor together, in KiB, by compute capability
+# (CUDA programming guide, technical specifications); the driver only tells how much of it may be
+# shared memory.
+_L1_KIB = {70: 128, 75: 96, 80: 192, 86: 128, 87: 192, 89: 128, 90: 256, 100: 256, 103: 256}
+_OLDEST = 70  # Volta: threads of a warp progress independently
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gpu:
+    """What torch knows about a GPU: its number, and what is current when a call asks.
+
+    current_device  the index of this thread's device
+    current_stream  a device's index -> the handle of this thread's stream on it
+    empty_strided   uninitialised tensors on the GPU
+    synchronize     waits for the GPU
+    """
+
+    device: torch.device
+    current_device: Callable[[], int]
+    current_stream: Callable[[int], int]
+    empty_strided: EmptyStrided
+    synchronize: Callable[[], None]
+
+    @staticmethod
+    def of_torch(device: torch.device) -> Gpu:
+        """A GPU of this process."""
+
+        def stream(index: int) -> int:
+            return int(torch.cuda.current_stream(index).cuda_stream)
+
+        # torch's own bindings take 0.1 us, the public functions several.
+        native_stream = getattr(torch._C, "_cuda_getCurrentRawStream", stream)
+        native_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+        empty = _allocator(device, native_device)
+        return Gpu(
+            device, native_device, native_stream, empty, partial(torch.cuda.synchronize, device)
+        )
+
+
+def _allocator(device: torch.device, current_device: Callable[[], int]) -> EmptyStrided:
+    """torch.empty_strided on a GPU; for the current one, by a binding that takes half as long."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    native = getattr(guards, "_empty_strided_cuda", None)
+
+    def empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if native is not None and current_device() == device.index:
+            return native(shape, stride, dtype)  # type: ignore[no-any-return]
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+    return empty
+
+
+class CudaRuntime(Runtime):
+    """One GPU."""
+
+    def __init__(
+        self, gpu: Gpu, driver: Driver, target: CudaTarget, compiler: CubinCompiler
+    ) -> None:
+        self._gpu, self._driver, self._target, self._compiler = gpu, driver, target, compiler
+        self._context = driver.primary_context(gpu.device.index)
+
+    @property
+    def device(self) -> torch.device:
+        return self._gpu.device
+
+    @property
+    def target(self) -> CudaTarget:
+        return self._target
+
+    @property
+    def empty_strided(self) -> EmptyStrided:
+        """Memory of torch's caching allocator, for the current stream."""
+        return self._gpu.empty_strided
+
+    @property
+    def require_memory(self) -> RequireMemory:
+        """A check in Python, as short as possible."""
+        return require_memory
+
+    def synchronize(self) -> None:
+        """Waits until everything launched so far has run; no call does."""
+        self._gpu.synchronize()
+
+    def keep_objects_in(self, cache: ObjectCache | None) -> None:
+        """Sets where cubins are kept between processes."""
+        self._compiler.cache = cache
+
+    def compile_ahead(self, code: CudaSource) -> None:
+        """Begins the compilation in another thread."""
+        self._compiler.start(code.text)
+
+    def compile(self, code: CudaSource) -> list[Launcher]:
+        """What launches the functions of a text, one for each phase."""
+        for launch in code.launches:
+            ParameterLayout(launch.parameters).check(launch, self._target.limits)
+        cubin = self._compiler.cubin(code.text)
+        with self._driver.current(self._context):
+            module = self._driver.load(cubin, f"{code.kernel.name} on {self.device}")
+            functions = [self._function(module, launch) for launch in code.launches]
+        gpu = self._gpu
+        return [launcher(each, gpu.current_device, gpu.current_stream) for each in functions]
+
+    def _function(self, module: Any, launch: Launch) -> LoadedFunction:
+        """A function of a module, which the current context has."""
+        where, limits = f"{launch.function} on {self.device}", self._target.limits
+        handle = self._driver.function(module, launch.function, where)
+        if launch.shared_bytes is not ZERO:
+            self._driver.allow_shared(handle, limits.shared_bytes, where)
+        return LoadedFunction(self._driver, self.device, self._context, handle, launch, limits)
+
+    def load(self, code: CudaSource, binary: Sequence[Launcher]) -> FusedKernelCUDA:
+        """A kernel with its functions."""
+        return FusedKernelCUDA(code, binary)
 
 
 def runtime(device: torch.device) -> Runtime:
-    """UnsupportedError: kernels for CUDA tensors aren't launched yet."""
-    what = "a device that launches kernels"
-    raise UnsupportedError(expected("device", what, f"{device}, for which they are only compiled"))
+    """The runtime of a GPU.  UnsupportedError, in one sentence, if kernels can't run on it."""
+    if not torch.cuda.is_available():
+        got = "none" if torch.version.cuda else "none: this torch is built for the CPU"
+        raise UnsupportedError(expected("CUDA", "a GPU that torch can use", got))
+    index = torch.cuda.current_device() if device.index is None else device.index
+    driver = system_driver()
+    found = target_of_gpu(driver, index, nvrtc.version(), nvrtc.supported_architectures())
+    gpu = Gpu.of_torch(torch.device("cuda", index))
+    return CudaRuntime(gpu, driver, found, cubin_compiler(found.architecture))
+
+
+def target_of_gpu(
+    driver: Driver, ordinal: int, version: tuple[int, int], known: Sequence[str]
+) -> CudaTarget:
+    """The target of a GPU, for an NVRTC of this version that compiles for these architectures.
+
+    UnsupportedError if there is none.
+    """
+    supported = driver.version()
+    if supported[0] < version[0]:
+        what = f"a driver for CUDA {version[0]}, the version of NVRTC"
+        got = "one for CUDA {}.{}".format(*supported)
+        hint = "install a newer driver, or the extra `cuda12` instead of `cuda`"
+        raise UnsupportedError(expected("CUDA", what, got, hint))
+    major = driver.attribute(ordinal, "COMPUTE_CAPABILITY_MAJOR")
+    minor = driver.attribute(ordinal, "COMPUTE_CAPABILITY_MINOR")
+    capability = 10 * major + minor
+    shared = driver.attribute(ordinal, "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
+    return CudaTarget(
+        _architecture(capability, version, known),
+        multiprocessors=driver.attribute(ordinal, "MULTIPROCESSOR_COUNT"),
+        l1_bytes=_L1_KIB[capability] << 10 if capability in _L1_KIB else shared,
+        l2_bytes=driver.attribute(ordinal, "L2_CACHE_SIZE"),
+        most_shared_bytes=driver.attribute(ordinal, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+    )
+
+
+def _architecture(capability: int, version: tuple[int, int], known: Sequence[str]) -> str:
+    """The newest architecture whose cubins run on a GPU: of its generation, and not newer."""
+    if capability < _OLDEST:
+        what = f"a GPU from sm_{_OLDEST} on"
+        raise UnsupportedError(expected("CUDA", what, f"one of sm_{capability}"))
+    numbers = [int(name.removeprefix("sm_")) for name in known]
+    fitting = [n for n in numbers if n // 10 == capability // 10 and n <= capability]
+    if not fitting:
+        what = "a GPU that NVRTC {}.{} compiles for ({})".format(*version, ", ".join(known))
+        is_older = capability < min(numbers)
+        hint = "the extra `cuda12` may" if is_older else "a newer nvidia-cuda-nvrtc may"
+        raise UnsupportedError(expected("CUDA", what, f"one of sm_{capability}", hint))
+    return f"sm_{max(fitting)}"

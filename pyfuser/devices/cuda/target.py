@@ -34,9 +34,10 @@ _SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103:
 class CudaTarget(Target):
     """One architecture; sizes in bytes.
 
-    multiprocessors of the GPU: blocks that run concurrently, one on each threads of a block: four
-    warps, one for each scheduler of a multiprocessor l1_bytes of a multiprocessor, which its shared
-    memory is taken from
+    multiprocessors    of the GPU: blocks that run concurrently, one on each
+    threads            of a block: four warps, one for each scheduler of a multiprocessor
+    l1_bytes           of a multiprocessor, which its shared memory is taken from
+    most_shared_bytes  of a block; 0 for as much as GPUs of the architecture have
 
     The defaults are an A100's: NVIDIA A100 Tensor Core GPU architecture, tables 4 and 5.
     """
@@ -46,6 +47,7 @@ class CudaTarget(Target):
     threads: int = 128
     l1_bytes: int = 192 << 10
     l2_bytes: int = 40 << 20
+    most_shared_bytes: int = 0
 
     @staticmethod
     def of(architecture: str) -> CudaTarget:
@@ -71,7 +73,7 @@ class CudaTarget(Target):
             threads=1024,
             block=(1024, 1024, 64),
             grid=(2**31 - 1, 65535, 65535),
-            shared_bytes=shared,
+            shared_bytes=self.most_shared_bytes or shared,
             registers=255,
             parameter_bytes=parameters,
         )
