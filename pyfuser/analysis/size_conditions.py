@@ -13,6 +13,7 @@ decisions.  A plan checks the conditions in one line, and is valid for all sizes
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -73,11 +74,11 @@ class Interval:
 class SizeConditions:
     """The answers to comparisons of sizes so far, as intervals of expressions.
 
-    `least` is a known lower bound of every symbol.
+    `least` is a known lower bound of every symbol except those whose names are in `unbounded`.
     """
 
-    def __init__(self, least: int = 0) -> None:
-        self.least = least
+    def __init__(self, least: int = 0, unbounded: Container[str] = ()) -> None:
+        self.least, self.unbounded = least, unbounded
         self.intervals: dict[IntExpr, Interval] = {}
 
     def number(self, expr: IntExpr, value: int) -> int:
@@ -88,29 +89,30 @@ class SizeConditions:
         """What is known about an expression."""
         found = self.intervals.get(expr)
         if found is None:
-            found = self.intervals[expr] = Interval(_least(expr, self.least))
+            found = self.intervals[expr] = Interval(self._least(expr))
         return found
 
     def needed(self) -> dict[IntExpr, Interval]:
         """The intervals that say more than what is known about every size."""
         found = {}
         for expr, interval in self.intervals.items():
-            low = None if interval.low == _least(expr, self.least) else interval.low
+            low = None if interval.low == self._least(expr) else interval.low
             if low is not None or interval.high is not None or interval.excluded:
                 found[expr] = Interval(low, interval.high, interval.excluded)
         return found
 
-
-def _least(expr: IntExpr, each: int) -> int | None:
-    """The least value if every symbol is at least `each`; None if it isn't known."""
-    total = 0
-    for monomial, coefficient in terms_of(expr):
-        if coefficient < 0:
+    def _least(self, expr: IntExpr) -> int | None:
+        """The least value of an expression; None if it isn't known."""
+        if any(symbol.name in self.unbounded for symbol in expr.symbols):
             return None
-        for atom in monomial:
-            coefficient *= each if isinstance(atom, Symbol) else 0
-        total += coefficient
-    return total
+        total = 0
+        for monomial, coefficient in terms_of(expr):
+            if coefficient < 0:
+                return None
+            for atom in monomial:
+                coefficient *= self.least if isinstance(atom, Symbol) else 0
+            total += coefficient
+        return total
 
 
 class _Question:

@@ -73,7 +73,7 @@ class CompiledGraph:
 
     def _write(self, symbols: tuple[int | float, ...]) -> tuple[Call, bool]:
         """(the function for calls with sizes like these, whether there can be other calls)."""
-        conditions = SizeConditions(self.traced.sizes.least)
+        conditions = SizeConditions(self.traced.sizes.least, self.traced.sizes.opaque)
         values = self.traced.sizes.values(symbols)
         self.resolved = self.traced.resolve(values, conditions)
         writer = GraphWriter(self.traced, self.resolved, conditions, self.by_torch)

@@ -76,7 +76,7 @@ class GraphSizes:
     expressions: dict[sympy.Expr, None] = field(default_factory=dict)
     opaque: dict[str, sympy.Expr] = field(default_factory=dict)
     least: int = 2
-    """The lower bound of every symbol, as far as torch guarantees it."""
+    """The lower bound of every symbol of `sources`, as far as torch guarantees it."""
     hints: tuple[int | float, ...] = ()
     """The value in tracing of each symbol of `sources`."""
 

@@ -101,3 +101,12 @@ def test_bounds_are_joined() -> None:
     assert n > 3 and n > 50 and n <= 1000 and n != 51 and 4 * n < 2000
     (interval,) = conditions.needed().values()
     assert (interval.low, interval.high, interval.excluded) == (52, 499, set())
+
+
+def test_nothing_is_known_of_a_symbol_that_stands_for_an_expression() -> None:
+    """The length of an axis may be such a symbol minus one: not at least 2, as other sizes are."""
+    conditions = SizeConditions(least=2, unbounded={"s // 2"})
+    half = Symbol.of("s // 2")
+    assert conditions.number(half, 1) - 1 != 1
+    assert holds(conditions, {"s // 2": 1})
+    assert not holds(conditions, {"s // 2": 2})

@@ -250,6 +250,22 @@ def test_moving_shapes_compile_nothing_new(dynamic: bool | None, training: bool)
     assert (compiled_kernel_count(), graph_count()) == (kernels, graphs)
 
 
+def test_every_other_column_of_any_number_of_columns() -> None:
+    """Half a size, rounded, minus one: the graph's function must fit the call it is written for."""
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        x[..., 1:-2:2] *= y
+        return y + 1
+
+    compiled = torch.compile(program, backend=BACKEND, dynamic=True)
+    for columns in (2, 3, 4, 5, 12, 3):
+        x, y = torch.randn(9, columns), torch.randn(1, 1)
+        expected = x.clone()
+        expected[..., 1:-2:2] *= y
+        assert torch.equal(compiled(x, y), y + 1)
+        assert torch.equal(x, expected)
+
+
 def test_a_marked_axis_moves_without_a_second_graph() -> None:
     compiled = torch.compile(lambda x: (x.softmax(-1) + x).sum(0), backend=BACKEND)
     graphs = graph_count()
