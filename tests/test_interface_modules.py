@@ -311,6 +311,15 @@ def test_the_most_recent_schedule() -> None:
     assert cache.get_output_shardings() == []
 
 
+def test_schedules_with_their_transformations_and_code_with_its_functions() -> None:
+    fd, inputs = doubled(), [torch.randn(5, 7)]
+    cache = nvfuser_direct.FusionExecutorCache(fd.fusion)
+    plain = cache.get_scheduled_ir(inputs)
+    full = cache.get_scheduled_ir(inputs, tensor_transforms=True)
+    assert full.startswith(plain) and "= split(" in full and "loop: [" in full
+    assert cache.get_cuda_kernel(inputs) == cache.get_cuda_kernel(inputs, intrinsic_code=True)
+
+
 def test_values_have_the_interface_s_methods() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], contiguity=True)

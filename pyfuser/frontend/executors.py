@@ -124,15 +124,28 @@ class FusionExecutorCache:
     def get_scheduled_ir(
         self, inputs: Sequence[Any], tensor_transforms: bool = False, device: object = 0
     ) -> str:
-        """The schedules that these inputs get, as text."""
-        return stage_texts(self._fusion, inputs).get("scheduled", "")
+        """The schedules that these inputs get, as text.
+
+        With `tensor_transforms` also how the loops of each tensor were made out of its axes.
+        """
+        texts = stage_texts(self._fusion, inputs)
+        shown = ("scheduled", *(("transforms",) if tensor_transforms else ()))
+        return "\n".join(texts[stage] for stage in shown if stage in texts)
 
     def get_cuda_kernel(
         self, inputs: Sequence[Any], intrinsic_code: bool = False, device: object = 0
     ) -> str:
-        """The code generated for these inputs: CUDA C++ on a GPU, LLVM IR on a CPU."""
+        """The code generated for these inputs: CUDA C++ on a GPU, LLVM IR on a CPU.
+
+        With `intrinsic_code` after the functions that every CUDA kernel may call.
+        """
         texts = stage_texts(self._fusion, inputs)
-        return texts.get("cuda") or texts.get("llvm", "")
+        prelude = ""
+        if intrinsic_code:
+            from ..devices.registry import target_for
+
+            prelude = target_for(device_of(flattened(inputs))).prelude
+        return prelude + (texts.get("cuda") or texts.get("llvm", ""))
 
 
 def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
@@ -140,11 +153,22 @@ def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
     from ..analysis.layouts import input_layouts
     from ..compiler import stages
     from ..devices.registry import target_for
+    from ..ir.schedule import ScheduledFusion
+    from ..trace import Texts
+
+    class _Texts(Texts):
+        """Also the transformations of each tensor's axes."""
+
+        def stage(self, name: str, value: object) -> None:
+            super().stage(name, value)
+            if isinstance(value, ScheduledFusion):
+                super().stage("transforms", value.transforms())
 
     flat = flattened(inputs)
     target = target_for(device_of(flat))
     layouts = input_layouts(fusion.definition, flat)
-    return stages(fusion.definition, bind_extents(fusion.definition, flat), layouts, target)
+    sizes = bind_extents(fusion.definition, flat)
+    return stages(fusion.definition, sizes, layouts, target, _Texts())
 
 
 def check_device(device: object) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import ScheduleError, expected
-from .domains import IterDomain, ParallelType, TensorDomain, constant_extent
+from .domains import IterDomain, ParallelType, TensorDomain, constant_extent, history
 from .fusion import Fusion
 from .scalars import IntExpr, Symbol, as_expr
 from .vals import TensorView
@@ -182,6 +182,16 @@ class ScheduledFusion:
                 schedule.prefetch,
             )
         return copy
+
+    def transforms(self) -> str:
+        """For each tensor: its logical axes, the splits, merges and swizzles, and its loops."""
+        lines = []
+        for tensor in self.fusion.tensors:
+            loop, logical = self[tensor].loop, tensor.domain.logical
+            lines += [str(self[tensor]), f"  logical: [{', '.join(map(str, logical))}]"]
+            lines += [f"    {expr}" for expr in history(loop, logical)]
+            lines.append(f"  loop: [{', '.join(map(str, loop))}]")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         lines = [f"scheduler: {self.scheduler or 'user'}"]

@@ -168,6 +168,11 @@ class Target(ABC):
     def generate(self, kernel: Kernel) -> Code:
         """The text of a kernel.  UnsupportedError if the target can't compute it."""
 
+    @property
+    def prelude(self) -> str:
+        """What precedes every kernel's text; empty if a text is complete."""
+        return ""
+
     @abstractmethod
     def texts(self, code: Code) -> dict[str, str]:
         """The target's own stages by name: generated code, machine code."""

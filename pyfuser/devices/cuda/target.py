@@ -22,7 +22,7 @@ from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
 from . import heuristics
 from .codegen import CudaSource, generate
-from .device_helpers import with_device_helpers
+from .device_helpers import device_helpers, with_device_helpers
 from .nvrtc import compile_to_ptx
 
 # Shared memory that a block can opt in to, by compute capability (CUDA programming guide, technical
@@ -135,6 +135,10 @@ class CudaTarget(Target):
     def generate(self, kernel: Kernel) -> CudaSource:
         """CUDA C++."""
         return generate(kernel)
+
+    @property
+    def prelude(self) -> str:
+        return device_helpers()
 
     def texts(self, code: CudaSource) -> dict[str, str]:  # type: ignore[override]
         """cuda and ptx, or the reason why there is no PTX."""
