@@ -186,6 +186,9 @@ class GraphWriter:
         """An expression for a view, by the operations that lead from its base to it."""
         if node is self.traced.views.base(node):
             return self._argument(node)
+        if node.target is aten.copy_.default:  # the memory that was written to
+            assert isinstance(node.args[0], Node)
+            return self._replayed(node.args[0])
         call, pick = node, ""
         if is_getitem(node):
             assert isinstance(node.args[0], Node)

@@ -14,7 +14,7 @@ from tests.support.folders import ROOT
 
 COVERED = {
     17: "test_engine.py::test_a_failed_compilation_is_one_warning_and_right",
-    22: "devices/cpu/test_op_emitter.py::test_random_numbers_are_refused",
+    22: "ops/test_random.py::test_the_extreme_words",
     23: "torch_compile/test_aten_regions.py::test_dropout_has_the_bits_and_the_stream_of_eager",
     31: "test_engine.py::test_a_fork_after_use",
 }

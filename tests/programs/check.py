@@ -180,7 +180,7 @@ def _compare_tensors(
     if torch.equal(got, eager):
         return
     error, eagers, noise = (difference(value, exact) for value in (got, eager, noisy))
-    floor = precision(eager) * max(scale(exact), least) * roundings
+    floor = torch.finfo(got.dtype).eps * max(scale(exact), least) * roundings
     allowed = FACTOR * (max(eagers, noise) + floor)
     if not error <= allowed:
         raise Wrong(
@@ -188,16 +188,6 @@ def _compare_tensors(
             f"{label}: error {error:.2e}, eager's {eagers:.2e}, noise {noise:.2e}, "
             f"scale {scale(exact):.2e}",
         )
-
-
-def precision(value: Tensor) -> float:
-    """The relative precision in which a floating-point tensor was computed.
-
-    A float64 tensor may be made of float32 numbers, converted at the end.
-    """
-    narrow = value.detach().to(torch.float32)
-    is_widened = value.dtype is torch.float64 and torch.equal(narrow.to(value.dtype), value)
-    return torch.finfo(torch.float32 if is_widened else value.dtype).eps
 
 
 def _compare_layouts(ours: Run, eager: Run) -> None:
