@@ -323,15 +323,16 @@ class InstructionWriter:
     def copysign(self, magnitude: Value, sign: Value) -> Value:
         """|magnitude| with the sign of `sign`.
 
-        As integers: LLVM would round the sign's number too where the result is rounded, and calls a
-        library function to make a half of a double.
+        Doubles as integers: where the result is rounded to half precision, LLVM would also round
+        the number that has the sign, by a library function that isn't there.
         """
+        if magnitude.type.element != "double":
+            return self.intrinsic("copysign", magnitude.type, magnitude, sign)
         integer = magnitude.type.as_integer
         signs = -(1 << (integer.bits - 1))
         kept = self.and_(self.bitcast(magnitude, integer), self.constant(~signs, integer))
         taken = self.and_(self.bitcast(sign, integer), self.constant(signs, integer))
-        bits = self.or_(kept, taken)
-        return self.bitcast(bits, magnitude.type)
+        return self.bitcast(self.or_(kept, taken), magnitude.type)
 
     def fmin_number(self, a: Value, b: Value) -> Value:
         """`a < b ? a : b`: the machine's min, which gives b where either is NaN."""
