@@ -194,7 +194,8 @@ class GraphWriter:
             assert isinstance(node.args[0], Node)
             call, pick = node.args[0], f"[{node.args[1]}]"
         source = viewed(call)
-        assert source is not None, node
+        if source is None:
+            return self._argument(node)
         target = self.writer.constant(self._fresh("view"), call.target)
         rest = [*map(self._argument, call.args[1:])]
         rest += [f"{name}={self._argument(given)}" for name, given in call.kwargs.items()]
