@@ -260,3 +260,28 @@ def test_an_expanded_axis_in_the_middle_may_have_any_stride(stride: int, outside
     given = memory.as_strided((1, 64, 16, 128), (131072, outside, stride, 1))
     (out,) = fd.execute([given])
     assert torch.equal(out, (given[:, :, :1] * 2).expand_as(given))
+
+
+@pytest.mark.parametrize("moments", [False, True])
+def test_a_reduction_that_is_expanded_an_output_and_read(
+    moments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean of a mask's rows: a count along an axis that only the other operand has."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        mask = fd.define_tensor([-1, 1, -1], contiguity=[True, None, True], dtype=DataType.Double)
+        x = float_tensor(fd, 3, True)
+        wide = fd.ops.expand(mask, fd.ops.shape(x))
+        found = fd.ops.welford(wide, [2])[:2] if moments else [fd.ops.sum(wide, [2])]
+        total = fd.ops.sum(fd.ops.mul(x, wide), [2])
+        for output in (*found, *(fd.ops.div(total, each) for each in found)):
+            fd.add_output(output)
+    given, y = torch.rand(3, 1, 5, dtype=torch.float64), torch.randn(3, 4, 5)
+    spread = given.expand(3, 4, 5)
+    expected = [spread.sum(2)]
+    if moments:
+        expected = [spread.mean(2), spread.var(2, correction=0) * 5]
+    expected += [(y * spread).sum(2) / each for each in expected]
+    for ours, eagers in zip(fd.execute([given, y]), expected, strict=True):
+        torch.testing.assert_close(ours, eagers)
+        assert ours.is_contiguous()

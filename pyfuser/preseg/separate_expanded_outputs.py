@@ -17,6 +17,7 @@ After:
 
 from __future__ import annotations
 
+from ..ir.domains import TensorDomain
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
@@ -30,22 +31,25 @@ def separate_expanded_outputs(fusion: Fusion) -> Fusion:
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
         expr.inputs = tuple(read.get(value, value) for value in expr.inputs)
-        output = expr.output
-        if not _is_both(rewriter, output):
+        both = [v for v in expr.outputs if isinstance(v, TensorView) and _is_both(rewriter, v)]
+        for output in both:
+            axes = [copy_axis(fusion, axis) for axis in output.domain.logical]
+            read[output] = new_tensor(fusion, axes, output.dtype)
+        if not both:
             rewriter.emit(expr)
             return
-        assert isinstance(output, TensorView)
-        axes = [copy_axis(fusion, axis) for axis in output.axes]
-        read[output] = made = new_tensor(fusion, axes, output.dtype)
-        rewriter.emit(expr.rebuild(expr.inputs, (made,)))
-        rewriter.emit(PointwiseOp((made,), (output,), "set"))
+        rewriter.emit(expr.rebuild(expr.inputs, [read.get(v, v) for v in expr.outputs]))
+        for output in both:  # now a copy, which reduces nothing
+            domain = output.domain
+            output.domain = TensorDomain(output.axes, domain.contiguity, None, domain.allocation)
+            rewriter.emit(PointwiseOp((read[output],), (output,), "set"))
 
     return rewrite(fusion, rule)
 
 
-def _is_both(rewriter: Rewriter, value: Val) -> bool:
+def _is_both(rewriter: Rewriter, value: TensorView) -> bool:
     """True for an output with an expanded axis that is read as well."""
-    if not isinstance(value, TensorView) or not rewriter.is_output(value):
+    if not rewriter.is_output(value):
         return False
     is_expanded = any(axis.expanded_extent is not None for axis in value.axes)
     return is_expanded and bool(value.uses_list) and value.domain.root is None
