@@ -14,16 +14,19 @@ from collections.abc import Sequence
 from pyfuser.command_line.show import Recorded, made_up, recording
 from pyfuser.devices.cuda.target import CudaTarget
 from pyfuser.devices.registry import target_of
-from pyfuser.errors import expected
+from pyfuser.errors import InputError, PyfuserError, expected
 from tests.cuda.counters import Profile
 from tests.cuda.runtime import emulated
 
 
 def profiled(file: str, device: str, arguments: Sequence[str] = ()) -> tuple[Profile, str | None]:
-    """The counts of the script's kernels; how it failed, or None if it ran to its end."""
+    """The counts of the script's kernels; how it failed, or None if it ran to its end.
+
+    InputError for a device that isn't a GPU.
+    """
     target = target_of(device)
     if not isinstance(target, CudaTarget):
-        raise SystemExit(expected("profile", "a device sm_NN", device))
+        raise InputError(expected("profile", "a device sm_NN", device))
     profile = Profile()
     with emulated(target, profile):
         recorder, failure = recording(file, arguments)
@@ -49,7 +52,11 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", help="the script's arguments")
     parser.add_argument("--device", default="sm_90", help="sm_80, sm_90 (the default), ...")
     parsed = parser.parse_args()
-    profile, failure = profiled(parsed.file, parsed.device, parsed.arguments)
+    try:
+        profile, failure = profiled(parsed.file, parsed.device, parsed.arguments)
+    except PyfuserError as error:
+        print(error, file=sys.stderr)
+        return 1
     print(profile.table())
     if failure is not None:
         print(expected("profile", "a script that ends", failure), file=sys.stderr)

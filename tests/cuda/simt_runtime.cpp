@@ -4,8 +4,8 @@
 // linked with the handlers below instead of the sanitizers' own runtimes, so that every load and
 // store of a kernel calls check_access.  An access outside every buffer, or a race in shared memory
 // (two threads, one of them writing, no barrier between them), ends the launch with a message
-// before the access is made; simt_counters.h counts the others.  This file itself is compiled without
-// instrumentation.
+// before the access is made; simt_counters.h counts the others.  This file itself is compiled
+// without instrumentation.
 #include "simt.h"
 #include "simt_counters.h"
 

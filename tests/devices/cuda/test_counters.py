@@ -9,8 +9,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cuda.counters import Counts
+from pyfuser.errors import ScheduleError
+from tests.cuda.counters import Counts, Profile
+from tests.cuda.emulate import run_emulated
 from tests.cuda.harness import compile_and_load, requires_host_compiler
+from tests.cuda.random_schedules import example
 
 pytestmark = requires_host_compiler
 
@@ -162,3 +165,20 @@ def test_atomics_and_warp_operations():
     assert (counts.atomics, counts.warp_operations, counts.barriers) == (2 * 3, 2 * 2 * 5, 4)
     assert in_memory(counts) == (4, 16, 0, 0)
     assert counts.shared_requests == 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_counts_do_not_depend_on_the_order_of_threads(seed):
+    torch.manual_seed(seed)
+    totals = []
+    try:
+        scheduled, _, inputs = example(seed).scheduled()
+        for order in (0, 1):
+            profile = Profile()
+            run_emulated(scheduled, inputs, (order,), profile)
+            totals.append(profile.total)
+    except ScheduleError:
+        return
+    first, second = ([getattr(each, name) for name, _ in Counts._fields_] for each in totals)
+    assert first == second
+    assert totals[0].overhead >= totals[0].cached_overhead >= 1

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.errors import InputError
 from pyfuser.ops.evaluator import evaluate
 from tests.cuda.counters import Profile
 from tests.cuda.harness import requires_host_compiler
@@ -187,6 +188,6 @@ def test_a_script_that_fails_is_profiled_up_to_there(tmp_path):
     assert len(profile.launches) == 2
 
 
-def test_a_profile_needs_a_gpu(tmp_path):
-    with pytest.raises(SystemExit, match="expected a device sm_NN, got cpu"):
+def test_a_profile_is_of_a_gpu():
+    with pytest.raises(InputError, match="expected a device sm_NN, got cpu"):
         profiled("script.py", "cpu")
