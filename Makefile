@@ -17,7 +17,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden emulate fuzz bench bench-models zoo bench-gpu gpu opdb show clean
+.PHONY: help demo test lint format golden emulate fuzz bench bench-models zoo bench-gpu gpu opdb show profile clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAG
 	$(if $(FILE),,$(error show: expected a script, got none: make show FILE=docs/examples/softmax.py))
 	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE)) \
 		$(if $(ARGS),-- $(ARGS))
+
+profile: $(STAMP) ## count what a script's kernels do to a GPU's memory, emulated: make profile FILE=x.py [DEVICE=sm_90]
+	$(if $(FILE),,$(error profile: expected a script, got none: make profile FILE=docs/examples/softmax.py))
+	$(BIN)/python -m tests.cuda.profile $(FILE) $(if $(DEVICE),--device $(DEVICE))
 
 clean: ## remove everything that `make` created, including the environment
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,6 +22,7 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.lowering import lower
 from pyfuser.ops.binding import Input, bind
+from tests.cuda.counters import Profile
 from tests.cuda.harness import Module, compile_and_load
 from tests.support.targets import SM_90
 
@@ -46,13 +47,19 @@ def garbage(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) ->
 
 
 def run_emulated(
-    scheduled: ScheduledFusion, inputs: Sequence[Input], seeds: Sequence[int] = SEEDS
+    scheduled: ScheduledFusion,
+    inputs: Sequence[Input],
+    seeds: Sequence[int] = SEEDS,
+    profile: Profile | None = None,
 ) -> list[torch.Tensor]:
-    """The fusion's outputs, the same in each order of threads; SimtError for illegal CUDA."""
+    """The fusion's outputs, the same in each order of threads; SimtError for illegal CUDA.
+
+    `profile` is told of each launch.
+    """
     kernel = cuda_kernel(scheduled)
     source = generate(kernel)
     module = compile_and_load(with_device_helpers(source.text))
-    results = [_run(scheduled, kernel, source, module, inputs, seed) for seed in seeds]
+    results = [_run(scheduled, kernel, source, module, inputs, seed, profile) for seed in seeds]
     for other in results[1:]:
         for first, second in zip(results[0], other, strict=True):
             assert torch.equal(_bits(first), _bits(second)), "the order of threads matters"
@@ -70,6 +77,7 @@ def _run(
     module: Module,
     inputs: Sequence[Input],
     seed: int,
+    profile: Profile | None,
 ) -> list[torch.Tensor]:
     fusion = scheduled.fusion
     binding = bind(fusion, inputs)
@@ -112,6 +120,7 @@ def _run(
     for launch in source.launches:
         geometry = launch.geometry(numbers)
         if geometry is not None:
+            counts = profile and profile.counts(source.text, launch.function, geometry)
             module.launch(
                 launch.function,
                 geometry.grid,
@@ -119,6 +128,8 @@ def _run(
                 geometry.shared_bytes,
                 [argument(parameter) for parameter in launch.parameters],
                 seed=seed,
+                counts=counts,
+                scratch=[tensors[each.name] for each in kernel.scratch],
             )
     hidden = fusion.hidden_outputs
     return [tensors[f"T{value.name}"] for value in fusion.outputs if value not in hidden]

@@ -4,8 +4,9 @@
 simt_runtime.cpp, which simulates threads, blocks, shared memory, barriers and warps.  A launch
 takes its arguments as cuLaunchKernel does (a pointer array) and raises `SimtError` if the kernel
 accesses memory outside its tensors, races in shared memory, or diverges at a barrier.  Invariant:
-the text is the text that NVRTC compiles; one construct is respelled, `extern __shared__`, which C++
-macros can't express.
+the text is the text that NVRTC compiles; two constructs are respelled that C++ macros can't
+express: `extern __shared__`, and `__restrict__` of what a kernel only reads, by which the compiler
+drops the loads that NVRTC drops.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.cuda.counters import Counts
+
 _FOLDER = Path(__file__).parent
+_SOURCES = ("simt.h", "simt_counters.h", "simt_runtime.cpp")
 _FLAGS = (
     "-std=gnu++17",
     "-O1",
@@ -44,6 +48,8 @@ _KERNEL_FLAGS = (
         "-U_FORTIFY_SOURCE",
         "-w",
     ),
+    # The load or store of a vector stays one access.
+    "-fno-tree-sra",
     # Instrumentation only: the handlers are simt_runtime.cpp's, not the sanitizers'.
     *("-fsanitize=thread,bounds,alignment,integer-divide-by-zero", "-nodefaultlibs"),
     *("-shared", "-Wl,-z,defs"),
@@ -60,6 +66,7 @@ _DYNAMIC_SHARED = re.compile(
     r"extern\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?__shared__\s+"
     r"(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?([\w:<>, ]+?)\s+(\w+)\s*\[\s*\]"
 )
+_READ_ONLY = re.compile(r"(const [\w:]+\s*\*)\s*__restrict__")
 
 Argument = torch.Tensor | int | float | bool | bytes
 
@@ -88,6 +95,8 @@ class _Request(ctypes.Structure):
         ("message", ctypes.c_char_p),
         ("message_bytes", ctypes.c_uint64),
         ("program_counter", ctypes.POINTER(ctypes.c_uint64)),
+        ("counts", ctypes.POINTER(Counts)),
+        ("scratch_count", ctypes.c_uint64),
     )
 
 
@@ -117,12 +126,16 @@ class Module:
         *,
         seed: int = 0,
         buffers: Sequence[torch.Tensor] = (),
+        counts: Counts | None = None,
+        scratch: Sequence[torch.Tensor] = (),
     ) -> None:
         """Runs the kernel over the grid, and returns when it is done.
 
         `args`: tensors for pointers (their whole storage may be accessed), ints, floats and bools
         for scalars, bytes for structs.  `buffers`: tensors that structs point into.  `seed`: 0
         runs threads and blocks in ascending order between barriers, others in a shuffled one.
+        `counts`: filled in if given.  `scratch`: those of the arguments whose bytes don't count as
+        needed.
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
@@ -130,9 +143,16 @@ class Module:
         packed = _pack(self.signature(kernel), args)
         tensors = [a for a in args if isinstance(a, torch.Tensor)] + list(buffers)
         arguments = (ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed))
-        memory = [(s.data_ptr(), s.nbytes()) for s in (t.untyped_storage() for t in tensors)]
         self.launch_packed(
-            kernel, grid, block, shared_bytes, ctypes.addressof(arguments), memory, seed=seed
+            kernel,
+            grid,
+            block,
+            shared_bytes,
+            ctypes.addressof(arguments),
+            _memory([t for t in tensors if all(t is not each for each in scratch)]),
+            seed=seed,
+            counts=counts,
+            scratch=_memory(scratch),
         )
 
     def launch_packed(
@@ -145,13 +165,17 @@ class Module:
         memory: Sequence[tuple[int, int]],
         *,
         seed: int = 0,
+        counts: Counts | None = None,
+        scratch: Sequence[tuple[int, int]] = (),
     ) -> None:
         """`launch` with the address of an array of the parameters' addresses.
 
-        `memory`: first address and bytes of everything that the kernel may access.
+        `memory`: first address and bytes of everything that the kernel may access,
+        with `scratch`.
         """
         sizes = _three(grid), _three(block)
         _check_geometry(sizes[0], sizes[1], shared_bytes)
+        memory = [*memory, *scratch]
         count = len(memory)
         message = ctypes.create_string_buffer(1024)
         counter = ctypes.c_uint64(0)
@@ -167,6 +191,8 @@ class Module:
             message=ctypes.cast(message, ctypes.c_char_p),
             message_bytes=len(message),
             program_counter=ctypes.pointer(counter),
+            counts=None if counts is None else ctypes.pointer(counts),
+            scratch_count=len(scratch),
         )
         with self._lock:
             failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
@@ -200,6 +226,7 @@ def compile_and_load(cuda_text: str) -> Module:
 def host_text(cuda_text: str) -> str:
     """The text the host compiler gets: lines are those of `cuda_text`, exports follow it."""
     respelled = _DYNAMIC_SHARED.sub(r"\1* const \2 = simt::dynamic_shared<\1>()", cuda_text)
+    respelled = _READ_ONLY.sub(r"\1 __restrict", respelled)
     exports = "\n".join(f"SIMT_EXPORT({name})" for name in _KERNEL.findall(cuda_text))
     return f'#include "simt.h"\n#line 1 "kernel.cu"\n{respelled}\n#line 1 "exports"\n{exports}\n'
 
@@ -213,7 +240,7 @@ def _build_folder() -> Path:
 
 @functools.cache
 def _runtime_object() -> Path:
-    sources = [(_FOLDER / name).read_text() for name in ("simt.h", "simt_runtime.cpp")]
+    sources = [(_FOLDER / name).read_text() for name in _SOURCES]
     path = _build_folder() / f"runtime_{_digest(*sources, *_FLAGS)}.o"
     if not path.exists():
         _compile("-c", str(_FOLDER / "simt_runtime.cpp"), output=path)
@@ -259,6 +286,11 @@ def _check_geometry(grid: Sequence[int], block: Sequence[int], shared_bytes: int
         raise SimtError(f"launch: expected a grid of 1 to {_MOST_GRID} blocks, got {grid}")
     if not 0 <= shared_bytes <= 227 * 1024:
         raise SimtError(f"launch: expected 0 to 227 KiB of shared memory, got {shared_bytes} bytes")
+
+
+def _memory(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """First address and bytes of the tensors' storages."""
+    return [(s.data_ptr(), s.nbytes()) for s in (t.untyped_storage() for t in tensors)]
 
 
 def _pack(signature: Sequence[tuple[str, int]], args: Sequence[Argument]) -> list[ctypes.Array]:

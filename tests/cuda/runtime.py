@@ -24,7 +24,8 @@ from pyfuser.devices.switches import register_runtime
 from pyfuser.devices.tensor_memory import EmptyStrided, RequireMemory, require_memory
 from pyfuser.errors import CompilationError
 from pyfuser.ir.kernel import TensorParameter
-from pyfuser.target.target import Target
+from pyfuser.target.target import Limits, Target
+from tests.cuda.counters import Profile
 from tests.cuda.harness import Module, SimtError, compile_and_load
 from tests.support.poison import poisoned
 from tests.support.targets import SM_90
@@ -36,9 +37,16 @@ _NOTHING = torch.empty(1, dtype=torch.uint8)
 class EmulatedKernel(FusedKernelCUDA):
     """A kernel of the harness: it is given tensors, to know which memory may be accessed."""
 
-    def __init__(self, code: CudaSource, module: Module, seed: int = 0) -> None:
+    def __init__(
+        self,
+        code: CudaSource,
+        module: Module,
+        seed: int = 0,
+        limits: Limits = SM_90.limits,
+        profile: Profile | None = None,
+    ) -> None:
         super().__init__(code, [partial(self._run, n) for n in range(len(code.launches))])
-        self.module, self.seed = module, seed
+        self.module, self.seed, self.limits, self.profile = module, seed, limits, profile
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
         """The tensor itself."""
@@ -53,11 +61,28 @@ class EmulatedKernel(FusedKernelCUDA):
         grid, block, shared_bytes, arguments = given[:3], given[3:6], given[6], given[7:]
         if 0 in grid or 0 in block:
             return None
-        function = self.code.launches[number].function
-        Geometry(grid, block, shared_bytes).check(function, SM_90.limits)
+        launch = self.code.launches[number]
+        function = launch.function
+        geometry = Geometry(grid, block, shared_bytes)
+        geometry.check(function, self.limits)
+        counts = self.profile and self.profile.counts(self.code.text, function, geometry)
         tensors = [_NOTHING if argument is None else argument for argument in arguments]
+        scratch = [
+            tensor
+            for parameter, tensor in zip(launch.parameters, tensors, strict=True)
+            if parameter in self.kernel.scratch
+        ]
         try:
-            self.module.launch(function, grid, block, shared_bytes, tensors, seed=self.seed)
+            self.module.launch(
+                function,
+                grid,
+                block,
+                shared_bytes,
+                tensors,
+                seed=self.seed,
+                counts=counts,
+                scratch=scratch,
+            )
         except SimtError as error:
             if _ASSERTION.search(str(error)):
                 return True
@@ -66,10 +91,10 @@ class EmulatedKernel(FusedKernelCUDA):
 
 
 class EmulatedRuntime(Runtime):
-    """CPU tensors, run by CUDA kernels."""
+    """CPU tensors, run by CUDA kernels; their launches are counted if there is a profile."""
 
-    def __init__(self, target: CudaTarget = SM_90) -> None:
-        self._target = target
+    def __init__(self, target: CudaTarget = SM_90, profile: Profile | None = None) -> None:
+        self._target, self.profile = target, profile
         self.kernels: list[EmulatedKernel] = []
 
     @property
@@ -109,15 +134,17 @@ class EmulatedRuntime(Runtime):
 
     def load(self, code: Any, binary: Any) -> EmulatedKernel:
         """The kernel; it is noted in `kernels`."""
-        kernel = EmulatedKernel(code, binary)
+        kernel = EmulatedKernel(code, binary, limits=self._target.limits, profile=self.profile)
         self.kernels.append(kernel)
         return kernel
 
 
 @contextmanager
-def emulated() -> Iterator[EmulatedRuntime]:
+def emulated(
+    target: CudaTarget = SM_90, profile: Profile | None = None
+) -> Iterator[EmulatedRuntime]:
     """While it lasts, CPU tensors are run by CUDA kernels."""
-    found = EmulatedRuntime()
+    found = EmulatedRuntime(target, profile)
     register_runtime("cpu", lambda _: found)
     try:
         yield found

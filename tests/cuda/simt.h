@@ -24,6 +24,13 @@ struct dim3 {
 
 namespace simt {
 
+// What simt_counters.h counts, in the layout of counters.py's ctypes structure.
+struct Counts {
+  uint64_t read_requests, read_sectors, write_requests, write_sectors;
+  uint64_t bytes_read, bytes_written, scratch_bytes, distinct_sectors;
+  uint64_t shared_requests, bank_conflicts, barriers, warp_operations, atomics;
+};
+
 // One launch, in the layout of harness.py's ctypes structure.
 struct Request {
   unsigned grid[3], block[3];
@@ -36,6 +43,8 @@ struct Request {
   char* message;
   uint64_t message_bytes;
   uint64_t* program_counter;  // of a bad access, from the start of the image; 0: not known
+  Counts* counts;             // null: nothing is counted
+  uint64_t scratch_count;     // of buffers, the last ones: their bytes aren't needed
 };
 
 using Body = void (*)(void** arguments);

@@ -4,8 +4,10 @@
 // linked with the handlers below instead of the sanitizers' own runtimes, so that every load and
 // store of a kernel calls check_access.  An access outside every buffer, or a race in shared memory
 // (two threads, one of them writing, no barrier between them), ends the launch with a message
-// before the access is made.  This file itself is compiled without instrumentation.
+// before the access is made; simt_counters.h counts the others.  This file itself is compiled
+// without instrumentation.
 #include "simt.h"
+#include "simt_counters.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -52,14 +54,6 @@ struct Fiber {
   uint64_t value, result;
 };
 
-struct Region {
-  char* start;
-  uint64_t bytes;
-  bool holds(const char* address, uint64_t size) const {
-    return address >= start && address + size <= start + bytes;
-  }
-};
-
 // The last accesses to a byte of shared memory, and their barrier intervals of block and warp.
 struct Touch {
   unsigned thread = nobody;
@@ -71,6 +65,11 @@ struct Cell {
   bool atomic = false;
 };
 
+struct Shared {
+  Region region;
+  std::vector<Cell> cells;  // per byte
+};
+
 struct Launch {
   const Request* request;
   Body body;
@@ -80,10 +79,11 @@ struct Launch {
   std::vector<Fiber> fibers;
   std::vector<unsigned> warp_intervals;
   std::vector<Region> buffers;
-  Region stacks, static_shared, dynamic_shared, image;
-  std::vector<Cell> static_cells, dynamic_cells;
+  Region stacks, image;
+  Shared static_shared, dynamic_shared;
   std::vector<char> dynamic_storage;
   std::mt19937_64 random;
+  Counting counting;
 };
 
 Launch state;
@@ -201,6 +201,7 @@ bool release_warp(unsigned warp) {
       if (mask >> i & 1) lanes[i].state = State::ready;
     }
     state.warp_intervals[warp] += 1;
+    if (state.counting.wanted()) state.counting.warp_operation();
   }
   return true;
 }
@@ -238,12 +239,14 @@ bool release_block() {
     fiber.answer = passed;
   }
   state.interval += 1;
+  if (state.counting.wanted()) state.counting.barrier();
   return true;
 }
 
 void run_block(std::vector<unsigned>& order) {
   state.interval += 1;
-  if (state.static_shared.bytes) memset(state.static_shared.start, 0xff, state.static_shared.bytes);
+  const Region& fixed = state.static_shared.region;
+  if (fixed.bytes) memset(fixed.start, 0xff, fixed.bytes);
   std::fill(state.dynamic_storage.begin(), state.dynamic_storage.end(), char(0xff));
   for (Fiber& fiber : state.fibers) fiber.state = State::ready;
   while (!state.failed) {
@@ -278,7 +281,9 @@ void run_grid() {
                 unsigned(i / grid[0] / grid[1])};
     run_block(order);
     if (state.failed) return;
+    if (state.counting.wanted()) state.counting.end_interval();
   }
+  if (state.counting.wanted()) state.counting.end();
 }
 
 // ---------------------------------------------------------------- checks of memory accesses
@@ -360,16 +365,21 @@ void check_access(void* pointer, uint64_t bytes, Access access, void* counter) {
   }
   const char* address = static_cast<const char*>(pointer);
   if (state.stacks.holds(address, bytes)) return;
-  if (state.static_shared.holds(address, bytes)) {
-    uint64_t offset = uint64_t(address - state.static_shared.start);
-    return check_race(state.static_cells, offset, bytes, access, counter);
+  const bool is_counted = state.counting.wanted() && access != Access::atomic;
+  if (state.counting.wanted() && access == Access::atomic) state.counting.atomic();
+  for (Shared* shared : {&state.static_shared, &state.dynamic_shared}) {
+    if (!shared->region.holds(address, bytes)) continue;
+    uint64_t offset = uint64_t(address - shared->region.start);
+    if (is_counted) state.counting.shared_access(current->index, counter, offset, bytes);
+    return check_race(shared->cells, offset, bytes, access, counter);
   }
-  if (state.dynamic_shared.holds(address, bytes)) {
-    uint64_t offset = uint64_t(address - state.dynamic_shared.start);
-    return check_race(state.dynamic_cells, offset, bytes, access, counter);
-  }
-  for (const Region& buffer : state.buffers) {
-    if (buffer.holds(address, bytes)) return;
+  for (size_t i = 0; i < state.buffers.size(); ++i) {
+    if (!state.buffers[i].holds(address, bytes)) continue;
+    if (is_counted) {
+      state.counting.global_access(current->index, counter, i, address, bytes,
+                                   access == Access::write);
+    }
+    return;
   }
   if (state.image.holds(address, bytes)) return;
   fail_outside(address, bytes, access, counter);
@@ -378,17 +388,18 @@ void check_access(void* pointer, uint64_t bytes, Access access, void* counter) {
 void set_regions() {
   const Request& request = *state.request;
   state.image = {__ehdr_start, uint64_t(_end - __ehdr_start)};
-  state.static_shared = {__start_simt_shared, uint64_t(__stop_simt_shared - __start_simt_shared)};
+  uint64_t fixed_bytes = uint64_t(__stop_simt_shared - __start_simt_shared);
+  state.static_shared = {{__start_simt_shared, fixed_bytes}, std::vector<Cell>(fixed_bytes)};
   constexpr uint64_t alignment = 128;
   state.dynamic_storage.assign(request.shared_bytes + alignment, 0);
   uint64_t start = (uint64_t(state.dynamic_storage.data()) + alignment - 1) / alignment * alignment;
-  state.dynamic_shared = {reinterpret_cast<char*>(start), request.shared_bytes};
-  state.static_cells.assign(state.static_shared.bytes, Cell());
-  state.dynamic_cells.assign(request.shared_bytes, Cell());
+  state.dynamic_shared = {{reinterpret_cast<char*>(start), request.shared_bytes},
+                          std::vector<Cell>(request.shared_bytes)};
   for (uint64_t i = 0; i < request.buffer_count; ++i) {
     state.buffers.push_back(
         {reinterpret_cast<char*>(request.buffer_starts[i]), request.buffer_bytes[i]});
   }
+  state.counting.begin(request, state.buffers, state.thread_count);
 }
 
 }  // namespace
@@ -441,7 +452,15 @@ __attribute__((noinline)) void atomic_access(void* address, uint64_t bytes) {
   check_access(address, bytes, Access::atomic, __builtin_return_address(0));
 }
 
-void* dynamic_shared_memory() { return state.dynamic_shared.start; }
+void enter_function(void* caller) {
+  if (current && state.counting.wanted()) state.counting.enter(current->index, caller);
+}
+
+void leave_function() {
+  if (current && state.counting.wanted()) state.counting.leave(current->index);
+}
+
+void* dynamic_shared_memory() { return state.dynamic_shared.region.start; }
 
 unsigned lane() { return current->index % 32; }
 
@@ -474,8 +493,8 @@ void __tsan_write_range(void* address, uint64_t bytes) {
   simt::check_access(address, bytes, simt::Access::write, __builtin_return_address(0));
 }
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* caller) { simt::enter_function(caller); }
+void __tsan_func_exit() { simt::leave_function(); }
 
 void __assertfail(const char* what, const char*, unsigned, const char*, unsigned long) {
   simt::report("assertion failed: %s", what);

@@ -1,0 +1,154 @@
+"""What a kernel did to memory, as a GPU's profiler would count it: launch -> Counts.
+
+`Module.launch(..., counts=Counts())` has the emulator fill one in (simt_counters.h says how), and
+`Profile` keeps those of the first launch of each kernel and geometry.  A request is one memory
+instruction of a warp; a sector is 32 aligned bytes, the unit in which the caches and the memory
+transfer.  Invariant: counting changes neither results nor checks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass, field
+
+from pyfuser.devices.cuda.codegen import Geometry
+
+SECTOR_BYTES = 32
+
+
+class Counts(ctypes.Structure):
+    """The counts of one launch; the same fields as simt::Counts in simt.h."""
+
+    read_requests: int
+    read_sectors: int  # per request, so an address that is read twice counts twice
+    write_requests: int
+    write_sectors: int
+    bytes_read: int  # distinct ones, as are the next three
+    bytes_written: int
+    scratch_bytes: int  # read and written, of memory between the phases; in no other count of bytes
+    distinct_sectors: int  # those read plus those written, scratch memory included
+    shared_requests: int
+    bank_conflicts: int  # cycles that requests to shared memory take beyond the fewest possible
+    barriers: int  # __syncthreads, of blocks
+    warp_operations: int  # shuffles, ballots and __syncwarp, of warps
+    atomics: int  # of threads; they are in no other count
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in (
+            *("read_requests", "read_sectors", "write_requests", "write_sectors"),
+            *("bytes_read", "bytes_written", "scratch_bytes", "distinct_sectors"),
+            *("shared_requests", "bank_conflicts", "barriers", "warp_operations", "atomics"),
+        )
+    )
+
+    @property
+    def sectors(self) -> int:
+        """Sectors that move between the multiprocessors and the memory if no cache helps."""
+        return self.read_sectors + self.write_sectors
+
+    @property
+    def sectors_per_request(self) -> float:
+        """4 for 32 consecutive elements of 4 bytes, 16 for vectors of 16 bytes, 32 at worst."""
+        return _ratio(self.sectors, self.read_requests + self.write_requests)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Distinct bytes of tensors that are read, plus those that are written."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def overhead(self) -> float:
+        """Bytes of all sectors per byte needed: 1 if each byte moves once, and no other."""
+        return _ratio(SECTOR_BYTES * self.sectors, self.bytes_needed)
+
+    @property
+    def cached_overhead(self) -> float:
+        """The overhead if a cache keeps everything: parts of sectors, and scratch memory."""
+        return _ratio(SECTOR_BYTES * self.distinct_sectors, self.bytes_needed)
+
+    @property
+    def share_of_roof(self) -> float:
+        """The predicted share of the memory's bandwidth that moves bytes needed, without caches."""
+        return _ratio(self.bytes_needed, SECTOR_BYTES * self.sectors)
+
+    @property
+    def conflicts_per_request(self) -> float:
+        """31 at worst, for accesses of up to 4 bytes."""
+        return _ratio(self.bank_conflicts, self.shared_requests)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, n) + getattr(other, n) for n, _ in self._fields_))
+
+
+def _ratio(a: int, b: int) -> float:
+    return a / b if b else math.nan
+
+
+@dataclass(slots=True)
+class Profile:
+    """The counts of each kernel's first launch with each geometry, in the order of launches."""
+
+    launches: list[tuple[str, Geometry, Counts]] = field(default_factory=list)
+    _known: set[tuple[str, str, Geometry]] = field(default_factory=set)
+
+    def counts(self, text: str, function: str, geometry: Geometry) -> Counts | None:
+        """What a launch shall count into; None if such a launch has been counted."""
+        launch = (text, function, geometry)
+        if launch in self._known:
+            return None
+        self._known.add(launch)
+        counts = Counts()
+        self.launches.append((function, geometry, counts))
+        return counts
+
+    @property
+    def total(self) -> Counts:
+        """The sum over the launches: of all phases of a kernel, if the profile has one."""
+        return sum((counts for *_, counts in self.launches), Counts())
+
+    def table(self) -> str:
+        """A line for each launch, and one for their sum."""
+        rows = [_HEADER, *(_row(*launch) for launch in self.launches)]
+        rows.append(_row("total", None, self.total))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for first, *others in rows:
+            cells = [each.rjust(width) for each, width in zip(others, widths[1:], strict=True)]
+            lines.append("  ".join((first.ljust(widths[0]), *cells)))
+        return "\n".join(lines)
+
+
+_HEADER = (
+    *("kernel", "blocks", "threads", "bytes needed", "of scratch", "sectors read", "written"),
+    *("per request", "overhead", "if cached", "bank conflicts", "per request"),
+    *("barriers", "atomics", "roof"),
+)
+
+
+def _row(function: str, geometry: Geometry | None, counts: Counts) -> tuple[str, ...]:
+    extents = (geometry.grid, geometry.block) if geometry else ((), ())
+    cells = (
+        function,
+        *(" x ".join(map(str, _without_ones(each))) for each in extents),
+        str(counts.bytes_needed),
+        str(counts.scratch_bytes),
+        str(counts.read_sectors),
+        str(counts.write_sectors),
+        f"{counts.sectors_per_request:.1f}",
+        f"{counts.overhead:.2f}",
+        f"{counts.cached_overhead:.2f}",
+        str(counts.bank_conflicts),
+        f"{counts.conflicts_per_request:.1f}",
+        str(counts.barriers),
+        str(counts.atomics),
+        f"{counts.share_of_roof:.0%}",
+    )
+    return tuple("-" if cell in ("nan", "nan%") else cell for cell in cells)
+
+
+def _without_ones(extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Without the dimensions after the last that is used."""
+    used = [n for n, extent in enumerate(extents) if extent != 1]
+    return extents[: used[-1] + 1 if used else 1]

@@ -1,0 +1,180 @@
+// Counts what a GPU's profiler counts: warp-level requests, the 32-byte sectors that they touch,
+// bank conflicts of shared memory, barriers, atomics.  simt_runtime.cpp tells it of every access of
+// a launch that wants counts.  The lanes of a warp run one after the other, so their accesses are
+// put together again: lanes access memory at once if they are at the same instruction (return
+// address and calls that led to it) for the n-th time since the last __syncthreads.  A lane that
+// skips iterations of a loop and then joins the others is therefore counted one iteration early.
+#pragma once
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "simt.h"
+
+namespace simt {
+
+constexpr uint64_t sector_bytes = 32, bank_bytes = 4, most_bytes = 16;  // of a lane's instruction
+constexpr unsigned lanes_of_warp = 32, banks = 32;
+
+struct Region {
+  char* start;
+  uint64_t bytes;
+  bool holds(const char* address, uint64_t size) const {
+    return address >= start && address + size <= start + bytes;
+  }
+};
+
+class Counting {
+ public:
+  void begin(const Request& request, const std::vector<Region>& buffers, unsigned threads) {
+    *this = Counting();
+    counts_ = request.counts;
+    if (!counts_) return;
+    *counts_ = Counts();
+    first_scratch_ = request.buffer_count - request.scratch_count;
+    paths_.assign(threads, {0});
+    buffers_ = buffers;
+    for (const Region& buffer : buffers) touched_.emplace_back(buffer.bytes, 0);
+  }
+
+  bool wanted() const { return counts_; }
+
+  void enter(unsigned thread, void* caller) {
+    paths_[thread].push_back(mixed(paths_[thread].back(), uint64_t(caller)));
+  }
+  void leave(unsigned thread) { paths_[thread].pop_back(); }
+
+  void global_access(unsigned thread, void* site, size_t buffer, const char* address,
+                     uint64_t bytes, bool writes) {
+    char* touched = &touched_[buffer][size_t(address - buffers_[buffer].start)];
+    for (uint64_t i = 0; i < bytes; ++i) touched[i] |= writes ? written : read;
+    record(thread, site, writes ? Kind::write : Kind::read, uint64_t(address), bytes);
+  }
+
+  // Offsets from the start of the region: its place among the banks changes no number of conflicts.
+  void shared_access(unsigned thread, void* site, uint64_t offset, uint64_t bytes) {
+    record(thread, site, Kind::shared, offset, bytes);
+  }
+
+  void atomic() { counts_->atomics += 1; }
+  void warp_operation() { counts_->warp_operations += 1; }
+  void barrier() {
+    counts_->barriers += 1;
+    end_interval();
+  }
+
+  // No access after it is part of a request before it.
+  void end_interval() {
+    for (const WarpRequest& request : requests_) count(request);
+    requests_.clear();
+    numbers_.clear();
+    occurrences_.clear();
+  }
+
+  void end() {
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      count_touched(buffers_[i], touched_[i], i >= first_scratch_);
+    }
+  }
+
+ private:
+  enum class Kind { read, write, shared };
+  static constexpr char read = 1, written = 2;
+
+  struct WarpRequest {
+    Kind kind;
+    uint64_t bytes;  // of each lane
+    unsigned lanes;  // a bit for each that takes part
+    uint64_t addresses[lanes_of_warp];
+  };
+
+  static uint64_t mixed(uint64_t a, uint64_t b) {
+    uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2))) * 0xbf58476d1ce4e5b9u;
+    return x ^ (x >> 29);
+  }
+
+  // An access of more bytes than one instruction moves is several instructions.
+  void record(unsigned thread, void* site, Kind kind, uint64_t address, uint64_t bytes) {
+    uint64_t instruction = mixed(paths_[thread].back(), uint64_t(site));
+    for (uint64_t done = 0; done < bytes; done += most_bytes) {
+      uint64_t part = mixed(instruction, done);
+      unsigned occurrence = occurrences_[mixed(part, thread)]++;
+      uint64_t key = mixed(mixed(part, occurrence), thread / lanes_of_warp);
+      auto [found, is_new] = numbers_.try_emplace(key, requests_.size());
+      if (is_new) requests_.push_back({kind, std::min(bytes - done, most_bytes), 0, {}});
+      WarpRequest& request = requests_[found->second];
+      request.lanes |= 1u << thread % lanes_of_warp;
+      request.addresses[thread % lanes_of_warp] = address + done;
+    }
+  }
+
+  void count(const WarpRequest& request) {
+    if (request.kind == Kind::shared) {
+      counts_->shared_requests += 1;
+      counts_->bank_conflicts += conflicts(request);
+      return;
+    }
+    bool writes = request.kind == Kind::write;
+    (writes ? counts_->write_requests : counts_->read_requests) += 1;
+    (writes ? counts_->write_sectors : counts_->read_sectors) += units(request, ~0u, sector_bytes);
+  }
+
+  // How many units of memory (sectors, words) these lanes touch; `units_` holds them afterwards.
+  uint64_t units(const WarpRequest& request, unsigned lanes, uint64_t unit_bytes) {
+    units_.clear();
+    for (unsigned lane = 0; lane < lanes_of_warp; ++lane) {
+      if (!((request.lanes & lanes) >> lane & 1)) continue;
+      uint64_t first = request.addresses[lane] / unit_bytes;
+      uint64_t last = (request.addresses[lane] + request.bytes - 1) / unit_bytes;
+      for (uint64_t unit = first; unit <= last; ++unit) units_.push_back(unit);
+    }
+    std::sort(units_.begin(), units_.end());
+    units_.erase(std::unique(units_.begin(), units_.end()), units_.end());
+    return units_.size();
+  }
+
+  // Cycles beyond the first, of 32, 16 or 8 lanes at a time for accesses of up to 4, 8, 16 bytes.
+  uint64_t conflicts(const WarpRequest& request) {
+    unsigned together = lanes_of_warp;
+    while (together > 8 && together * request.bytes > banks * bank_bytes) together /= 2;
+    uint64_t extra = 0;
+    for (unsigned first = 0; first < lanes_of_warp; first += together) {
+      unsigned lanes = unsigned((uint64_t(1) << together) - 1) << first;
+      if (!units(request, lanes, bank_bytes)) continue;
+      unsigned words[banks] = {};
+      for (uint64_t word : units_) words[word % banks] += 1;
+      extra += *std::max_element(words, words + banks) - 1;
+    }
+    return extra;
+  }
+
+  void count_touched(const Region& buffer, const std::vector<char>& touched, bool is_scratch) {
+    uint64_t sectors[2] = {nowhere, nowhere};  // the last one read, and written
+    for (size_t i = 0; i < touched.size(); ++i) {
+      uint64_t sector = (uint64_t(buffer.start) + i) / sector_bytes;
+      for (int way = 0; way < 2; ++way) {
+        if (!(touched[i] & (way ? written : read))) continue;
+        (is_scratch ? counts_->scratch_bytes
+         : way      ? counts_->bytes_written
+                    : counts_->bytes_read) += 1;
+        if (sectors[way] != sector) counts_->distinct_sectors += 1;
+        sectors[way] = sector;
+      }
+    }
+  }
+
+  static constexpr uint64_t nowhere = ~uint64_t(0);
+
+  Counts* counts_ = nullptr;
+  size_t first_scratch_ = 0;
+  std::vector<Region> buffers_;
+  std::vector<std::vector<char>> touched_;      // per buffer and byte
+  std::vector<std::vector<uint64_t>> paths_;    // per thread: a hash of each call in progress
+  std::vector<WarpRequest> requests_;           // since the last __syncthreads, as are the next two
+  std::unordered_map<uint64_t, size_t> numbers_;
+  std::unordered_map<uint64_t, unsigned> occurrences_;
+  std::vector<uint64_t> units_;
+};
+
+}  // namespace simt

@@ -1,0 +1,193 @@
+"""How many sectors the automatic schedulers' kernels move on a GPU, by the emulator's counts.
+
+A bar is 32 bytes per sector, over the bytes of the definition's inputs and outputs, each counted
+once: the aim is 1.05, without bank conflicts, in vectors of 16 bytes (16 sectors per request).
+A bar with a comment is what a kernel does today: lower it with the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.errors import InputError
+from pyfuser.ops.evaluator import evaluate
+from tests.cuda.counters import Profile
+from tests.cuda.harness import requires_host_compiler
+from tests.cuda.profile import profiled
+from tests.cuda.runtime import emulated
+
+pytestmark = requires_host_compiler
+
+AIM = 1.05
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What all launches of a definition together may need, and the least sectors per request."""
+
+    overhead: float = AIM
+    cached_overhead: float = AIM
+    conflicts_per_request: float = 0
+    sectors_per_request: float = 4
+
+
+def matrix(fd: FusionDefinition) -> Any:
+    return fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+
+
+def gelu(fd: FusionDefinition) -> None:
+    x = matrix(fd)
+    fd.add_output(fd.ops.mul(x, fd.ops.add(fd.ops.erf(fd.ops.mul(x, 0.7071)), 1.0)))
+
+
+def sum_of_two(fd: FusionDefinition) -> None:
+    fd.add_output(fd.ops.add(matrix(fd), matrix(fd)))
+
+
+def biased(fd: FusionDefinition) -> None:
+    x, bias = matrix(fd), fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+    fd.add_output(fd.ops.relu(fd.ops.add(x, fd.ops.broadcast(bias, [True, False]))))
+
+
+def softmax(fd: FusionDefinition) -> None:
+    x = matrix(fd)
+    power = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [-1], keepdim=True)))
+    fd.add_output(fd.ops.div(power, fd.ops.sum(power, [-1], keepdim=True)))
+
+
+def layer_norm(fd: FusionDefinition) -> None:
+    x = matrix(fd)
+    variance, mean = fd.ops.var_mean(x, [1], 0, True)
+    scale = fd.ops.rsqrt(fd.ops.add(variance, 1e-5))
+    fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), scale))
+
+
+def batch_norm(fd: FusionDefinition) -> None:
+    x = matrix(fd)
+    variance, mean = fd.ops.var_mean(x, [0], 0, True)
+    scale = fd.ops.rsqrt(fd.ops.add(variance, 1e-5))
+    fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), scale))
+
+
+def row_sums(fd: FusionDefinition) -> None:
+    fd.add_output(fd.ops.sum(matrix(fd), [1]))
+
+
+def column_sums(fd: FusionDefinition) -> None:
+    fd.add_output(fd.ops.sum(matrix(fd), [0]))
+
+
+def total(fd: FusionDefinition) -> None:
+    fd.add_output(fd.ops.sum(matrix(fd), [0, 1]))
+
+
+def transpose(fd: FusionDefinition) -> None:
+    fd.add_output(fd.ops.neg(fd.ops.permute(matrix(fd), [1, 0])))
+
+
+Define = Callable[[FusionDefinition], None]
+SMALL, LARGE = (64, 1024), (1024, 1024)
+# Of all schedulers: no loop is vectorized, so 4 sectors per request and not 16.
+BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
+    (gelu, SMALL): Bars(),
+    (gelu, LARGE): Bars(),
+    (sum_of_two, SMALL): Bars(),
+    (sum_of_two, LARGE): Bars(),
+    # Each row reads the bias again; a thread that computes several rows could read it once.
+    (biased, SMALL): Bars(1.49),
+    (biased, LARGE): Bars(1.50),
+    # The input is read in each of two or three passes, and not kept in registers.
+    (softmax, SMALL): Bars(1.50),
+    (softmax, LARGE): Bars(1.50),
+    (layer_norm, SMALL): Bars(2.00),
+    (layer_norm, LARGE): Bars(2.00),
+    (batch_norm, SMALL): Bars(2.00),
+    (batch_norm, LARGE): Bars(2.00),
+    # 216 blocks for each row, of which two have elements.  Each writes, reads and writes a partial
+    # result, and one thread adds them, by a request for each.
+    (row_sums, SMALL): Bars(7.76, 1.64, sectors_per_request=1.1),
+    (row_sums, LARGE): Bars(sectors_per_request=3.9),
+    # 216 blocks share the rows.  The partial results of each, one per column, are written, read and
+    # written, and read again by the second phase.
+    (column_sums, SMALL): Bars(8.14, 7.90),
+    (column_sums, LARGE): Bars(1.93, 1.55),
+    # One thread adds the partial results of the blocks, by a request for each.
+    (total, SMALL): Bars(1.11, sectors_per_request=3.1),
+    (total, LARGE): Bars(sectors_per_request=3.9),
+    # Without a tile: a sector for each element that is read.
+    (transpose, SMALL): Bars(4.50),
+    # The tile has no padding and no swizzle: its columns are in one bank.
+    (transpose, LARGE): Bars(conflicts_per_request=15.5),
+}
+
+
+SCRIPT = """
+import torch
+from pyfuser import FusionDefinition
+
+for shape in ([-1, -1], [8, 8]):
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.define_tensor(shape, contiguity=True)))
+    if shape == [-1, -1]:
+        for _ in range(3):
+            fd.execute([torch.randn(60, 100)])
+"""
+
+
+def profile_of(define: Define, shape: tuple[int, int]) -> Profile:
+    """The launches of one call with contiguous inputs; its results are right."""
+    with FusionDefinition() as fd:
+        define(fd)
+    inputs = [
+        torch.randn(shape[-len(each.domain.logical) :])
+        for each in fd.fusion.graph.definition.inputs
+    ]
+    profile = Profile()
+    want = evaluate(fd.fusion.graph.definition, inputs)
+    with emulated(profile=profile):
+        got = fd.execute(inputs)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    return profile
+
+
+@pytest.mark.parametrize(
+    ("define", "shape"), BARS, ids=lambda each: getattr(each, "__name__", str(each))
+)
+def test_kernels_move_no_more_sectors_than_their_bar(define, shape):
+    counts, bars = profile_of(define, shape).total, BARS[define, shape]
+    assert counts.overhead <= bars.overhead
+    assert counts.cached_overhead <= bars.cached_overhead
+    assert counts.sectors_per_request >= bars.sectors_per_request
+    assert counts.bank_conflicts <= bars.conflicts_per_request * counts.shared_requests
+
+
+def test_the_profile_of_a_script(tmp_path):
+    """Each definition once, in the order of definition, also one that the script doesn't run."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    profile, failure = profiled(str(script), "sm_80")
+    assert failure is None
+    assert [counts.bytes_needed for *_, counts in profile.launches] == [2 * 4 * 6000, 2 * 4 * 64]
+    lines = profile.table().splitlines()
+    assert len(lines) == 4
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].endswith("100%")
+
+
+def test_a_script_that_fails_is_profiled_up_to_there(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + "raise ValueError('no')\n")
+    profile, failure = profiled(str(script), "sm_90")
+    assert "ValueError: no" in failure
+    assert len(profile.launches) == 2
+
+
+def test_a_profile_is_of_a_gpu():
+    with pytest.raises(InputError, match="expected a device sm_NN, got cpu"):
+        profiled("script.py", "cpu")
