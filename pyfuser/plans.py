@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from .analysis.layouts import has_expanded_axis
 from .analysis.size_conditions import SizeConditions
 from .compiler import Program
 from .devices.runtime import LoadedKernel
@@ -171,12 +172,10 @@ class _PlanWriter:
         shape = self._write_shape(name, value)
         strides = [f"{name}_stride_{d}" for d in range(len(value.axes))]
         # A hand-written schedule is for any layout, so its kernel reads strides that others know.
-        if not is_contiguous or not self.read.isdisjoint(
-            stride_name(value, dim) for dim in range(len(value.axes))
-        ):
+        names = [stride_name(value, dim) for dim in range(len(value.axes))]
+        if not is_contiguous or has_expanded_axis(value) or not self.read.isdisjoint(names):
             self.writer.line(f"    {', '.join(strides)}, = {name}.stride()")
-            for dim, stride in enumerate(strides):
-                self.symbols[stride_name(value, dim)] = stride
+            self.symbols.update(zip(names, strides, strict=True))
         self.tensors[name] = (value, shape, None if is_contiguous else strides)
 
     def _write_shape(self, name: str, value: TensorView) -> list[str]:

@@ -164,7 +164,7 @@ def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
             if isinstance(value, ScheduledFusion):
                 super().stage("transforms", value.transforms())
 
-    flat = flattened(inputs)
+    flat = with_any_random_state(fusion.definition, flattened(inputs))
     target = target_for(device_of(flat))
     layouts = input_layouts(fusion.definition, flat)
     sizes = bind_extents(fusion.definition, flat)

@@ -14,9 +14,11 @@ from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir import fusion as ir
 from ..ir.domains import ParallelType
 from ..ir.schedule import ScheduledFusion
+from ..ir.segmented import PartKind
 from ..ir.vals import TensorView
 from ..ops.binding import bind_extents
 from ..ops.metadata import device_of
+from ..ops.random_state import with_any_random_state
 from .enums import SchedulerType
 from .executors import flattened
 from .fusion import Fusion
@@ -123,7 +125,7 @@ def _sizes(fusion: Fusion, inputs: Sequence[Any]) -> SizeInfo:
     from ..devices.registry import target_for
     from ..schedule.acceptance import SizeInfo
 
-    flat = flattened(inputs)
+    flat = with_any_random_state(fusion.definition, flattened(inputs))
     return SizeInfo.of(bind_extents(fusion.definition, flat), target_for(device_of(flat)))
 
 
@@ -159,10 +161,15 @@ def compute_heuristics(
     accepted, message = can_schedule(fusion, scheduler_type, inputs)
     if not accepted:
         raise ScheduleError(expected("compute_heuristics", "a scheduler that accepts", message))
-    prepared = _specialised(fusion, inputs)
-    sizes = bind_extents(fusion.definition, flattened(inputs))
     target = target_for(device_of(flattened(inputs)))
-    decisions = scheduler(scheduler_type.name).heuristics(prepared, sizes, target)
+    chosen = scheduler(scheduler_type.name)
+    if chosen.kind is not PartKind.kernel:  # torch computes it: there is nothing to decide
+        return params_of(scheduler_type, None, target.threads_are_hardware)
+    prepared = _specialised(fusion, inputs)
+    sizes = bind_extents(
+        fusion.definition, with_any_random_state(fusion.definition, flattened(inputs))
+    )
+    decisions = chosen.heuristics(prepared, sizes, target)
     return params_of(scheduler_type, decisions, target.threads_are_hardware)
 
 
@@ -174,7 +181,8 @@ def schedule(
     """Schedules a fusion with a scheduler, for `manual_execute`, in two forms.
 
     `(fusion, type, inputs)` decides and returns the parameters; `(fusion, type, params)` follows
-    the parameters of an earlier `compute_heuristics` and returns None.
+    the parameters of an earlier `compute_heuristics` and returns None.  What torch computes
+    (expr_eval, no_op) has no loops to schedule.
     """
     from ..schedule.registry import scheduler
 
@@ -184,8 +192,13 @@ def schedule(
     else:
         params = compute_heuristics(fusion, scheduler_type, inputs_or_params)
         prepared = _specialised(fusion, inputs_or_params)
-    decisions = decisions_of(params)
-    fusion.graph.adopt_schedule(scheduler(scheduler_type.name).schedule(prepared, decisions))
+    chosen = scheduler(scheduler_type.name)
+    if chosen.kind is PartKind.kernel:
+        decisions = decisions_of(params)
+        if decisions is None:
+            what = f"parameters of {scheduler_type.name}"
+            raise ScheduleError(expected("schedule", what, type(params).__name__))
+        fusion.graph.adopt_schedule(chosen.schedule(prepared, decisions))
     return None if is_decided else params
 
 
@@ -193,7 +206,8 @@ def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
     """The definition for the layouts of these inputs."""
     from ..analysis.layouts import input_layouts, specialise
 
-    return specialise(fusion.definition, input_layouts(fusion.definition, flattened(inputs)))
+    given = with_any_random_state(fusion.definition, flattened(inputs))
+    return specialise(fusion.definition, input_layouts(fusion.definition, given))
 
 
 FUNCTIONS = (

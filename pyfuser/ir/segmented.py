@@ -85,7 +85,7 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
         if output not in whole.outputs and isinstance(copy, TensorView):
             for axis in copy.axes:
                 axis.expanded_extent = None
-        if output in whole.aliases:
+        if whole.aliases.get(output) in segment.inputs:
             target.aliases[copy] = cloner.value(whole.aliases[output])
     target.overwritten = {cloner.value(v) for v in segment.inputs if v in whole.overwritten}
     known = {

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import UnsupportedError, expected
+from ..errors import InputError, UnsupportedError, expected
 from ..ir.exprs import LibraryOp
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
@@ -222,6 +222,11 @@ def grouped_mm(mat1: torch.Tensor, mat2: torch.Tensor, offsets: torch.Tensor) ->
     [m, k] @ [g, k, n] of m: the result is [m, n], 0 behind the last group.
     """
     ends = offsets.tolist()
+    shared = mat1.shape[-1] if mat1.dim() == mat2.dim() == 2 else mat2.shape[-1]
+    shared = mat1.shape[0] if mat2.dim() == 3 else shared
+    if [0, *ends] != sorted([0, *ends]) or (ends and ends[-1] > shared):
+        what = f"offsets that rise from 0 to at most {shared}"
+        raise InputError(expected("grouped_mm", what, ends))
     spans = [slice(first, last) for first, last in zip([0, *ends], ends, strict=False)]
     rows, columns = mat1.shape[-2], mat2.shape[-1]
     if mat1.dim() == mat2.dim() == 2:

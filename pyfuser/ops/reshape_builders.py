@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from ..errors import DefinitionError, UnsupportedError, expected
 from ..ir.domains import IterDomain, TensorDomain
-from ..ir.exprs import ReshapeOp
+from ..ir.exprs import FullOp, ReshapeOp
 from ..ir.fusion import Fusion, broadcast_contiguity
 from ..ir.scalars import ONE, ZERO, IntExpr, ceil_div, product
 from ..ir.vals import TensorView, Val
-from .pointwise import as_tensor, copy, require_equal, size_of_scalar
-from .shape_builders import Shape, broadcast, is_unchanged, squeeze
+from .pointwise import as_tensor, copy, new_tensor, require_equal, size_of_scalar
+from .shape_builders import Shape, broadcast, is_unchanged, new_axis, squeeze
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ def reshape(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
     if new == old:
         return copy(fusion, tensor)
     _check_total(old, new)
+    if ZERO in old or ZERO in new:  # without elements, so there is no order to keep
+        require_equal(fusion, "reshape", product(old), product(new))
+        output = new_tensor(fusion, [new_axis(fusion, extent) for extent in new], tensor.dtype)
+        fusion.add_expr(FullOp((fusion.new_scalar(tensor.dtype, constant=0),), (output,)))
+        return output
     ones = [i for i, axis in enumerate(tensor.axes) if axis.is_broadcast and axis.size is ONE]
     flat = squeeze(fusion, tensor, ones) if ones else tensor
     kept = [extent for extent in new if extent is not ONE]
@@ -119,8 +124,6 @@ def group_sizes(
 
     Sizes that can't be proved equal, and those around the size that was -1, form one group.
     """
-    if ZERO in old or ZERO in new:
-        return [Group(tuple(range(len(old))), tuple(range(len(new))))]
     stop = len(new) if inferred is None else inferred
     front, old_at, new_at = _common_products(old, new, len(old), stop)
     old_left, new_left = len(old) - old_at, len(new) - new_at

@@ -196,7 +196,7 @@ class GraphWriter:
         source = viewed(call)
         if source is None:
             return self._argument(node)
-        target = self.writer.constant(self._fresh("view"), call.target)
+        target = self.writer.constant(self._fresh("f_view"), call.target)
         rest = [*map(self._argument, call.args[1:])]
         rest += [f"{name}={self._argument(given)}" for name, given in call.kwargs.items()]
         return f"{target}({', '.join([self._replayed(source), *rest])}){pick}"

@@ -106,7 +106,7 @@ def _convert(w: FunctionWriter, value: Value, source: DataType, target: DataType
     if target is DataType.Bool:
         return _to_bool(w, value)
     if dtypes.is_floating(source):
-        return _from_float(w, value, type)
+        return _from_float(w, value, type, target is DataType.UInt64)
     signed = dtypes.is_signed(source)
     if type.is_float:
         return w.sitofp(value, type) if signed else w.uitofp(value, type)
@@ -122,7 +122,7 @@ def _to_bool(w: FunctionWriter, value: Value) -> Value:
     return w.fcmp("une", value, zero) if value.type.is_float else w.icmp("ne", value, zero)
 
 
-def _from_float(w: FunctionWriter, value: Value, type: LLVMType) -> Value:
+def _from_float(w: FunctionWriter, value: Value, type: LLVMType, is_unsigned: bool) -> Value:
     if type.is_float:
         wider = type.bits > value.type.bits
         return w.fpext(value, type) if wider else w.fptrunc(value, type)
@@ -131,4 +131,9 @@ def _from_float(w: FunctionWriter, value: Value, type: LLVMType) -> Value:
     inside = w.fcmp("olt", w.fabs(value), limit)
     # Out of range the conversion is poison, which the select doesn't choose.
     lowest = w.constant(-(1 << (wide.bits - 1)), wide)
-    return w.truncate(w.select(inside, w.fptosi(value, wide), lowest), type)
+    found = w.select(inside, w.fptosi(value, wide), lowest)
+    if is_unsigned:  # the upper half of the range, shifted down and up again
+        reduced = w.fsub(value, limit)
+        is_upper = w.and_(w.fcmp("oge", value, limit), w.fcmp("olt", reduced, limit))
+        found = w.select(is_upper, w.xor(w.fptosi(reduced, wide), lowest), found)
+    return w.truncate(found, type)

@@ -21,8 +21,15 @@ from ...target.unrolling import inner_unroll, unroll_factor
 if TYPE_CHECKING:
     from .target import CudaTarget
 
+_WARP = 32
 # Threads that process a row together; a block processes several shorter rows.
 _SHORT_ROW = 8
+# Unrolled steps of a block: enough to pay for its start, few enough that there are many blocks.
+_STEPS = 4
+# Elements below which a reduction takes about as long as a second launch.
+_WORTH_A_LAUNCH = 64 << 10
+# Unrolled steps of rows that a block of columns adds at least, before it writes partial results.
+_ROWS = 4
 
 
 def pointwise(
@@ -31,8 +38,8 @@ def pointwise(
     """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     threads = target.threads
-    chunk = target.l1_bytes // facts.bytes
     unroll = unroll_factor(facts.work)
+    chunk = _STEPS * threads * unroll
     if facts.transposed is not None and columns >= threads:
         size = evaluate(facts.transposed, sizes)
         if size >= threads:
@@ -53,20 +60,30 @@ def reduction(
 ) -> ReductionParameters:
     """One row or several columns per block; few rows are split over several blocks."""
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
-    threads, workers = target.threads, target.multiprocessors
-    enough_work = kept * reduced >= 64 << 10
+    threads = target.threads
     if facts.inner:
-        parts = 2 * workers if kept < 2 * workers and enough_work else 1
         unroll = inner_unroll(reduced, threads, 8)
+        parts = _parts(target, kept, reduced, threads * unroll, kept * reduced)
         cascade = chain_levels(facts.chain, sizes, threads * unroll * parts)
         return ReductionParameters(True, threads, unroll, 0, parts, cascade=cascade)
-    most = min(target.l1_bytes // 2 // (facts.bytes * facts.count), kept, 2048)
-    block = threads
-    while block * 2 <= most:
-        block *= 2
-    parts = 2 * workers if kept < 2 * workers * block and enough_work else 1
+    # A thread has one column, so its sum stays in a register.
+    parts = _parts(target, -(-kept // threads), reduced, 4 * _ROWS, kept * reduced)
     cascade = chain_levels(facts.chain, sizes, 4 * parts)
-    return ReductionParameters(False, threads, 4, block, parts, cascade=cascade)
+    return ReductionParameters(False, threads, 4, threads, parts, cascade=cascade)
+
+
+def _parts(target: CudaTarget, blocks: int, reduced: int, step: int, elements: int) -> int:
+    """Into how many parts each block's chain is cut, so that there are two blocks for each
+    multiprocessor: a power of two, and no part has less than two steps.
+
+    One, if there is less to do than a second launch costs.
+    """
+    parts = 1
+    if elements < _WORTH_A_LAUNCH:
+        return parts
+    while blocks * parts < 2 * target.multiprocessors and reduced >= 4 * parts * step:
+        parts *= 2
+    return parts
 
 
 def inner_persistent(
@@ -82,6 +99,10 @@ def inner_persistent(
 def outer_persistent(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """Several columns per block."""
+    """A column per thread; narrower blocks if there would be too few."""
+    kept = evaluate(facts.kept, sizes)
+    threads = target.threads
+    while threads > _WARP and kept < target.multiprocessors * threads:
+        threads //= 2
     cascade = chain_levels(facts.chain, sizes, 1)
-    return ReductionParameters(False, target.threads, 4, 4 * target.threads, 1, cascade=cascade)
+    return ReductionParameters(False, threads, 4, threads, 1, cascade=cascade)
