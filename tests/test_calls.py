@@ -285,3 +285,71 @@ def test_a_reduction_that_is_expanded_an_output_and_read(
     for ours, eagers in zip(fd.execute([given, y]), expected, strict=True):
         torch.testing.assert_close(ours, eagers)
         assert ours.is_contiguous()
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("is_symbolic", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((2, 0, 3), (2, 0)),
+        ((0, 4), (4, 0)),
+        ((0,), (2, 0)),
+        ((2, 3, 0), (6, 0)),
+        ((0, 4), (0, 3)),
+        ((0, 4), (1, 0, 7)),
+    ],
+)
+def test_reshapes_of_tensors_without_elements(
+    old: tuple[int, ...], new: tuple[int, ...], is_symbolic: bool
+) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * len(old) if is_symbolic else list(old), contiguity=True)
+        fd.add_output(fd.ops.reshape(x, list(new)))
+        fd.add_output(fd.ops.reshape(fd.ops.sin(x), list(new)))
+    assert [tuple(out.shape) for out in fd.execute([torch.randn(old)])] == [new, new]
+    if is_symbolic:
+        with pytest.raises(InputError, match="expected the sizes"):
+            fd.execute([torch.randn([n or 1 for n in old])])
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("size", ["constant", "of another tensor", "symbolic"])
+def test_symbolic_sizes_that_are_flattened_to_a_known_one(size: str) -> None:
+    """One kernel computes both sides of the reshape: the merged sizes are the other tensor's."""
+    with FusionDefinition() as fd:
+        x = float_tensor(fd, 2, True)
+        y = fd.define_tensor([14 if size == "constant" else -1], contiguity=True)
+        length = fd.ops.size(y, 0) if size == "of another tensor" else 14
+        flat = fd.ops.reshape(fd.ops.sin(x), [length])
+        fd.add_output(fd.ops.add(flat, y))
+        fd.add_output(fd.ops.sum(flat, [0]))
+    given, other = torch.randn(2, 7), torch.randn(14)
+    total, length_sum = fd.execute([given, other])
+    torch.testing.assert_close(total, given.sin().reshape(14) + other)
+    torch.testing.assert_close(length_sum, given.sin().sum())
+    with pytest.raises(InputError):
+        fd.execute([torch.randn(3, 7), other])
+
+
+@pytest.mark.usefixtures("strict")
+def test_a_dense_tensor_where_an_axis_is_declared_expanded() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[None, True])
+        fd.add_output(fd.ops.add(x, 1.0))
+    for given in (torch.randn(1, 5), torch.randn(0, 5), torch.randn(1, 5).expand(4, 5)):
+        assert torch.equal(fd.execute([given])[0], given + 1)
+
+
+@pytest.mark.usefixtures("strict")
+def test_an_input_is_updated_by_what_does_not_read_it() -> None:
+    with FusionDefinition() as fd:
+        a, b = float_tensor(fd, 1), float_tensor(fd, 1)
+        fd.add_output(fd.ops.abs(b), a)
+    x, y = torch.randn(5), torch.randn(5)
+    assert fd.execute([x, y]) == [] and torch.equal(x, y.abs())

@@ -338,3 +338,27 @@ def test_importing_the_modules_needs_no_compiler() -> None:
     names = "benchmark_utils, idm, multidevice, nvf_cutlass, nvfuser_direct_version, pytorch_utils"
     script = f"from pyfuser import {names}; import sys; assert 'llvmlite' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_schedulers_are_asked_about_what_torch_computes() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.cumsum(x, 1))
+    inputs = [torch.randn(3, 4)]
+    found = fd.sched.find_compatible_schedulers(fd.fusion, inputs)
+    assert found == [nvfuser_direct.SchedulerType.expr_eval]
+    params = fd.sched.compute_heuristics(fd.fusion, found[0], inputs)
+    assert params.scheduler_type is found[0]
+    assert fd.sched.schedule(fd.fusion, found[0], inputs) == params
+
+
+def test_random_numbers_are_no_hindrance_to_questions() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.mul(x, fd.ops.rand_like(x)))
+    inputs = [torch.randn(3, 4)]
+    fd.execute(inputs)
+    kind = nvfuser_direct.SchedulerType.pointwise
+    assert fd.sched.can_schedule(fd.fusion, kind, inputs) == (True, "")
+    assert fd.sched.compute_heuristics(fd.fusion, kind, inputs).decisions is not None
+    assert fd.fec.get_scheduled_ir(inputs) and fd.fec.get_cuda_kernel(inputs)

@@ -38,7 +38,7 @@ def effective_extents(
                     pair = (ONE, ONE)
                 extents[expr.outer_id], extents[expr.inner_id] = pair
             case Merge():
-                extents[expr.output_id] = inputs[0] * inputs[1]
+                extents[expr.output_id] = scheduled.fusion.ids.merged(*inputs)
             case _:
                 extents[expr.out_x_id], extents[expr.out_y_id] = inputs
         if not real.isdisjoint(expr.inputs):

@@ -279,12 +279,17 @@ def _joined_type(a: IterDomain, b: IterDomain) -> IterType:
 
 
 class IdFactory:
-    """Makes IterDomains with fresh names, for one fusion."""
+    """Makes IterDomains with fresh names, for one fusion.
 
-    __slots__ = ("next_name",)
+    `equal` has computed sizes that the definition makes equal to others: merging [a][b] gives an
+    axis of size c if a * b must be c.
+    """
+
+    __slots__ = ("equal", "next_name")
 
     def __init__(self) -> None:
         self.next_name = 0
+        self.equal: dict[IntExpr, IntExpr] = {}
 
     def new(
         self,
@@ -309,9 +314,15 @@ class IdFactory:
 
     def merge(self, outer: IterDomain, inner: IterDomain) -> IterDomain:
         """Merges two axes."""
-        merged = self.new(outer.extent * inner.extent, _joined_type(outer, inner))
+        extent = self.merged(outer.extent, inner.extent)
+        merged = self.new(extent, _joined_type(outer, inner))
         merged.definition = Merge(outer, inner, merged)
         return merged
+
+    def merged(self, outer: IntExpr, inner: IntExpr) -> IntExpr:
+        """The extent of two merged axes."""
+        extent = outer * inner
+        return self.equal.get(extent, extent)
 
     def swizzle(self, x: IterDomain, y: IterDomain) -> tuple[IterDomain, IterDomain]:
         """XOR-swizzles y by x; returns the two new axes."""

@@ -219,13 +219,15 @@ class Cloner:
     ) -> None:
         self.target = target
         self.extents = extents or {}
-        self.composites = composites or {}
+        self.composites = dict(composites or {})
         self.values: dict[Val, Val] = {}
         self.axes: dict[IterDomain, IterDomain] = {}
         target.ids.next_name = max(target.ids.next_name, source.ids.next_name)
         target._tensor_count = max(target._tensor_count, source._tensor_count)
         target._scalar_count = max(target._scalar_count, source._scalar_count)
         target._extent_count = max(target._extent_count, source._extent_count)
+        equal = {self.extent(a): self.extent(b) for a, b in source.ids.equal.items()}
+        target.ids.equal |= equal | self.composites
 
     def extent(self, expr: IntExpr) -> IntExpr:
         """A size with the substitutions applied."""

@@ -285,3 +285,15 @@ def test_a_definition_prints_its_arguments() -> None:
     (expr,) = [e for e in fd.fusion.definition.exprs if isinstance(e, LibraryOp)]
     assert str(expr).endswith("largest=False, sorted=True)")
     assert to_torch(expr.outputs[1].dtype) is torch.int64
+
+
+@pytest.mark.parametrize("offsets", [[-2, 7], [5, 3], [5, 30]])
+def test_offsets_of_groups_rise_to_the_number_of_rows(offsets: list[int]) -> None:
+    with FusionDefinition() as fd:
+        rows = fd.define_tensor([-1, -1], contiguity=True)
+        matrices = fd.define_tensor([-1, -1, -1], contiguity=True)
+        ends = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int32)
+        fd.add_output(fd.ops.grouped_mm(rows, matrices, ends))
+    given = [torch.randn(7, 4), torch.randn(2, 4, 5), torch.tensor(offsets, dtype=torch.int32)]
+    with pytest.raises(InputError, match="grouped_mm: expected offsets that rise from 0 to at mos"):
+        fd.execute(given)

@@ -111,3 +111,10 @@ def test_unsigned_integers_compare_without_a_sign() -> None:
     got = result(lambda ops, x, y: ops.lt(x, y), UNSIGNED, REVERSED)
     numbers = UNSIGNED.tolist()
     assert got.tolist() == [a < b for a, b in zip(numbers, numbers[::-1], strict=True)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_of_the_whole_unsigned_range(dtype: torch.dtype) -> None:
+    given = torch.tensor([0.0, 0.9, 5.5, 2.0**62, 2.0**63, 9.3e18, 1.2e19, 1.8e19], dtype=dtype)
+    got = result(lambda ops, x: ops.cast(x, DataType.UInt64), given)
+    assert torch.equal(got, given.to(torch.uint64))

@@ -466,3 +466,18 @@ def test_a_view_of_a_computation_that_is_done_twice() -> None:
     for ours, eagers in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, eagers)
         assert ours.stride() == eagers.stride()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_view_that_is_an_operand_and_kept_for_the_backward(dynamic: bool | None) -> None:
+    """The graph calls its nodes by names that the wrapper's functions must not have."""
+
+    def program(x: Tensor) -> Tensor:
+        return x @ x.transpose(1, 2)
+
+    compiled = torch.compile(program, backend=BACKEND, dynamic=dynamic)
+    for size in (4, 6):
+        x = torch.randn(2, size, 5, requires_grad=True)
+        (ours,) = torch.autograd.grad(compiled(x).sum(), x)
+        (eagers,) = torch.autograd.grad(program(x).sum(), x)
+        torch.testing.assert_close(ours, eagers)

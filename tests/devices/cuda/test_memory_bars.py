@@ -109,16 +109,14 @@ BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
     (layer_norm, LARGE): Bars(2.00),
     (batch_norm, SMALL): Bars(2.00),
     (batch_norm, LARGE): Bars(2.00),
-    # 216 blocks for each row, of which two have elements.  Each writes, reads and writes a partial
-    # result, and one thread adds them, by a request for each.
-    (row_sums, SMALL): Bars(7.76, 1.64, sectors_per_request=1.1),
+    (row_sums, SMALL): Bars(sectors_per_request=3.9),
     (row_sums, LARGE): Bars(sectors_per_request=3.9),
-    # 216 blocks share the rows.  The partial results of each, one per column, are written, read and
-    # written, and read again by the second phase.
-    (column_sums, SMALL): Bars(8.14, 7.90),
-    (column_sums, LARGE): Bars(1.93, 1.55),
+    # The partial results of blocks that share the rows, one per column, are written, read and
+    # written for every 16 rows, and read again by the second phase.
+    (column_sums, SMALL): Bars(1.56, 1.10),
+    (column_sums, LARGE): Bars(1.57, 1.10),
     # One thread adds the partial results of the blocks, by a request for each.
-    (total, SMALL): Bars(1.11, sectors_per_request=3.1),
+    (total, SMALL): Bars(sectors_per_request=3.8),
     (total, LARGE): Bars(sectors_per_request=3.9),
     # Without a tile: a sector for each element that is read.
     (transpose, SMALL): Bars(4.50),
