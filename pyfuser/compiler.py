@@ -19,6 +19,7 @@ from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.runtime import LoadedKernel, Runtime
 from .disk_cache import DiskCache, disk_cache
+from .errors import UnsupportedError, expected
 from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
@@ -140,7 +141,10 @@ class KernelPart(Part):
                     made = self._compile(parameters, runtime, report)
                     _make_room(self.kernels)
                     self.kernels[parameters] = made
-                return self.kernels[parameters]
+                built = self.kernels[parameters]
+                if built is not None:
+                    _check_room(built, sizes, runtime.target)
+                return built
             except Exception as error:  # nothing that torch can run may fail here
                 report(error, self.fusion)
                 return None
@@ -167,6 +171,14 @@ class KernelPart(Part):
         kernel = self._lower(parameters, target)
         del self.lowered[parameters]
         return kernel_code(kernel, target)
+
+
+def _check_room(built: LoadedKernel, sizes: Mapping[str, int], target: Target) -> None:
+    """Raises UnsupportedError if a block needs more shared memory than it can have."""
+    needed, most = built.shared_bytes(sizes), target.limits.shared_bytes
+    if needed > most:
+        what = f"at most {most} bytes of shared memory a block"
+        raise UnsupportedError(expected("kernel", what, int(needed)))
 
 
 def part_of(fusion: Fusion, segment: Segment) -> Part:

@@ -9,6 +9,7 @@ can't be instantiated, and mypy reports it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -65,6 +66,10 @@ class LoadedKernel(ABC):
     def kernel(self) -> Kernel:
         """The IR from which its text was made."""
         return self.code.kernel
+
+    def shared_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The most bytes of shared memory that a block of one of its launches has; 0 if none."""
+        return 0
 
     @abstractmethod
     def write_launch(self, writer: LaunchWriter) -> None:

@@ -251,13 +251,14 @@ def parallelize_positions(
     parallelize_like(scheduled, reference)
 
 
-def recompute_cheap(fusion: Fusion) -> None:
+def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
     """Gives late readers their own copy of a cheap tensor that would otherwise be kept for them.
 
     A reader is late if it runs after a reduction that another reader feeds.  The other readers
     share the tensor, and so its loops: nothing else may connect them with the reductions.
 
-    An expensive tensor is kept in a buffer, which is written while its first readers run.
+    An expensive tensor is kept in a buffer, which is written while its first readers run, if
+    `keeps`; else it is recomputed too.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
@@ -274,7 +275,7 @@ def recompute_cheap(fusion: Fusion) -> None:
         late = _late_readers(tensor, after_reduction)
         if not late:
             continue
-        if is_expensive(expr):
+        if keeps and is_expensive(expr):
             _keep_for(fusion, tensor, late)
         else:
             for reader in late if len(late) < len(readers) else readers[1:]:

@@ -26,7 +26,7 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Redu
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
-    recompute_cheap(copy)
+    recompute_cheap(copy, parameters.keeps)
     scheduled = ScheduledFusion(copy, scheduler="inner_persistent", parameters=parameters)
     fork_outputs(scheduled)
     schedule_inner(scheduled, reductions(copy)[0], Layouts(copy), parameters)

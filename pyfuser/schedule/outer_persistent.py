@@ -37,7 +37,7 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Redu
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
-    recompute_cheap(copy)
+    recompute_cheap(copy, parameters.keeps)
     scheduled = ScheduledFusion(copy, scheduler="outer_persistent", parameters=parameters)
     fork_outputs(scheduled)
     layouts = Layouts(copy)

@@ -85,6 +85,7 @@ class ReductionParameters:
     parts      parts into which the reduced axes are split over the grid; 1: not split
     prefetch   how many bytes ahead reads fetch
     cascade    where a sum's chain of additions is cut
+    keeps      True if there is room to keep a row of values that are expensive to recompute
     """
 
     inner: bool
@@ -94,3 +95,4 @@ class ReductionParameters:
     parts: int
     prefetch: int = 0
     cascade: Levels = ()
+    keeps: bool = True

@@ -91,9 +91,16 @@ def inner_persistent(
 ) -> ReductionParameters:
     """One row per block."""
     most = max(2, unroll_factor(facts.work))
-    unroll = inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
+    reduced = evaluate(facts.reduced, sizes)
+    unroll = inner_unroll(reduced, target.threads, most)
     cascade = chain_levels(facts.chain, sizes, target.threads * unroll)
-    return ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade)
+    keeps = _has_room(target, facts, reduced)
+    return ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade, keeps=keeps)
+
+
+def _has_room(target: CudaTarget, facts: ReductionFacts, elements: int) -> bool:
+    """True if a block has shared memory for this many computed elements, with some to spare."""
+    return 2 * elements * max(facts.bytes, 4) <= target.limits.shared_bytes
 
 
 def outer_persistent(
@@ -105,4 +112,5 @@ def outer_persistent(
     while threads > _WARP and kept < target.multiprocessors * threads:
         threads //= 2
     cascade = chain_levels(facts.chain, sizes, 1)
-    return ReductionParameters(False, threads, 4, threads, 1, cascade=cascade)
+    keeps = _has_room(target, facts, evaluate(facts.reduced, sizes) * threads)
+    return ReductionParameters(False, threads, 1, threads, 1, cascade=cascade, keeps=keeps)

@@ -10,10 +10,11 @@ so the same plans run on a GPU and on a simulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...dtypes import DataType
 from ...ir.kernel import Buffer, ScalarParameter, TensorParameter
+from ...ir.scalar_queries import evaluate, substitute
 from ...ir.scalars import Symbol
 from ..runtime import LaunchWriter, LoadedKernel
 from .codegen import CudaSource, Parameter
@@ -31,6 +32,13 @@ class FusedKernelCUDA(LoadedKernel):
     def __init__(self, code: CudaSource, launchers: Sequence[Launcher]) -> None:
         self.code: CudaSource = code
         self.launchers = launchers
+
+    def shared_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The most bytes that a block of one of the launches has."""
+        bytes_of = (
+            substitute(each.shared_bytes, self.kernel.joined) for each in self.code.launches
+        )
+        return max(evaluate(each, sizes) for each in bytes_of)
 
     def write_launch(self, writer: LaunchWriter) -> None:
         """A call for each phase."""
