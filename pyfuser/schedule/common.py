@@ -257,8 +257,8 @@ def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
     A reader is late if it runs after a reduction that another reader feeds.  The other readers
     share the tensor, and so its loops: nothing else may connect them with the reductions.
 
-    An expensive tensor is kept in a buffer, which is written while its first readers run, if
-    `keeps`; else it is recomputed too.
+    If `keeps`, an expensive tensor is kept in a buffer, which is written while its first readers
+    run, and so is an output; else they are recomputed too.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
@@ -266,9 +266,10 @@ def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
     after_reduction = _downstream_of_reductions(fusion)
     for expr in reversed(list(fusion.exprs)):
         tensors = expr.tensor_outputs
-        if len(tensors) != 1 or is_reduction(expr) or tensors[0] in fusion.outputs:
+        if len(tensors) != 1 or is_reduction(expr) or (keeps and tensors[0] in fusion.outputs):
             continue
         tensor = tensors[0]
+        is_output = tensor in fusion.outputs
         readers = list(tensor.uses_list)
         if len(readers) < 2 or not (expr.tensor_inputs or isinstance(expr, WindowOp)):
             continue
@@ -278,7 +279,7 @@ def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
         if keeps and is_expensive(expr):
             _keep_for(fusion, tensor, late)
         else:
-            for reader in late if len(late) < len(readers) else readers[1:]:
+            for reader in late if is_output or len(late) < len(readers) else readers[1:]:
                 _give_copy(fusion, expr, tensor, reader)
 
 
