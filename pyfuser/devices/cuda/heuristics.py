@@ -6,10 +6,11 @@ Not measured on a GPU yet: the results are correct and compile for every archite
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING
 
 from ...ir.scalar_queries import evaluate
-from ...target.cascade import chain_levels
+from ...target.cascade import Levels, chain_levels
 from ...target.parameters import (
     PointwiseFacts,
     PointwiseParameters,
@@ -91,16 +92,11 @@ def inner_persistent(
 ) -> ReductionParameters:
     """One row per block."""
     most = max(2, unroll_factor(facts.work))
-    reduced = evaluate(facts.reduced, sizes)
-    unroll = inner_unroll(reduced, target.threads, most)
-    cascade = chain_levels(facts.chain, sizes, target.threads * unroll)
-    keeps = _has_room(target, facts, reduced)
+    unroll = inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
+    step = target.threads * unroll
+    cascade = chain_levels(facts.chain, sizes, step)
+    keeps = _has_room(target, facts, sizes, cascade, step, 1)
     return ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade, keeps=keeps)
-
-
-def _has_room(target: CudaTarget, facts: ReductionFacts, elements: int) -> bool:
-    """True if a block has shared memory for this many computed elements, with some to spare."""
-    return 2 * elements * max(facts.bytes, 4) <= target.limits.shared_bytes
 
 
 def outer_persistent(
@@ -112,5 +108,24 @@ def outer_persistent(
     while threads > _WARP and kept < target.multiprocessors * threads:
         threads //= 2
     cascade = chain_levels(facts.chain, sizes, 1)
-    keeps = _has_room(target, facts, evaluate(facts.reduced, sizes) * threads)
+    keeps = _has_room(target, facts, sizes, cascade, 1, threads)
     return ReductionParameters(False, threads, 1, threads, 1, cascade=cascade, keeps=keeps)
+
+
+def _has_room(
+    target: CudaTarget,
+    facts: ReductionFacts,
+    sizes: Mapping[str, int],
+    cascade: Levels,
+    step: int,
+    rows: int,
+) -> bool:
+    """True if a block has shared memory for two computed tensors of its rows, as its loops pad
+    them: the innermost axis to whole steps, and an axis that the cascade cuts to whole blocks.
+    """
+    extents = [evaluate(extent, sizes) for extent in facts.chain]
+    extents[-1] = -(-extents[-1] // step)
+    for axis, block in cascade:
+        extents[axis] = -(-extents[axis] // max(block, 1)) * max(block, 1)
+    elements = prod(extents) * step * rows
+    return 2 * elements * max(facts.bytes, 4) <= target.limits.shared_bytes
