@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from . import fallback
-from .analysis.layouts import Layout, dense_layout, has_expanded_axis, layout_of
+from .analysis.layouts import Layout, dense_layout, layout_of
 from .analysis.size_conditions import SizeConditions
 from .compiler import (
     Program,
@@ -281,13 +281,13 @@ class Executor:
             if not isinstance(given, TensorLike):
                 continue
             assert isinstance(value, TensorView)
-            is_dense = given.is_contiguous() and not has_expanded_axis(value)
+            is_dense = given.is_contiguous() and not value.has_expanded_axis
             if is_dense and stride_name(value, 0) not in noted:
                 found.append(dense_layout(given.dim()))
                 continue
             shape = [
                 1
-                if axis.expanded_extent is not None
+                if axis.is_expanded
                 else noted[axis.size.name]
                 if isinstance(axis.size, Symbol)
                 else size

@@ -22,7 +22,6 @@ from torch._ops import OpOverload
 from .dtypes import COMPLEX, FLOATING, DataType, to_torch
 from .errors import InternalError, expected
 from .ir.exprs import (
-    VIEWS,
     BroadcastOp,
     ExpandOp,
     Expr,
@@ -35,6 +34,7 @@ from .ir.exprs import (
     SqueezeOp,
     Window,
     WindowOp,
+    is_shown_by_strides,
 )
 from .ir.scalars import IntExpr
 from .ir.segmented import Segment
@@ -90,12 +90,7 @@ def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
 
 def is_shown(expr: Expr | None) -> bool:
     """True if the elements of the output are those of the input, unchanged."""
-    return isinstance(expr, VIEWS) or is_copy(expr) or is_slice(expr)
-
-
-def is_slice(expr: Expr | None) -> bool:
-    """True for a read of evenly spaced elements, which torch shows by strides."""
-    return isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
+    return is_shown_by_strides(expr) or is_copy(expr)
 
 
 def is_copy(expr: Expr | None) -> bool:
@@ -145,8 +140,8 @@ def _slice_text(window: Window | None, size: Callable[[IntExpr], str]) -> str:
     """The text of the part of an axis that a window without a fill shows."""
     if window is None:
         return ":"
-    behind = window.offset + window.step * window.stop
-    return f"{size(window.offset)}:{size(behind)}:{size(window.step)}"
+    end = window.offset + window.step * window.stop
+    return f"{size(window.offset)}:{size(end)}:{size(window.step)}"
 
 
 def _call(expr: Expr) -> Call | None:

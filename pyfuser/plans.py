@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 
-from .analysis.layouts import has_expanded_axis
 from .analysis.size_conditions import SizeConditions
 from .compiler import Program
 from .devices.runtime import LoadedKernel
@@ -36,7 +35,7 @@ from .ops.binding import Input
 from .ops.metadata import TensorLike, TensorMetadata
 from .plan_text import Sizes, Writer, condition_texts, span_text
 from .plan_writer import PlanValue, ProgramWriter
-from .profiling import PlanClock, active_recorder
+from .profiling import clock_for
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
 
@@ -123,10 +122,7 @@ class _PlanWriter:
         self._write_sizes(program.sizes)
         conditions = list(self.writer.body)
         self.writer.memory_check(self.program.runtime, self._memory(program.sizes))
-        recorder = active_recorder()
-        clock = None
-        if recorder is not None:
-            clock = PlanClock(recorder, self.program, self.writer)
+        clock = clock_for(self.program, self.writer)
         program.write(clock)
         if clock is not None:
             clock.finish()
@@ -173,7 +169,7 @@ class _PlanWriter:
         strides = [f"{name}_stride_{d}" for d in range(len(value.axes))]
         # A hand-written schedule is for any layout, so its kernel reads strides that others know.
         names = [stride_name(value, dim) for dim in range(len(value.axes))]
-        if not is_contiguous or has_expanded_axis(value) or not self.read.isdisjoint(names):
+        if not is_contiguous or value.has_expanded_axis or not self.read.isdisjoint(names):
             self.writer.line(f"    {', '.join(strides)}, = {name}.stride()")
             self.symbols.update(zip(names, strides, strict=True))
         self.tensors[name] = (value, shape, None if is_contiguous else strides)

@@ -185,6 +185,12 @@ class PlanClock:
         self.writer.line("call.end()")
 
 
+def clock_for(program: Program, writer: Writer) -> PlanClock | None:
+    """The clock of a new plan; None while nothing records."""
+    recorder = active_recorder()
+    return None if recorder is None else PlanClock(recorder, program, writer)
+
+
 def kind_of(part: Part) -> str:
     """The name of what runs a part."""
     if isinstance(part, KernelPart):

@@ -287,12 +287,6 @@ def test_a_reduction_that_is_expanded_an_output_and_read(
         assert ours.is_contiguous()
 
 
-@pytest.fixture
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-
-
-@pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("is_symbolic", [False, True])
 @pytest.mark.parametrize(
     ("old", "new"),
@@ -318,7 +312,6 @@ def test_reshapes_of_tensors_without_elements(
             fd.execute([torch.randn([n or 1 for n in old])])
 
 
-@pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("size", ["constant", "of another tensor", "symbolic"])
 def test_symbolic_sizes_that_are_flattened_to_a_known_one(size: str) -> None:
     """One kernel computes both sides of the reshape: the merged sizes are the other tensor's."""
@@ -337,7 +330,6 @@ def test_symbolic_sizes_that_are_flattened_to_a_known_one(size: str) -> None:
         fd.execute([torch.randn(3, 7), other])
 
 
-@pytest.mark.usefixtures("strict")
 def test_a_dense_tensor_where_an_axis_is_declared_expanded() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=[None, True])
@@ -346,7 +338,6 @@ def test_a_dense_tensor_where_an_axis_is_declared_expanded() -> None:
         assert torch.equal(fd.execute([given])[0], given + 1)
 
 
-@pytest.mark.usefixtures("strict")
 def test_an_input_is_updated_by_what_does_not_read_it() -> None:
     with FusionDefinition() as fd:
         a, b = float_tensor(fd, 1), float_tensor(fd, 1)

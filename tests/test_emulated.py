@@ -18,6 +18,7 @@ from tests.cuda.harness import requires_host_compiler
 from tests.cuda.runtime import EmulatedRuntime, emulated
 from tests.programs.check import check
 from tests.programs.everyday import program, rows
+from tests.support.definitions import blocks_of_64_threads
 
 pytestmark = requires_host_compiler
 
@@ -75,17 +76,7 @@ def test_strided_inputs_and_in_place_updates() -> None:
 
 
 def test_a_schedule_by_hand() -> None:
-    with FusionDefinition() as fd:
-        x, y = (fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float) for _ in "xy")
-        z = fd.ops.mul(fd.ops.add(x, y), 3.0)
-        fd.add_output(z)
-        z.merge(0)
-        z.split(0, 64)
-        fd.sched.transform_like(z)
-        z.axis(0).parallelize(ParallelType.grid_x)
-        z.axis(1).parallelize(ParallelType.block_x)
-        fd.sched.parallelize_like(z)
-        fd.sched.inline_most()
+    fd = blocks_of_64_threads()
     for shape in ((3, 50), (70, 9)):
         a, b = torch.randn(shape), torch.randn(shape)
         torch.testing.assert_close(fd.manual_execute([a, b])[0], (a + b) * 3)

@@ -45,11 +45,6 @@ def engine_of(fd: FusionDefinition) -> Any:
 
 
 @pytest.fixture
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-
-
-@pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No kernel compiles."""
 
@@ -66,7 +61,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 # -- what is compiled
 
 
-@pytest.mark.usefixtures("strict")
 def test_a_thousand_shapes_compile_nothing_new() -> None:
     fd = affine(1.25)
     fd.execute([torch.randn(3, 5)])
@@ -83,7 +77,6 @@ def test_a_thousand_shapes_compile_nothing_new() -> None:
 
 
 @pytest.mark.cpu
-@pytest.mark.usefixtures("strict")
 def test_shapes_of_a_normalisation_compile_by_parameters_alone() -> None:
     fd = scaled_softmax()
     parameters: set[object] = set()
@@ -105,7 +98,6 @@ def test_shapes_of_a_normalisation_compile_by_parameters_alone() -> None:
     assert compiled_kernel_count() - count <= 2
 
 
-@pytest.mark.usefixtures("strict")
 def test_equal_definitions_share_one_kernel() -> None:
     x = torch.randn(9, 21)
     affine(3.5).execute([x])
@@ -117,7 +109,6 @@ def test_equal_definitions_share_one_kernel() -> None:
 
 
 @pytest.mark.cpu
-@pytest.mark.usefixtures("strict")
 def test_equal_segments_compile_once() -> None:
     """Two softmaxes over different dimensions of one size: segments of equal structure."""
     with FusionDefinition() as fd:
@@ -208,7 +199,6 @@ def test_fusing_can_be_switched_off() -> None:
 # -- threads and processes
 
 
-@pytest.mark.usefixtures("strict")
 def test_eight_threads_call_one_definition() -> None:
     fd = scaled_softmax(0.3)
 
@@ -223,7 +213,6 @@ def test_eight_threads_call_one_definition() -> None:
     in_threads(8, work)
 
 
-@pytest.mark.usefixtures("strict")
 def test_eight_threads_compile_different_definitions() -> None:
     def work(number: int) -> None:
         scale = 1.0 + number / 16
@@ -236,7 +225,6 @@ def test_eight_threads_compile_different_definitions() -> None:
     in_threads(8, work)
 
 
-@pytest.mark.usefixtures("strict")
 def test_eight_threads_compile_one_kernel_once() -> None:
     x = torch.randn(5, 33)
     before = compiled_kernel_count()

@@ -25,12 +25,15 @@ def dense_layout(rank: int) -> Layout:
 
 
 def tensor_layout(value: TensorView, tensor: torch.Tensor | TensorMetadata) -> Layout:
-    """The layout of a tensor as an input `value` of a definition."""
-    if tensor.is_contiguous() and not has_expanded_axis(value):
+    """The layout of a tensor as an input `value` of a definition.
+
+    An axis that the definition declares expanded counts as one element, so a dense tensor isn't
+    contiguous around it.
+    """
+    if tensor.is_contiguous() and not value.has_expanded_axis:
         return dense_layout(tensor.dim())
     sizes = [
-        1 if axis.expanded_extent is not None else size
-        for axis, size in zip(value.axes, tensor.shape, strict=True)
+        1 if axis.is_expanded else size for axis, size in zip(value.axes, tensor.shape, strict=True)
     ]
     return layout_of(sizes, tensor.stride())
 
@@ -42,13 +45,6 @@ def input_layouts(fusion: Fusion, inputs: Sequence[object]) -> list[Layout]:
         for value, given in zip(fusion.inputs, inputs, strict=True)
         if isinstance(value, TensorView) and isinstance(given, TensorLike)
     ]
-
-
-def has_expanded_axis(value: TensorView) -> bool:
-    """True if a definition declares an axis expanded: it counts as one element, whatever stride a
-    tensor has there, so a dense tensor isn't contiguous around it.
-    """
-    return any(axis.expanded_extent is not None for axis in value.axes)
 
 
 def layout_of(sizes: Sequence[int], strides: Sequence[int]) -> Layout:

@@ -373,7 +373,7 @@ def made_up(value: Val) -> torch.Tensor | bool | int | float:
         axis.size.value if isinstance(axis.size, Integer) else _MADE_UP_SIZE
         for axis in value.domain.logical
     ]
-    expanded = [axis.expanded_extent is not None for axis in value.domain.logical]
+    expanded = [axis.is_expanded for axis in value.domain.logical]
     kept = [1 if flag else size for flag, size in zip(expanded, shape, strict=True)]
     tensor = torch.testing.make_tensor(kept, dtype=to_torch(value.dtype), device="cpu")
     order = value.domain.memory_order

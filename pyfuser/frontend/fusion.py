@@ -13,6 +13,7 @@ import torch
 
 from ..errors import DefinitionError, expected
 from ..ir import fusion as ir
+from ..ir import vals
 from ..ir.keys import definition_key
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import Val
@@ -34,7 +35,7 @@ class DefinedFusion(ir.Fusion):
         super().__init__()
         self._user_schedule: ScheduledFusion | None = None
         self._unscheduled: ir.Fusion | None = None
-        self.meshes: dict[Val, DeviceMesh] = {}
+        self.meshes: dict[vals.TensorView, DeviceMesh] = {}
         """The devices that have tensors, as `set_device_mesh` says."""
 
     @property

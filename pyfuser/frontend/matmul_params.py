@@ -78,16 +78,20 @@ class MmaMacroEncode:
 
     def mma_macro(self) -> MmaMacro:
         """The member of MmaMacro.  ValueError if there is no such instruction."""
-        value = self.arch.value
-        for extent in (self.m, self.n, self.k):
-            value = value << _BITS | extent
-        return MmaMacro(value)
+        return MmaMacro(_encoded(self.arch, self.m, self.n, self.k))
 
     @staticmethod
     def of(macro: MmaMacro) -> MmaMacroEncode:
         """The architecture and extents of a member of MmaMacro."""
         arch, m, n, k = (macro.value >> _BITS * place & _MASK for place in (3, 2, 1, 0))
         return MmaMacroEncode(MmaMacroArch(arch), m, n, k)
+
+
+def _encoded(arch: MmaMacroArch, m: int, n: int, k: int) -> int:
+    value = arch.value
+    for extent in (m, n, k):
+        value = value << _BITS | extent
+    return value
 
 
 def _instructions() -> dict[str, int]:
@@ -108,7 +112,7 @@ def _instructions() -> dict[str, int]:
     ]
     found = {"NoMMA": 0}
     for name, which, m, n, k in shapes:
-        found[f"{name}_{m}_{n}_{k}"] = ((which.value << _BITS | m) << _BITS | n) << _BITS | k
+        found[f"{name}_{m}_{n}_{k}"] = _encoded(which, m, n, k)
     return found
 
 

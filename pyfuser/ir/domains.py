@@ -97,12 +97,16 @@ class IterDomain:
         return self.iter_type is IterType.BROADCAST
 
     @property
+    def is_expanded(self) -> bool:
+        return self.expanded_extent is not None
+
+    @property
     def size(self) -> IntExpr:
         """The number of elements a reader sees: the expanded extent where there is one."""
         return self.extent if self.expanded_extent is None else self.expanded_extent
 
     def __str__(self) -> str:
-        expanded = f" ex {self.expanded_extent}" if self.expanded_extent is not None else ""
+        expanded = f" ex {self.expanded_extent}" if self.is_expanded else ""
         kind = f"{self.iter_type.value}{self.parallel_type.value}"
         return f"{kind}{self.name}{{{self.extent}{expanded}}}"
 

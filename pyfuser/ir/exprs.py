@@ -375,3 +375,9 @@ class LibraryOp(Expr):
 
 # These move no data: torch computes them as views if the strides allow it.
 VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)
+
+
+def is_shown_by_strides(expr: Expr | None) -> bool:
+    """True for a view, and for a slice, whose evenly spaced elements torch shows by strides."""
+    is_slice = isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
+    return is_slice or isinstance(expr, VIEWS)

@@ -403,7 +403,7 @@ class _Translator:
             case SqueezeOp(flags=flags):
                 source = expr.tensor_inputs[0]
                 dims = [dim for dim, flag in enumerate(flags) if flag]
-                is_expanded = any(source.axes[dim].expanded_extent is not None for dim in dims)
+                is_expanded = any(source.axes[dim].is_expanded for dim in dims)
                 extra = ", squeeze_expanded=True" if is_expanded else ""
                 return f"squeeze({argument}, dims={dims}{extra})"
             case PermuteOp(dims=dims):

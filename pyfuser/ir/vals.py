@@ -114,6 +114,11 @@ class TensorView(Val):
         """The logical axes its consumers see."""
         return without_reductions(self.domain.logical)
 
+    @property
+    def has_expanded_axis(self) -> bool:
+        """True if an axis is expanded: it has one element in memory, whatever its stride."""
+        return any(axis.is_expanded for axis in self.axes)
+
     def label(self) -> str:
         """`T3_g_float`: name, memory (g for inputs and outputs, l otherwise), dtype."""
         memory = "g" if self in self.fusion.inputs or self in self.fusion.outputs else "l"

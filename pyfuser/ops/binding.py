@@ -168,7 +168,7 @@ def _check_contiguity(
     ):
         dim = position[axis]
         if contiguous is None:
-            if axis.expanded_extent is not None:
+            if axis.is_expanded:
                 dense = None
             continue
         size, stride = given.shape[dim], given.stride(dim)

@@ -337,7 +337,7 @@ class _Evaluator:
                 continue
             assert isinstance(output, TensorView)
             value = self.values[output]
-            if any(axis.expanded_extent is not None for axis in output.axes):
+            if output.has_expanded_axis:
                 # A tensor stored by another segment has one element along an expanded axis.
                 value = value.expand(self.sizes(output))
             if views and output not in self.fusion.aliases and self._is_view(output):

@@ -219,11 +219,16 @@ def grouped_mm(mat1: torch.Tensor, mat2: torch.Tensor, offsets: torch.Tensor) ->
     """A product for each group, which ends at its offset along the dimension that groups share.
 
     [m, k] @ [k, n] has groups of k: the result is [g, m, n].  [g, m, k] @ [k, n] has groups of n,
-    [m, k] @ [g, k, n] of m: the result is [m, n], 0 behind the last group.
+    [m, k] @ [g, k, n] of m: the result is [m, n], 0 after the last group.
     """
     ends = offsets.tolist()
-    shared = mat1.shape[-1] if mat1.dim() == mat2.dim() == 2 else mat2.shape[-1]
-    shared = mat1.shape[0] if mat2.dim() == 3 else shared
+    match mat1.dim(), mat2.dim():
+        case 2, 2:
+            shared = mat1.shape[1]
+        case 3, 2:
+            shared = mat2.shape[1]
+        case _:
+            shared = mat1.shape[0]
     if [0, *ends] != sorted([0, *ends]) or (ends and ends[-1] > shared):
         what = f"offsets that rise from 0 to at most {shared}"
         raise InputError(expected("grouped_mm", what, ends))

@@ -163,7 +163,7 @@ def reduced_element_count(fusion: Fusion, tensor: TensorView, dims: Sequence[int
 
 def _expansion(fusion: Fusion, tensor: TensorView, dims: Sequence[int]) -> int | Val | None:
     """How often the reduced elements repeat because of expanded axes; None if they don't."""
-    expanded = [dim for dim in dims if tensor.axes[dim].expanded_extent is not None]
+    expanded = [dim for dim in dims if tensor.axes[dim].is_expanded]
     return reduced_element_count(fusion, tensor, expanded) if expanded else None
 
 

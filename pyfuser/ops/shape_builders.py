@@ -113,7 +113,7 @@ def _expanded_axis(fusion: Fusion, axis: IterDomain, entry: SizeEntry) -> tuple[
     if is_unchanged(entry):
         return copy_axis(fusion, axis), False
     extent = size_of_scalar(fusion, "expand", entry)
-    if axis.is_broadcast and axis.expanded_extent is None and extent is not ONE:
+    if axis.is_broadcast and not axis.is_expanded and extent is not ONE:
         return fusion.ids.new(ONE, IterType.BROADCAST, extent), True
     require_equal(fusion, "expand", axis.size, extent)
     return copy_axis(fusion, axis), False
@@ -157,8 +157,7 @@ def squeeze(
     wrapped = {wrapped_dim("squeeze", dim, tensor.ndim) for dim in dims}
     for dim in wrapped:
         axis = tensor.axes[dim]
-        is_expanded = axis.expanded_extent is not None
-        if not axis.is_broadcast or (is_expanded and not squeeze_expanded):
+        if not axis.is_broadcast or (axis.is_expanded and not squeeze_expanded):
             what = f"dimension {dim} of size 1"
             raise DefinitionError(expected("squeeze", what, f"size {axis.size}"))
     if not wrapped:

@@ -72,4 +72,4 @@ def _within(dropped: Flags, added: Flags) -> bool:
 
 def _is_expanded(tensor: TensorView, flags: Flags) -> bool:
     marked = zip(tensor.axes, flags, strict=True)
-    return any(axis.expanded_extent is not None for axis, flag in marked if flag)
+    return any(axis.is_expanded for axis, flag in marked if flag)

@@ -83,7 +83,7 @@ def unexpanded(fusion: Fusion, tensor: TensorView, flags: Sequence[bool]) -> Ten
 
 def _is_expanded(tensor: TensorView, flags: Sequence[bool]) -> bool:
     pairs = zip(tensor.axes, flags, strict=True)
-    return any(flag and axis.expanded_extent is not None for axis, flag in pairs)
+    return any(flag and axis.is_expanded for axis, flag in pairs)
 
 
 def shaped(fusion: Fusion, made: TensorView, wanted: TensorView) -> TensorView:

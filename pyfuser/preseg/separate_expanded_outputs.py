@@ -51,5 +51,4 @@ def _is_both(rewriter: Rewriter, value: TensorView) -> bool:
     """True for an output with an expanded axis that is read as well."""
     if not rewriter.is_output(value):
         return False
-    is_expanded = any(axis.expanded_extent is not None for axis in value.axes)
-    return is_expanded and bool(value.uses_list) and value.domain.root is None
+    return value.has_expanded_axis and bool(value.uses_list) and value.domain.root is None

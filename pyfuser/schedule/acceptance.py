@@ -297,8 +297,7 @@ def unlike_outputs(facts: Facts) -> str | None:
     if len(facts.outputs) == 1 and not facts.summary.signatures:
         return None
     for tensor in facts.outputs:
-        is_expanded = any(axis.expanded_extent is not None for axis in tensor.axes)
-        if is_expanded and tensor in tensor.fusion.outputs:
+        if tensor.has_expanded_axis and tensor in tensor.fusion.outputs:
             return f"T{tensor.name} is expanded, but not the only result of the kernel"
     return None
 

@@ -21,6 +21,7 @@ from ..ir.exprs import Expr
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
+from .common import is_reduction
 from .propagation import _between, bounded_transform_backward
 
 # For a shared loop: its tensors, their ancestors, their descendants, and the descendants of
@@ -98,7 +99,7 @@ class LoopSharing:
             axis = self.scheduled[tensor].loop[root[1]]
             found = ONE if axis.is_broadcast else axis.extent
             # An output is materialised: its loops run over the full extent of expanded axes.
-            if any(a.expanded_extent is not None for a in tensor.axes):
+            if tensor.has_expanded_axis:
                 found = self._own_extents(tensor)[axis]
         return found
 
@@ -184,8 +185,7 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
     For the partial result of an rfactor, these are the axes of its input: its own logical axes are
     the loops it had at the time of the rfactor.
     """
-    is_folded = tensor.expr is not None and tensor.expr.accumulates
-    known = tensor.domain.root_or_logical if is_folded else tensor.domain.logical
+    known = tensor.domain.root_or_logical if is_reduction(tensor.expr) else tensor.domain.logical
     if axis.definition is None or axis in known:
         return [axis]
     return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]

@@ -27,6 +27,7 @@ from ..ir.exprs import (
     PointwiseOp,
     SqueezeOp,
     WindowOp,
+    is_shown_by_strides,
 )
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
@@ -116,8 +117,7 @@ def _is_operand(expr: Expr, stored: Collection[TensorView]) -> bool:
 
     The library takes the memory that it shows by its strides.
     """
-    is_slice = isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
-    if not is_slice and not isinstance(expr, VIEWS):
+    if not is_shown_by_strides(expr):
         return False
     output = expr.tensor_outputs[0]
     readers = output.uses_list

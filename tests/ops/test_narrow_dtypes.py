@@ -20,9 +20,7 @@ EIGHT_BITS = [to_torch(dtype) for dtype in FLOAT8]
 EVERY_BYTE = torch.arange(256).to(torch.uint8)
 
 
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
+pytestmark = pytest.mark.usefixtures("poison")
 
 
 def result(define: Callable[..., object], *inputs: Tensor) -> Tensor:

@@ -31,12 +31,6 @@ from tests.ops.random_reference import (
 pytestmark = pytest.mark.usefixtures("poison")
 
 
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing falls back to torch."""
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-
-
 # -- a second reference
 
 

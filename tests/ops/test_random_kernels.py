@@ -34,12 +34,6 @@ from tests.support.targets import PRETENDED, SM_90, WIDE
 pytestmark = pytest.mark.usefixtures("poison")
 
 
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing falls back to torch."""
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-
-
 SHAPES = ([], [0], [1], [7], [4096], [3, 0], [37, 129], [16, 64], [5, 1, 33], [2, 3, 4, 5])
 
 

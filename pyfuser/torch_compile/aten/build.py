@@ -118,7 +118,7 @@ def _checked(
         what = f"a result of rank {len(meta.shape)}"
         raise NotTranslated(node, expected("translation", what, len(axes)))
     for dim, (axis, size) in enumerate(zip(axes, meta.shape, strict=True)):
-        has_one = axis.is_broadcast and axis.expanded_extent is None
+        has_one = axis.is_broadcast and not axis.is_expanded
         if has_one is not is_one(size):
             what = f"size {size} in dimension {dim}"
             raise NotTranslated(node, expected("translation", what, str(axis)))

@@ -16,10 +16,11 @@ import torch
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from pyfuser import DataType, FusionDefinition, ParallelType, can_fuse_on_gpu, debug_kernel_code
+from pyfuser import DataType, FusionDefinition, can_fuse_on_gpu, debug_kernel_code
 from pyfuser.interface import compiled_kernel_count, register_fusion
 from tests.programs.everyday import program, rows
 from tests.programs.running import given
+from tests.support.definitions import blocks_of_64_threads
 from tests.support.folders import ROOT
 
 GPU = "cuda"
@@ -136,17 +137,7 @@ def test_scalars_and_a_new_size_compile_nothing() -> None:
 
 
 def test_a_schedule_by_hand() -> None:
-    with FusionDefinition() as fd:
-        x, y = (fd.define_tensor([-1, -1], contiguity=True) for _ in "xy")
-        z = fd.ops.mul(fd.ops.add(x, y), 3.0)
-        fd.add_output(z)
-        z.merge(0)
-        z.split(0, 64)
-        fd.sched.transform_like(z)
-        z.axis(0).parallelize(ParallelType.grid_x)
-        z.axis(1).parallelize(ParallelType.block_x)
-        fd.sched.parallelize_like(z)
-        fd.sched.inline_most()
+    fd = blocks_of_64_threads()
     for shape in ((3, 50), (700, 90)):
         a, b = randn(*shape), randn(*shape)
         torch.testing.assert_close(fd.manual_execute([a, b])[0], (a + b) * 3)

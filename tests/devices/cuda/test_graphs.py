@@ -24,15 +24,9 @@ from tests.cuda.harness import requires_host_compiler
 from tests.programs.check import check as check_program
 from tests.programs.everyday import program, rows
 
-pytestmark = requires_host_compiler
+pytestmark = [requires_host_compiler, pytest.mark.usefixtures("strict")]
 
 Function = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    monkeypatch.setenv("PYFUSER_DISABLE_CACHE", "1")
 
 
 @pytest.fixture

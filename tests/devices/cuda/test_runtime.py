@@ -35,14 +35,7 @@ from tests.cuda.fake_driver import (
 )
 from tests.cuda.harness import requires_host_compiler
 
-pytestmark = requires_host_compiler
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing falls back, and nothing is found on disk."""
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    monkeypatch.setenv("PYFUSER_DISABLE_CACHE", "1")
+pytestmark = [requires_host_compiler, pytest.mark.usefixtures("strict")]
 
 
 @pytest.fixture
