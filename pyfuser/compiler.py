@@ -33,6 +33,7 @@ from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import BY_LIBRARY, AutomaticScheduler, scheduler
 from .segment.segmenter import segment as cut
+from .target.parameters import without_kept_rows
 from .target.target import Code, Target
 from .trace import DUMP, Texts, Trace
 
@@ -72,9 +73,17 @@ class Part:
         """Begins compiling the kernel for these sizes."""
 
     def build(
-        self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
+        self,
+        sizes: Mapping[str, int],
+        runtime: Runtime,
+        report: Report = fallback.report,
+        limited: Mapping[str, int] | None = None,
     ) -> LoadedKernel | None:
-        """The kernel for these sizes; None if there is none."""
+        """The kernel for these sizes; None if there is none.
+
+        `limited` are the sizes that must keep to the target's limits, if not `sizes`: the same
+        numbers, but the comparisons with them are conditions on later sizes.
+        """
         return None
 
 
@@ -128,7 +137,11 @@ class KernelPart(Part):
                     runtime.compile_ahead(code)
 
     def build(
-        self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
+        self,
+        sizes: Mapping[str, int],
+        runtime: Runtime,
+        report: Report = fallback.report,
+        limited: Mapping[str, int] | None = None,
     ) -> LoadedKernel | None:
         """The kernel for these sizes; compiled if the parameters are new.
 
@@ -137,17 +150,25 @@ class KernelPart(Part):
         with self.lock:
             try:
                 parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
-                if parameters not in self.kernels:
-                    made = self._compile(parameters, runtime, report)
-                    _make_room(self.kernels)
-                    self.kernels[parameters] = made
-                built = self.kernels[parameters]
-                if built is not None:
-                    _check_room(built, sizes, runtime.target)
+                built = self._kernel(parameters, runtime, report)
+                frugal = without_kept_rows(parameters)
+                if frugal is not None and not _has_room(built, limited or sizes, runtime.target):
+                    built = self._kernel(frugal, runtime, report)
+                if not _has_room(built, limited or sizes, runtime.target):
+                    what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
+                    raise UnsupportedError(expected("shared memory", what, "more"))
                 return built
             except Exception as error:  # nothing that torch can run may fail here
                 report(error, self.fusion)
                 return None
+
+    def _kernel(self, parameters: Any, runtime: Runtime, report: Report) -> LoadedKernel | None:
+        """The kernel with these parameters, from `kernels` if it has been made."""
+        if parameters not in self.kernels:
+            made = self._compile(parameters, runtime, report)
+            _make_room(self.kernels)
+            self.kernels[parameters] = made
+        return self.kernels[parameters]
 
     def _compile(self, parameters: Any, runtime: Runtime, report: Report) -> LoadedKernel | None:
         try:
@@ -173,12 +194,9 @@ class KernelPart(Part):
         return kernel_code(kernel, target)
 
 
-def _check_room(built: LoadedKernel, sizes: Mapping[str, int], target: Target) -> None:
-    """Raises UnsupportedError if a block needs more shared memory than it can have."""
-    needed, most = built.shared_bytes(sizes), target.limits.shared_bytes
-    if needed > most:
-        what = f"at most {most} bytes of shared memory a block"
-        raise UnsupportedError(expected("kernel", what, int(needed)))
+def _has_room(built: LoadedKernel | None, sizes: Mapping[str, int], target: Target) -> bool:
+    """False if a block needs more shared memory than it can have."""
+    return built is None or built.shared_bytes(sizes) <= target.limits.shared_bytes
 
 
 def part_of(fusion: Fusion, segment: Segment) -> Part:
@@ -369,7 +387,11 @@ class _BuiltPart(Part):
     built: LoadedKernel
 
     def build(
-        self, sizes: Mapping[str, int], runtime: Runtime, report: Report = fallback.report
+        self,
+        sizes: Mapping[str, int],
+        runtime: Runtime,
+        report: Report = fallback.report,
+        limited: Mapping[str, int] | None = None,
     ) -> LoadedKernel:
         return self.built
 

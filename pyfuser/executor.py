@@ -186,7 +186,8 @@ class Executor:
 
         Compiles everything missing.  InputError if the inputs don't fit the definition.  Decisions
         from sizes are noted in `conditions`.  With `layout_sizes` (sizes and strides by the names
-        of their symbols), the layout classes are decided from these.
+        of their symbols), only decisions that are wrong for other sizes are noted, in these: the
+        layout classes, and whether the kernels keep to the target's limits.
         """
         inputs = with_any_random_state(self.fusion, inputs)
         sizes = bind(self.fusion, inputs).sizes
@@ -201,7 +202,10 @@ class Executor:
         layouts = self._layouts(inputs, layout_sizes or noted, conditions)
         program = self._program(inputs, layouts, sizes, noted)
         report = fallback.reporter(self.fusion, inputs)
-        kernels = tuple(part.build(noted, program.runtime, report) for part in program.parts)
+        limited = {**noted, **(layout_sizes or {})}
+        kernels = tuple(
+            part.build(noted, program.runtime, report, limited) for part in program.parts
+        )
         if self._manual is not None:
             _check_launch(self._manual, kernels, noted)
         return Resolved(program, kernels)

@@ -7,6 +7,7 @@ GPU.  `make emulate` runs whole test files so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -92,6 +93,33 @@ def test_a_schedule_that_asks_for_too_many_threads_is_refused() -> None:
     torch.testing.assert_close(fd.manual_execute([torch.ones(2, 64)])[0], torch.full((2, 64), 3.0))
     with pytest.raises(ScheduleError, match="at most 1024 threads"):
         fd.manual_execute([torch.ones(2, 1025)])
+
+
+def test_more_blocks_than_a_grid_can_have(runtime: EmulatedRuntime) -> None:
+    """The blocks that don't fit are processed by the others, shared memory included."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1, -1], contiguity=True, dtype=DataType.Float)
+        power = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [1], keepdim=True)))
+        fd.add_output(fd.ops.div(power, fd.ops.sum(power, [1], keepdim=True)))
+        fd.add_output(fd.ops.sum(x, [0]))
+        fd.add_output(fd.ops.permute(fd.ops.neg(x), [0, 2, 1]))
+    x = torch.randn(50, 70, 45)
+    for most in (65535, 3):
+        for kernel in runtime.kernels:
+            kernel.limits = replace(kernel.limits, grid=(2**31 - 1, most, most))
+        normal, total, transposed = fd.execute([x])
+        torch.testing.assert_close(normal, x.softmax(1))
+        torch.testing.assert_close(total, x.sum(0))
+        assert torch.equal(transposed, -x.mT)
+    assert any("gridDim.y" in kernel.code.text for kernel in runtime.kernels)
+
+
+def test_rows_that_outgrow_shared_memory() -> None:
+    """A graph of changing sizes: short columns are kept, long ones are recomputed."""
+    compiled = torch.compile(lambda x: (x * 3).sin().softmax(0), backend="pyfuser", dynamic=True)
+    for rows_ in (37, 2000, 40):
+        x = torch.randn(rows_, 5)
+        torch.testing.assert_close(compiled(x), (x * 3).sin().softmax(0))
 
 
 def test_registered_fusions(runtime: EmulatedRuntime) -> None:

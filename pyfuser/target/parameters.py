@@ -7,7 +7,7 @@ are frozen so that kernels can be cached by them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ir.scalars import IntExpr
 from .cascade import Levels
@@ -96,3 +96,10 @@ class ReductionParameters:
     prefetch: int = 0
     cascade: Levels = ()
     keeps: bool = True
+
+
+def without_kept_rows(parameters: object) -> ReductionParameters | None:
+    """The same parameters for a kernel that recomputes its rows; None if it has kept none."""
+    if isinstance(parameters, ReductionParameters) and parameters.keeps:
+        return replace(parameters, keeps=False)
+    return None

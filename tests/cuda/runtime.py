@@ -63,8 +63,7 @@ class EmulatedKernel(FusedKernelCUDA):
             return None
         launch = self.code.launches[number]
         function = launch.function
-        geometry = Geometry(grid, block, shared_bytes)
-        geometry.check(function, self.limits)
+        geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
         counts = self.profile and self.profile.counts(self.code.text, function, geometry)
         tensors = [_NOTHING if argument is None else argument for argument in arguments]
         scratch = [
@@ -75,7 +74,7 @@ class EmulatedKernel(FusedKernelCUDA):
         try:
             self.module.launch(
                 function,
-                grid,
+                geometry.grid,
                 block,
                 shared_bytes,
                 tensors,

@@ -4,15 +4,17 @@ extern "C" __global__ void __launch_bounds__(1024) tiled_transpose(
     int64_t i0,
     int64_t i1) {
   const int64_t blockIdx_x = blockIdx.x;
-  const int64_t blockIdx_y = blockIdx.y;
   const int64_t threadIdx_x = threadIdx.x;
   const int64_t threadIdx_y = threadIdx.y;
   __shared__ __align__(16) float T2[1024];
-  if (blockIdx_y*32 + threadIdx_y < i0 && blockIdx_x*32 + threadIdx_x < i1) {
-    T2[threadIdx_x + threadIdx_y*32] = T0[blockIdx_y*i1*32 + i1*threadIdx_y + blockIdx_x*32 + threadIdx_x];
-  }
-  __syncthreads();
-  if (blockIdx_y*32 + threadIdx_x < i0 && blockIdx_x*32 + threadIdx_y < i1) {
-    T1[blockIdx_x*i0*32 + i0*threadIdx_y + blockIdx_y*32 + threadIdx_x] = T2[threadIdx_x*32 + threadIdx_y];
+  for (int64_t blockIdx_y = blockIdx.y; blockIdx_y < ceil_divide(i0, 32); blockIdx_y += gridDim.y) {
+    if (blockIdx_y*32 + threadIdx_y < i0 && blockIdx_x*32 + threadIdx_x < i1) {
+      T2[threadIdx_x + threadIdx_y*32] = T0[blockIdx_y*i1*32 + i1*threadIdx_y + blockIdx_x*32 + threadIdx_x];
+    }
+    __syncthreads();
+    if (blockIdx_y*32 + threadIdx_x < i0 && blockIdx_x*32 + threadIdx_y < i1) {
+      T1[blockIdx_x*i0*32 + i0*threadIdx_y + blockIdx_y*32 + threadIdx_x] = T2[threadIdx_x*32 + threadIdx_y];
+    }
+    __syncthreads();
   }
 }

@@ -11,8 +11,8 @@ Invariant: a function takes exactly the tensors, sizes, strides and scalars that
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
 
 from ...dtypes import size_in_bytes
 from ...errors import ScheduleError, expected
@@ -51,7 +51,10 @@ Extents = tuple[IntExpr, IntExpr, IntExpr]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One function, its grid and block (x, y, z), and its arguments in order."""
+    """One function, its grid and block (x, y, z), and its arguments in order.
+
+    A function loops over the blocks along y and z that are more than a grid can have.
+    """
 
     function: str
     grid: Extents
@@ -71,8 +74,7 @@ class Launch:
         if 0 in grid or 0 in block:
             return None
         geometry = Geometry(grid, block, evaluate(self.shared_bytes, sizes))
-        geometry.check(self.function, PORTABLE_LIMITS)
-        return geometry
+        return geometry.within(PORTABLE_LIMITS, self.function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,15 @@ class Geometry:
     block: tuple[int, ...]
     shared_bytes: int
 
-    def check(self, function: str, limits: Limits) -> None:
-        """Raises ScheduleError if there are more threads, blocks or bytes than allowed."""
-        extents, most_of_each = (*self.grid, *self.block), (*limits.grid, *limits.block)
+    def within(self, limits: Limits, function: str) -> Geometry:
+        """What is launched: no more blocks along y and z than a grid can have.
+
+        Raises ScheduleError if there are more threads, blocks along x or bytes than allowed.
+        """
+        most_of_each = (*limits.grid, *limits.block)
+        x, *others = self.grid
+        grid = (x, *map(min, others, limits.grid[1:]))
+        extents = (*grid, *self.block)
         too_many = any(n > most for n, most in zip(extents, most_of_each, strict=True))
         too_big = self.shared_bytes > limits.shared_bytes
         if too_many or too_big or math.prod(self.block) > limits.threads:
@@ -96,6 +104,7 @@ class Geometry:
             threads = " x ".join(map(str, self.block))
             got = f"{threads} threads, {self.grid} blocks, {self.shared_bytes} bytes"
             raise ScheduleError(expected(function, what, got))
+        return replace(self, grid=grid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +133,32 @@ def generate(kernel: Kernel) -> CudaSource:
 
 def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
     grid, block = launch_extents(phase, GRID), launch_extents(phase, BLOCK)
-    declarations, shared_bytes = shared_layout(_shared_arrays(phase, block))
-    body = [
-        *_bindings(phase, block),
-        *declarations,
-        *BodyWriter(phase).lines(),
-    ]
+    arrays = _shared_arrays(phase, block)
+    declarations, shared_bytes = shared_layout(arrays)
+    limits = zip(GRID[1:], grid[1:], PORTABLE_LIMITS.grid[1:], strict=True)
+    loops = {
+        axis: extent
+        for axis, extent, most in limits
+        if not isinstance(extent, Integer) or extent.value > most
+    }
+    body = BodyWriter(phase).lines()
+    if loops and any(not array.is_private for array in arrays):
+        body.append("__syncthreads();")
+    for axis, extent in loops.items():
+        body = _grid_stride_loop(axis, extent, body)
+    body = [*_bindings(phase, block, loops), *declarations, *body]
     parameters = _parameters(kernel, phase, [*grid, *block])
     launch = Launch(name, grid, block, shared_bytes, parameters)
     lines = [*_signature(kernel, phase, launch), *indented(body), "}"]
     return "".join(line + "\n" for line in lines), launch
+
+
+def _grid_stride_loop(axis: ParallelType, extent: IntExpr, body: list[str]) -> list[str]:
+    """The body for every index of an axis of the grid that may be longer than a grid can be."""
+    name = symbol_name(Symbol.of(axis.value))
+    stride = axis.value.replace("blockIdx", "gridDim")
+    steps = f"{name} = {axis.value}; {name} < {index_text(extent)}; {name} += {stride}"
+    return [f"for (int64_t {steps}) {{", *indented(body), "}"]
 
 
 def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
@@ -173,11 +198,12 @@ def _private_arrays(phase: Phase) -> list[Buffer]:
     return [buffer for buffer in own if is_private_array(buffer)]
 
 
-def _bindings(phase: Phase, block: Extents) -> list[str]:
-    """The indices of the axes that the phase launches, as variables."""
+def _bindings(phase: Phase, block: Extents, loops: Container[ParallelType]) -> list[str]:
+    """The indices of the axes that the phase launches and doesn't loop over, as variables."""
     lines = [
         f"const int64_t {symbol_name(Symbol.of(axis.value))} = {axis.value};"
         for axis in (*phase.grid, *phase.block)
+        if axis not in loops
     ]
     if _private_arrays(phase):
         threads = [axis for axis in BLOCK if axis in phase.block]

@@ -105,10 +105,12 @@ class LoadedFunction:
     launch: Launch
     limits: Limits
 
-    def check(self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int) -> None:
-        """ScheduleError, with names of function and GPU, for a launch beyond the limits."""
+    def grid_within(
+        self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int
+    ) -> tuple[int, ...]:
+        """The blocks to launch; ScheduleError, with names of function and GPU, if they can't be."""
         where = f"{self.launch.function} on {self.device}"
-        Geometry(grid, block, shared_bytes).check(where, self.limits)
+        return Geometry(grid, block, shared_bytes).within(self.limits, where).grid
 
     def launch_in_context(self, given: tuple[Any, ...]) -> Any:
         """cuLaunchKernel for a thread that has another context, or none; the status."""
@@ -146,7 +148,7 @@ def launcher(
         if (x > most_x or y > most_y or z > most_z or shared > most_shared) or (
             threads > most_threads or depth > most_deep
         ):
-            function.check((x, y, z), (width, height, depth), shared)
+            x, y, z = function.grid_within((x, y, z), (width, height, depth), shared)
         try:
             block = free.pop()
         except IndexError:

@@ -25,12 +25,16 @@ _DYNAMIC = "dynamic_shared"
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """One array: its name, element type, and sizes in elements and bytes."""
+    """One array: its name, element type, and sizes in elements and bytes.
+
+    `is_private` if each thread has its own part of it.
+    """
 
     name: str
     type: str
     size: IntExpr
     bytes: IntExpr
+    is_private: bool = False
 
     @staticmethod
     def of(buffer: Buffer) -> SharedArray:
@@ -41,7 +45,7 @@ class SharedArray:
     def private(buffer: Buffer, threads: IntExpr) -> SharedArray:
         """One array that holds a buffer for each thread."""
         size, space = buffer.size * threads, buffer.bytes * threads
-        return SharedArray(buffer.name, type_name(buffer.dtype), size, space)
+        return SharedArray(buffer.name, type_name(buffer.dtype), size, space, True)
 
     @staticmethod
     def scratch(threads: IntExpr, element_bytes: int) -> SharedArray:

@@ -302,25 +302,31 @@ def test_what_a_gpu_offers_a_block_is_the_limit() -> None:
             kernel.run([on(0, torch.randn(3, 20000))])
 
 
-@pytest.mark.parametrize(
-    ("axes", "shape", "got"),
-    [
-        (("grid_y", "block_x"), (65536, 1), r"got .*\(1, 65536, 1\) blocks"),
-        (("grid_x", "block_z"), (2, 65), "got 1 x 1 x 65 threads"),
-    ],
-)
-def test_a_launch_beyond_the_limits_is_refused(
-    axes: tuple[str, str], shape: tuple[int, int], got: str, gpus: FakeGpus
-) -> None:
+def scheduled_by_hand(*axes: ParallelType) -> FusionDefinition:
+    """x * 3, with its axes on these."""
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], contiguity=True)
         y = fd.ops.mul(x, 3.0)
         fd.add_output(y)
         for position, axis in enumerate(axes):
-            y.axis(position).parallelize(getattr(ParallelType, axis))
+            y.axis(position).parallelize(axis)
+    return fd
+
+
+def test_a_launch_beyond_the_limits_is_refused(gpus: FakeGpus) -> None:
+    fd = scheduled_by_hand(ParallelType.grid_x, ParallelType.block_z)
     fd.manual_execute([on(0, torch.randn(3, 4))])
-    with pytest.raises(ScheduleError, match=f"kernel on cuda:0: expected at most 1024 .* {got}"):
-        fd.manual_execute([on(0, torch.randn(shape))])
+    with pytest.raises(
+        ScheduleError, match="kernel on cuda:0: expected at most 1024 .* got 1 x 1 x 65 threads"
+    ):
+        fd.manual_execute([on(0, torch.randn(2, 65))])
+
+
+def test_a_grid_is_launched_no_longer_than_it_can_be(gpus: FakeGpus) -> None:
+    fd = scheduled_by_hand(ParallelType.grid_y, ParallelType.block_x)
+    x = torch.randn(65537, 1)
+    assert torch.equal(fd.manual_execute([on(0, x)])[0].cpu(), x * 3)
+    assert [launched.grid for launched in gpus.driver.launches] == [(1, 65535, 1)]
 
 
 def test_memory_that_is_gone_is_an_error(gpus: FakeGpus) -> None:
