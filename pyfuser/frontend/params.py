@@ -21,7 +21,7 @@ from dataclasses import astuple, dataclass, field, replace
 
 from ..dtypes import DataType
 from ..ir.domains import ParallelType
-from ..target.parameters import PointwiseParameters, ReductionParameters
+from ..target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from .enums import SchedulerType
 
 _CHUNK = 4096  # elements per task of a schedule that is described by the interface's fields alone
@@ -135,7 +135,7 @@ def params_of(
     `is_threaded` if lanes are the threads of a block.
     """
     match decisions:
-        case PointwiseParameters():
+        case PointwiseParameters(lanes=lanes):
             made: HeuristicParams = PointwiseParams(
                 scheduler_type,
                 decisions=decisions,
@@ -143,12 +143,17 @@ def params_of(
                 vectorization_factor=1 if is_threaded else decisions.lanes,
                 unroll_factor_inner=decisions.unroll,
             )
-        case ReductionParameters():
+        case ReductionParameters(lanes=lanes):
             made = _reduction_params(scheduler_type, decisions, is_threaded)
+        case InnerOuterParameters(rows=ReductionParameters(lanes=lanes) as rows):
+            made = _reduction_params(scheduler_type, replace(rows, parts=1), is_threaded)
+            made.decisions = decisions
+            made.combined_inner_outer = made.cross_grid_outer_reduction = True
+            made.lparams.gdimy = rows.parts
         case _:
             return HeuristicParams(scheduler_type, decisions=decisions)
     if is_threaded:
-        made.lparams.bdimx = decisions.lanes
+        made.lparams.bdimx = lanes
     return made
 
 
@@ -188,6 +193,14 @@ def decisions_of(params: HeuristicParams) -> Hashable:
             assert isinstance(base, PointwiseParameters)
             lanes = threads if threads > 0 else params.vectorization_factor
             return replace(base, lanes=lanes, unroll=params.unroll_factor_inner)
+        case ReductionParams(decisions=InnerOuterParameters() as base_both):
+            rows = replace(
+                base_both.rows,
+                lanes=threads if threads > 0 else params.unroll_factor_inner_reduction,
+                unroll=params.unroll_factor_top_of_vectorization,
+                parts=max(params.lparams.gdimy, 1),
+            )
+            return replace(base_both, rows=rows)
         case ReductionParams():
             inner = params.fastest_dim
             base_reduction = params.decisions or ReductionParameters(inner, 1, 1, _CHUNK, 1)

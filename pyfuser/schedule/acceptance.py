@@ -85,7 +85,7 @@ class Summary:
     axes        every concrete axis of every tensor that is read or computed
     outputs     how many of the group's outputs have these axes
     signatures  the kinds of reductions
-    post_axes   the axes of the tensors that depend on a reduction of the group
+    after       the axes of the tensors that depend on a reduction of the group, by its kind
     terminals   how many tensors with these axes are read by nothing in the group
     steps       the splits and merges of the reshapes
     row_bytes   bytes of the widest element that is reduced
@@ -94,10 +94,20 @@ class Summary:
     axes: set[int] = field(default_factory=set)
     outputs: Counter[Axes] = field(default_factory=Counter)
     signatures: set[Signature] = field(default_factory=set)
-    post_axes: set[int] = field(default_factory=set)
+    after: dict[Signature, Axes] = field(default_factory=dict)
     terminals: Counter[Axes] = field(default_factory=Counter)
     steps: set[Step] = field(default_factory=set)
     row_bytes: int = 0
+
+    @property
+    def post_axes(self) -> Axes:
+        """The axes of the tensors that depend on any reduction of the group."""
+        return frozenset().union(*self.after.values())
+
+    def add_after(self, signatures: Iterable[Signature], axes: Axes) -> None:
+        """Notes that a tensor with these axes depends on reductions of these kinds."""
+        for signature in signatures:
+            self.after[signature] = self.after.get(signature, axes) | axes
 
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
@@ -191,6 +201,34 @@ def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntE
     return sizes.target.row_refusal(rows, columns, summary.row_bytes)
 
 
+def inner_outer_refusal(
+    summary: Summary, innermost: int, sizes: SizeInfo, extents: Sequence[IntExpr]
+) -> str | None:
+    """Reductions of rows, and of all rows for each column; nothing else follows from the latter.
+
+    `innermost` is the number of the axis that is innermost in memory: it is along the rows.
+    """
+    found = sorted(summary.signatures, key=lambda s: innermost not in s.reduced)
+    if len(found) != 2:
+        return "not two kinds of reductions, of rows and of columns"
+    rows, columns = found
+    if innermost not in rows.reduced:
+        return "no reduction of the axis that is innermost in memory"
+    if rows.reduced != columns.kept or rows.kept != columns.reduced:
+        return "the two kinds of reductions aren't of the rows and columns of one matrix"
+    if summary.steps or not summary.axes <= rows.reduced | rows.kept:
+        return "a tensor has an axis that the inputs of the reductions don't have"
+    if not summary.after[columns] <= columns.kept:
+        return "a reduction of columns is used again along its rows"
+    if not all(rows.kept <= axes or axes == columns.kept for axes in summary.outputs):
+        return "an output has neither all rows nor all columns"
+    elements = (sizes.elements(extents[n] for n in axes) for axes in (rows.kept, rows.reduced))
+    count, length = elements
+    if count is None or length is None:
+        return None
+    return sizes.target.inner_outer_refusal(count, length, summary.row_bytes)
+
+
 # -- whole fusions
 
 
@@ -240,19 +278,19 @@ def examine_exprs(
     inputs = [t for t in read if t not in computed]
     made = [t for t in dict.fromkeys(outputs) if t in computed]
     space, summary = IterationSpace(chosen), Summary()
-    after: set[TensorView] = set()
+    after: dict[TensorView, frozenset[Signature]] = {}
+    nothing: frozenset[Signature] = frozenset()
     for expr in chosen:
         summary.axes |= space.touched(expr)
-        depends = not after.isdisjoint(expr.tensor_inputs)
+        before = nothing.union(*(after.get(tensor, nothing) for tensor in expr.tensor_inputs))
         for tensor in expr.tensor_outputs:
             summary.steps.update(space.steps(tensor))
             signature = space.signature(tensor)
             if signature is not None:
                 summary.signatures.add(signature)
                 summary.row_bytes = max(summary.row_bytes, reduced_bytes(expr))
-            if signature is not None or depends:
-                after.add(tensor)
-                summary.post_axes |= space.axes(tensor)
+            after[tensor] = before if signature is None else before | {signature}
+            summary.add_after(after[tensor], space.axes(tensor))
     summary.outputs = Counter(space.axes(tensor) for tensor in made)
     summary.terminals = Counter(space.axes(tensor) for tensor in made if tensor not in read)
     problem = _common_problem(space, chosen)

@@ -1,4 +1,4 @@
-"""What the automatic schedulers share: memory order, mergeable axes, outputs, recomputation.
+"""What the automatic schedulers share: memory order, mergeable axes, outputs.
 
 Schedulers look at the *leaves* of a fusion, its inputs and outputs, because only those are in
 global memory; everything between lives in registers.  Axes of different tensors are compared by
@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
-from ..analysis.mapping import consumers, downstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, RandomOp, WindowOp
-from ..ir.fusion import Cloner, Fusion, plain_domain
+from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
@@ -249,91 +248,3 @@ def parallelize_positions(
     for position, kind in kinds.items():
         scheduled[reference].parallelize(position, kind)
     parallelize_like(scheduled, reference)
-
-
-def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
-    """Gives late readers their own copy of a cheap tensor that would otherwise be kept for them.
-
-    A reader is late if it runs after a reduction that another reader feeds.  The other readers
-    share the tensor, and so its loops: nothing else may connect them with the reductions.
-
-    If `keeps`, an expensive tensor is kept in a buffer, which is written while its first readers
-    run, and so is an output; else they are recomputed too.
-
-    Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
-    After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
-    """
-    after_reduction = _downstream_of_reductions(fusion)
-    for expr in reversed(list(fusion.exprs)):
-        tensors = expr.tensor_outputs
-        if len(tensors) != 1 or is_reduction(expr) or (keeps and tensors[0] in fusion.outputs):
-            continue
-        tensor = tensors[0]
-        is_output = tensor in fusion.outputs
-        readers = list(tensor.uses_list)
-        if len(readers) < 2 or not (expr.tensor_inputs or isinstance(expr, WindowOp)):
-            continue
-        late = _late_readers(tensor, after_reduction)
-        if not late:
-            continue
-        if keeps and is_expensive(expr):
-            _keep_for(fusion, tensor, late)
-        else:
-            for reader in late if is_output or len(late) < len(readers) else readers[1:]:
-                _give_copy(fusion, expr, tensor, reader)
-
-
-def _downstream_of_reductions(fusion: Fusion) -> dict[TensorView, set[TensorView]]:
-    """For each tensor the reductions it depends on."""
-    depends: dict[TensorView, set[TensorView]] = {}
-    for expr in fusion.exprs:
-        found: set[TensorView] = set()
-        for tensor in expr.tensor_inputs:
-            found |= depends.get(tensor, set())
-            if is_reduction(tensor.expr):
-                found.add(tensor)
-        for tensor in expr.tensor_outputs:
-            depends[tensor] = found
-    return depends
-
-
-def _late_readers(tensor: TensorView, depends: dict[TensorView, set[TensorView]]) -> list[Expr]:
-    """The readers that run after a reduction that another reader of the tensor feeds."""
-    reached = {expr: set[TensorView]() for expr in tensor.uses_list}
-    for expr, consumer in consumers(tensor):
-        reached[expr] |= downstream([consumer])
-    late = []
-    for expr, mine in reached.items():
-        for other, theirs in reached.items():
-            fed = {t for t in theirs if is_reduction(t.expr)} - mine
-            if other is not expr and any(depends.get(t, set()) & fed for t in mine):
-                late.append(expr)
-                break
-    return late
-
-
-def _keep_for(fusion: Fusion, tensor: TensorView, late: list[Expr]) -> None:
-    """Adds a copy for the late readers, stored where the tensor is computed for the early ones.
-
-    Before:  T1 = exp(T0); T2 = sum(T1); T3 = div(T1, T2)
-    After:   T1 = exp(T0); T4 = set(T1); T2 = sum(T1); T3 = div(T4, T2)
-    """
-    axes = [fusion.ids.new(a.extent, a.iter_type, a.expanded_extent) for a in tensor.axes]
-    copy = fusion.new_tensor(plain_domain(axes), tensor.dtype)
-    first = min(tensor.uses_list, key=fusion.exprs.index)
-    fusion.insert_expr(PointwiseOp((tensor,), (copy,), "set"), first)
-    for expr in late:
-        fusion.replace_input(expr, tensor, copy)
-
-
-def _give_copy(fusion: Fusion, expr: Expr, tensor: TensorView, reader: Expr) -> None:
-    cloner = Cloner(fusion, fusion)
-    for value in expr.inputs:
-        cloner.values[value] = value
-    domain = cloner.domain(tensor.domain)
-    for axis in cloner.axes.values():
-        axis.name = fusion.ids.next_name
-        fusion.ids.next_name += 1
-    copy = fusion.new_tensor(domain, tensor.dtype)
-    fusion.insert_expr(expr.rebuild(expr.inputs, (copy,)), reader)
-    fusion.replace_input(reader, tensor, copy)

@@ -14,7 +14,8 @@ from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..target.parameters import ReductionParameters
 from ..target.target import Target
-from .common import Layouts, fork_outputs, recompute_cheap, reductions
+from .common import Layouts, fork_outputs, reductions
+from .recomputation import recompute_cheap
 from .reduction import reduction_facts, schedule_inner
 
 

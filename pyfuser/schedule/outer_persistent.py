@@ -21,11 +21,11 @@ from .common import (
     fork_outputs,
     merge_adjacent,
     parallelize_positions,
-    recompute_cheap,
     reductions,
 )
 from .inlining import inline_most
 from .propagation import transform_like
+from .recomputation import recompute_cheap
 from .reduction import reduction_facts, split_axes
 
 

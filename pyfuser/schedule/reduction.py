@@ -51,11 +51,14 @@ def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
 
 
 @lru_cache(maxsize=256)
-def reduction_facts(fusion: Fusion) -> ReductionFacts:
-    """The input of the heuristics for a fusion with reductions; computed once per fusion."""
+def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> ReductionFacts:
+    """The input of the heuristics for a fusion with reductions; computed once per fusion.
+
+    They are about the axes of `reference`, or of any reduction if all have the same.
+    """
     found = reductions(fusion)
     layouts = Layouts(fusion)
-    axes, inner = split_axes(found[0], layouts)
+    axes, inner = split_axes(reference or found[0], layouts)
     reduced = [axis for axis in axes if axis.is_reduction]
     return ReductionFacts(
         inner,

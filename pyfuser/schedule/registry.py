@@ -27,6 +27,7 @@ from .acceptance import (
     Facts,
     SizeInfo,
     examine,
+    inner_outer_refusal,
     persistent_refusal,
     pointwise_refusal,
     reads_nothing,
@@ -153,22 +154,37 @@ def refuse_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
     return reason
 
 
+def refuse_inner_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Reductions of rows and of columns, and a normalization of rows or none."""
+    innermost = innermost_axis(facts)
+    return _problem(facts, sizes) or inner_outer_refusal(
+        facts.summary, innermost, sizes, facts.space.extents
+    )
+
+
 def innermost_is_reduced(facts: Facts) -> bool:
-    """True if the reductions include the axis that is innermost in memory.
+    """True if the reductions include the axis that is innermost in memory."""
+    (signature,) = facts.summary.signatures
+    return innermost_axis(facts) in signature.reduced
+
+
+def innermost_axis(facts: Facts) -> int:
+    """The number of the axis that is innermost in memory; -1 if there is none.
 
     It is looked up in the input with the most axes of the reductions, or in a reduction's own input
     if the group reads no tensor with a reduced axis.
     """
-    (signature,) = facts.summary.signatures
-    base = signature.reduced | signature.kept
+    reduced = frozenset[int]().union(*(s.reduced for s in facts.summary.signatures))
+    base = reduced.union(*(s.kept for s in facts.summary.signatures))
     inner = [e.tensor_inputs[0] for e in facts.exprs if e.accumulates]
-    reading = [t for t in facts.inputs if facts.space.axes(t) & signature.reduced]
+    reading = [t for t in facts.inputs if facts.space.axes(t) & reduced]
+    if not inner:
+        return -1
     tensor = max(reading or inner, key=lambda t: len(facts.space.axes(t) & base))
-    concrete = [a for a in tensor.domain.allocated if not a.is_broadcast]
-    for axis in reversed(concrete):
-        if axis in tensor.domain.logical:
-            return facts.space.number(axis) in signature.reduced
-    return False
+    for axis in reversed(tensor.domain.allocated):
+        if not axis.is_broadcast and axis in tensor.domain.logical:
+            return facts.space.number(axis)
+    return -1
 
 
 # -- the schedulers
@@ -223,6 +239,7 @@ SCHEDULERS: tuple[AutomaticScheduler, ...] = (
     AutomaticScheduler("pointwise", refuse_pointwise),
     AutomaticScheduler("inner_persistent", refuse_inner_persistent),
     AutomaticScheduler("outer_persistent", refuse_outer_persistent),
+    AutomaticScheduler("inner_outer_persistent", refuse_inner_outer_persistent),
 )
 
 

@@ -15,13 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..analysis.costs import is_expensive
-from ..analysis.iteration_space import Axes
+from ..analysis.iteration_space import Axes, Signature
 from ..ir.exprs import LibraryOp
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
     NORMALIZATION,
     SizeInfo,
     Summary,
+    inner_outer_refusal,
     persistent_refusal,
     pointwise_refusal,
     reduced_bytes,
@@ -56,10 +57,10 @@ class Group:
 
 @dataclass(slots=True)
 class Merge:
-    """An acceptable merge, and the units that follow a reduction because of it."""
+    """An acceptable merge, and the kinds of reductions that units follow because of it."""
 
     summary: Summary
-    dependent: list[Unit]
+    dependent: dict[Unit, frozenset[Signature]]
 
 
 class Groups:
@@ -73,7 +74,7 @@ class Groups:
         }
         self._refused: dict[tuple[Group, Group], tuple[int, int, str]] = {}
         for order, unit in enumerate(graph.units):
-            unit.depends = unit.signature is not None
+            unit.follows = frozenset() if unit.signature is None else frozenset([unit.signature])
             self.of[unit] = self._single(unit, order)
         for unit in graph.units:
             group = self.of[unit]
@@ -89,7 +90,7 @@ class Groups:
         if unit.signature is not None:
             summary.row_bytes = reduced_bytes(unit.expr)
             summary.signatures.add(unit.signature)
-            summary.post_axes |= unit.signature.kept
+            summary.add_after([unit.signature], unit.signature.kept)
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.is_output = is_output
@@ -125,7 +126,7 @@ class Groups:
         if repeated is not None:
             return repeated
         merge = self._joined(a, b)
-        reason = self._kernel_refusal(merge.summary)
+        reason = self._kernel_refusal(merge.summary, max(a.inner, b.inner)[1])
         return merge if reason is None else reason
 
     def _is_linked(self, a: Group, b: Group) -> bool:
@@ -156,16 +157,22 @@ class Groups:
             return None  # its uses along the reduced axes would read everything again
         return repeats(a, b, many.inner[1], self.sizes, self.graph.space.extents)
 
-    def _kernel_refusal(self, summary: Summary) -> str | None:
-        """None if a kernel scheduler takes the summary, else the closest one's reason."""
+    def _kernel_refusal(self, summary: Summary, innermost: int) -> str | None:
+        """None if a kernel scheduler takes the summary, else the closest one's reason.
+
+        `innermost` is the axis that is innermost in memory.
+        """
         if not summary.signatures:
             reason = pointwise_refusal(summary)
             return reason and str(Refusal("pointwise", reason))
         reason = reduction_refusal(summary)
         if reason is None:
             return None
-        persistent = persistent_refusal(summary, self.sizes, self.graph.space.extents)
+        extents = self.graph.space.extents
+        persistent = persistent_refusal(summary, self.sizes, extents)
         if persistent is None:
+            return None
+        if inner_outer_refusal(summary, innermost, self.sizes, extents) is None:
             return None
         if reason == NORMALIZATION:
             return str(Refusal("inner_persistent", persistent))
@@ -183,16 +190,20 @@ class Groups:
             if count and self._outside[tensor] == len(self.graph.readers[tensor]):
                 read[axes(tensor)] += 1
         dependent = self._dependents(crossing, {a, b})
-        post = set().union(*(axes(t) for unit in dependent for t in unit.outputs))
         summary = Summary(
             x.axes | y.axes,
             x.outputs + y.outputs - inside,
             x.signatures | y.signatures,
-            x.post_axes | y.post_axes | post,
+            dict(x.after),
             x.terminals + y.terminals - read,
             x.steps | y.steps if x.steps or y.steps else x.steps,
             max(x.row_bytes, y.row_bytes),
         )
+        for signature, after in y.after.items():
+            summary.add_after([signature], after)
+        for unit, signatures in dependent.items():
+            for tensor in unit.outputs:
+                summary.add_after(signatures, axes(tensor))
         return Merge(summary, dependent)
 
     def _crossing(self, small: Group, large: Group) -> list[tuple[Unit, Unit]]:
@@ -220,17 +231,20 @@ class Groups:
                 return self.of[producer]
         return None
 
-    def _dependents(self, crossing: list[tuple[Unit, Unit]], pair: set[Group]) -> list[Unit]:
-        """The units that will follow a reduction once the crossing edges are inside."""
-        stack = [c for p, c in crossing if p.depends and not c.depends]
-        found = dict.fromkeys(stack)
+    def _dependents(
+        self, crossing: list[tuple[Unit, Unit]], pair: set[Group]
+    ) -> dict[Unit, frozenset[Signature]]:
+        """What units will follow, besides what they do, once the crossing edges are inside."""
+        found: dict[Unit, frozenset[Signature]] = {}
+        stack = [(consumer, producer.follows) for producer, consumer in crossing]
         while stack:
-            for consumer in stack.pop().consumers:
-                inside = self.of[consumer] in pair
-                if inside and not consumer.depends and consumer not in found:
-                    found[consumer] = None
-                    stack.append(consumer)
-        return list(found)
+            unit, follows = stack.pop()
+            known = found.get(unit, frozenset())
+            more = follows - unit.follows - known
+            if more:
+                found[unit] = known | more
+                stack += [(c, more) for c in unit.consumers if self.of[c] in pair]
+        return found
 
     # -- merging
 
@@ -290,8 +304,8 @@ class Groups:
         keep, gone = (a, b) if len(a.units) >= len(b.units) else (b, a)
         for tensor, count in self._read_inside(gone, keep).items():
             self._outside[tensor] -= count
-        for unit in merge.dependent:
-            unit.depends = True
+        for unit, signatures in merge.dependent.items():
+            unit.follows |= signatures
         for unit in gone.units:
             self.of[unit] = keep
         keep.units += gone.units

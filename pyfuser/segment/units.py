@@ -41,7 +41,7 @@ class Unit:
 
     `reads` are the tensors that it needs from other units or from the inputs, `aligned` those of
     them that it doesn't read at computed positions. `barriers` numbers the edges that no group may
-    contain. `depends` is True once the unit follows a reduction of its own group.
+    contain. `follows` are the kinds of reductions of its own group that the unit is or follows.
     """
 
     expr: Expr
@@ -52,7 +52,7 @@ class Unit:
     signature: Signature | None
     steps: list[Step]
     evaluated: bool
-    depends: bool = False
+    follows: frozenset[Signature] = frozenset()
     barriers: set[int] = field(default_factory=set)
     producers: list[Unit] = field(default_factory=list)
     consumers: list[Unit] = field(default_factory=list)
@@ -201,7 +201,6 @@ def _unit(
         signature,
         steps,
         target.refusal(expr) is not None,
-        depends=signature is not None,
     )
 
 

@@ -98,8 +98,34 @@ class ReductionParameters:
     keeps: bool = True
 
 
-def without_kept_rows(parameters: object) -> ReductionParameters | None:
+@dataclass(frozen=True, slots=True)
+class InnerOuterFacts:
+    """rows     the facts about the reductions of rows
+    columns  how many sums of columns there are
+    """
+
+    rows: ReductionFacts
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class InnerOuterParameters:
+    """rows     the parameters of the rows' loops; `parts` is the number of tasks
+    columns  where a task's sums of columns are cut, along its rows
+    """
+
+    rows: ReductionParameters
+    columns: Levels
+
+
+def without_kept_rows(
+    parameters: object,
+) -> ReductionParameters | InnerOuterParameters | None:
     """The same parameters for a kernel that recomputes its rows; None if it has kept none."""
-    if isinstance(parameters, ReductionParameters) and parameters.keeps:
-        return replace(parameters, keeps=False)
-    return None
+    match parameters:
+        case ReductionParameters(keeps=True):
+            return replace(parameters, keeps=False)
+        case InnerOuterParameters(rows=ReductionParameters(keeps=True) as rows):
+            return replace(parameters, rows=replace(rows, keeps=False))
+        case _:
+            return None

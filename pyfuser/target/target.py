@@ -16,6 +16,8 @@ from typing import Protocol
 from ..ir.exprs import Expr
 from ..ir.kernel import Kernel
 from .parameters import (
+    InnerOuterFacts,
+    InnerOuterParameters,
     PointwiseFacts,
     PointwiseParameters,
     ReductionFacts,
@@ -134,6 +136,13 @@ class Target(ABC):
         """Why a kernel shouldn't read rows of this many elements twice; None if it may."""
 
     @abstractmethod
+    def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+        """Why sums of the columns shouldn't be taken while rows are processed; None if they may.
+
+        `bytes_each` is the size of an element of a row.
+        """
+
+    @abstractmethod
     def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
         """True if expensive operations on this many elements may be computed several times.
 
@@ -161,6 +170,12 @@ class Target(ABC):
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
         """The parameters of the outer persistent scheduler."""
+
+    @abstractmethod
+    def inner_outer_persistent(
+        self, facts: InnerOuterFacts, sizes: Mapping[str, int]
+    ) -> InnerOuterParameters:
+        """The parameters of the inner-outer persistent scheduler."""
 
     # -- code
 

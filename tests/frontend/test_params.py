@@ -10,7 +10,7 @@ import torch
 import pyfuser as nvfuser_direct
 from pyfuser import FusionDefinition, SchedulerType
 from pyfuser.frontend.params import decisions_of, params_of
-from pyfuser.target.parameters import PointwiseParameters, ReductionParameters
+from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from tests.frontend.definitions import doubled
 
 
@@ -28,6 +28,10 @@ def engine() -> None:
         (SchedulerType.reduction, ReductionParameters(False, 8, 4, 64, 2)),
         (SchedulerType.inner_persistent, ReductionParameters(True, 16, 2, 0, 1)),
         (SchedulerType.outer_persistent, ReductionParameters(False, 16, 4, 256, 1)),
+        (
+            SchedulerType.inner_outer_persistent,
+            InnerOuterParameters(ReductionParameters(True, 16, 2, 0, 8), ((0, 32),)),
+        ),
     ],
 )
 def test_unedited_parameters_are_the_decisions(

@@ -45,10 +45,31 @@ def test_sums_over_different_axes_are_two_segments() -> None:
     shared = builders.exp(fusion, x)
     fusion.add_output(builders.sum(fusion, shared, [0]))
     fusion.add_output(builders.sum(fusion, shared, [1]))
-    segmented = segment(fusion)
+    segmented = segment(fusion, size_info({"i0": 4, "i1": 6}, workers=4))
     assert schedulers(segmented) == ["reduction", "reduction"]
     assert "reductions over different axes" in segmented.segments[0].reason
     check(segmented, float_inputs(fusion, (4, 6)))
+
+
+def test_sums_of_many_rows_and_of_their_columns_are_one_segment() -> None:
+    for order in ([0, 1], [1, 0]):
+        fusion = Fusion()
+        shared = builders.exp(fusion, tensor(fusion, 2))
+        for dim in order:
+            fusion.add_output(builders.sum(fusion, shared, [dim]))
+        segmented = segment(fusion, size_info({"i0": 40, "i1": 6}, workers=4))
+        assert schedulers(segmented) == ["inner_outer_persistent"]
+        check(segmented, float_inputs(fusion, (40, 6)))
+
+
+def test_what_follows_from_a_sum_of_columns_in_its_rows_is_a_segment_of_its_own() -> None:
+    fusion = Fusion()
+    x = tensor(fusion, 2)
+    fusion.add_output(softmax(fusion, x, 1))
+    fusion.add_output(builders.sub(fusion, x, builders.sum(fusion, x, [0], True)))
+    segmented = segment(run(fusion), size_info({"i0": 40, "i1": 6}, workers=4))
+    assert sorted(schedulers(segmented)) == ["inner_persistent", "outer_persistent"]
+    check(segmented, float_inputs(fusion, (40, 6)))
 
 
 def test_few_huge_rows_are_not_persistent() -> None:
@@ -133,7 +154,7 @@ def test_view_that_another_segment_reads_is_stored_dense() -> None:
 
 
 def test_column_sums_of_a_backward_are_joined() -> None:
-    """Layer norm's backward: the input's gradient in one kernel, both parameters' in another."""
+    """Layer norm's backward: for few rows, both parameters' gradients in a kernel of their own."""
     fusion = Fusion()
     x, dy = tensor(fusion, 2, DataType.BFloat16), tensor(fusion, 2, DataType.BFloat16)
     xf, dyf = (builders.cast(fusion, t, DataType.Float) for t in (x, dy))
@@ -145,9 +166,13 @@ def test_column_sums_of_a_backward_are_joined() -> None:
     fusion.add_output(builders.mul(fusion, rstd, inner))
     fusion.add_output(builders.sum(fusion, builders.mul(fusion, dyf, y), [0]))
     fusion.add_output(builders.sum(fusion, dyf, [0]))
-    segmented = segment(run(fusion))
-    assert schedulers(segmented) == ["inner_persistent", "reduction"]
-    check(segmented, float_inputs(fusion, (6, 8), (6, 8), (8,)))
+    for rows, names in (
+        (6, ["inner_persistent", "reduction"]),
+        (96, ["inner_outer_persistent"]),
+    ):
+        segmented = segment(run(fusion), size_info({"i0": rows, "i1": 8}, workers=4))
+        assert schedulers(segmented) == names
+        check(segmented, float_inputs(fusion, (rows, 8), (rows, 8), (8,)))
 
 
 def test_reductions_of_unrelated_axes_are_not_joined() -> None:

@@ -6,11 +6,14 @@ Where a comment says measured, it was on a Zen 4.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...ir.scalar_queries import evaluate
 from ...ir.scalars import IntExpr
-from ...target.cascade import chain_levels
+from ...target.cascade import chain_levels, levels
 from ...target.parameters import (
+    InnerOuterFacts,
+    InnerOuterParameters,
     PointwiseFacts,
     PointwiseParameters,
     ReductionFacts,
@@ -104,6 +107,19 @@ def outer_persistent(
     lanes = processor.lanes(facts.bytes)
     cascade = chain_levels(facts.chain, sizes, 1)
     return ReductionParameters(False, lanes, 4, 4 * lanes, 1, cascade=cascade)
+
+
+def inner_outer_persistent(
+    processor: Processor, facts: InnerOuterFacts, sizes: Mapping[str, int]
+) -> InnerOuterParameters:
+    """A few tasks for every core, each with enough rows to pay for its sums of columns."""
+    rows = inner_persistent(processor, facts.rows, sizes)
+    kept, reduced = evaluate(facts.rows.kept, sizes), evaluate(facts.rows.reduced, sizes)
+    tasks = 1
+    while tasks < 4 * processor.cores and kept >= 16 * tasks:
+        tasks *= 2
+    tasks = tasks if kept * reduced >= _ELEMENTS_FOR_TASKS else 1
+    return InnerOuterParameters(replace(rows, parts=tasks), levels([-(-kept // tasks)]))
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:

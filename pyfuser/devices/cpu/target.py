@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ...ir.exprs import Expr
 from ...ir.kernel import Kernel
 from ...target.parameters import (
+    InnerOuterFacts,
+    InnerOuterParameters,
     PointwiseFacts,
     PointwiseParameters,
     ReductionFacts,
@@ -83,6 +85,15 @@ class CpuTarget(Target):
             f"workers, and a row doesn't fit in 4 * {cache} bytes of cache"
         )
 
+    def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+        # Each task walks along its sums of columns with every row, beside the row itself.
+        cache = self.processor.l2_bytes
+        if columns * bytes_each > cache // 4:
+            return f"a row of {columns} elements or more doesn't fit in a quarter of {cache} bytes"
+        if rows < 4 * self.processor.cores:
+            return f"{rows} rows for {self.processor.cores} workers"
+        return None
+
     def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
         # An expensive operation on one element takes as long as on a vector (some 15 ns):
         # negligible in a row of more than 128 elements, and next to a launch for fewer than 4096
@@ -106,6 +117,11 @@ class CpuTarget(Target):
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
         return heuristics.outer_persistent(self.processor, facts, sizes)
+
+    def inner_outer_persistent(
+        self, facts: InnerOuterFacts, sizes: Mapping[str, int]
+    ) -> InnerOuterParameters:
+        return heuristics.inner_outer_persistent(self.processor, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""

@@ -6,12 +6,15 @@ Not measured on a GPU yet: the results are correct and compile for every archite
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from ...ir.scalar_queries import evaluate
 from ...target.cascade import Levels, chain_levels
 from ...target.parameters import (
+    InnerOuterFacts,
+    InnerOuterParameters,
     PointwiseFacts,
     PointwiseParameters,
     ReductionFacts,
@@ -110,6 +113,21 @@ def outer_persistent(
     cascade = chain_levels(facts.chain, sizes, 1)
     keeps = _has_room(target, facts, sizes, cascade, 1, threads)
     return ReductionParameters(False, threads, 1, threads, 1, cascade=cascade, keeps=keeps)
+
+
+def inner_outer_persistent(
+    target: CudaTarget, facts: InnerOuterFacts, sizes: Mapping[str, int]
+) -> InnerOuterParameters:
+    """Two blocks for each multiprocessor, which process many rows each.
+
+    A block's sums of columns are in scratch memory, in the L2 cache: an array for each of them, cut
+    into blocks of rows, would take the shared memory that the rows need.
+    """
+    rows = inner_persistent(target, facts.rows, sizes)
+    kept, tasks = evaluate(facts.rows.kept, sizes), 1
+    while tasks < 2 * target.multiprocessors and kept >= 4 * tasks:
+        tasks *= 2
+    return InnerOuterParameters(replace(rows, parts=tasks), ())
 
 
 def _has_room(

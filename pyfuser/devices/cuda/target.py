@@ -13,6 +13,8 @@ from ...errors import UnsupportedError, expected
 from ...ir.exprs import Expr
 from ...ir.kernel import Kernel
 from ...target.parameters import (
+    InnerOuterFacts,
+    InnerOuterParameters,
     PointwiseFacts,
     PointwiseParameters,
     ReductionFacts,
@@ -112,6 +114,14 @@ class CudaTarget(Target):
             f"4 * {self.l1_bytes} bytes of cache"
         )
 
+    def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+        # Each block walks along its sums of columns with every row, beside the row itself.
+        if columns * bytes_each > self.limits.shared_bytes // 4:
+            return f"a row of {columns} elements or more doesn't fit in a quarter of shared memory"
+        if rows < 4 * self.multiprocessors:
+            return f"{rows} rows for {self.multiprocessors} multiprocessors"
+        return None
+
     def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
         # Next to the memory traffic of the same elements, operations cost almost nothing.
         return elements * (times - 1) < 1 << 20
@@ -131,6 +141,11 @@ class CudaTarget(Target):
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
         return heuristics.outer_persistent(self, facts, sizes)
+
+    def inner_outer_persistent(
+        self, facts: InnerOuterFacts, sizes: Mapping[str, int]
+    ) -> InnerOuterParameters:
+        return heuristics.inner_outer_persistent(self, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CudaSource:
         """CUDA C++."""

@@ -1,0 +1,141 @@
+"""The inner-outer persistent scheduler: rows normalised and their columns added up, in one pass.
+
+The backward of a layer norm needs sums over each row, which the row's results use, and sums over
+all rows for each column.  A task processes a block of rows; for each row it computes the row's sums
+and results, and adds the row to the task's own sums of columns.  A second phase adds up those:
+
+    rows and their results       [task][rows of the task][columns: serial][unroll][lanes]
+    the task's sums of columns   the same loops; one result per column and task, in scratch memory
+    sums of columns              [columns: task][tasks: serial][lanes], after all tasks
+
+Everything is read from memory once; with two kernels, one for rows and one for columns, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from ..analysis.mapping import downstream
+from ..ir.domains import ParallelType
+from ..ir.fusion import Fusion
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from ..target.parameters import InnerOuterFacts, InnerOuterParameters
+from ..target.target import Target
+from .cascade import rfactor_blocks, split_chain
+from .common import (
+    Layouts,
+    fork_outputs,
+    parallelize_positions,
+    reductions,
+)
+from .inlining import inline_most
+from .propagation import parallelize_like, transform_like
+from .recomputation import recompute_cheap
+from .reduction import arrange, reduction_facts, split_axes
+from .rewrite import cache_after, rfactor
+
+
+@lru_cache(maxsize=256)
+def inner_outer_facts(fusion: Fusion) -> InnerOuterFacts:
+    """The input of the heuristics; computed once per fusion."""
+    layouts = Layouts(fusion)
+    inner = [t for t in reductions(fusion) if split_axes(t, layouts)[1]]
+    return InnerOuterFacts(reduction_facts(fusion, inner[0]), len(reductions(fusion)) - len(inner))
+
+
+def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> InnerOuterParameters:
+    """The target's decisions."""
+    return target.inner_outer_persistent(inner_outer_facts(fusion), sizes)
+
+
+def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusion:
+    """The loops; see the module's docstring."""
+    copy, _ = fusion.clone()
+    scheduled = ScheduledFusion(copy, scheduler="inner_outer_persistent", parameters=parameters)
+    _copy_inputs(scheduled)
+    recompute_cheap(copy, parameters.rows.keeps)
+    fork_outputs(scheduled)
+    layouts = Layouts(copy)
+    found = reductions(copy)
+    inner = [t for t in found if split_axes(t, layouts)[1]]
+    outer = [t for t in found if t not in inner]
+    kept = [a for a in split_axes(outer[0], layouts)[0] if not a.is_reduction]
+    columns = [outer[0].axes.index(axis) for axis in kept]
+    _schedule_rows(scheduled, inner, outer, layouts, parameters)
+    _schedule_columns(scheduled, outer, columns, parameters)
+    inline_most(scheduled)
+    return scheduled
+
+
+def _copy_inputs(scheduled: ScheduledFusion) -> None:
+    """Makes the reductions of rows and of columns that read an input read one copy of it.
+
+    The copy is what makes them share their loops.
+    """
+    for tensor in scheduled.fusion.input_tensors:
+        if any(expr.source is not tensor for expr in tensor.uses_list):
+            cache_after(scheduled, tensor)
+
+
+def _schedule_rows(
+    scheduled: ScheduledFusion,
+    inner: Sequence[TensorView],
+    outer: Sequence[TensorView],
+    layouts: Layouts,
+    parameters: InnerOuterParameters,
+) -> None:
+    """[task][rows: blocks][rows][other reduced][serial][unroll][lanes] for all tensors."""
+    rows, reference = parameters.rows, inner[0]
+    own = scheduled[reference]
+    _, others = arrange(scheduled, reference, layouts)
+    own.split(0, rows.parts, inner_split=False)
+    position = 2 + others
+    own.split(position, rows.lanes)
+    own.split(position, rows.unroll)
+    in_task = split_chain(scheduled, reference, 1, 2, parameters.columns)
+    start = 1 + sum(in_task)
+    counts = split_chain(scheduled, reference, start, start + others + 1, rows.cascade)
+    position = start + sum(counts)
+    kinds = {
+        0: ParallelType.grid_x,
+        position: ParallelType.unroll,
+        position + 1: ParallelType.block_x,
+    }
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, kinds)
+    for tensor in inner:
+        left = rfactor_blocks(scheduled, tensor, start, counts)
+        rfactor(scheduled, tensor, list(range(start, start + left)))
+        rfactor(scheduled, tensor, [start])
+    for tensor in outer:
+        left = rfactor_blocks(scheduled, tensor, 1, in_task)
+        made = rfactor(scheduled, tensor, list(range(1, 1 + left)))
+        for partial in (made,) if isinstance(made, TensorView) else made:
+            scheduled[partial].memory_type = MemoryType.global_
+
+
+def _schedule_columns(
+    scheduled: ScheduledFusion,
+    outer: Sequence[TensorView],
+    columns: Sequence[int],
+    parameters: InnerOuterParameters,
+) -> None:
+    """[columns: task][tasks of rows][lanes] for the sums of columns and what follows from them."""
+    reference = outer[0]
+    own = scheduled[reference]
+    kept = [reference.axes[place] for place in columns]
+    reduced = [a for a in own.loop if a.is_reduction]
+    for axis in reduced:
+        axis.parallel_type = ParallelType.serial
+    own.loop = [*kept, *reduced]
+    for _ in range(len(kept) - 1):
+        own.merge(0)
+    own.split(0, parameters.rows.lanes)
+    own.reorder({1: len(own.loop) - 1})
+    own.parallelize(0, ParallelType.grid_x)
+    own.parallelize(len(own.loop) - 1, ParallelType.block_x)
+    after = [t for t in scheduled.fusion.tensors if t in downstream(outer)]
+    transform_like(scheduled, reference, [t for t in after if t is not reference])
+    parallelize_like(scheduled, reference, tensors=after)
