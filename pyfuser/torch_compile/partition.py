@@ -1,9 +1,11 @@
 """Cuts a graph into regions, the nodes that become one fusion, in near-linear time.
 
 A node is *fusible* (it has a translation), a *view* (it costs nothing and stays outside) or a
-*library call*. Every node has a level: the most library calls on a path to it.  Connected fusible
-nodes of one level form a region.  This can't make a cycle: a path that leaves a region and returns
-contains a library call, and so leads to a higher level; regions of one level are never connected.
+*library call*. Every node has a level: how often, at most, a path to it leads from a fusible node
+to a library call.  Connected fusible nodes of one level form a region, and so do those that read
+one large tensor.  This can't make a cycle: a path that leaves a region and returns contains a
+library call, and so leads to a higher level; regions of one level are never connected.  A library
+call that reads no result of a region, such as a random mask, just runs before its readers.
 
 The cost model makes two decisions.  A node that only higher levels read sinks to the lowest of them
 (computing it late costs nothing, but storing it would), unless this keeps more memory alive than it
@@ -118,14 +120,16 @@ class _Partitioner:
         if not _has_tensor(producer):
             return 0  # a size is known before anything runs
         level = self.level[producer]
-        if consumer not in self.fusible or producer in self.fusible:
+        if consumer in self.fusible and producer in self.fusible:
+            return level
+        if consumer in self.views and consumer not in self.fusible:
             return level
         made = producer
         while made in self.views and made not in self.fusible:
             source = viewed(made)
             assert source is not None
             made = source
-        return level + (made.op == "call_function")
+        return level + (made in self.fusible)
 
     def _sink(self) -> None:
         """Moves nodes that only later regions read into the first of these."""
@@ -155,17 +159,39 @@ class _Partitioner:
     # -- regions
 
     def _components(self) -> list[list[Node]]:
-        """The fusible nodes that touch each other on one level."""
+        """The fusible nodes that touch each other on one level, and those that read one tensor."""
         sets: DisjointSets[Node] = DisjointSets()
         chosen = [node for node in self.nodes if node in self.fusible]
         for node in chosen:
             for producer in node.all_input_nodes:
                 if producer in self.fusible and self.level[producer] == self.level[node]:
                     sets.join(producer, node)
-        groups: dict[Node, list[Node]] = {}
-        for node in chosen:
-            groups.setdefault(sets.find(node), []).append(node)
-        return list(groups.values())
+        self._join_readers(_groups(chosen, sets), sets)
+        return list(_groups(chosen, sets).values())
+
+    def _join_readers(self, groups: dict[Node, list[Node]], sets: DisjointSets[Node]) -> None:
+        """Joins groups of one level that read the same tensor, as large as any of theirs.
+
+        They aren't connected, so this makes no cycle; one kernel may read the tensor once for both.
+        """
+        size = {
+            root: max(_elements(each) for node in group for each in (node, *node.all_input_nodes))
+            for root, group in groups.items()
+        }
+        count = {root: len(group) for root, group in groups.items()}
+        for tensor in self.nodes:
+            readers = dict.fromkeys(sets.find(u) for u in tensor.users if u in self.fusible)
+            first: dict[int, Node] = {}  # by level
+            for root in readers:
+                level = self.level[root]
+                other = first.setdefault(level, root)
+                if other is root or not _elements(tensor) >= max(size[root], size[other]):
+                    continue
+                if count[root] + count[other] <= _MOST_NODES:
+                    sets.join(other, root)
+                    first[level] = joined = sets.find(root)
+                    count[joined] = count[root] + count[other]
+                    size[joined] = max(size[root], size[other])
 
     def _split(self, group: list[Node]) -> list[list[Node]]:
         """Pieces of a region that is too large, one after the other in the graph's order."""
@@ -201,6 +227,20 @@ class _Partitioner:
             assert source is not None
             node = source
         return node
+
+
+def _groups(nodes: Sequence[Node], sets: DisjointSets[Node]) -> dict[Node, list[Node]]:
+    """The nodes of each set, by its representative."""
+    groups: dict[Node, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault(sets.find(node), []).append(node)
+    return groups
+
+
+def _elements(node: Node) -> int:
+    """How many elements a node's tensor has; 0 if it has none or several tensors."""
+    value = node.meta.get("val")
+    return bytes_of(node) // value.element_size() if isinstance(value, torch.Tensor) else 0
 
 
 def _computes(node: Node) -> bool:

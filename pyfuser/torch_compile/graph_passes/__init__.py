@@ -16,6 +16,7 @@ from .foreach import flatten_foreach
 from .linear import join_biases
 from .pooling import spell_out_pooling
 from .random_state import complete_metadata
+from .reshaped_results import move_readers_of_reshapes
 from .reshapes import move_reshapes
 
 GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
@@ -25,6 +26,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     drop_copies,
     join_biases,
     move_reshapes,
+    move_readers_of_reshapes,
     drop_dead_nodes,
 )
 

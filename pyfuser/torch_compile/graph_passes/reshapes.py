@@ -25,7 +25,7 @@ from ..views import is_view, tensor_of
 
 aten = torch.ops.aten
 
-_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _MOST_NODES = 32  # before one reshape
 
 
@@ -42,9 +42,9 @@ class _Shapes:
 def move_reshapes(graph: Graph) -> None:
     """Moves reshapes before pointwise ops if everything before them can be reshaped too."""
     for node in reversed(list(graph.nodes)):
-        if node.target in _RESHAPES and _is_plain(node):
+        if node.target in RESHAPES and is_plain(node):
             source = node.args[0]
-            if isinstance(source, Node) and _is_plain(source):
+            if isinstance(source, Node) and is_plain(source):
                 _try(graph, node, source)
 
 
@@ -56,7 +56,7 @@ def _try(graph: Graph, node: Node, source: Node) -> None:
     while suffix < min(len(old), len(new)) and old[-1 - suffix] == new[-1 - suffix]:
         suffix += 1
     shapes = _Shapes(old, new, suffix, result)
-    if not _is_pointwise(source):
+    if not is_pointwise_node(source):
         return
     chosen: dict[Node, None] = {}
     if not _collect(source, shapes, chosen):
@@ -72,7 +72,7 @@ def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
     """Notes the pointwise nodes to be reshaped; False if something prevents it."""
     if node in chosen:
         return True
-    if len(chosen) >= _MOST_NODES or not _is_plain(node):
+    if len(chosen) >= _MOST_NODES or not is_plain(node):
         return False
     # The result must get its shape from one operand, not by broadcasting several.
     if not any(_shape(operand) == shapes.old for operand in node.all_input_nodes):
@@ -87,7 +87,7 @@ def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
 
 
 def _leads_to(user: Node, shape: tuple[Size, ...]) -> bool:
-    return user.target in _RESHAPES and _is_plain(user) and _shape(user) == shape
+    return user.target in RESHAPES and is_plain(user) and _shape(user) == shape
 
 
 def _leads_on(user: Node) -> bool:
@@ -106,19 +106,19 @@ def _fits(operand: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
     if shape != shapes.old:
         leading = shape[: max(len(shape) - shapes.suffix, 0)]
         return all(size == 1 for size in leading)
-    if not _is_plain(operand):
+    if not is_plain(operand):
         return False
     if _seen_before(operand, shapes) is not None:
         return True
     if operand.op == "placeholder" or refusal(operand) is not None:
         return True
-    return _is_pointwise(operand) and _collect(operand, shapes, chosen)
+    return is_pointwise_node(operand) and _collect(operand, shapes, chosen)
 
 
 def _seen_before(node: Node, shapes: _Shapes) -> Node | None:
     """The source of an earlier reshape, if it already has the wanted shape."""
-    source = node.args[0] if node.target in _RESHAPES else None
-    if isinstance(source, Node) and _shape(source) == shapes.new and _is_plain(source):
+    source = node.args[0] if node.target in RESHAPES else None
+    if isinstance(source, Node) and _shape(source) == shapes.new and is_plain(source):
         return source
     return None
 
@@ -139,7 +139,7 @@ def _reshaped(graph: Graph, node: Node, shapes: _Shapes, made: dict[Node, Node])
         new = graph.call_function(node.target, arguments, keywords)  # type: ignore[arg-type]
     value = tensor_of(node)
     assert value is not None
-    new.meta = {**node.meta, "val": _viewed(value, shapes.result)}
+    new.meta = {**node.meta, "val": with_layout(value, shapes.result)}
     return new
 
 
@@ -151,15 +151,15 @@ def _operand(graph: Graph, node: Node, shapes: _Shapes) -> Node:
         before = _seen_before(node, shapes)
         if before is not None:
             return before
-        return _view_node(graph, node, _viewed(value, shapes.result))
+        return view_node(graph, node, with_layout(value, shapes.result))
     if len(shape) <= shapes.suffix:
         return node
     kept = list(value.shape)[len(shape) - shapes.suffix :]
     strides = list(value.stride())[len(shape) - shapes.suffix :]
-    return _view_node(graph, node, _strided(value, kept, strides))
+    return view_node(graph, node, _strided(value, kept, strides))
 
 
-def _view_node(graph: Graph, node: Node, value: torch.Tensor) -> Node:
+def view_node(graph: Graph, node: Node, value: torch.Tensor) -> Node:
     """A view of a node, described by its metadata, because arguments can't contain symbols."""
     sizes = [size if isinstance(size, int) else -1 for size in value.shape]
     new: Node = graph.call_function(aten.view.default, (node, sizes))
@@ -186,7 +186,7 @@ def _replace_users(
             assert fresh is not None
             with graph.inserting_after(new):
                 shape, stride = list(value.shape), list(value.stride())
-                back = _view_node(graph, new, _strided(fresh, shape, stride))
+                back = view_node(graph, new, _strided(fresh, shape, stride))
         user.replace_input_with(old, back)
 
 
@@ -195,7 +195,7 @@ def _shape(node: Node) -> tuple[Size, ...]:
     return () if value is None else sizes_of(value.shape)
 
 
-def _is_plain(node: Node) -> bool:
+def is_plain(node: Node) -> bool:
     """True for a tensor in memory in the order of its axes, without gaps."""
     value = tensor_of(node)
     if not isinstance(value, FakeTensor) or value.is_neg() or value.is_conj():
@@ -203,13 +203,14 @@ def _is_plain(node: Node) -> bool:
     return lies_in_order(value) and is_dense(value)
 
 
-def _is_pointwise(node: Node) -> bool:
+def is_pointwise_node(node: Node) -> bool:
+    """True for a pointwise op that kernels compute."""
     if node.op != "call_function" or not is_pointwise(node):
         return False
     return refusal(node) is None and cost(node) in ("cheap", "heavy")
 
 
-def _viewed(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def with_layout(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Metadata of a tensor's memory in the shape of another."""
     return _strided(value, list(like.shape), list(like.stride()))
 
