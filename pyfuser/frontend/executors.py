@@ -77,8 +77,9 @@ class FusionExecutorCache:
         """The compiled fusion; made on first use."""
         if self._engine is None:
             from ..interface import CompiledFusion
+            from ..preseg.allocation_orders import with_inherited_orders
 
-            self._engine = CompiledFusion(self._fusion.definition)
+            self._engine = CompiledFusion(with_inherited_orders(self._fusion.definition))
             self._fusion.is_executed = True
         return self._engine
 

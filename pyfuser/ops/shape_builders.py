@@ -221,10 +221,7 @@ def stride_order(fusion: Fusion, operand: Val, order: Sequence[int]) -> TensorVi
     axes = [copy_axis(fusion, axis) for axis in tensor.axes]
     outermost_first = sorted(range(rank), key=lambda dim: -wrapped[dim])
     allocation = [axes[dim] for dim in outermost_first]
-    is_trivial = allocation == axes
-    domain = TensorDomain(
-        axes, broadcast_contiguity(allocation), allocation=None if is_trivial else allocation
-    )
+    domain = TensorDomain(axes, broadcast_contiguity(allocation), allocation=allocation)
     output = fusion.new_tensor(domain, tensor.dtype)
     fusion.add_expr(PointwiseOp((tensor,), (output,), "set"))
     return output
