@@ -76,6 +76,16 @@ def test_strided_inputs_and_in_place_updates() -> None:
     torch.testing.assert_close(transposed, expected.t())
 
 
+@pytest.mark.parametrize("dtype", [DataType.Half, DataType.BFloat16, DataType.Double, DataType.Int])
+def test_scalars_are_arguments(dtype: DataType) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.mul(x, fd.define_scalar(dtype)))
+    x = torch.randn(70)
+    for value in (3, -2):
+        assert torch.equal(fd.execute([x, value])[0], x * value)
+
+
 def test_a_schedule_by_hand() -> None:
     fd = blocks_of_64_threads()
     for shape in ((3, 50), (70, 9)):

@@ -8,6 +8,7 @@ CPU tensors; `pytest --emulate` does so for a whole run.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,15 +16,16 @@ from typing import Any
 
 import torch
 
-from pyfuser.devices.cuda.codegen import CudaSource, Geometry
+from pyfuser.devices.cuda.codegen import CudaSource, Geometry, Parameter
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.cuda.launches import FusedKernelCUDA
 from pyfuser.devices.cuda.target import CudaTarget
 from pyfuser.devices.runtime import LaunchWriter, ObjectCache, Runtime
 from pyfuser.devices.switches import register_runtime
 from pyfuser.devices.tensor_memory import EmptyStrided, RequireMemory, require_memory
+from pyfuser.dtypes import DataType
 from pyfuser.errors import CompilationError
-from pyfuser.ir.kernel import TensorParameter
+from pyfuser.ir.kernel import ScalarParameter, TensorParameter
 from pyfuser.target.target import Limits, Target
 from tests.cuda.counters import Profile
 from tests.cuda.harness import Module, SimtError, compile_and_load
@@ -65,10 +67,13 @@ class EmulatedKernel(FusedKernelCUDA):
         function = launch.function
         geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
         counts = self.profile and self.profile.counts(self.code.text, function, geometry)
-        tensors = [_NOTHING if argument is None else argument for argument in arguments]
+        passed = [
+            _as_passed(parameter, argument)
+            for parameter, argument in zip(launch.parameters, arguments, strict=True)
+        ]
         scratch = [
-            tensor
-            for parameter, tensor in zip(launch.parameters, tensors, strict=True)
+            argument
+            for parameter, argument in zip(launch.parameters, passed, strict=True)
             if parameter in self.kernel.scratch
         ]
         try:
@@ -77,7 +82,7 @@ class EmulatedKernel(FusedKernelCUDA):
                 geometry.grid,
                 block,
                 shared_bytes,
-                tensors,
+                passed,
                 seed=self.seed,
                 counts=counts,
                 scratch=scratch,
@@ -87,6 +92,19 @@ class EmulatedKernel(FusedKernelCUDA):
                 return True
             raise
         return None
+
+
+def _as_passed(parameter: Parameter, argument: Any) -> Any:
+    """The argument as the harness takes it: numbers of 16 bits as their bytes."""
+    if argument is None:
+        return _NOTHING
+    match parameter:
+        case ScalarParameter(dtype=DataType.Half):
+            return struct.pack("<e", argument)
+        case ScalarParameter(dtype=DataType.BFloat16):
+            return struct.pack("<H", argument)
+        case _:
+            return argument
 
 
 class EmulatedRuntime(Runtime):
