@@ -84,11 +84,11 @@ class Summary:
 
     axes        every concrete axis of every tensor that is read or computed
     outputs     how many of the group's outputs have these axes
-    signatures  the kinds of reductions
-    post_axes   the axes of the tensors that depend on a reduction of the group
+    signatures  the kinds of reductions and scans
+    post_axes   the axes of the tensors that depend on a reduction or scan of the group
     terminals   how many tensors with these axes are read by nothing in the group
     steps       the splits and merges of the reshapes
-    row_bytes   bytes of the widest element that is reduced
+    row_bytes   bytes of the widest element that is reduced or scanned
     """
 
     axes: set[int] = field(default_factory=set)
@@ -98,6 +98,11 @@ class Summary:
     terminals: Counter[Axes] = field(default_factory=Counter)
     steps: set[Step] = field(default_factory=set)
     row_bytes: int = 0
+
+    @property
+    def has_scans(self) -> bool:
+        """True if the group combines elements with those before them."""
+        return any(signature.is_scan for signature in self.signatures)
 
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
@@ -123,6 +128,7 @@ def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
 # -- one function per scheduler: why a summary can't be scheduled
 
 NO_REFERENCE = "cannot find reference tensor"
+SCAN = "a scan gives a result for each element"
 NORMALIZATION = "a reduction result is broadcast back along the reduced axes (a normalization)"
 
 
@@ -150,6 +156,8 @@ def pointwise_refusal(summary: Summary) -> str | None:
 def _single_signature(summary: Summary) -> Signature | str:
     if not summary.signatures:
         return "no reduction"
+    if summary.has_scans:
+        return SCAN
     if len({s.reduced for s in summary.signatures}) > 1:
         return "reductions over different axes"
     if len(summary.signatures) > 1:
@@ -189,6 +197,28 @@ def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntE
     if rows is None or columns is None:
         return None
     return sizes.target.row_refusal(rows, columns, summary.row_bytes)
+
+
+def greedy_refusal(summary: Summary) -> str | None:
+    """Scans along one axis, and tensors that one loop over the scanned ones computes with them."""
+    if not summary.has_scans:
+        return "no scan"
+    if not all(signature.is_scan for signature in summary.signatures):
+        return "a reduction and a scan have different loops"
+    if len({s.reduced for s in summary.signatures}) > 1:
+        return "scans along different axes"
+    if len(summary.signatures) > 1:
+        return "scans of tensors with different axes"
+    (signature,) = summary.signatures
+    base = signature.reduced | signature.kept
+    reach = backward_closure(base, summary.steps)
+    if reach is None or not summary.axes <= reach:
+        return "a tensor has an axis that the scan doesn't have"
+    if not all(base <= axes for axes in summary.outputs):
+        return "an output doesn't have all axes of the scan"
+    if not summary.post_axes <= base:
+        return "the result of a scan is reshaped"
+    return None
 
 
 # -- whole fusions

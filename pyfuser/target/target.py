@@ -20,6 +20,8 @@ from .parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 
 
@@ -161,6 +163,10 @@ class Target(ABC):
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
         """The parameters of the outer persistent scheduler."""
+
+    @abstractmethod
+    def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+        """The parameters of the greedy scheduler."""
 
     # -- code
 

@@ -206,6 +206,7 @@ def test_schedulers_are_asked_in_order() -> None:
         "pointwise",
         "inner_persistent",
         "outer_persistent",
+        "greedy",
     ]
 
 

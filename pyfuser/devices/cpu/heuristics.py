@@ -15,6 +15,8 @@ from ...target.parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 from ...target.unrolling import inner_unroll, unroll_factor
 from .processor import Processor
@@ -104,6 +106,21 @@ def outer_persistent(
     lanes = processor.lanes(facts.bytes)
     cascade = chain_levels(facts.chain, sizes, 1)
     return ReductionParameters(False, lanes, 4, 4 * lanes, 1, cascade=cascade)
+
+
+def greedy(processor: Processor, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+    """Rows by whole vectors; as many columns as have their running results in half of L1."""
+    lanes = processor.lanes(facts.bytes)
+    prefetch = _prefetch(processor, facts.touched, sizes)
+    if facts.inner:
+        unroll = inner_unroll(evaluate(facts.length, sizes), lanes, unroll_factor(facts.work))
+        return ScanParameters(True, lanes, unroll, 0, prefetch)
+    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    most = min(processor.l1_bytes // 2 // facts.running, columns, 2048)
+    block, unroll = lanes, inner_unroll(columns, lanes, unroll_factor(facts.work))
+    while block * 2 <= most and rows * columns > 2 * block * processor.cores:
+        block *= 2
+    return ScanParameters(False, lanes, unroll, block, prefetch)
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:

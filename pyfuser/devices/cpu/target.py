@@ -12,6 +12,8 @@ from ...target.parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 from ...target.support import unsupported
 from ...target.target import PORTABLE_LIMITS, Limits, Memory, Target
@@ -106,6 +108,9 @@ class CpuTarget(Target):
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
         return heuristics.outer_persistent(self.processor, facts, sizes)
+
+    def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+        return heuristics.greedy(self.processor, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""

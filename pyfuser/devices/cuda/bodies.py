@@ -25,6 +25,7 @@ from ...ir.kernel import (
     Less,
     Phase,
     Reduce,
+    Scan,
     Statement,
     accesses,
     walk,
@@ -76,7 +77,7 @@ def is_collective(statement: Statement) -> bool:
 def writes(statement: Statement) -> list[Buffer]:
     """The buffers a statement itself writes."""
     match statement:
-        case Compute(output=output):
+        case Compute(output=output) | Scan(output=output):
             return [output.buffer]
         case Initialise(outputs=outputs) | Reduce(outputs=outputs):
             return [output.buffer for output in outputs]
@@ -142,6 +143,8 @@ class BodyWriter:
                 return self._block_reduction(statement, place)
             case Compute():
                 return [self._item(statement, place, self.expressions.compute(statement))]
+            case Scan():
+                return [self._item(statement, place, self.expressions.scan(statement))]
             case Initialise() | Reduce():
                 own, stores = with_shadows(statement, self._shadows)
                 if isinstance(own, Reduce):
@@ -152,7 +155,7 @@ class BodyWriter:
                 return [*items, self._item(statement, place, stores)] if stores else items
 
     def _item(
-        self, statement: Compute | Initialise | Reduce, place: _Place, lines: list[str]
+        self, statement: Compute | Initialise | Reduce | Scan, place: _Place, lines: list[str]
     ) -> Item:
         firsts = [is_first(axis) for axis in idle_axes(statement, place.axes, self.phase)]
         conditions = [*firsts, *place.conditions, *statement.predicate]
@@ -282,7 +285,7 @@ def _computed(loop: For) -> str:
         if not outputs:
             continue
         found.setdefault(outputs, outputs)
-        if isinstance(statement, Compute | Reduce):
+        if isinstance(statement, Compute | Reduce | Scan):
             inputs = ", ".join(
                 i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
             )

@@ -27,6 +27,7 @@ from ...ir.kernel import (
     Operand,
     Reduce,
     ScalarParameter,
+    Scan,
 )
 from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
@@ -234,6 +235,19 @@ class ExpressionWriter:
         return [
             f"const welford<{kind}> {name} = welford_of<{kind}>()({own}, {value});",
             *(f"{o} = {name}.{field};" for o, field in zip(outputs, fields, strict=True)),
+        ]
+
+    def scan(self, statement: Scan) -> list[str]:
+        """`running = combine(input, running); output = running`."""
+        lines: list[str] = []
+        running, dtype = access_text(statement.running), statement.running.buffer.dtype
+        value = self._named(operand_text(statement.inputs[0], dtype), dtype, lines)
+        combine = OPS[REDUCTIONS[statement.op].combine]
+        output, target = access_text(statement.output), statement.output.buffer.dtype
+        return [
+            *lines,
+            Assignment.of(running, combine.cuda_for(dtype, value, running)),
+            Assignment.of(output, converted(running, dtype, target)),
         ]
 
 

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import UnsupportedError, expected
-from ...ir.exprs import Expr
+from ...ir.exprs import Expr, ScanOp
 from ...ir.kernel import Kernel
 from ...target.parameters import (
     PointwiseFacts,
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
@@ -91,6 +93,8 @@ class CudaTarget(Target):
         return True
 
     def refusal(self, expr: Expr) -> str | None:
+        if isinstance(expr, ScanOp):
+            return f"CUDA kernels don't compute {expr.op}"
         return unsupported(expr, "cuda")
 
     @property
@@ -131,6 +135,9 @@ class CudaTarget(Target):
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
         return heuristics.outer_persistent(self, facts, sizes)
+
+    def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+        raise UnsupportedError(expected("greedy", "a target that computes scans", self.name))
 
     def generate(self, kernel: Kernel) -> CudaSource:
         """CUDA C++."""
