@@ -36,6 +36,8 @@ from .conditions import Conditions, Item, assemble, hoisted, indented, is_first,
 from .expressions import (
     ExpressionWriter,
     OwnPart,
+    access_text,
+    converted,
     is_private_array,
     is_variable,
 )
@@ -70,7 +72,7 @@ class _Place:
 def is_collective(statement: Statement) -> bool:
     """True for statements that all threads of the block have to reach together."""
     return isinstance(statement, Barrier) or (
-        isinstance(statement, Reduce) and bool(statement.block)
+        isinstance(statement, Reduce | Scan) and bool(statement.block)
     )
 
 
@@ -143,6 +145,8 @@ class BodyWriter:
                 return self._block_reduction(statement, place)
             case Compute():
                 return [self._item(statement, place, self.expressions.compute(statement))]
+            case Scan(block=block) if block:
+                return self._block_scan(statement, place)
             case Scan():
                 return [self._item(statement, place, self.expressions.scan(statement))]
             case Initialise() | Reduce():
@@ -222,6 +226,27 @@ class BodyWriter:
         if accumulated or stores:
             items.append(self._write_total(statement, place, serial, [*accumulated, *stores]))
         return items
+
+    def _block_scan(self, statement: Scan, place: _Place) -> list[Item]:
+        """The threads scan their elements together; each then has the running result after them."""
+        name, running = statement.output.buffer.name, statement.running
+        own, total = (self.expressions.fresh(f"{name}_{part}") for part in ("own", "total"))
+        result = self.expressions.fresh(f"{name}_result")
+        partial = OwnPart.of(statement, own)
+        conditions = without_repeats([*place.conditions, *statement.predicate])
+        axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
+        pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
+        scanned = f"block_scan<{axes}>({own}, {partial.combiner}, {pointer}, {total})"
+        value = f"{partial.combiner}({scanned}, {access_text(running)})"
+        dtype, target = running.buffer.dtype, statement.output.buffer.dtype
+        stored = f"{access_text(statement.output)} = {converted(result, dtype, target)};"
+        ran = f"{partial.combiner}({total}, {access_text(running)})"
+        return [
+            *_own_part(partial, own, conditions, ()),
+            Item([f"{partial.kind} {total};", f"const {partial.kind} {result} = {value};"]),
+            Item([f"{access_text(running)} = {ran};"]),
+            self._item(statement, place, [stored]),
+        ]
 
     def _write_total(
         self, statement: Reduce, place: _Place, serial: Sequence[For], lines: list[str]

@@ -39,7 +39,7 @@ from ...ir.schedule import MemoryType
 from ...target.target import PORTABLE_LIMITS, Limits
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
-from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
+from .expressions import THREAD_COUNT, THREAD_INDEX, accumulators, is_private_array
 from .shadows import shadows_of
 from .shared_memory import SharedArray, shared_layout
 from .spelling import index_text, symbol_name, type_name
@@ -174,16 +174,16 @@ def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
 
 
 def _shared_arrays(phase: Phase, block: Extents) -> list[SharedArray]:
-    """The buffers in shared memory, each once, and the scratch of the block reductions."""
+    """The buffers in shared memory, each once, and the scratch of block reductions and scans."""
     threads = product(block)
     arrays = [SharedArray.private(buffer, threads) for buffer in _private_arrays(phase)]
     arrays += [
         SharedArray.of(buffer) for buffer in _allocated(phase) if buffer.memory is MemoryType.shared
     ]
     sizes = [
-        sum(size_in_bytes(output.buffer.dtype) for output in statement.outputs)
+        sum(size_in_bytes(access.buffer.dtype) for access in accumulators(statement))
         for statement in walk(phase.body)
-        if isinstance(statement, Reduce) and statement.block
+        if isinstance(statement, Reduce | Scan) and statement.block
     ]
     return arrays + ([SharedArray.scratch(threads, max(sizes))] if sizes else [])
 

@@ -40,7 +40,7 @@ from .spelling import Assignment, index_text, literal, type_name
 # The number of threads in a block, and the index of one, in a text that needs them.
 THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
 
-# The operations by which block_reduce combines (device_helpers.cuh).
+# The operations by which block_reduce and block_scan combine (device_helpers.cuh).
 COMBINERS = {
     "sum": "sum_of",
     "prod": "product_of",
@@ -276,9 +276,14 @@ def identity(op: str, dtype: DataType) -> str:
     return literal(REDUCTIONS[op].identity(dtype), dtype)
 
 
-def contribution(statement: Reduce) -> str:
-    """What a Reduce adds, as one expression: a number, or a `welford` triple."""
-    dtypes = [output.buffer.dtype for output in statement.outputs]
+def accumulators(statement: Reduce | Scan) -> tuple[Access, ...]:
+    """What a statement adds to."""
+    return (statement.running,) if isinstance(statement, Scan) else statement.outputs
+
+
+def contribution(statement: Reduce | Scan) -> str:
+    """What a statement adds, as one expression: a number, or a `welford` triple."""
+    dtypes = [access.buffer.dtype for access in accumulators(statement)]
     if statement.op != "welford":
         return operand_text(statement.inputs[0], dtypes[0])
     kind = type_name(dtypes[0])
@@ -290,7 +295,7 @@ def contribution(statement: Reduce) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """What a thread contributes to a block reduction, as C++.
+    """What a thread contributes to a block reduction or scan, as C++.
 
     kind      its type
     nothing   the identity
@@ -306,9 +311,9 @@ class OwnPart:
     combiner: str
 
     @staticmethod
-    def of(statement: Reduce, variable: str) -> OwnPart:
+    def of(statement: Reduce | Scan, variable: str) -> OwnPart:
         """The spellings for a statement whose part is in `variable`."""
-        dtype, value = statement.outputs[0].buffer.dtype, contribution(statement)
+        dtype, value = accumulators(statement)[0].buffer.dtype, contribution(statement)
         element = type_name(dtype)
         combiner = f"{COMBINERS[statement.op]}<{element}>()"
         if statement.op == "welford":

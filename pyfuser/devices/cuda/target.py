@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...errors import UnsupportedError, expected
-from ...ir.exprs import Expr, ScanOp
+from ...ir.exprs import Expr
 from ...ir.kernel import Kernel
 from ...target.parameters import (
     PointwiseFacts,
@@ -22,7 +22,7 @@ from ...target.parameters import (
 )
 from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
-from . import heuristics
+from . import heuristics, scan_heuristics
 from .codegen import CudaSource, generate
 from .device_helpers import device_helpers, with_device_helpers
 from .nvrtc import compile_to_ptx
@@ -93,8 +93,6 @@ class CudaTarget(Target):
         return True
 
     def refusal(self, expr: Expr) -> str | None:
-        if isinstance(expr, ScanOp):
-            return f"CUDA kernels don't compute {expr.op}"
         return unsupported(expr, "cuda")
 
     @property
@@ -137,7 +135,7 @@ class CudaTarget(Target):
         return heuristics.outer_persistent(self, facts, sizes)
 
     def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
-        raise UnsupportedError(expected("greedy", "a target that computes scans", self.name))
+        return scan_heuristics.greedy(self, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CudaSource:
         """CUDA C++."""
