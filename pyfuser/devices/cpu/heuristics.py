@@ -109,13 +109,19 @@ def outer_persistent(
 
 
 def greedy(processor: Processor, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
-    """Rows by whole vectors; as many columns as have their running results in half of L1."""
+    """Rows by whole vectors; as many columns as have their running results in half of L1.
+
+    Measured: for rows of 4, vectors of 4 are several times as fast as parts of wider ones.
+    """
+    length, columns = evaluate(facts.length, sizes), evaluate(facts.columns, sizes)
     lanes = processor.lanes(facts.bytes)
+    while lanes > 2 and lanes // 2 >= (length if facts.inner else columns):
+        lanes //= 2
     prefetch = _prefetch(processor, facts.touched, sizes)
     if facts.inner:
-        unroll = inner_unroll(evaluate(facts.length, sizes), lanes, unroll_factor(facts.work))
+        unroll = inner_unroll(length, lanes, unroll_factor(facts.work))
         return ScanParameters(True, lanes, unroll, 0, prefetch)
-    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    rows = evaluate(facts.rows, sizes)
     most = min(processor.l1_bytes // 2 // facts.running, columns, 2048)
     block, unroll = lanes, inner_unroll(columns, lanes, unroll_factor(facts.work))
     while block * 2 <= most and rows * columns > 2 * block * processor.cores:
