@@ -27,7 +27,7 @@ from ..ir.exprs import (
 )
 from ..ir.fusion import Fusion
 from ..ir.scalar_queries import evaluate, substitute
-from ..ir.scalars import Integer, IntExpr, product
+from ..ir.scalars import ONE, Integer, IntExpr, product
 from ..ir.vals import TensorView, Val
 from ..target.target import Target
 
@@ -383,5 +383,9 @@ def view_source(
                 return None
         assert expr is not None
         current = expr.tensor_inputs[0]
-    dense = current.domain.allocation is None and False not in current.domain.contiguity
+    domain = current.domain
+    # An axis of stride 0 is dense only if it has one element.
+    pairs = zip(domain.allocated, domain.contiguity, strict=True)
+    is_packed = all(flag or (flag is None and axis.size is ONE) for axis, flag in pairs)
+    dense = domain.allocation is None and is_packed
     return current if dense or not reshaped else None
