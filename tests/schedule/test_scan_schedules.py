@@ -156,3 +156,15 @@ def test_the_greedy_scheduler_by_its_name() -> None:
         assert not fd.sched.can_schedule(fd.fusion, SchedulerType.pointwise, [x])[0]
         fd.sched.schedule(fd.fusion, SchedulerType.greedy, [x])
     fd.manual_validate([x])
+
+
+def test_the_loops_of_a_scan_in_text() -> None:
+    with FusionDefinition() as fd:
+        _, last = scanned(fd, 1)
+        follow(fd, last)
+        text = str(fd.fusion.print_kernel())
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index("T2_running[0] = identity of sum")
+    assert lines[start - 1] == "allocate T2_running: local Double[1]"
+    assert lines[start + 1].startswith("for j1 in [0, i1)")
+    assert "T2[0] = (T2_running[0] sum= T1[0])" in lines[start:]
