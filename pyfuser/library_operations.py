@@ -1,6 +1,6 @@
 """Library operations in plans: the statements of one LibraryOp.
 
-Products, scans and top-k are written into the runtime's memory, by the overload that makes no copy
+Products and top-k are written into the runtime's memory, by the overload that makes no copy
 for these ranks: `mm`, `bmm`, `addmm` with a bias, for linear on any rank.  A permuted operand is
 passed by its strides.  The other operations call the reference of their row
 (pyfuser/ops/library_ops.py), and its results get the strides that the plan promises.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from .dtypes import to_torch
 from .ir.exprs import LibraryOp
 from .ir.vals import TensorView
 from .library_calls import LibraryCalls
@@ -84,13 +83,6 @@ def _linear(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequenc
         library.call_into(out, plain, operands)
 
 
-def _scan(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
-    target = {"cumsum": aten.cumsum.out, "cumprod": aten.cumprod.out}[expr.op]
-    dtype = library.writer.dtype(to_torch(expr.output.dtype))
-    dim = dict(expr.options)["dim"]
-    library.call_into(names[0], target, [texts["arg"], str(dim), f"dtype={dtype}"])
-
-
 def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
     function = library.function(aten.topk.values)
     arguments = [*texts.values(), *(repr(option) for _, option in expr.options)]
@@ -106,8 +98,6 @@ def _scatter(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequen
 
 
 _INTO: dict[str, _Into] = {
-    "cumprod": _scan,
-    "cumsum": _scan,
     "linear": _linear,
     "matmul": _matmul,
     "scatter": _scatter,

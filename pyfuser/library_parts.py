@@ -31,6 +31,7 @@ from .ir.exprs import (
     PointwiseOp,
     ReductionOp,
     ReshapeOp,
+    ScanOp,
     SqueezeOp,
     Window,
     WindowOp,
@@ -46,7 +47,7 @@ from .ops.checking import may_refuse
 from .ops.evaluator import reduced_dims
 from .ops.op import Op
 from .ops.pointwise import resolve_expr
-from .ops.table import OPS
+from .ops.table import OPS, SCANS
 from .plan_text import Sizes, tuple_text
 
 aten = torch.ops.aten
@@ -164,6 +165,9 @@ def _call(expr: Expr) -> Call | None:
             dtype = to_torch(expr.inputs[0].dtype)
             compute, places = (expr.inputs[0].dtype,), (str(list(dims)),)
             return Call(aten.sum.dim_IntList, compute, dtype, places, dtype)
+        case ScanOp(op=op, dim=dim) if aten_name := SCANS[op].aten:
+            dtype, scan = to_torch(output.dtype), getattr(aten, aten_name).default
+            return Call(scan, (output.dtype,), dtype, (str(dim),), dtype)
     return None
 
 

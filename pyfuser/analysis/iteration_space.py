@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IdExpr, IterDomain, Split, history
-from ..ir.exprs import Expr, ReadOp
+from ..ir.exprs import Expr, ReadOp, ScanOp
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView, Val
 from .mapping import producer_to_consumer
@@ -34,10 +34,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The axes that a reduction reduces, and the axes of its input that it keeps."""
+    """The axes that a reduction reduces, and the axes of its input that it keeps.
+
+    For a scan, the axis along which it combines elements is in place of those reduced.
+    """
 
     reduced: Axes
     kept: Axes
+    is_scan: bool = False
 
 
 class IterationSpace:
@@ -193,7 +197,10 @@ class IterationSpace:
         return found
 
     def signature(self, tensor: TensorView) -> Signature | None:
-        """What the definition of a tensor reduces; None if it doesn't reduce."""
+        """What the definition of a tensor reduces or scans; None if it does neither."""
+        if isinstance(tensor.expr, ScanOp):
+            scanned = self.of((tensor.expr.scanned,))
+            return Signature(scanned, self.axes(tensor) - scanned, is_scan=True)
         reduced = self.of(a for a in tensor.domain.root_or_logical if a.is_reduction)
         return Signature(reduced, self.axes(tensor)) if reduced else None
 

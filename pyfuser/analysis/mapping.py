@@ -21,6 +21,7 @@ from ..ir.exprs import (
     RandomOp,
     ReductionOp,
     ReshapeOp,
+    ScanOp,
     SqueezeOp,
     WelfordOp,
     WindowOp,
@@ -49,7 +50,7 @@ def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView)
             target = [target[position] for position in positions]
         case PermuteOp() | PointwiseOp() | ReductionOp() | WelfordOp() | ExpandOp() | ReshapeOp():
             pass
-        case WindowOp() | RandomOp():
+        case WindowOp() | RandomOp() | ScanOp():
             pass
         case _:
             raise InternalError(f"mapping: expected an expression over tensors, got {expr.name}")

@@ -28,6 +28,7 @@ class SchedulerType(enum.Enum):
     transpose = 8
     expr_eval = 9
     resize = 10
+    greedy = 11
 
 
 class LoadStoreOpType(enum.Enum):

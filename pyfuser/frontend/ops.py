@@ -19,7 +19,7 @@ from ..errors import DefinitionError, expected
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from ..ops import builders
 from ..ops.pointwise import require_dtype
-from ..ops.table import OPS, REDUCTIONS
+from ..ops.table import OPS, REDUCTIONS, SCANS
 from .guard import fusion_to_define
 
 Dims = int | Sequence[int] | None
@@ -304,21 +304,14 @@ def _reduction(name: str) -> Callable[..., TensorView]:
     return function
 
 
-_SCANS = {
-    "cummax": "The largest",
-    "cummin": "The smallest",
-    "cumprod": "The product",
-    "cumsum": "The sum",
-}
-
-
 def _scan(name: str) -> Callable[..., TensorView]:
     def function(arg: Val, dim: int, init: Val | PythonNumber | None = None) -> TensorView:
         made: TensorView = builders.BUILDERS[name](fusion_to_define(name).graph, arg, dim, init)
         return made
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{_SCANS[name]} of each element, those before it along `dim`, and `init`."
+    doc = f"The {SCANS[name].doc}, of each element, those before it along `dim`, and `init`."
+    function.__doc__ = doc
     return function
 
 
@@ -351,7 +344,7 @@ _SHAPED = (
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: _pointwise(name) for name in OPS if name != "cast"},
     **{name: _reduction(name) for name in REDUCTIONS},
-    **{name: _scan(name) for name in _SCANS},
+    **{name: _scan(name) for name in SCANS},
     **{name: _built(name) for name in _BUILT},
     **{function.__name__: function for function in _SHAPED},
 }

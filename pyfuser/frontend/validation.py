@@ -15,12 +15,13 @@ import torch
 
 from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType
 from ..errors import InputError, PyfuserError, expected
-from ..ir.exprs import LibraryOp
+from ..ir.exprs import LibraryOp, ScanOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from ..ops.binding import Binding, bind
 from ..ops.evaluator import evaluate
 from ..ops.library_ops import LIBRARY_OPS
+from ..ops.table import SCANS
 from .fusion import Fusion as InterfaceFusion
 
 # Largest error of a sum of 4, 8, 16, ... random floats, and in half precision.
@@ -63,6 +64,8 @@ def reduction_sizes(fusion: Fusion, binding: Binding) -> dict[Val, int]:
         summed = LIBRARY_OPS[expr.op].sums(expr) if isinstance(expr, LibraryOp) else ()
         for output in expr.tensor_outputs:
             factor = prod(max(binding.size(size), 1) for size in summed)
+            if isinstance(expr, ScanOp) and not SCANS[expr.op].is_exact:
+                factor *= binding.size(expr.scanned.size)
             if expr.accumulates:
                 for axis in output.domain.root_or_logical:
                     factor *= binding.size(axis.extent) if axis.is_reduction else 1

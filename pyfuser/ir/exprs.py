@@ -3,6 +3,7 @@
     expr ::= out = op(in, ...)                      PointwiseOp; `op` names a row of the op table
            | out = sum|prod|max|min(in)             ReductionOp; over the reduction axes of out
            | avg, m2, n = welford(in | avg, m2, n)  WelfordOp
+           | out = cumsum|cumprod|cummax|cummin(in, dim)  ScanOp; `op` names a row of the scans
            | out = broadcast(in, flags) | expand(in) | squeeze(in, flags) | permute(in, dims)
            | out = reshape(in)                      root -> logical of out says how
            | out = full(value) | iota(start, step)
@@ -27,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from .domains import IterDomain
 from .scalars import ONE, ZERO, IntExpr
 from .vals import TensorView, Val
 
@@ -132,6 +134,26 @@ class WelfordOp(Expr):
     @property
     def name(self) -> str:
         return "welford"
+
+
+@dataclass(slots=True, eq=False)
+class ScanOp(Expr):
+    """Combines each element with those before it along output axis `dim`; `op` names the scan."""
+
+    op: str
+    dim: int
+
+    @property
+    def name(self) -> str:
+        return self.op
+
+    @property
+    def scanned(self) -> IterDomain:
+        """The root axis of the output along which elements are combined."""
+        return self.tensor_outputs[0].domain.root_or_logical[self.dim]
+
+    def attributes(self) -> tuple[Any, ...]:
+        return (self.op, self.dim)
 
 
 @dataclass(slots=True, eq=False)

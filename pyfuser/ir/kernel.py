@@ -7,6 +7,7 @@
                 | Compute  access = op(operand, ...) [if predicate] [, checked]
                 | Initialise access... with the identity of a reduction
                 | Reduce   access... op= operand... [if predicate]
+                | Scan     access = (running access op= operand) [if predicate]
                 | Barrier
     operand   ::= access | literal | scalar parameter | index value
                 | access where predicate, else operand            (Guarded)
@@ -233,11 +234,29 @@ class Reduce:
 
 
 @dataclass(slots=True, eq=False)
+class Scan:
+    """running = combine(input, running); output = running, in every iteration and in order.
+
+    `op` is the reduction whose partial results a scan gives.  What an iteration outside the
+    predicate computes is never read: it comes after the last element, or belongs to no row.
+    `block` names the thread axes along which elements follow each other: if threads are hardware,
+    they share `running`, which is then the result so far in all of them.
+    """
+
+    op: str
+    output: Access
+    running: Access
+    inputs: tuple[Operand, ...]
+    predicate: Predicate = ()
+    block: tuple[ParallelType, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
 class Barrier:
     """Synchronises all threads of the block."""
 
 
-Statement = For | Allocate | Compute | Initialise | Reduce | Barrier
+Statement = For | Allocate | Compute | Initialise | Reduce | Scan | Barrier
 
 
 @dataclass(slots=True, eq=False)
@@ -306,7 +325,7 @@ def _may_refuse(statement: Statement) -> bool:
     match statement:
         case Compute(inputs=inputs, is_checked=is_checked):
             return is_checked or any(isinstance(o, Gathered) for o in operands(inputs))
-        case Reduce(inputs=inputs):
+        case Reduce(inputs=inputs) | Scan(inputs=inputs):
             return any(isinstance(o, Gathered) for o in operands(inputs))
         case _:
             return False
@@ -346,6 +365,9 @@ def accesses(statement: Statement) -> Iterator[Access]:
             yield from outputs
         case Reduce(outputs=outputs, inputs=inputs):
             yield from outputs
+            yield from (i for i in operands(inputs) if isinstance(i, Access))
+        case Scan(output=output, running=running, inputs=inputs):
+            yield from (output, running)
             yield from (i for i in operands(inputs) if isinstance(i, Access))
 
 
@@ -406,5 +428,10 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                 block = "".join(f" across {p.value}" for p in statement.block)
                 condition = _condition(statement.predicate)
                 yield f"{pad}{outputs} {statement.op}= {arguments}{block}{condition}"
+            case Scan(output=output, running=running):
+                arguments = ", ".join(map(str, statement.inputs))
+                block = "".join(f" along {p.value}" for p in statement.block)
+                condition = _condition(statement.predicate)
+                yield f"{pad}{output} = ({running} {statement.op}= {arguments}){block}{condition}"
             case Barrier():
                 yield f"{pad}barrier"

@@ -27,6 +27,7 @@ from .exprs import (
     RandomOp,
     ReductionOp,
     ReshapeOp,
+    ScanOp,
     SqueezeOp,
     WelfordOp,
     Window,
@@ -299,6 +300,8 @@ class _Translator:
                 return f"{op}({arguments[0]}, dims={_reduced(output)}{dtype})"
             case WelfordOp() if len(arguments) == 1:
                 return f"welford({arguments[0]}, dims={_reduced(output)})"
+            case ScanOp(op=op, dim=dim):
+                return f"{op}({arguments[0]}, dim={dim})"
             case FullOp():
                 shape = self.shape([axis.size for axis in output.axes])
                 return f"full(shape={shape}, fill_value={arguments[0]}, dtype={output.dtype})"

@@ -28,6 +28,7 @@ from .exprs import (
     RandomOp,
     ReductionOp,
     ReshapeOp,
+    ScanOp,
     SqueezeOp,
     WelfordOp,
     WindowOp,
@@ -41,6 +42,7 @@ from .kernel import (
     For,
     Kernel,
     Reduce,
+    Scan,
     Statement,
     accesses,
     operand_sizes,
@@ -167,6 +169,9 @@ def _verify_expr(expr: Expr) -> None:
         case ReductionOp() | WelfordOp():
             for root in roots:
                 _verify_reduction(expr, root)
+        case ScanOp(dim=dim):
+            _verify_ranks(expr, roots[0])
+            _check(0 <= dim < len(roots[0]), "fusion", "an axis that is scanned", expr)
         case BroadcastOp(flags=flags):
             _check(len(flags) == len(roots[0]), "fusion", "a flag for each output axis", expr)
             kept = [axis for axis, flag in zip(roots[0], flags, strict=True) if not flag]
@@ -329,7 +334,7 @@ def _verify_body(body: Sequence[Statement], outer: set[Buffer], known: set[Symbo
                 buffers.add(buffer)
             case _:
                 _verify_accesses(accesses(statement), buffers, known)
-                if isinstance(statement, Compute):
+                if isinstance(statement, Compute | Scan):
                     for size in operand_sizes(statement.inputs):
                         _verify_symbols(size, known, f"an operand of {statement.output}")
                 if isinstance(statement, Reduce):

@@ -21,6 +21,7 @@ from ..ir.kernel import (
     For,
     Initialise,
     Reduce,
+    Scan,
     Statement,
     accesses,
     walk,
@@ -52,6 +53,9 @@ def _reads_and_writes(
                 reads += touched[len(inner.outputs) :]
             case Initialise():
                 writes += inner.outputs
+            case Scan():
+                writes += touched[:2]
+                reads += touched[1:]
     return _visible(reads, parameters), _visible(writes, parameters)
 
 

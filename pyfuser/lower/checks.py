@@ -10,13 +10,14 @@ from math import prod
 
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir.domains import BLOCK, GRID, IterDomain, ParallelType
-from ..ir.exprs import LibraryOp, PointwiseOp, RandomOp
+from ..ir.exprs import LibraryOp, PointwiseOp, RandomOp, ScanOp
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, Integer, IntExpr
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.target import PORTABLE_LIMITS
 from .loops import LoopStructure
+from .scans import scanned_positions
 
 _LOOPS = (
     ParallelType.serial,
@@ -37,6 +38,8 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
     for tensor in structure.tensors:
         schedule = scheduled[tensor]
         seen: set[ParallelType] = set()
+        if isinstance(tensor.expr, ScanOp):
+            scanned_positions(structure, tensor)  # raises if they aren't in order
         for position, axis in enumerate(schedule.loop):
             kind = structure.loop(tensor, position).parallel_type
             if kind not in _LOOPS:

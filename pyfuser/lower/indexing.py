@@ -139,7 +139,7 @@ class Indexer:
         indices, _ = self.indices(tensor)
         extents = self.structure.extents[tensor]
         axes = [axis for axis in tensor.axes if not axis.is_broadcast]
-        return _linear([indices[a] for a in axes], [extents.get(a, a.extent) for a in axes])
+        return linear([indices[a] for a in axes], [extents.get(a, a.extent) for a in axes])
 
     def element_predicate(self, tensor: TensorView) -> Predicate:
         """Where the tensor has an element; reduction axes add no condition."""
@@ -186,7 +186,7 @@ class Indexer:
     def own_offset(self, tensor: TensorView) -> IntExpr:
         """Where the tensor's statement writes in its own buffer."""
         positions = self.allocated_positions(tensor)
-        return _linear(
+        return linear(
             [self.structure.loop(tensor, p).index for p in positions], self.buffer_extents(tensor)
         )
 
@@ -208,7 +208,7 @@ class Indexer:
             return ZERO
         loop = self.scheduled[producer].loop
         known = self.producer_loops(expr, producer, consumer)
-        return _linear([known[loop[p]] for p in positions], self.buffer_extents(producer))
+        return linear([known[loop[p]] for p in positions], self.buffer_extents(producer))
 
     def producer_loops(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
         """The index of each of the producer's axes, loops included, in the consumer's statement."""
@@ -236,7 +236,8 @@ class Indexer:
                 known[axis] = index if index.symbols <= shared else ZERO
 
 
-def _linear(indices: list[IntExpr], extents: list[IntExpr]) -> IntExpr:
+def linear(indices: list[IntExpr], extents: list[IntExpr]) -> IntExpr:
+    """The number of an element, row by row; the first axis is outermost."""
     offset: IntExpr = ZERO
     for index, extent in zip(indices, extents, strict=True):
         offset = offset * extent + index

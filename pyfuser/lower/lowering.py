@@ -19,6 +19,7 @@ from ..ir.kernel import (
     Kernel,
     Phase,
     Reduce,
+    Scan,
     TensorParameter,
     accesses,
     operand_sizes,
@@ -171,7 +172,7 @@ def _used_symbols(phases: list[Phase]) -> set[Symbol]:
                 sizes += [statement.start, statement.stop]
             case Allocate(buffer=buffer):
                 sizes.append(buffer.size)
-            case Compute() | Reduce():
+            case Compute() | Reduce() | Scan():
                 sizes += [side for less in statement.predicate for side in (less.a, less.b)]
                 sizes += operand_sizes(statement.inputs)
         for size in sizes:

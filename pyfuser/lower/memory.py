@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dtypes import compute_dtype
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ScanOp, WindowOp
 from ..ir.kernel import (
     Access,
     Buffer,
@@ -22,8 +22,10 @@ from ..ir.kernel import (
 from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, product
 from ..ir.schedule import MemoryType
 from ..ir.vals import Scalar, TensorView, Val
-from .indexing import Indexer
+from ..ops.table import SCANS
+from .indexing import Indexer, linear
 from .reads import check_source, gather_axes, gather_inside, inside, read_indices, window_axes
+from .scans import running_positions
 
 
 class KernelMemory:
@@ -36,6 +38,7 @@ class KernelMemory:
         self.scalars: dict[Scalar, ScalarParameter] = {}
         self.parameters: dict[TensorView, TensorParameter] = {}
         self._buffers: dict[TensorView, Buffer] = {}
+        self._running: dict[TensorView, Access] = {}
         self._strides: dict[TensorView, dict[IterDomain, IntExpr]] = {}
         for value in self.fusion.inputs:
             if isinstance(value, TensorView):
@@ -89,6 +92,26 @@ class KernelMemory:
             self._buffers[tensor] = found
             if memory is MemoryType.global_:
                 self.scratch.append(found)
+        return found
+
+    def running(self, tensor: TensorView) -> Access:
+        """Where a scan keeps its running result: in registers, one for each row."""
+        found = self._running.get(tensor)
+        if found is None:
+            indexer, expr = self.indexer, tensor.expr
+            assert isinstance(expr, ScanOp)
+            loops = [
+                indexer.structure.loop(tensor, position)
+                for position in running_positions(
+                    indexer.structure, tensor, indexer.threads_are_hardware
+                )
+            ]
+            extents = [loop.extent for loop in loops]
+            dtype = SCANS[expr.op].running_dtype(tensor.dtype)
+            name, local = f"T{tensor.name}_running", MemoryType.local
+            buffer = Buffer(name, dtype, local, product(extents))
+            offset = linear([loop.index for loop in loops], extents)
+            found = self._running[tensor] = Access(buffer, offset)
         return found
 
     def own_access(self, tensor: TensorView) -> Access:

@@ -4,7 +4,7 @@ At every depth the tensors form units: those whose statement is at this depth, a
 share the loop at this depth.  Units are ordered with producers before consumers; then each cluster
 becomes a loop whose body is built in the same way, one level deeper.  A buffer is allocated in the
 body in which its tensor is inlined.  An accumulator is set to its identity right before its
-outermost reduction loop.
+outermost reduction loop, and the running result of a scan before the outermost scanned loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from ..analysis.mapping import producers
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
-from ..ir.exprs import GatherOp, IotaOp, PointwiseOp, RandomOp, ReadOp, ReductionOp, WelfordOp
+from ..ir.exprs import (
+    GatherOp,
+    IotaOp,
+    PointwiseOp,
+    RandomOp,
+    ReadOp,
+    ReductionOp,
+    ScanOp,
+    WelfordOp,
+)
 from ..ir.kernel import (
     Allocate,
     Compute,
@@ -25,6 +34,7 @@ from ..ir.kernel import (
     Initialise,
     Operand,
     Reduce,
+    Scan,
     Statement,
 )
 from ..ir.ordering import topological_order
@@ -33,9 +43,11 @@ from ..ir.schedule import MemoryType
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from ..ops.pointwise import resolve_expr
+from ..ops.table import SCANS
 from .indexing import Indexer
 from .memory import KernelMemory
 from .reads import gather_predicate
+from .scans import scanned_positions
 
 Unit = tuple[TensorView, ...]
 
@@ -99,6 +111,9 @@ class NestBuilder:
 
     def _initialise(self, tensor: TensorView, depth: int, body: list[Statement]) -> None:
         expr = tensor.expr
+        if isinstance(expr, ScanOp):
+            self._start_scan(expr, tensor, depth, body)
+            return
         if not isinstance(expr, ReductionOp | WelfordOp) or tensor is not expr.outputs[0]:
             return
         loop = self.scheduled[tensor].loop
@@ -109,12 +124,30 @@ class NestBuilder:
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
         is_parameter = any(t in self.memory.parameters for t in expr.tensor_outputs)
         predicate = self.indexer.element_predicate(tensor) if is_parameter else ()
-        inner: list[Statement] = [Initialise(expr.name, outputs, predicate)]
-        for position in reversed(range(depth, len(loop))):
-            if not loop[position].is_reduction:
-                shared = self.structure.loop(tensor, position)
-                inner = wrap(inner, shared.index, shared.extent, shared.parallel_type)
-        body += inner
+        kept = [p for p in range(depth, len(loop)) if not loop[p].is_reduction]
+        body += self._wrapped(Initialise(expr.name, outputs, predicate), tensor, kept)
+
+    def _start_scan(
+        self, expr: ScanOp, tensor: TensorView, depth: int, body: list[Statement]
+    ) -> None:
+        """Sets the running result to the identity before the outermost loop of a scan."""
+        scanned = scanned_positions(self.structure, tensor)
+        if scanned[0] != depth:
+            return
+        running = self.memory.running(tensor)
+        body.append(Allocate(running.buffer))
+        rows = [p for p in range(depth, len(self.scheduled[tensor].loop)) if p not in scanned]
+        body += self._wrapped(Initialise(SCANS[expr.op].reduction, (running,)), tensor, rows)
+
+    def _wrapped(
+        self, statement: Statement, tensor: TensorView, positions: Sequence[int]
+    ) -> list[Statement]:
+        """The statement in the loops at some positions of a tensor, outermost first."""
+        inner = [statement]
+        for position in reversed(positions):
+            shared = self.structure.loop(tensor, position)
+            inner = wrap(inner, shared.index, shared.extent, shared.parallel_type)
+        return inner
 
     def _statement(self, tensor: TensorView) -> Statement:
         expr = tensor.expr
@@ -131,17 +164,17 @@ class NestBuilder:
         dtypes: tuple[DataType, ...]
         match expr:
             case ReductionOp() | WelfordOp():
-                loops = self.scheduled[tensor].loop
-                block = tuple(
-                    kind
-                    for position, axis in enumerate(loops)
-                    if axis.is_reduction
-                    and self.structure.loop(tensor, position).extent is not ONE
-                    and (kind := self.structure.loop(tensor, position).parallel_type).is_block
-                )
+                loop = self.scheduled[tensor].loop
+                reduced = [p for p in range(len(loop)) if loop[p].is_reduction]
+                block = self._block(tensor, reduced)
                 if not block and self._adds_partials(expr):
                     predicate = ()
                 return Reduce(expr.name, outputs, tuple(inputs), predicate, block)
+            case ScanOp(op=scan):
+                block = self._block(tensor, scanned_positions(self.structure, tensor))
+                running = self.memory.running(tensor)
+                op = SCANS[scan].reduction
+                return Scan(op, outputs[0], running, tuple(inputs), predicate, block)
             case IotaOp():
                 # A range of one element has index 0 even where it shares a longer loop.
                 (axis,) = tensor.domain.logical
@@ -160,6 +193,15 @@ class NestBuilder:
         result = tensor.dtype
         is_checked = op != "set" and may_refuse(expr)
         return Compute(op, outputs[0], tuple(inputs), predicate, compute, result, is_checked)
+
+    def _block(self, tensor: TensorView, positions: Sequence[int]) -> tuple[ParallelType, ...]:
+        """The thread axes among the loops at some positions of a tensor."""
+        loops = [self.structure.loop(tensor, position) for position in positions]
+        return tuple(
+            loop.parallel_type
+            for loop in loops
+            if loop.extent is not ONE and loop.parallel_type.is_block
+        )
 
     def _adds_partials(self, expr: ReductionOp | WelfordOp) -> bool:
         """True if a reduction reads another's results and both are in registers.

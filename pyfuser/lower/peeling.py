@@ -24,6 +24,7 @@ from ..ir.kernel import (
     Initialise,
     Less,
     Reduce,
+    Scan,
     Statement,
     accesses,
     walk,
@@ -50,7 +51,7 @@ _THREADS = frozenset(kind.value for kind in BLOCK)
 def _predicates(body: list[Statement]) -> list[Less]:
     found: dict[Less, None] = {}
     for statement in walk(body):
-        if isinstance(statement, Compute | Reduce):
+        if isinstance(statement, Compute | Reduce | Scan):
             for condition in statement.predicate:
                 found[condition] = None
     return list(found)
@@ -91,10 +92,7 @@ def _copy(body: list[Statement], keep: Callable[[Less], bool]) -> list[Statement
             case For():
                 inner = _copy(statement.body, keep)
                 copied.append(replace(statement, body=inner))
-            case Compute():
-                predicate = tuple(filter(keep, statement.predicate))
-                copied.append(replace(statement, predicate=predicate))
-            case Reduce():
+            case Compute() | Reduce() | Scan():
                 predicate = tuple(filter(keep, statement.predicate))
                 copied.append(replace(statement, predicate=predicate))
             case _:
@@ -212,6 +210,9 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
                     for output in statement.outputs:
                         key = (output.buffer, statement.op)
                         of_partials[key] = of_partials.get(key, set(needed)) & set(needed)
+            case Scan():
+                is_global = statement.output.buffer.memory is MemoryType.global_
+                effective = is_global or statement.running.buffer not in own
             case _:
                 continue
         if effective:
@@ -221,7 +222,8 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
 
 
 def _needed(
-    statement: Compute | Reduce | Initialise, of_partials: Mapping[tuple[Buffer, str], set[Less]]
+    statement: Compute | Reduce | Initialise | Scan,
+    of_partials: Mapping[tuple[Buffer, str], set[Less]],
 ) -> list[Less]:
     """The conditions of a statement, and those of the partial results it adds."""
     known = list(statement.predicate)

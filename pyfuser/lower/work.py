@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..analysis.costs import is_copy
 from ..ir.domains import ParallelType, history
-from ..ir.exprs import Expr, PointwiseOp, RandomOp, ReadOp
+from ..ir.exprs import Expr, PointwiseOp, RandomOp, ReadOp, ScanOp
 from ..ir.fusion import Fusion
 from ..ir.kernel import Kernel, Runs
 from ..ir.scalar_queries import evaluate
@@ -45,7 +45,7 @@ def computes(expr: Expr) -> bool:
     """True for expressions that need instructions: not for views and copies."""
     if isinstance(expr, PointwiseOp):
         return not is_copy(expr)
-    return expr.accumulates or isinstance(expr, ReadOp | RandomOp)
+    return expr.accumulates or isinstance(expr, ReadOp | RandomOp | ScanOp)
 
 
 def count_runs(

@@ -18,13 +18,14 @@ from ..ir.vals import TensorView, Val
 from .attention_builders import sdpfa_bwd, sdpfa_fwd
 from .composite_builders import embedding_fwd, triu
 from .gather_builders import gather, index, index_select, select, take_along_axis
-from .library_builders import argsort, linear, matmul, scan, scatter, topk
+from .library_builders import argsort, linear, matmul, scatter, topk
 from .pointwise import Argument, cast, pointwise
 from .random_builders import normal, rand_like, randn_like, uniform
 from .read_builders import cat, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
 from .scaled_products import DEVICE_ONLY, grouped_mm, scaled_mm
+from .scan_builders import scan
 from .shape_builders import (
     broadcast,
     broadcast_in_dim,
@@ -37,13 +38,11 @@ from .shape_builders import (
     squeeze,
     stride_order,
 )
-from .table import OPS, REDUCTIONS
-
-_SCANS = ("cummax", "cummin", "cumprod", "cumsum")
+from .table import OPS, REDUCTIONS, SCANS
 
 _NAMED: dict[str, Callable[..., Any]] = {
     **DEVICE_ONLY,
-    **{name: partial(scan, name) for name in _SCANS},
+    **{name: partial(scan, name) for name in SCANS},
     "argsort": argsort,
     "broadcast": broadcast,
     "broadcast_in_dim": broadcast_in_dim,

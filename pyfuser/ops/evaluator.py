@@ -29,6 +29,7 @@ from ..ir.exprs import (
     RandomOp,
     ReductionOp,
     ReshapeOp,
+    ScanOp,
     SqueezeOp,
     WelfordOp,
     Window,
@@ -44,7 +45,7 @@ from .metadata import device_of, is_cpu_scalar
 from .pointwise import resolve_expr
 from .random_numbers import random
 from .random_state import with_random_state
-from .table import OPS, REDUCTIONS
+from .table import OPS, REDUCTIONS, SCANS
 
 
 def evaluate(
@@ -155,6 +156,8 @@ class _Evaluator:
                 return self.pointwise(expr)
             case ReductionOp(op=op):
                 return REDUCTIONS[op].reference(self.values[expr.inputs[0]], reduced_dims(output))
+            case ScanOp():
+                return self.scan(expr, output)
             case FullOp():
                 return self.operand(expr.inputs[0], output.dtype).expand(self.sizes(output))
             case IotaOp():
@@ -188,6 +191,12 @@ class _Evaluator:
         if self.keep_rounding and output.dtype in REDUCED_FLOATING:
             return source.to(to_torch(output.dtype))
         return source
+
+    def scan(self, expr: ScanOp, output: TensorView) -> torch.Tensor:
+        """A scan, rounded where the definition has half precision."""
+        made = SCANS[expr.op].reference(self.values[expr.inputs[0]], expr.dim)
+        is_rounded = self.keep_rounding and output.dtype in REDUCED_FLOATING
+        return made.to(to_torch(output.dtype)) if is_rounded else made
 
     def library(self, expr: LibraryOp) -> tuple[torch.Tensor, ...]:
         """The results of a library operation, rounded where the definition has half precision."""

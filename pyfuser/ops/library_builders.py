@@ -20,10 +20,8 @@ from .pointwise import (
     Argument,
     as_tensor,
     as_val,
-    cast_tensor,
     joined_axis,
     new_tensor,
-    pointwise,
     require_equal,
     size_of_scalar,
 )
@@ -120,34 +118,6 @@ def _check_bias(fusion: Fusion, weight: TensorView, bias: Val) -> None:
     if tensor.dtype is not weight.dtype:
         raise DefinitionError(expected("linear", f"a bias of {weight.dtype}", tensor.dtype))
     require_equal(fusion, "linear", weight.axes[0].size, tensor.axes[0].size)
-
-
-# -- scans
-
-
-# The row of the op table that combines an initial value with the result of a scan.
-_COMBINED = {"cumsum": "add", "cumprod": "mul", "cummin": "minimum", "cummax": "maximum"}
-
-
-def scan(op: str, fusion: Fusion, arg: Val, dim: int, init: Argument | None = None) -> TensorView:
-    """Each element combined with those before it along `dim`, and with `init`.
-
-    Sums and products of integers and Bool are Int, as torch's.
-    """
-    tensor = as_tensor(fusion, arg, op)
-    dim = library_dim(op, dim, tensor)
-    adds = op in ("cumsum", "cumprod")
-    if not adds and tensor.dtype in COMPLEX:
-        raise DefinitionError(expected(op, "real numbers", tensor.dtype))
-    is_whole = is_integer(tensor.dtype) or tensor.dtype is DataType.Bool
-    dtype = DataType.Int if adds and is_whole else tensor.dtype
-    results = [(sizes_of(tensor.axes), dtype)]
-    made = library_op(fusion, op, {"arg": tensor}, results, dim=dim)[0]
-    if init is None:
-        return made
-    combined = pointwise(fusion, _COMBINED[op], made, init)
-    assert isinstance(combined, TensorView)
-    return combined if combined.dtype is dtype else cast_tensor(fusion, combined, dtype)
 
 
 # -- orders

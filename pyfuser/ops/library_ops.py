@@ -47,12 +47,6 @@ def _last_size(expr: LibraryOp) -> list[IntExpr]:
     return [expr.tensor_inputs[0].axes[-1].size]
 
 
-def _size_along_dim(expr: LibraryOp) -> list[IntExpr]:
-    axes, dim = expr.tensor_inputs[0].axes, dict(expr.options)["dim"]
-    assert isinstance(dim, int)
-    return [axes[dim].size] if axes else []
-
-
 def _size_of_attention(expr: LibraryOp) -> list[IntExpr]:
     """The size of a head, and the number of keys."""
     key = expr.argument("key")
@@ -73,29 +67,6 @@ def linear(
 ) -> torch.Tensor:
     """arg1 @ arg2.T + bias."""
     return torch.nn.functional.linear(arg1, arg2, bias)
-
-
-# -- scans
-
-
-def cumsum(arg: torch.Tensor, dim: int) -> torch.Tensor:
-    """torch.cumsum."""
-    return torch.cumsum(arg, dim)
-
-
-def cumprod(arg: torch.Tensor, dim: int) -> torch.Tensor:
-    """torch.cumprod."""
-    return torch.cumprod(arg, dim)
-
-
-def cummin(arg: torch.Tensor, dim: int) -> torch.Tensor:
-    """The values of torch.cummin."""
-    return torch.cummin(arg, dim)[0]
-
-
-def cummax(arg: torch.Tensor, dim: int) -> torch.Tensor:
-    """The values of torch.cummax."""
-    return torch.cummax(arg, dim)[0]
 
 
 # -- orders
@@ -251,10 +222,6 @@ def grouped_mm(mat1: torch.Tensor, mat2: torch.Tensor, offsets: torch.Tensor) ->
 _ROWS = (
     LibraryRow("matmul", matmul, _last_size),
     LibraryRow("linear", linear, _last_size),
-    LibraryRow("cumsum", cumsum, _size_along_dim),
-    LibraryRow("cumprod", cumprod, _size_along_dim),
-    LibraryRow("cummin", cummin),
-    LibraryRow("cummax", cummax),
     LibraryRow("argsort", argsort),
     LibraryRow("topk", topk),
     LibraryRow("scatter", scatter),

@@ -1,8 +1,9 @@
-"""The nouns of the op table: one row per pointwise op (`Op`) and per reduction (`Reduction`).
+"""The nouns of the op table: one row per pointwise op (`Op`), reduction (`Reduction`) and scan.
 
     Op        = name, arity, rule, reference, spelling, test range, accuracy
     spelling  = definition (in terms of other rows)  |  llvm and cuda (primitive)  |  nothing
     Reduction = name, combine (the name of an Op), identity, reference
+    ScanRow   = name, reduction (the name of a Reduction), reference
 
 A row with no spelling at all (complex results) runs through the fallback.
 Invariant: a row is immutable and compared by identity; an op's meaning is its `reference`.
@@ -151,6 +152,8 @@ class Reduction:
     widens      True if Bool and the integers accumulate in Int and a dtype may be requested
     repeated    the Op that reduces n equal elements: (element, n); None if n doesn't matter
     rounds      True if each floating step rounds: the order and length of a chain matter
+    may_overflow  True if combining some of the elements often overflows where combining all of
+                  them doesn't: a scan keeps their order
     """
 
     name: str
@@ -161,7 +164,31 @@ class Reduction:
     doc: str
     repeated: str | None = None
     rounds: bool = False
+    may_overflow: bool = False
 
     def resolve(self, dtype: DataType, requested: DataType = DataType.Null) -> Resolution:
         """The accumulation and result dtypes; see `dtype_rules.resolve_reduction`."""
         return resolve_reduction(self.name, dtype, requested, widens=self.widens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanRow:
+    """A scan: gives the partial results of `reduction` (a row's name), one for each element.
+
+    reference   torch, on a tensor and the dimension to scan
+    aten        the ATen op that gives one tensor: (tensor, dim, dtype); None if there is none
+    is_exact    True if no step rounds; otherwise Float accumulates in Double, as torch's loops do
+    """
+
+    name: str
+    reduction: str
+    reference: Callable[[torch.Tensor, int], torch.Tensor]
+    doc: str
+    aten: str | None = None
+    is_exact: bool = False
+
+    def running_dtype(self, dtype: DataType) -> DataType:
+        """The dtype of the running result of a scan that gives `dtype`."""
+        if dtype is DataType.Float and not self.is_exact:
+            return DataType.Double
+        return dtypes.compute_dtype(dtype)

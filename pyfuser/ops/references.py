@@ -223,3 +223,13 @@ def max_(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 def min_(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """The minimum over `dims`; NaN wins; over nothing it is the highest number."""
     return _extremum(torch.amin, x, dims, highest(x.dtype))
+
+
+def cummax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The values of torch.cummax."""
+    return torch.cummax(x, dim)[0]
+
+
+def cummin(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """The values of torch.cummin."""
+    return torch.cummin(x, dim)[0]

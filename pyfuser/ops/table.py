@@ -1,7 +1,8 @@
-"""The op table: every pointwise op and every reduction, one row each.
+"""The op table: every pointwise op, reduction and scan, one row each.
 
 Builders, the eager evaluator, the code generators, the tests and the docs table are derived from
-`OPS` and `REDUCTIONS`; adding an op means adding a row (in table_unary.py or table_binary.py).
+`OPS`, `REDUCTIONS` and `SCANS`; adding an op means adding a row (of `OPS`: in table_unary.py or
+table_binary.py).
 Invariant: a row's name is its key and the name that users call; the order is that of the docs.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import torch
+
 from pyfuser.dtypes import DataType, to_torch
 from pyfuser.ops import expansion, references
 from pyfuser.ops.dtype_rules import Resolution
-from pyfuser.ops.op import Number, Op, Reduction
+from pyfuser.ops.op import Number, Op, Reduction, ScanRow
 from pyfuser.ops.table_binary import BINARY, TERNARY
 from pyfuser.ops.table_unary import CAST, UNARY
 
@@ -30,7 +33,7 @@ REDUCTIONS: dict[str, Reduction] = {
         ),
         Reduction(
             "prod", "mul", lambda dtype: 1, references.prod, True,
-            "product of the elements", repeated="pow",
+            "product of the elements", repeated="pow", may_overflow=True,
         ),
         Reduction(
             "max", "maximum", lambda dtype: references.lowest(to_torch(dtype)), references.max_,
@@ -42,6 +45,16 @@ REDUCTIONS: dict[str, Reduction] = {
         ),
     )
 }  # fmt: skip
+
+SCANS: dict[str, ScanRow] = {
+    scan.name: scan
+    for scan in (
+        ScanRow("cumsum", "sum", torch.cumsum, "sum", aten="cumsum"),
+        ScanRow("cumprod", "prod", torch.cumprod, "product", aten="cumprod"),
+        ScanRow("cummax", "max", references.cummax, "greatest element; NaN wins", is_exact=True),
+        ScanRow("cummin", "min", references.cummin, "least element; NaN wins", is_exact=True),
+    )
+}
 
 
 def expand(
@@ -110,4 +123,12 @@ def markdown_table() -> str:
     for reduction in REDUCTIONS.values():
         widening = "integers and Bool in Int" if reduction.widens else "dtype kept"
         lines.append(_row(f"`{reduction.name}`", reduction.doc, f"`{reduction.combine}`", widening))
+    lines += [
+        "",
+        _row("scan", "of each element and those before it", "combined by"),
+        _row(*["---"] * 3),
+    ]
+    for scan in SCANS.values():
+        combine = REDUCTIONS[scan.reduction].combine
+        lines.append(_row(f"`{scan.name}`", scan.doc, f"`{combine}`"))
     return "\n".join(lines) + "\n"

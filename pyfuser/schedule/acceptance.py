@@ -27,7 +27,7 @@ from ..ir.exprs import (
 )
 from ..ir.fusion import Fusion
 from ..ir.scalar_queries import evaluate, substitute
-from ..ir.scalars import Integer, IntExpr, product
+from ..ir.scalars import ONE, Integer, IntExpr, product
 from ..ir.vals import TensorView, Val
 from ..target.target import Target
 
@@ -84,11 +84,11 @@ class Summary:
 
     axes        every concrete axis of every tensor that is read or computed
     outputs     how many of the group's outputs have these axes
-    signatures  the kinds of reductions
-    after       the axes of the tensors that depend on a reduction of the group, by its kind
+    signatures  the kinds of reductions and scans
+    after       the axes of the tensors that depend on a reduction or scan of the group, by its kind
     terminals   how many tensors with these axes are read by nothing in the group
     steps       the splits and merges of the reshapes
-    row_bytes   bytes of the widest element that is reduced
+    row_bytes   bytes of the widest element that is reduced or scanned
     """
 
     axes: set[int] = field(default_factory=set)
@@ -108,6 +108,11 @@ class Summary:
         """Notes that a tensor with these axes depends on reductions of these kinds."""
         for signature in signatures:
             self.after[signature] = self.after.get(signature, axes) | axes
+
+    @property
+    def has_scans(self) -> bool:
+        """True if the group combines elements with those before them."""
+        return any(signature.is_scan for signature in self.signatures)
 
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
@@ -133,6 +138,7 @@ def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
 # -- one function per scheduler: why a summary can't be scheduled
 
 NO_REFERENCE = "cannot find reference tensor"
+SCAN = "a scan gives a result for each element"
 NORMALIZATION = "a reduction result is broadcast back along the reduced axes (a normalization)"
 
 
@@ -160,6 +166,8 @@ def pointwise_refusal(summary: Summary) -> str | None:
 def _single_signature(summary: Summary) -> Signature | str:
     if not summary.signatures:
         return "no reduction"
+    if summary.has_scans:
+        return SCAN
     if len({s.reduced for s in summary.signatures}) > 1:
         return "reductions over different axes"
     if len(summary.signatures) > 1:
@@ -209,7 +217,7 @@ def inner_outer_refusal(
     `innermost` is the number of the axis that is innermost in memory: it is along the rows.
     """
     found = sorted(summary.signatures, key=lambda s: innermost not in s.reduced)
-    if len(found) != 2:
+    if len(found) != 2 or summary.has_scans:
         return "not two kinds of reductions, of rows and of columns"
     rows, columns = found
     if innermost not in rows.reduced:
@@ -227,6 +235,28 @@ def inner_outer_refusal(
     if count is None or length is None:
         return None
     return sizes.target.inner_outer_refusal(count, length, summary.row_bytes)
+
+
+def greedy_refusal(summary: Summary) -> str | None:
+    """Scans along one axis, and tensors that one loop over the scanned ones computes with them."""
+    if not summary.has_scans:
+        return "no scan"
+    if not all(signature.is_scan for signature in summary.signatures):
+        return "a reduction and a scan have different loops"
+    if len({s.reduced for s in summary.signatures}) > 1:
+        return "scans along different axes"
+    if len(summary.signatures) > 1:
+        return "scans of tensors with different axes"
+    (signature,) = summary.signatures
+    base = signature.reduced | signature.kept
+    reach = backward_closure(base, summary.steps)
+    if reach is None or not summary.axes <= reach:
+        return "a tensor has an axis that the scan doesn't have"
+    if not all(base <= axes for axes in summary.outputs):
+        return "an output doesn't have all axes of the scan"
+    if not summary.post_axes <= base:
+        return "the result of a scan is reshaped"
+    return None
 
 
 # -- whole fusions
@@ -391,5 +421,9 @@ def view_source(
                 return None
         assert expr is not None
         current = expr.tensor_inputs[0]
-    dense = current.domain.allocation is None and False not in current.domain.contiguity
+    domain = current.domain
+    # An axis of stride 0 is dense only if it has one element.
+    pairs = zip(domain.allocated, domain.contiguity, strict=True)
+    is_packed = all(flag or (flag is None and axis.size is ONE) for axis, flag in pairs)
+    dense = domain.allocation is None and is_packed
     return current if dense or not reshaped else None

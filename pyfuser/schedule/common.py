@@ -14,7 +14,7 @@ from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, RandomOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, RandomOp, ScanOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -34,7 +34,7 @@ def touched_bytes(fusion: Fusion) -> IntExpr:
 
 def work_each(fusion: Fusion) -> int:
     """The cost of computing an element, in additions."""
-    pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp | RandomOp))
+    pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp | RandomOp | ScanOp))
     return sum(EXPENSIVE if is_expensive(e) else 1 for e in pointwise)
 
 

@@ -27,6 +27,7 @@ from .acceptance import (
     Facts,
     SizeInfo,
     examine,
+    greedy_refusal,
     inner_outer_refusal,
     persistent_refusal,
     pointwise_refusal,
@@ -162,6 +163,11 @@ def refuse_inner_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
     )
 
 
+def refuse_greedy(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Scans along one axis, and tensors with the axes of the scanned ones."""
+    return _problem(facts, sizes) or greedy_refusal(facts.summary)
+
+
 def innermost_is_reduced(facts: Facts) -> bool:
     """True if the reductions include the axis that is innermost in memory."""
     (signature,) = facts.summary.signatures
@@ -240,6 +246,7 @@ SCHEDULERS: tuple[AutomaticScheduler, ...] = (
     AutomaticScheduler("inner_persistent", refuse_inner_persistent),
     AutomaticScheduler("outer_persistent", refuse_outer_persistent),
     AutomaticScheduler("inner_outer_persistent", refuse_inner_outer_persistent),
+    AutomaticScheduler("greedy", refuse_greedy),
 )
 
 
@@ -253,6 +260,8 @@ def closest(facts: Facts, refusals: Sequence[Refusal]) -> Refusal:
     by_name = {refusal.scheduler: refusal for refusal in refusals}
     if not facts.summary.signatures:
         return by_name["pointwise"]
+    if facts.summary.has_scans:
+        return by_name["greedy"]
     if reduction_refusal(facts.summary) == NORMALIZATION:
         return by_name["inner_persistent"]
     return by_name["reduction"]

@@ -22,6 +22,7 @@ from ..schedule.acceptance import (
     NORMALIZATION,
     SizeInfo,
     Summary,
+    greedy_refusal,
     inner_outer_refusal,
     persistent_refusal,
     pointwise_refusal,
@@ -90,7 +91,8 @@ class Groups:
         if unit.signature is not None:
             summary.row_bytes = reduced_bytes(unit.expr)
             summary.signatures.add(unit.signature)
-            summary.add_after([unit.signature], unit.signature.kept)
+            for tensor in unit.outputs:
+                summary.add_after([unit.signature], axes(tensor))
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.is_output = is_output
@@ -165,6 +167,9 @@ class Groups:
         if not summary.signatures:
             reason = pointwise_refusal(summary)
             return reason and str(Refusal("pointwise", reason))
+        if summary.has_scans:
+            reason = greedy_refusal(summary)
+            return reason and str(Refusal("greedy", reason))
         reason = reduction_refusal(summary)
         if reason is None:
             return None

@@ -118,6 +118,44 @@ class InnerOuterParameters:
     columns: Levels
 
 
+@dataclass(frozen=True, slots=True)
+class ScanFacts:
+    """inner      the scanned axis is innermost in memory
+    rows       elements of the axes outside: scans that are independent of each other
+    length     elements of the scanned axis
+    columns    elements of the innermost range in memory; 1 if that is the scanned axis
+    bytes      bytes of the widest computed element
+    running    bytes of the running results of all scans, for one column
+    work       the cost of computing an element, in additions
+    touched    bytes of all inputs and outputs
+    """
+
+    inner: bool
+    rows: IntExpr
+    length: IntExpr
+    columns: IntExpr
+    bytes: int
+    running: int
+    work: int
+    touched: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class ScanParameters:
+    """inner      the scanned axis is innermost in memory
+    lanes      elements of one vector
+    unroll     vectors per unrolled step
+    block      columns per task (outer)
+    prefetch   how many bytes ahead reads fetch
+    """
+
+    inner: bool
+    lanes: int
+    unroll: int
+    block: int
+    prefetch: int = 0
+
+
 def without_kept_rows(
     parameters: object,
 ) -> ReductionParameters | InnerOuterParameters | None:

@@ -22,6 +22,8 @@ from .parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 
 
@@ -176,6 +178,10 @@ class Target(ABC):
         self, facts: InnerOuterFacts, sizes: Mapping[str, int]
     ) -> InnerOuterParameters:
         """The parameters of the inner-outer persistent scheduler."""
+
+    @abstractmethod
+    def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+        """The parameters of the greedy scheduler."""
 
     # -- code
 

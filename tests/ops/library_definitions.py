@@ -41,7 +41,7 @@ def check(define: Define, eager: Callable[..., Any], *inputs: Any, exact: bool =
     for static in (False, True):
         fd = defined(define, list(inputs), static)
         outputs = fd.execute(list(inputs))
-        evaluated = evaluate(fd.fusion.definition, list(inputs))
+        evaluated = evaluate(fd.fec.engine.executor.fusion, list(inputs))
         for got, want, reference in zip(outputs, wanted, evaluated, strict=True):
             torch.testing.assert_close(got, want, equal_nan=True, check_stride=False, **rounding)
             torch.testing.assert_close(got, reference, equal_nan=True, **rounding)

@@ -1,8 +1,7 @@
-"""Scans, orders and scatters are equal to torch's in every dtype, layout and shape."""
+"""Orders and scatters are equal to torch's in every dtype, layout and shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,65 +23,9 @@ from tests.support.random_fusions import laid_out
 pytestmark = pytest.mark.usefixtures("poison")
 
 
-# -- scans and orders
+# -- orders
 
 SHAPES = [((7,), 0), ((5, 3), 0), ((5, 3), -1), ((2, 5, 3), 1), ((1,), 0), ((0, 3), 0), ((5, 0), 0)]
-SCANS: dict[str, Callable[..., Any]] = {
-    "cumsum": torch.cumsum,
-    "cumprod": torch.cumprod,
-    "cummin": lambda x, dim: torch.cummin(x, dim)[0],
-    "cummax": lambda x, dim: torch.cummax(x, dim)[0],
-}
-
-
-@pytest.mark.parametrize("name", SCANS)
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
-@pytest.mark.parametrize(("shape", "dim"), SHAPES)
-def test_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) -> None:
-    def define(fd: Any, x: Any) -> Any:
-        return getattr(fd.ops, name)(x, dim)
-
-    check(define, lambda x: SCANS[name](x, dim), numbers(shape, dtype))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", SCANS)
-def test_scans_take_every_layout(name: str, layout: str) -> None:
-    def define(fd: Any, x: Any) -> Any:
-        return getattr(fd.ops, name)(fd.ops.add(x, 1.0), 1), getattr(fd.ops, name)(x, 0)
-
-    def eager(x: torch.Tensor) -> Any:
-        return SCANS[name](x + 1, 1), SCANS[name](x, 0)
-
-    check(define, eager, laid_out(numbers((6, 5)), layout))
-
-
-def test_scans_start_with_an_initial_value() -> None:
-    for name, want in {"cumsum": 3.5, "cumprod": 3.0, "cummin": 1.0, "cummax": 2.5}.items():
-        x = torch.tensor([1.0, 2.0, 0.5])
-        fd = defined(lambda fd, x, name=name: getattr(fd.ops, name)(x, 0, init=2.5), [x])
-        got = fd.execute([x])[0]
-        first = {"cumsum": 3.5, "cumprod": 2.5, "cummin": 1.0, "cummax": 2.5}[name]
-        assert got[0].item() == first, (name, want)
-        assert got.dtype is torch.float32
-    half = numbers((4,), torch.float16)
-    fd = defined(lambda fd, x: fd.ops.cumsum(x, 0, 1.0), [half])
-    torch.testing.assert_close(fd.execute([half])[0], half.cumsum(0) + 1)
-
-
-def test_a_scan_between_kernels() -> None:
-    """The exclusive sum of a mask's counts, as mixtures of experts use it."""
-
-    def define(fd: Any, x: Any) -> Any:
-        counts = fd.ops.sum(fd.ops.cast(fd.ops.gt(x, 0.0), DataType.Int), [1])
-        return fd.ops.sub(fd.ops.cumsum(counts, 0), counts)
-
-    def eager(x: torch.Tensor) -> torch.Tensor:
-        counts = (x > 0).sum(1)
-        return counts.cumsum(0) - counts
-
-    source = check(define, eager, torch.randn(9, 40))
-    assert source.count("launch") == 2 and "call_aten__cumsum_out(" in source
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
@@ -154,14 +97,12 @@ def test_results_that_nothing_reads_are_dropped() -> None:
     assert source.count("call_aten__topk_values(") == 1
 
 
-def test_wrong_scans_and_orders_are_refused() -> None:
+def test_wrong_orders_are_refused() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, 3])
         z = fd.define_tensor([-1, 3], dtype=DataType.ComplexFloat)
         mask = fd.define_tensor([-1, 3], dtype=DataType.Bool)
         for message, call in {
-            r"cumsum: expected a dimension in \[-2, 1\]": lambda: fd.ops.cumsum(x, 2),
-            "cummax: expected real numbers": lambda: fd.ops.cummax(z, 0),
             "argsort: expected real numbers": lambda: fd.ops.argsort(z, 0),
             "topk: expected real numbers": lambda: fd.ops.topk(z, 1),
             "topk: expected numbers": lambda: fd.ops.topk(mask, 1),

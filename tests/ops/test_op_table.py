@@ -13,7 +13,7 @@ from pyfuser import dtypes
 from pyfuser.dtypes import DataType
 from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ops.op import Number, Op
-from pyfuser.ops.table import BINARY, OPS, REDUCTIONS, TERNARY, UNARY, expand, markdown_table
+from pyfuser.ops.table import BINARY, OPS, REDUCTIONS, SCANS, TERNARY, UNARY, expand, markdown_table
 from tests.ops.resolving import CHECKED, COMPUTE_DTYPES, resolve_same, takes
 
 UNARY_NAMES = """
@@ -322,7 +322,7 @@ def test_max_propagates_nan() -> None:
 
 def test_markdown_table_has_every_row() -> None:
     lines = markdown_table().splitlines()
-    assert len(lines) == 2 + len(OPS) + 1 + 2 + len(REDUCTIONS)
+    assert len(lines) == 2 + len(OPS) + 3 + len(REDUCTIONS) + 3 + len(SCANS)
     for name, line in zip(OPS, lines[2:], strict=False):
         assert line.startswith(f"| `{name}` |")
         assert line.replace("\\|", "").count("|") == 8

@@ -198,6 +198,19 @@ def test_refusal_has_a_reason(name: str, build: Build, reason: str) -> None:
     assert str(refusal) == f"Scheduler _{name}_ ***rejected*** because : {reason}"
 
 
+def test_a_reshaped_view_of_an_expanded_input_is_not_dense() -> None:
+    """Once wrong: the second kernel read a view of stride 0 as if it had all its rows."""
+    x = torch.randn(1, 2, 3).expand(4, 2, 3)
+    with FusionDefinition() as fd:
+        flat = fd.ops.reshape(fd.from_pytorch(x), [4, -1])
+        rows = fd.ops.expand(fd.ops.broadcast(flat, [True, False, False]), [5, -1, -1])
+        fd.add_output(rows)
+        fd.add_output(fd.ops.neg(flat))
+    first, second = fd.execute([x])
+    assert torch.equal(first, x.reshape(4, 6).expand(5, 4, 6))
+    assert torch.equal(second, -x.reshape(4, 6))
+
+
 def test_schedulers_are_asked_in_order() -> None:
     assert [s.name for s in SCHEDULERS] == [
         "expr_eval",
@@ -207,6 +220,7 @@ def test_schedulers_are_asked_in_order() -> None:
         "inner_persistent",
         "outer_persistent",
         "inner_outer_persistent",
+        "greedy",
     ]
 
 

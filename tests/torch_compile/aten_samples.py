@@ -82,6 +82,8 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten.prod.default: lambda t, n: ((t(n, 2),), {}),
     aten.prod.dim_int: lambda t, n: ((t(n, 4), 1, True), {}),
     aten.amax.default: lambda t, n: ((t(n, 6), [0]), {}),
+    aten.cumsum.default: lambda t, n: ((t(n, 6), 1), {}),
+    aten.cumprod.default: lambda t, n: ((t(n, 6), 0), {}),
     aten.amin.default: lambda t, n: ((t(n, 6), [], True), {}),
     aten.max.default: lambda t, n: ((t(n, 6),), {}),
     aten.min.default: lambda t, n: ((t(n, 6),), {}),

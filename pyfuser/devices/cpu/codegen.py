@@ -10,10 +10,13 @@ deterministic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...dtypes import DataType, compute_dtype, size_in_bytes
 from ...errors import InternalError, expected
 from ...ir.domains import GRID, ParallelType
 from ...ir.kernel import (
+    Access,
     Allocate,
     Buffer,
     Compute,
@@ -22,6 +25,7 @@ from ...ir.kernel import (
     Kernel,
     Phase,
     Reduce,
+    Scan,
     Statement,
     walk,
 )
@@ -216,7 +220,7 @@ class PhaseGenerator:
                     self._for(statement)
                 case Allocate(buffer=buffer):
                     self._allocate(buffer)
-                case Compute() | Initialise() | Reduce():
+                case Compute() | Initialise() | Reduce() | Scan():
                     missing = self._missing_grid(statement)
                     if missing:
                         self.branch_on(missing[0], lambda s=statement: self.statements.emit(s))
@@ -225,9 +229,14 @@ class PhaseGenerator:
                 case _:
                     pass  # barriers: threads are loops here
 
-    def _missing_grid(self, statement: Compute | Initialise | Reduce) -> list[Value]:
+    def _missing_grid(self, statement: Compute | Initialise | Reduce | Scan) -> list[Value]:
         """Conditions: only task 0 of an axis writes global memory that doesn't have this axis."""
-        outputs = [statement.output] if isinstance(statement, Compute) else list(statement.outputs)
+        outputs: Sequence[Access]
+        match statement:
+            case Compute(output=output) | Scan(output=output):
+                outputs = (output,)
+            case Initialise() | Reduce():
+                outputs = statement.outputs
         if all(o.buffer.memory is not MemoryType.global_ for o in outputs):
             return []
         conditions = []
@@ -381,6 +390,8 @@ def _widest(statement: Statement) -> int:
         case Compute():
             types = (*statement.compute, statement.result)
             return max(size_in_bytes(compute_dtype(d)) for d in types if d is not DataType.Null)
+        case Scan(running=running):
+            return size_in_bytes(running.buffer.dtype)
         case Reduce() | Initialise():
             return max(size_in_bytes(o.buffer.dtype) for o in statement.outputs)
         case _:

@@ -18,6 +18,8 @@ from ...target.parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 from ...target.unrolling import inner_unroll, unroll_factor
 from .processor import Processor
@@ -120,6 +122,27 @@ def inner_outer_persistent(
         tasks *= 2
     tasks = tasks if kept * reduced >= _ELEMENTS_FOR_TASKS else 1
     return InnerOuterParameters(replace(rows, parts=tasks), levels([-(-kept // tasks)]))
+
+
+def greedy(processor: Processor, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+    """Rows by whole vectors; as many columns as have their running results in half of L1.
+
+    Measured: for rows of 4, vectors of 4 are several times as fast as parts of wider ones.
+    """
+    length, columns = evaluate(facts.length, sizes), evaluate(facts.columns, sizes)
+    lanes = processor.lanes(facts.bytes)
+    while lanes > 2 and lanes // 2 >= (length if facts.inner else columns):
+        lanes //= 2
+    prefetch = _prefetch(processor, facts.touched, sizes)
+    if facts.inner:
+        unroll = inner_unroll(length, lanes, unroll_factor(facts.work))
+        return ScanParameters(True, lanes, unroll, 0, prefetch)
+    rows = evaluate(facts.rows, sizes)
+    most = min(processor.l1_bytes // 2 // facts.running, columns, 2048)
+    block, unroll = lanes, inner_unroll(columns, lanes, unroll_factor(facts.work))
+    while block * 2 <= most and rows * columns > 2 * block * processor.cores:
+        block *= 2
+    return ScanParameters(False, lanes, unroll, block, prefetch)
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:

@@ -31,6 +31,7 @@ from ...ir.kernel import (
     Phase,
     Predicate,
     Reduce,
+    Scan,
     Statement,
     accesses,
     operand_sizes,
@@ -72,9 +73,9 @@ def _sizes(kernel: Kernel) -> Iterator[IntExpr]:
                         yield index.upper
                 case Allocate(buffer=buffer):
                     yield buffer.size
-                case Compute() | Reduce():
+                case Compute() | Reduce() | Scan():
                     yield from operand_sizes(statement.inputs)
-            if isinstance(statement, Compute | Initialise | Reduce):
+            if isinstance(statement, Compute | Initialise | Reduce | Scan):
                 yield from (side for less in statement.predicate for side in (less.a, less.b))
 
 
@@ -157,6 +158,14 @@ class _Rewriter:
                 return replace(
                     statement,
                     outputs=tuple(self.access(output) for output in statement.outputs),
+                    inputs=tuple(self.operand(value) for value in statement.inputs),
+                    predicate=self.predicate(statement.predicate),
+                )
+            case Scan():
+                return replace(
+                    statement,
+                    output=self.access(statement.output),
+                    running=self.access(statement.running),
                     inputs=tuple(self.operand(value) for value in statement.inputs),
                     predicate=self.predicate(statement.predicate),
                 )

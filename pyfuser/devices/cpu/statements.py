@@ -17,6 +17,7 @@ from ...ir.kernel import (
     Operand,
     Reduce,
     ScalarParameter,
+    Scan,
 )
 from ...ir.scalar_queries import divides, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr
@@ -29,6 +30,7 @@ from .llvm_writer import I64, Value
 from .op_emitter import emit_op, emit_refused
 from .random_numbers import RandomOperands, emit_random
 from .read_access import ReadAccess
+from .scan_lanes import scan_in_order, scan_lanes
 from .welford import (
     combine_welford,
     halves,
@@ -41,7 +43,7 @@ from .welford import (
 class StatementEmitter(ReadAccess):
     """Emits the statements of one phase."""
 
-    def emit(self, statement: Compute | Initialise | Reduce) -> None:
+    def emit(self, statement: Compute | Initialise | Reduce | Scan) -> None:
         """One statement."""
         match statement:
             case Compute():
@@ -50,6 +52,8 @@ class StatementEmitter(ReadAccess):
                 self._initialise(statement)
             case Reduce():
                 self._reduce(statement)
+            case Scan():
+                self._scan(statement)
 
     # -- reading
 
@@ -261,6 +265,41 @@ class StatementEmitter(ReadAccess):
         old = load_convert(w, w.load(storage_type(dtype), pointer, alignment), dtype)
         new = self._combined(op, old, value, dtype)
         w.store(store_convert(w, new, dtype), pointer, alignment)
+
+    # -- scans
+
+    def _scan(self, statement: Scan) -> None:
+        """A running result for each lane, or one that goes through the lanes."""
+        active = self.active(statement.predicate)
+        running, op = statement.running, statement.op
+        dtype = running.buffer.dtype
+        value = self.operand(statement.inputs[0], dtype, active)
+        value = self._converted(statement.inputs[0], value, dtype)
+        if self.lanes is not None and self._accumulator_step(running) is ZERO:
+            result = self._scan_lanes(op, running, value, dtype)
+        else:
+            result = self._combined(op, value, self.load(running, None), dtype)
+            self.store(running, result, None)
+        result_dtype = statement.output.buffer.dtype
+        self.store(statement.output, emit_cast(self.writer, result, dtype, result_dtype), active)
+        self.uniform.discard(statement.output.buffer)
+
+    def _scan_lanes(self, op: str, access: Access, value: Value, dtype: DataType) -> Value:
+        w, alignment = self.writer, size_in_bytes(dtype)
+        pointer = self._address(access, self._indexed(access)[0])
+        running = load_convert(w, w.load(storage_type(dtype), pointer, alignment), dtype)
+
+        def combine(a: Value, b: Value) -> Value:
+            return self._combined(op, a, b, dtype)
+
+        if REDUCTIONS[op].may_overflow and dtype in FLOATING:
+            result, running = scan_in_order(w, value, running, combine)
+        else:
+            native = min(self.phase.vector_bytes // alignment, value.type.lanes)
+            nothing = self._identity(op, dtype, 1)
+            result, running = scan_lanes(w, value, running, combine, nothing, native)
+        w.store(store_convert(w, running, dtype), pointer, alignment)
+        return result
 
     def _reduce_welford(self, statement: Reduce, active: Value | None, across_lanes: bool) -> None:
         w = self.writer

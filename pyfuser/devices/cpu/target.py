@@ -14,6 +14,8 @@ from ...target.parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 from ...target.support import unsupported
 from ...target.target import PORTABLE_LIMITS, Limits, Memory, Target
@@ -122,6 +124,9 @@ class CpuTarget(Target):
         self, facts: InnerOuterFacts, sizes: Mapping[str, int]
     ) -> InnerOuterParameters:
         return heuristics.inner_outer_persistent(self.processor, facts, sizes)
+
+    def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+        return heuristics.greedy(self.processor, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""

@@ -25,6 +25,7 @@ from ...ir.kernel import (
     Less,
     Phase,
     Reduce,
+    Scan,
     Statement,
     accesses,
     walk,
@@ -35,6 +36,8 @@ from .conditions import Conditions, Item, assemble, hoisted, indented, is_first,
 from .expressions import (
     ExpressionWriter,
     OwnPart,
+    access_text,
+    converted,
     is_private_array,
     is_variable,
 )
@@ -69,14 +72,14 @@ class _Place:
 def is_collective(statement: Statement) -> bool:
     """True for statements that all threads of the block have to reach together."""
     return isinstance(statement, Barrier) or (
-        isinstance(statement, Reduce) and bool(statement.block)
+        isinstance(statement, Reduce | Scan) and bool(statement.block)
     )
 
 
 def writes(statement: Statement) -> list[Buffer]:
     """The buffers a statement itself writes."""
     match statement:
-        case Compute(output=output):
+        case Compute(output=output) | Scan(output=output):
             return [output.buffer]
         case Initialise(outputs=outputs) | Reduce(outputs=outputs):
             return [output.buffer for output in outputs]
@@ -142,6 +145,10 @@ class BodyWriter:
                 return self._block_reduction(statement, place)
             case Compute():
                 return [self._item(statement, place, self.expressions.compute(statement))]
+            case Scan(block=block) if block:
+                return self._block_scan(statement, place)
+            case Scan():
+                return [self._item(statement, place, self.expressions.scan(statement))]
             case Initialise() | Reduce():
                 own, stores = with_shadows(statement, self._shadows)
                 if isinstance(own, Reduce):
@@ -152,7 +159,7 @@ class BodyWriter:
                 return [*items, self._item(statement, place, stores)] if stores else items
 
     def _item(
-        self, statement: Compute | Initialise | Reduce, place: _Place, lines: list[str]
+        self, statement: Compute | Initialise | Reduce | Scan, place: _Place, lines: list[str]
     ) -> Item:
         firsts = [is_first(axis) for axis in idle_axes(statement, place.axes, self.phase)]
         conditions = [*firsts, *place.conditions, *statement.predicate]
@@ -220,6 +227,27 @@ class BodyWriter:
             items.append(self._write_total(statement, place, serial, [*accumulated, *stores]))
         return items
 
+    def _block_scan(self, statement: Scan, place: _Place) -> list[Item]:
+        """The threads scan their elements together; each then has the running result after them."""
+        name, running = statement.output.buffer.name, statement.running
+        own, total = (self.expressions.fresh(f"{name}_{part}") for part in ("own", "total"))
+        result = self.expressions.fresh(f"{name}_result")
+        partial = OwnPart.of(statement, own)
+        conditions = without_repeats([*place.conditions, *statement.predicate])
+        axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
+        pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
+        scanned = f"block_scan<{axes}>({own}, {partial.combiner}, {pointer}, {total})"
+        value = f"{partial.combiner}({scanned}, {access_text(running)})"
+        dtype, target = running.buffer.dtype, statement.output.buffer.dtype
+        stored = f"{access_text(statement.output)} = {converted(result, dtype, target)};"
+        ran = f"{partial.combiner}({total}, {access_text(running)})"
+        return [
+            *_own_part(partial, own, conditions, ()),
+            Item([f"{partial.kind} {total};", f"const {partial.kind} {result} = {value};"]),
+            Item([f"{access_text(running)} = {ran};"]),
+            self._item(statement, place, [stored]),
+        ]
+
     def _write_total(
         self, statement: Reduce, place: _Place, serial: Sequence[For], lines: list[str]
     ) -> Item:
@@ -282,7 +310,7 @@ def _computed(loop: For) -> str:
         if not outputs:
             continue
         found.setdefault(outputs, outputs)
-        if isinstance(statement, Compute | Reduce):
+        if isinstance(statement, Compute | Reduce | Scan):
             inputs = ", ".join(
                 i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
             )

@@ -27,6 +27,7 @@ from ...ir.kernel import (
     Phase,
     Reduce,
     ScalarParameter,
+    Scan,
     accesses,
     operand_sizes,
     operands,
@@ -38,7 +39,7 @@ from ...ir.schedule import MemoryType
 from ...target.target import PORTABLE_LIMITS, Limits
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
-from .expressions import THREAD_COUNT, THREAD_INDEX, is_private_array
+from .expressions import THREAD_COUNT, THREAD_INDEX, accumulators, is_private_array
 from .shadows import shadows_of
 from .shared_memory import SharedArray, shared_layout
 from .spelling import index_text, symbol_name, type_name
@@ -173,16 +174,16 @@ def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
 
 
 def _shared_arrays(phase: Phase, block: Extents) -> list[SharedArray]:
-    """The buffers in shared memory, each once, and the scratch of the block reductions."""
+    """The buffers in shared memory, each once, and the scratch of block reductions and scans."""
     threads = product(block)
     arrays = [SharedArray.private(buffer, threads) for buffer in _private_arrays(phase)]
     arrays += [
         SharedArray.of(buffer) for buffer in _allocated(phase) if buffer.memory is MemoryType.shared
     ]
     sizes = [
-        sum(size_in_bytes(output.buffer.dtype) for output in statement.outputs)
+        sum(size_in_bytes(access.buffer.dtype) for access in accumulators(statement))
         for statement in walk(phase.body)
-        if isinstance(statement, Reduce) and statement.block
+        if isinstance(statement, Reduce | Scan) and statement.block
     ]
     return arrays + ([SharedArray.scratch(threads, max(sizes))] if sizes else [])
 
@@ -221,7 +222,7 @@ def _parameters(kernel: Kernel, phase: Phase, launched: list[IntExpr]) -> tuple[
     scalars: set[ScalarParameter] = set()
     for statement in walk(phase.body):
         buffers |= {access.buffer for access in accesses(statement)}
-        if isinstance(statement, Compute | Reduce):
+        if isinstance(statement, Compute | Reduce | Scan):
             used = operands(statement.inputs)
             scalars |= {i for i in used if isinstance(i, ScalarParameter)}
     symbols = frozenset().union(*(expr.symbols for expr in _index_expressions(phase)))
@@ -246,7 +247,7 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
                 yield buffer.size
             case Initialise():
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
-            case Compute() | Reduce():
+            case Compute() | Reduce() | Scan():
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
                 yield from operand_sizes(statement.inputs)
 

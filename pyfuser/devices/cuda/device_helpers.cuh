@@ -440,6 +440,19 @@ template <class T> static __device__ __forceinline__ T shuffle_down(T value, int
   }
 }
 
+template <class T> static __device__ __forceinline__ T shuffle_up(T value, int delta) {
+  if constexpr (sizeof(T) % 4 == 0) {
+    union { T value; uint32_t words[sizeof(T) / 4]; } bits;
+    bits.value = value;
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
+      bits.words[i] = __shfl_up_sync(0xffffffffu, bits.words[i], delta);
+    }
+    return bits.value;
+  } else {
+    return T(__shfl_up_sync(0xffffffffu, int(value), delta));
+  }
+}
+
 // Combines `value` over the threads that differ only in the dimensions X, Y, Z that are set; each
 // of them gets the result.  All threads of the block call it.  `scratch` is an element per thread
 // in shared memory, free again on return.  A thread with nothing to add passes the identity.
@@ -481,6 +494,50 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   }
   __syncthreads();
   return result;
+}
+
+// ---- scans along the threads of a block
+
+// Combines `value` with those of the threads before it along the dimension X, Y or Z that is set;
+// `total` is the last of these results, in all of the threads.  All threads of the block call it.
+// `scratch` is an element per thread in shared memory, free again on return.  A thread with nothing
+// to add passes the identity.  `operation` takes what comes later first.
+template <bool X, bool Y, bool Z, class T, class Operation>
+static __device__ T block_scan(T value, Operation operation, T* scratch, T& total) {
+  const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
+  const unsigned x_size = blockDim.x, y_size = blockDim.y, z_size = blockDim.z;
+  const unsigned members = X ? x_size : Y ? y_size : z_size;
+  const unsigned member = X ? x : Y ? y : z;
+  const unsigned group =
+      (X ? 0 : x) + (X ? 1 : x_size) * ((Y ? 0 : y) + (Y ? 1 : y_size) * (Z ? 0 : z));
+  if (X && members % 32 == 0) {
+    const unsigned lane = member % 32, warp = member / 32, warps = members / 32;
+    for (unsigned delta = 1; delta < 32; delta *= 2) {
+      const T before = shuffle_up(value, int(delta));
+      if (lane >= delta) value = operation(value, before);
+    }
+    T* partial = scratch + group * warps;
+    if (lane == 31) partial[warp] = value;
+    __syncthreads();
+    total = partial[0];
+    for (unsigned i = 1; i < warps; ++i) {
+      if (i == warp) value = operation(value, total);
+      total = operation(partial[i], total);
+    }
+  } else {
+    T* partial = scratch + group * members;
+    partial[member] = value;
+    __syncthreads();
+    for (unsigned delta = 1; delta < members; delta *= 2) {
+      const T before = partial[member >= delta ? member - delta : 0];
+      __syncthreads();
+      if (member >= delta) partial[member] = value = operation(value, before);
+      __syncthreads();
+    }
+    total = partial[members - 1];
+  }
+  __syncthreads();
+  return value;
 }
 
 // ---- reductions over the blocks of a grid

@@ -27,6 +27,7 @@ from ...ir.kernel import (
     Operand,
     Reduce,
     ScalarParameter,
+    Scan,
 )
 from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
@@ -39,7 +40,7 @@ from .spelling import Assignment, index_text, literal, type_name
 # The number of threads in a block, and the index of one, in a text that needs them.
 THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
 
-# The operations by which block_reduce combines (device_helpers.cuh).
+# The operations by which block_reduce and block_scan combine (device_helpers.cuh).
 COMBINERS = {
     "sum": "sum_of",
     "prod": "product_of",
@@ -236,6 +237,19 @@ class ExpressionWriter:
             *(f"{o} = {name}.{field};" for o, field in zip(outputs, fields, strict=True)),
         ]
 
+    def scan(self, statement: Scan) -> list[str]:
+        """`running = combine(input, running); output = running`."""
+        lines: list[str] = []
+        running, dtype = access_text(statement.running), statement.running.buffer.dtype
+        value = self._named(operand_text(statement.inputs[0], dtype), dtype, lines)
+        combine = OPS[REDUCTIONS[statement.op].combine]
+        output, target = access_text(statement.output), statement.output.buffer.dtype
+        return [
+            *lines,
+            Assignment.of(running, combine.cuda_for(dtype, value, running)),
+            Assignment.of(output, converted(running, dtype, target)),
+        ]
+
 
 def _is_name(operand: Operand, dtype: DataType) -> bool:
     """True for operands that can be repeated: a literal, a variable of the compute dtype."""
@@ -262,9 +276,14 @@ def identity(op: str, dtype: DataType) -> str:
     return literal(REDUCTIONS[op].identity(dtype), dtype)
 
 
-def contribution(statement: Reduce) -> str:
-    """What a Reduce adds, as one expression: a number, or a `welford` triple."""
-    dtypes = [output.buffer.dtype for output in statement.outputs]
+def accumulators(statement: Reduce | Scan) -> tuple[Access, ...]:
+    """What a statement adds to."""
+    return (statement.running,) if isinstance(statement, Scan) else statement.outputs
+
+
+def contribution(statement: Reduce | Scan) -> str:
+    """What a statement adds, as one expression: a number, or a `welford` triple."""
+    dtypes = [access.buffer.dtype for access in accumulators(statement)]
     if statement.op != "welford":
         return operand_text(statement.inputs[0], dtypes[0])
     kind = type_name(dtypes[0])
@@ -276,7 +295,7 @@ def contribution(statement: Reduce) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnPart:
-    """What a thread contributes to a block reduction, as C++.
+    """What a thread contributes to a block reduction or scan, as C++.
 
     kind      its type
     nothing   the identity
@@ -292,9 +311,9 @@ class OwnPart:
     combiner: str
 
     @staticmethod
-    def of(statement: Reduce, variable: str) -> OwnPart:
+    def of(statement: Reduce | Scan, variable: str) -> OwnPart:
         """The spellings for a statement whose part is in `variable`."""
-        dtype, value = statement.outputs[0].buffer.dtype, contribution(statement)
+        dtype, value = accumulators(statement)[0].buffer.dtype, contribution(statement)
         element = type_name(dtype)
         combiner = f"{COMBINERS[statement.op]}<{element}>()"
         if statement.op == "welford":

@@ -19,10 +19,12 @@ from ...target.parameters import (
     PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
+    ScanFacts,
+    ScanParameters,
 )
 from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
-from . import heuristics
+from . import heuristics, scan_heuristics
 from .codegen import CudaSource, generate
 from .device_helpers import device_helpers, with_device_helpers
 from .nvrtc import compile_to_ptx
@@ -146,6 +148,9 @@ class CudaTarget(Target):
         self, facts: InnerOuterFacts, sizes: Mapping[str, int]
     ) -> InnerOuterParameters:
         return heuristics.inner_outer_persistent(self, facts, sizes)
+
+    def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
+        return scan_heuristics.greedy(self, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CudaSource:
         """CUDA C++."""

@@ -15,7 +15,7 @@ from torch.fx import Node
 from ...devices.switches import can_fuse_on
 from ...dtypes import KERNEL_DTYPES, from_torch
 from ..views import is_getitem
-from . import activations, checked, norms, pointwise, reads, reductions, shapes, special
+from . import activations, checked, norms, pointwise, reads, reductions, scans, shapes, special
 from .translation import Cost, Table, Translation, arguments
 
 TRANSLATIONS: Table = {
@@ -23,6 +23,7 @@ TRANSLATIONS: Table = {
     **special.TRANSLATIONS,
     **activations.TRANSLATIONS,
     **reductions.TRANSLATIONS,
+    **scans.TRANSLATIONS,
     **norms.TRANSLATIONS,
     **shapes.TRANSLATIONS,
     **reads.TRANSLATIONS,

@@ -16,6 +16,7 @@ from ...ir.fusion import Fusion
 from ...ir.vals import PythonNumber, TensorView, Val
 from ...ops.pointwise import as_tensor, cast, constant, pointwise
 from ...ops.reduction_builders import reduce, reduced_element_count, var_mean
+from ...ops.scan_builders import scan
 from ...ops.shape_builders import broadcast
 
 TermLike = Union["Term", Val, PythonNumber]
@@ -128,6 +129,10 @@ class Term:
     def sum(self, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
         """The sum over `dims`."""
         return self.reduced("sum", dims, keepdim)
+
+    def scanned(self, name: str, dim: int) -> Term:
+        """The scan `name` along a dimension."""
+        return Term(self.fusion, scan(name, self.fusion, self.value, dim))
 
     def mean(self, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
         """The mean over `dims`."""

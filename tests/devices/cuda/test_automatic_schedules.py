@@ -54,6 +54,21 @@ def batch_norm(fusion: Fusion):
     return lambda m, n: [torch.randn(m, n)]
 
 
+def row_scans(fusion: Fusion):
+    a = input_tensor(fusion, 2)
+    sums = builders.cumsum(fusion, builders.mul(fusion, a, 2.0), 1)
+    fusion.add_output(builders.add(fusion, sums, a))
+    fusion.add_output(builders.cummax(fusion, sums, 1))
+    return lambda m, n: [torch.randn(m, n)]
+
+
+def column_scans(fusion: Fusion):
+    a = input_tensor(fusion, 2)
+    fusion.add_output(builders.exp(fusion, builders.cummin(fusion, a, 0)))
+    fusion.add_output(builders.cumsum(fusion, a, 0))
+    return lambda m, n: [torch.randn(m, n)]
+
+
 AUTOMATIC = {
     bias_and_two_outputs: "pointwise",
     transposed_add: "pointwise",
@@ -64,6 +79,8 @@ AUTOMATIC = {
     softmax: "inner_persistent",
     layer_norm: "inner_persistent",
     batch_norm: "outer_persistent",
+    row_scans: "greedy",
+    column_scans: "greedy",
 }
 
 

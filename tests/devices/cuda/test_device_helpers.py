@@ -46,6 +46,38 @@ extern "C" __global__ void reduce(const int64_t* in, int64_t* total, float* high
     )
 
 
+@pytest.mark.parametrize("seed", (0, 7))
+@pytest.mark.parametrize("block", [(1, 1, 1), (64, 4, 2), (7, 5, 3), (256, 1, 1), (32, 1, 8)])
+@pytest.mark.parametrize("dimension", range(3))
+def test_block_scan_along_any_dimension(block, dimension, seed):
+    x, y, z = block
+    values = torch.randint(-9, 9, (z, y, x))
+    sums, highest, totals = values.clone(), torch.zeros(z, y, x), values.clone()
+    args = [values, sums, highest, totals]
+    _block_scan_module(dimension).launch("scan", 1, block, 8 * x * y * z, args, seed=seed)
+    dim = 2 - dimension
+    assert torch.equal(sums, values.cumsum(dim))
+    assert torch.equal(highest, values.cummax(dim)[0].float())
+    assert torch.equal(totals, values.sum(dim, keepdim=True).expand(z, y, x))
+
+
+@functools.cache
+def _block_scan_module(dimension: int) -> Module:
+    flags = ", ".join(str(place == dimension).lower() for place in range(3))
+    return compile_and_load(
+        with_device_helpers(f"""
+extern "C" __global__ void scan(const int64_t* in, int64_t* sums, float* highest,
+                                int64_t* totals) {{
+  extern __shared__ __align__(16) char shared[];
+  int i = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  sums[i] = block_scan<{flags}>(in[i], sum_of<int64_t>(), (int64_t*)shared, totals[i]);
+  float last;
+  highest[i] = block_scan<{flags}>((float)in[i], maximum_of<float>(), (float*)shared, last);
+}}
+""")
+    )
+
+
 def test_a_grid_reduction_finished_by_the_last_block():
     text = with_device_helpers("""
 extern "C" __global__ void variance(const float* in, double* partial, float* out,
