@@ -37,13 +37,18 @@ setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a P
 
 @dataclass(slots=True, eq=False)
 class TensorSchedule:
-    """The schedule of one tensor.  `prefetch`: how many bytes ahead reads of an input fetch."""
+    """The schedule of one tensor.
+
+    prefetch  how many bytes ahead reads of an input fetch
+    padding   elements that are left free after each row of a buffer, a row being its innermost loop
+    """
 
     tensor: TensorView
     loop: list[IterDomain]
     memory_type: MemoryType
     compute_at: int = 0
     prefetch: int = 0
+    padding: int = 0
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -127,8 +132,9 @@ class TensorSchedule:
 
     def __str__(self) -> str:
         inline = f" ca_pos( {self.compute_at} )" if self.compute_at else ""
+        padding = f" padding( {self.padding} )" if self.padding else ""
         axes = ", ".join(map(str, self.loop))
-        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}"
+        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}{padding}"
 
 
 @dataclass(eq=False)
@@ -180,6 +186,7 @@ class ScheduledFusion:
                 schedule.memory_type,
                 schedule.compute_at,
                 schedule.prefetch,
+                schedule.padding,
             )
         return copy
 

@@ -180,8 +180,12 @@ class Indexer:
         )
 
     def buffer_extents(self, tensor: TensorView) -> list[IntExpr]:
-        """The extents of a tensor's own buffer, outermost first."""
-        return [self.structure.loop(tensor, p).extent for p in self.allocated_positions(tensor)]
+        """The extents of a tensor's own buffer, outermost first; the last one with its padding."""
+        positions = self.allocated_positions(tensor)
+        extents = [self.structure.loop(tensor, p).extent for p in positions]
+        if extents:
+            extents[-1] = extents[-1] + self.scheduled[tensor].padding
+        return extents
 
     def own_offset(self, tensor: TensorView) -> IntExpr:
         """Where the tensor's statement writes in its own buffer."""

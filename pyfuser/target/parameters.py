@@ -19,6 +19,7 @@ class PointwiseFacts:
     columns     elements of its innermost range in memory
     groups      the rows without their last axis; None if there is only one
     transposed  extent of the axis along which transposed inputs lie in memory, or None
+    transposed_range  elements of the range that ends with this axis in all leaves, or None
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
     work        the cost of computing an element, in additions
@@ -29,6 +30,7 @@ class PointwiseFacts:
     columns: IntExpr
     groups: IntExpr | None
     transposed: IntExpr | None
+    transposed_range: IntExpr | None
     bytes: int
     narrowest: int
     work: int

@@ -20,12 +20,19 @@ from ...target.parameters import (
     ReductionFacts,
     ReductionParameters,
 )
+from ...target.thread_parameters import ThreadedPointwise
 from ...target.unrolling import inner_unroll, unroll_factor
 
 if TYPE_CHECKING:
     from .target import CudaTarget
 
 _WARP = 32
+# Rows or columns below which most threads of a tile have nothing to do; transposed inputs are then
+# read element by element, and the caches keep the rest of their sectors.
+_WORTH_A_TILE = 16
+# A tile's row is a warp's width and one element: the elements of a column are in 32 banks if they
+# have 4 bytes, and if they are smaller or larger, the requests are as few as possible too.
+_PADDING = 1
 # Threads that process a row together; a block processes several shorter rows.
 _SHORT_ROW = 8
 # Unrolled steps of a block: enough to pay for its start, few enough that there are many blocks.
@@ -44,11 +51,13 @@ def pointwise(
     threads = target.threads
     unroll = unroll_factor(facts.work)
     chunk = _STEPS * threads * unroll
-    if facts.transposed is not None and columns >= threads:
-        size = evaluate(facts.transposed, sizes)
-        if size >= threads:
-            tile = 4 * threads if columns < 1024 and size >= 4 * threads else threads
-            return PointwiseParameters(threads, 1, 64 * threads, tile)
+    if facts.transposed_range is not None and columns >= _WORTH_A_TILE:
+        size = evaluate(facts.transposed_range, sizes)
+        if size >= _WORTH_A_TILE:
+            lines = threads // _WARP
+            return ThreadedPointwise(
+                _WARP, _WARP // lines, _WARP, _WARP, lines=lines, padding=_PADDING
+            )
     blocks = 4 * target.multiprocessors
     whole_rows = rows >= blocks
     if rows == 1 or (not whole_rows and columns > chunk):

@@ -118,10 +118,9 @@ BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
     # One thread adds the partial results of the blocks, by a request for each.
     (total, SMALL): Bars(sectors_per_request=3.8),
     (total, LARGE): Bars(sectors_per_request=3.9),
-    # Without a tile: a sector for each element that is read.
-    (transpose, SMALL): Bars(4.50),
-    # The tile has no padding and no swizzle: its columns are in one bank.
-    (transpose, LARGE): Bars(conflicts_per_request=15.5),
+    # A tile's threads are a warp wide, each with one element of a row.
+    (transpose, SMALL): Bars(),
+    (transpose, LARGE): Bars(),
 }
 
 
