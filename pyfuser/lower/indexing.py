@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..analysis.mapping import producer_to_consumer
+from ..analysis.matching import axes_match
 from ..ir.domains import IterDomain, Merge, Split, Swizzle, history
 from ..ir.exprs import Expr
 from ..ir.kernel import Less, Predicate
@@ -226,7 +227,25 @@ class Indexer:
         extents = self.structure.extents[producer]
         forward(schedule.loop, producer.domain.logical, known, extents)
         # A shared loop has the same index for both, however its axis was made.
-        return known | shared
+        return known | self._promoted_loops(expr, producer, consumer) | shared
+
+    def _promoted_loops(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
+        """The indices of loops that aren't shared and walk like the consumer's at their positions,
+        because the broadcast axes that they are made of have the consumer's extents.
+
+        The indices of such axes don't follow from those of the producer's own axes.
+        """
+        schedule, other = self.scheduled[producer], self.scheduled[consumer].loop
+        mine, extents = self.structure.extents[producer], self.structure.extents[consumer]
+        mapping = producer_to_consumer(expr, producer, consumer)
+        found: Indices = {}
+        for position in range(schedule.compute_at, min(len(schedule.loop), len(other))):
+            axis, pairs = schedule.loop[position], dict[IterDomain, IterDomain]()
+            if not axes_match(axis, other[position], mapping, pairs) or not pairs:
+                continue
+            if all(mine.get(a) is extents.get(b, b.extent) for a, b in pairs.items()):
+                found[axis] = self.structure.loop(consumer, position).index
+        return found
 
     def _stand_ins(self, producer: TensorView, known: Indices) -> None:
         """Adds indices of axes that the consumer lacks: those of the producer's shared loops."""

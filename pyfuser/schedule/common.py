@@ -214,6 +214,12 @@ def range_to(axis: IterDomain, axes: list[IterDomain], layouts: Layouts) -> list
     return axes[start:end]
 
 
+def ordered_axes(tensor: TensorView) -> list[IterDomain]:
+    """The logical axes in memory order."""
+    domain = tensor.domain
+    return domain.allocated if domain.allocation is not None else tensor.axes
+
+
 def fork_outputs(scheduled: ScheduledFusion) -> None:
     """Makes outputs copies of registers: nothing is read from or accumulated in global memory."""
     fusion = scheduled.fusion

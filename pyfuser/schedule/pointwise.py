@@ -9,8 +9,9 @@
 
 The innermost range is made of as many axes as form one range in memory in all inputs and outputs
 (the break point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along
-another axis is read in square tiles, along its own memory, and transposed through shared memory
-(on hardware threads: threaded_tiles.py).
+another axis is read in square tiles, along its own memory, and transposed through shared memory.
+
+On hardware threads: threaded_pointwise.py and threaded_tiles.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedPointwise
-from . import threaded_tiles
+from . import threaded_pointwise, threaded_tiles
 from .acceptance import examine, reference_tensor
 from .common import (
     Layouts,
@@ -37,6 +38,7 @@ from .common import (
     leaves,
     merge_adjacent,
     merge_range,
+    ordered_axes,
     parallelize_positions,
     prefetch_inputs,
     range_to,
@@ -46,6 +48,7 @@ from .common import (
 from .inlining import inline_most
 from .propagation import transform_like
 from .rewrite import cache_after
+from .vectors import vector_bytes
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -75,6 +78,7 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     axes = ordered_axes(reference)
     inner = range_to(axes[-1], axes, layouts) if axes else []
     outer = axes[: len(axes) - len(inner)]
+    rank = sum(not axis.is_broadcast for axis in axes)
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
     groups = product(a.size for a in outer[:-1]) if len(outer) > 1 else None
     transposed = transposed_inputs(reference, layouts)
@@ -92,6 +96,8 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
         extent_of_range,
         widest_bytes(fusion),
         narrowest,
+        vector_bytes(layouts, axes),
+        sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves),
         work_each(fusion),
         touched_bytes(fusion),
     )
@@ -123,18 +129,15 @@ def transposed_inputs(
     return max(found.items(), key=lambda item: len(item[1]))
 
 
-def ordered_axes(tensor: TensorView) -> list[IterDomain]:
-    """The logical axes in memory order."""
-    domain = tensor.domain
-    return domain.allocated if domain.allocation is not None else tensor.axes
-
-
 def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, cloner = fusion.clone()
     reference = cloner.values[reference_output(fusion)]
     assert isinstance(reference, TensorView)
     scheduled = ScheduledFusion(copy, scheduler="pointwise", parameters=parameters)
+    if isinstance(parameters, ThreadedPointwise) and not parameters.tile:
+        threaded_pointwise.schedule_vectors(scheduled, reference, parameters)
+        return scheduled
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)

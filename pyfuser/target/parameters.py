@@ -22,6 +22,8 @@ class PointwiseFacts:
     transposed_range  elements of the range that ends with this axis in all leaves, or None
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
+    vector      bytes of the widest element that is moved in vectors; 0 if some tensor can't be
+    inputs      how many inputs have all axes of the reference output
     work        the cost of computing an element, in additions
     touched     bytes of all inputs and outputs
     """
@@ -33,6 +35,8 @@ class PointwiseFacts:
     transposed_range: IntExpr | None
     bytes: int
     narrowest: int
+    vector: int
+    inputs: int
     work: int
     touched: IntExpr
 

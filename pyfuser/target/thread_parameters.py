@@ -14,12 +14,14 @@ from .parameters import PointwiseParameters
 @dataclass(frozen=True, slots=True)
 class ThreadedPointwise(PointwiseParameters):
     """lanes    threads side by side in memory: block_x
-    unroll   with a tile: rows of it that each thread reads before the barrier
-    chunk    with a tile: its columns
-    lines    rows of a tile that the threads of a block read at once: block_y
+    unroll   vectors, or rows if there are several, that a thread reads before it computes
+    chunk    columns of a tile; a task without one is a block's lines and lanes, unrolled
+    lines    rows that the threads of a block read at once: block_y
+    vector   elements of a thread that are next to each other in memory, moved at once
     padding  elements that are left free after each row of a tile, so that the elements of a column
              are in different banks
     """
 
     lines: int = 1
+    vector: int = 1
     padding: int = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from ...errors import InternalError, expected
 from ...ir.domains import BLOCK, ParallelType
@@ -29,7 +30,7 @@ from ...ir.kernel import (
     accesses,
     walk,
 )
-from ...ir.scalars import ZERO, Integer
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
 from ...ir.schedule import MemoryType
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
@@ -41,7 +42,7 @@ from .expressions import (
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import Declaration, index_text, symbol_name, type_name
-from .vector_copies import vector_copy
+from .vector_copies import alignments, vector_copy
 
 Axes = frozenset[ParallelType]
 
@@ -58,12 +59,14 @@ class _Place:
     """The context of a statement.
 
     `axes` are the axes of its grid and block loops, `conditions` the conditions under which it runs
-    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.
+    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.  `is_aligned` if
+    an enclosing `if` has tested the alignments of vectors.
     """
 
     axes: Axes = frozenset()
     conditions: Conditions = ()
     computed: str = ""
+    is_aligned: bool = False
 
 
 def is_collective(statement: Statement) -> bool:
@@ -124,7 +127,32 @@ class BodyWriter:
         return assemble(self._items(self.phase.body, _Place()))
 
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
-        return [item for statement in body for item in self._statement(statement, place)]
+        items: list[Item] = []
+        left = list(body)
+        while left:
+            statement = left.pop(0)
+            if is_switch(statement):
+                rest = left[0] if left and is_switch(left[0]) else statement
+                items += self._switch(statement, rest, place)
+                left = left[rest is not statement :]
+            else:
+                items += self._statement(statement, place)
+        return items
+
+    def _switch(self, whole: For, rest: For, place: _Place) -> list[Item]:
+        """Whole blocks, without predicates and with aligned vectors, or else the rest.
+
+        Peeling has cut a loop of one iteration in two; `rest` is right in all cases.
+        """
+        tests = [*positive_texts(whole.stop), *alignments(whole.body)]
+        if not tests:
+            return self._items(whole.body, place)
+        collective = any(map(is_collective, walk(whole.body)))
+        inner = place if collective else replace(place, conditions=())
+        fast = assemble(self._items(whole.body, replace(inner, is_aligned=True)))
+        slow = assemble(self._items(rest.body, inner))
+        lines = [f"if ({' && '.join(tests)}) {{", *indented(fast), "} else {", *indented(slow), "}"]
+        return [Item(lines, () if collective else place.conditions)]
 
     def _statement(self, statement: Statement, place: _Place) -> list[Item]:
         match statement:
@@ -186,7 +214,8 @@ class BodyWriter:
         copy = vector_copy(loop)
         if copy is not None:
             whole = tuple(c for c in copy.conditions if c not in conditions)
-            lines = [copy.call] if not whole else _either(Item([copy.call], whole), lines)
+            call = copy.text(place.is_aligned)
+            lines = [call] if not whole else _either(Item([call], whole), lines)
         return [Item([*comment, *lines], conditions)]
 
     def _block_reduction(
@@ -250,6 +279,28 @@ def _own_part(
         rest, shared = hoisted([added], loop.index)
         added = Item(_loop_lines(loop, rest), shared)
     return [start, added]
+
+
+def is_switch(statement: Statement) -> TypeGuard[For]:
+    """True for a loop of at most one iteration, or for a part of one that peeling has cut."""
+    match statement:
+        case For(parallel_type=ParallelType.unswitch, index=Symbol(upper=upper)):
+            return upper is ONE
+        case _:
+            return False
+
+
+def positive_texts(expr: IntExpr) -> list[str]:
+    """The conditions under which a number that isn't negative is more than 0."""
+    match expr:
+        case Integer(value=value) if value > 0:
+            return []
+        case Min():
+            return list(dict.fromkeys([*positive_texts(expr.a), *positive_texts(expr.b)]))
+        case Max() if expr.b is ZERO:
+            return positive_texts(expr.a)
+        case _:
+            return [f"0 < {index_text(expr)}"]
 
 
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:

@@ -257,21 +257,39 @@ static __device__ __forceinline__ void store_vector(T* to, const vector<T, N>& e
 template <class T, int N> struct widest {
   static constexpr int fitting = sizeof(T) * N > 16 ? 16 / sizeof(T) : N;
   static constexpr int bytes = sizeof(T) * fitting;
-  static __device__ __forceinline__ bool is_aligned(const T* address) {
-    return reinterpret_cast<uint64_t>(address) % bytes == 0;
-  }
 };
+
+template <int Bytes> static __device__ __forceinline__ bool is_aligned(const void* address) {
+  return reinterpret_cast<uint64_t>(address) % Bytes == 0;
+}
+
+template <int N, class T>
+static __device__ __forceinline__ void load_aligned(T* to, const T* from) {
+  constexpr int width = widest<T, N>::fitting;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    const vector<T, width> elements = load_vector<T, width>(from + i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) to[i + j] = elements.value[j];
+  }
+}
+
+template <int N, class T>
+static __device__ __forceinline__ void store_aligned(T* to, const T* from) {
+  constexpr int width = widest<T, N>::fitting;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    vector<T, width> elements;
+#pragma unroll
+    for (int j = 0; j < width; ++j) elements.value[j] = from[i + j];
+    store_vector(to + i, elements);
+  }
+}
 
 template <int N, class T>
 static __device__ __forceinline__ void load_contiguous(T* to, const T* from) {
-  constexpr int width = widest<T, N>::fitting;
-  if (widest<T, N>::is_aligned(from)) {
-#pragma unroll
-    for (int i = 0; i < N; i += width) {
-      const vector<T, width> elements = load_vector<T, width>(from + i);
-#pragma unroll
-      for (int j = 0; j < width; ++j) to[i + j] = elements.value[j];
-    }
+  if (is_aligned<widest<T, N>::bytes>(from)) {
+    load_aligned<N>(to, from);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = from[i];
@@ -280,15 +298,8 @@ static __device__ __forceinline__ void load_contiguous(T* to, const T* from) {
 
 template <int N, class T>
 static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
-  constexpr int width = widest<T, N>::fitting;
-  if (widest<T, N>::is_aligned(to)) {
-#pragma unroll
-    for (int i = 0; i < N; i += width) {
-      vector<T, width> elements;
-#pragma unroll
-      for (int j = 0; j < width; ++j) elements.value[j] = from[i + j];
-      store_vector(to + i, elements);
-    }
+  if (is_aligned<widest<T, N>::bytes>(to)) {
+    store_aligned<N>(to, from);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = from[i];

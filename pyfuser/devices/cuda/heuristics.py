@@ -33,10 +33,11 @@ _WORTH_A_TILE = 16
 # A tile's row is a warp's width and one element: the elements of a column are in 32 banks if they
 # have 4 bytes, and if they are smaller or larger, the requests are as few as possible too.
 _PADDING = 1
-# Threads that process a row together; a block processes several shorter rows.
-_SHORT_ROW = 8
-# Unrolled steps of a block: enough to pay for its start, few enough that there are many blocks.
-_STEPS = 4
+# What one instruction of a thread moves at most.
+_VECTOR_BYTES = 16
+# Vectors of a thread that are read before it computes: 128 threads have 8 KiB under way, and a
+# multiprocessor with four such blocks as much as the latency of memory times its bandwidth.
+_VECTORS = 4
 # Elements below which a reduction takes about as long as a second launch.
 _WORTH_A_LAUNCH = 64 << 10
 # Unrolled steps of rows that a block of columns adds at least, before it writes partial results.
@@ -49,8 +50,6 @@ def pointwise(
     """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     threads = target.threads
-    unroll = unroll_factor(facts.work)
-    chunk = _STEPS * threads * unroll
     if facts.transposed_range is not None and columns >= _WORTH_A_TILE:
         size = evaluate(facts.transposed_range, sizes)
         if size >= _WORTH_A_TILE:
@@ -58,14 +57,20 @@ def pointwise(
             return ThreadedPointwise(
                 _WARP, _WARP // lines, _WARP, _WARP, lines=lines, padding=_PADDING
             )
-    blocks = 4 * target.multiprocessors
-    whole_rows = rows >= blocks
-    if rows == 1 or (not whole_rows and columns > chunk):
-        return PointwiseParameters(threads, unroll, chunk)
-    grouped = False
-    if facts.groups is not None and columns < _SHORT_ROW * threads:
-        grouped = blocks <= evaluate(facts.groups, sizes) < rows
-    return PointwiseParameters(threads, unroll, 0, rows=grouped)
+    vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
+    while vector > 1 and rows != 1 and columns % vector:
+        vector //= 2
+    lanes = threads
+    while lanes > 1 and rows != 1 and columns <= lanes // 2 * vector:
+        lanes //= 2
+    # Reads of a thread that are under way together hide the memory's latency, if there are enough
+    # threads for all multiprocessors anyway.
+    unroll = min(unroll_factor(facts.work), max(_VECTORS // max(facts.inputs, 1), 1))
+    while unroll > 1 and rows * columns < target.multiprocessors * threads * vector * unroll:
+        unroll //= 2
+    while unroll > 1 and rows != 1 and rows < threads // lanes * unroll:
+        unroll //= 2
+    return ThreadedPointwise(lanes, unroll, 0, lines=threads // lanes, vector=vector)
 
 
 def reduction(

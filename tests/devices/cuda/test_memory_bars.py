@@ -93,15 +93,17 @@ def transpose(fd: FusionDefinition) -> None:
 
 Define = Callable[[FusionDefinition], None]
 SMALL, LARGE = (64, 1024), (1024, 1024)
-# Of all schedulers: no loop is vectorized, so 4 sectors per request and not 16.
+VECTORS = 16  # sectors per request
+# Of the schedulers of reductions: no loop is vectorized, so 4 sectors per request and not 16.
 BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
-    (gelu, SMALL): Bars(),
-    (gelu, LARGE): Bars(),
-    (sum_of_two, SMALL): Bars(),
-    (sum_of_two, LARGE): Bars(),
-    # Each row reads the bias again; a thread that computes several rows could read it once.
-    (biased, SMALL): Bars(1.49),
-    (biased, LARGE): Bars(1.50),
+    (gelu, SMALL): Bars(sectors_per_request=VECTORS),
+    (gelu, LARGE): Bars(sectors_per_request=VECTORS),
+    (sum_of_two, SMALL): Bars(sectors_per_request=VECTORS),
+    (sum_of_two, LARGE): Bars(sectors_per_request=VECTORS),
+    # A thread reads its part of the bias once for four rows; if the tensor is small, for one row:
+    # there are just enough threads for all multiprocessors.
+    (biased, SMALL): Bars(1.49, sectors_per_request=VECTORS),
+    (biased, LARGE): Bars(1.13, sectors_per_request=VECTORS),
     # The input is read in each of two or three passes, and not kept in registers.
     (softmax, SMALL): Bars(1.50),
     (softmax, LARGE): Bars(1.50),

@@ -103,3 +103,108 @@ def test_a_transposed_input_that_is_updated() -> None:
     (transposed,) = fd.execute([x, y])
     assert torch.equal(x, expected)
     assert torch.equal(transposed, expected.t())
+
+
+# -- vectors
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+def test_vectors_of_every_width(dtype: DataType) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=dtype)
+        y = fd.define_tensor([-1], contiguity=True, dtype=dtype)
+        wide = fd.ops.cast(x, DataType.Float)
+        fd.add_output(fd.ops.cast(fd.ops.maximum(wide, fd.ops.cast(y, DataType.Float)), dtype))
+        fd.add_output(fd.ops.set(x))
+    for size in (65537, 4096, 1021, 16, 1, 0):
+        agree(fd, [values([size], DTYPES[dtype]) for _ in "xy"])
+
+
+def test_vectors_of_mixed_widths_take_the_widest(runtime: EmulatedRuntime) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Half)
+        y = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Bool)
+        chosen = fd.ops.where(y, fd.ops.cast(x, DataType.Float), 2.0)
+        fd.add_output(chosen)
+        fd.add_output(fd.ops.cast(fd.ops.neg(chosen), DataType.Half))
+    for shape in ((300, 50), (13, 17)):
+        agree(fd, [values(shape, torch.float16), values(shape, torch.bool)])
+    for width in ("load_aligned<4>", "store_aligned<4>"):
+        assert runtime.kernels[0].code.text.count(width) == 2
+
+
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_misaligned_views(start: int) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True)
+        fd.add_output(fd.ops.mul(x, 3.0))
+    for size in (1024, 4097):
+        agree(fd, [values([size + start])[start:]])
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 30, 64, 100, 1000, 1023])
+def test_rows_of_every_length_beside_biases(columns: int) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        bias = fd.define_tensor([-1], contiguity=True, dtype=DataType.BFloat16)
+        scale = fd.define_tensor([-1, 1], contiguity=True)
+        wide = fd.ops.broadcast(fd.ops.cast(bias, DataType.Float), [True, False])
+        fd.add_output(fd.ops.add(fd.ops.mul(x, scale), wide))
+    for rows in (1, 7, 131, 1030):
+        inputs = [values([rows, columns]), values([columns], torch.bfloat16), values([rows, 1])]
+        agree(fd, inputs)
+
+
+def test_strided_rows_and_columns() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=False)
+        y = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.sub(x, y))
+    for wide in (80, 81, 160):
+        agree(fd, [values((70, wide))[:, :80], values((70, 80))])
+        agree(fd, [values((70, wide))[:, 1:80], values((70, 79))])
+    agree(fd, [values((70, 160))[:, ::2], values((70, 80))])
+
+
+def test_updates_in_place_and_outputs_that_are_read() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = fd.define_tensor([-1, -1], contiguity=True)
+        new = fd.ops.add(fd.ops.mul(x, 0.5), y)
+        fd.add_output(new, x)
+        power = fd.ops.exp(new)
+        fd.add_output(power)
+        fd.add_output(fd.ops.add(power, x))
+        fd.add_output(fd.ops.sum(y, [1]))
+    for shape in ((5, 333), (40, 128)):
+        x, y = values(shape), values(shape)
+        want = x * 0.5 + y
+        power, total, _ = fd.execute([kept := x.clone(), y])
+        torch.testing.assert_close(kept, want)
+        torch.testing.assert_close(power, want.exp())
+        torch.testing.assert_close(total, want.exp() + x)
+
+
+def test_outputs_of_fewer_axes_and_of_copies() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        bias = fd.define_tensor([-1], contiguity=True)
+        active = fd.ops.relu(bias)
+        total = fd.ops.add(x, fd.ops.broadcast(active, [True, False]))
+        fd.add_output(active)
+        fd.add_output(total)
+        fd.add_output(fd.ops.set(x))
+        fd.add_output(fd.ops.set(total))
+        fd.add_output(fd.ops.broadcast(fd.ops.neg(total), [False, True, False]))
+    for shape in ((64, 256), (3, 7)):
+        agree(fd, [values(shape), values(shape[1:])])
+
+
+def test_a_value_without_an_outer_axis_of_merged_rows() -> None:
+    """Its copy has loops over rows that it shares with other values only in part."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1, -1], contiguity=True)
+        y = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.add(x, fd.ops.broadcast(y, [True, False, False])))
+    for shape in ((20, 9, 37), (300, 7, 64), (3, 5, 9)):
+        agree(fd, [values(shape), values(shape[1:])])
