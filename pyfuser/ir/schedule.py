@@ -69,8 +69,17 @@ class TensorSchedule:
                 )
             )
 
-    def split(self, axis: int, factor: int | IntExpr, inner_split: bool = True) -> None:
-        """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped)."""
+    def split(
+        self,
+        axis: int,
+        factor: int | IntExpr,
+        inner_split: bool = True,
+        is_whole: bool = False,
+    ) -> None:
+        """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped).
+
+        If it `is_whole`, the caller knows that a <= factor, and the other extent is 1.
+        """
         position = self.position(axis, "split")
         self._movable(position, "split")
         is_number = isinstance(factor, IntExpr) or (isinstance(factor, int) and factor >= 1)
@@ -79,7 +88,7 @@ class TensorSchedule:
             raise ScheduleError(expected("split", what, factor))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(
-            self.loop[position], as_expr(factor), inner_split
+            self.loop[position], as_expr(factor), inner_split, is_whole
         )
 
     def merge(self, axis_outer: int, axis_inner: int | None = None) -> None:

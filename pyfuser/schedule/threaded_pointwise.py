@@ -24,7 +24,7 @@ def schedule_vectors(
     scheduled: ScheduledFusion, reference: TensorView, parameters: ThreadedPointwise
 ) -> None:
     """The loops; see the module's docstring."""
-    copies = Copies.of(scheduled, parameters.vector > 1)
+    copies = Copies.of(scheduled, parameters.vector)
     layouts = Layouts(scheduled.fusion)
     own = scheduled[reference]
     own.loop = list(ordered_axes(reference))
@@ -51,5 +51,6 @@ def schedule_vectors(
     kinds += [ParallelType.block_x, ParallelType.unroll]
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, dict(enumerate(kinds)))
-    switch = kinds.index(ParallelType.unswitch) + 1
-    copies.inline(scheduled, layouts, reference, switch)
+    inside = kinds.index(ParallelType.unswitch) + 1
+    innermost = ordered_axes(reference)[-1]
+    copies.inline(scheduled, layouts, innermost, len(own.loop), inside)

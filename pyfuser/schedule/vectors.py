@@ -11,35 +11,41 @@ The loop over the vector is the innermost of all tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import Layouts, fork_outputs, leaves, ordered_axes
+from .common import Layouts, fork_outputs, leaves
 from .inlining import inline_most
 from .rewrite import cache_after, cache_before
 
 
 @dataclass(slots=True)
 class Copies:
-    """The copies in registers of the tensors that are read, and of those that are stored."""
+    """The copies in registers of the tensors that are read, and of those that are stored.
 
-    inputs: list[TensorView]
-    outputs: list[TensorView]
+    `is_vector` if they move more than an element at once; outputs are copied only then.  `limits`
+    are the positions past which other tensors aren't inlined.
+    """
+
+    inputs: list[TensorView] = field(default_factory=list)
+    outputs: list[TensorView] = field(default_factory=list)
+    is_vector: bool = False
+    limits: dict[TensorView, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(scheduled: ScheduledFusion, stores: bool) -> Copies:
-        """Copies all inputs and, if `stores`, all outputs."""
+    def of(scheduled: ScheduledFusion, vector: int) -> Copies:
+        """Copies all inputs and outputs, to move vectors of this many elements."""
         fusion = scheduled.fusion
         fork_outputs(scheduled)
-        copies = Copies([], [])
+        copies = Copies(is_vector=vector > 1)
         for tensor in leaves(fusion):
             if tensor.expr is None:
                 if tensor.axes and any(e.source is not tensor for e in tensor.uses_list):
                     copies.inputs.append(cache_after(scheduled, tensor))
-            elif stores and not tensor.has_expanded_axis:
+            elif copies.is_vector and not tensor.has_expanded_axis:
                 source = _stored_from(tensor)
                 if source is None:
                     source = cache_before(scheduled, tensor)
@@ -48,20 +54,21 @@ class Copies:
         return copies
 
     def inline(
-        self, scheduled: ScheduledFusion, layouts: Layouts, reference: TensorView, position: int
+        self, scheduled: ScheduledFusion, layouts: Layouts, axis: IterDomain, loops: int, most: int
     ) -> None:
-        """Inlines copies of inputs at a position, those of outputs outside the innermost loop, and
-        all other tensors as far as possible.  With copies of outputs, that loop is a vector.
+        """Inlines copies of inputs at position `most` or before, those of outputs outside the last
+        of `loops` loops, and all others as far as possible.
+
+        The last loop of the copies of tensors that are contiguous along `axis` is a vector.
         """
-        if self.outputs:
-            inner = layouts.number(ordered_axes(reference)[-1])
+        if self.is_vector:
+            inner = layouts.number(axis)
             for leaf in layouts.leaves:
                 if leaf.order and leaf.order[-1] == inner:
                     for tensor in self._movers(leaf.tensor):
                         scheduled[tensor].parallelize(-1, ParallelType.vectorize)
-        last = len(scheduled[reference].loop) - 1
-        most = dict.fromkeys(self.outputs, last) | dict.fromkeys(self.inputs, position)
-        inline_most(scheduled, most=most)
+        limits = dict.fromkeys(self.outputs, loops - 1) | dict.fromkeys(self.inputs, most)
+        inline_most(scheduled, most=limits | self.limits)
 
     def _movers(self, tensor: TensorView) -> list[TensorView]:
         """What moves an input or output: the copy, or the output itself."""

@@ -70,6 +70,9 @@ class ReductionFacts:
     count      how many reductions there are
     work       the cost of computing an element, in additions
     touched    bytes of all inputs and outputs
+    range      elements of the innermost range in memory
+    vector     bytes of the widest element that is moved in vectors; 0 if some tensor can't be
+    rows       how many inputs several passes read, and how many computed tensors are kept for them
     """
 
     inner: bool
@@ -80,6 +83,9 @@ class ReductionFacts:
     count: int
     work: int
     touched: IntExpr
+    range: IntExpr
+    vector: int
+    rows: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .parameters import PointwiseParameters
+from .parameters import PointwiseParameters, ReductionParameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +25,20 @@ class ThreadedPointwise(PointwiseParameters):
     lines: int = 1
     vector: int = 1
     padding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadedReduction(ReductionParameters):
+    """lanes     threads side by side in memory: block_x
+    unroll    vectors that a thread reads before it computes
+    lines     rows of a block: block_y; of an outer reduction, the threads that share a column
+    vector    elements of a thread that are next to each other in memory, moved at once
+    is_whole  True if a row, or the part of a column that a block reduces, is known to be no longer
+              than lanes, vectors and unrolling (or lines): a thread's part is in registers
+    copies    True if inputs are copied, and so kept if several passes read them
+    """
+
+    lines: int = 1
+    vector: int = 1
+    is_whole: bool = False
+    copies: bool = True

@@ -42,7 +42,7 @@ from .expressions import (
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import Declaration, index_text, symbol_name, type_name
-from .vector_copies import alignments, vector_copy
+from .vector_copies import alignments, has_edges, vector_copy
 
 Axes = frozenset[ParallelType]
 
@@ -59,14 +59,14 @@ class _Place:
     """The context of a statement.
 
     `axes` are the axes of its grid and block loops, `conditions` the conditions under which it runs
-    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.  `is_aligned` if
-    an enclosing `if` has tested the alignments of vectors.
+    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.  `is_aligned`
+    says whether vectors are aligned; None if no enclosing `if` has tested it.
     """
 
     axes: Axes = frozenset()
     conditions: Conditions = ()
     computed: str = ""
-    is_aligned: bool = False
+    is_aligned: bool | None = None
 
 
 def is_collective(statement: Statement) -> bool:
@@ -150,9 +150,8 @@ class BodyWriter:
         collective = any(map(is_collective, walk(whole.body)))
         inner = place if collective else replace(place, conditions=())
         fast = assemble(self._items(whole.body, replace(inner, is_aligned=True)))
-        slow = assemble(self._items(rest.body, inner))
-        lines = [f"if ({' && '.join(tests)}) {{", *indented(fast), "} else {", *indented(slow), "}"]
-        return [Item(lines, () if collective else place.conditions)]
+        slow = assemble(self._items(rest.body, replace(inner, is_aligned=False)))
+        return [Item(_if_else(tests, fast, slow), () if collective else place.conditions)]
 
     def _statement(self, statement: Statement, place: _Place) -> list[Item]:
         match statement:
@@ -207,6 +206,13 @@ class BodyWriter:
                 return [Item(comment), *self._block_reduction(chain[-1], place, chain[:-1])]
             _check_uniform(loop)
             return [Item([*comment, *_loop_lines(loop, self._items(loop.body, inner))])]
+        if place.is_aligned is None and loop.parallel_type is ParallelType.serial:
+            tests = [] if has_edges(loop.body) else alignments(loop.body)
+            if tests:
+                bare = replace(inner, conditions=())
+                ways = (self._loop(loop, replace(bare, is_aligned=way)) for way in (True, False))
+                lines = _if_else(tests, *map(assemble, ways))
+                return [Item([*comment, *lines], place.conditions)]
         items = self._items(loop.body, replace(inner, conditions=()))
         items, shared = hoisted(items, loop.index)
         conditions = without_repeats([*place.conditions, *shared])
@@ -214,7 +220,7 @@ class BodyWriter:
         copy = vector_copy(loop)
         if copy is not None:
             whole = tuple(c for c in copy.conditions if c not in conditions)
-            call = copy.text(place.is_aligned)
+            call = copy.text(place.is_aligned is True)
             lines = [call] if not whole else _either(Item([call], whole), lines)
         return [Item([*comment, *lines], conditions)]
 
@@ -380,6 +386,12 @@ def _is_unrolled(loop: For) -> bool:
 def in_registers(buffer: Buffer) -> bool:
     """True for a thread's own buffer unless it had to go to shared memory."""
     return buffer.memory is MemoryType.local and not is_private_array(buffer)
+
+
+def _if_else(tests: Sequence[str], lines: list[str], otherwise: list[str]) -> list[str]:
+    """`if (all tests) { lines } else { otherwise }`."""
+    head = f"if ({' && '.join(tests)}) {{"
+    return [head, *indented(lines), "} else {", *indented(otherwise), "}"]
 
 
 def _either(whole: Item, otherwise: list[str]) -> list[str]:

@@ -438,22 +438,36 @@ template <class T> struct welford_of {
   }
 };
 
-template <class T> static __device__ __forceinline__ T shuffle_down(T value, int delta) {
+// The value of another lane of the warp: `exchange` moves a word.
+template <class T, class Exchange>
+static __device__ __forceinline__ T shuffled(T value, Exchange exchange) {
   if constexpr (sizeof(T) % 4 == 0) {
     union { T value; uint32_t words[sizeof(T) / 4]; } bits;
     bits.value = value;
-    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
-      bits.words[i] = __shfl_down_sync(0xffffffffu, bits.words[i], delta);
-    }
+#pragma unroll
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) bits.words[i] = exchange(bits.words[i]);
     return bits.value;
   } else {
-    return T(__shfl_down_sync(0xffffffffu, int(value), delta));
+    return T(exchange(uint32_t(int(value))));
   }
 }
+struct from_below {
+  int delta;
+  __device__ __forceinline__ uint32_t operator()(uint32_t word) const {
+    return __shfl_down_sync(0xffffffffu, word, delta);
+  }
+};
+struct from_lane {
+  int lane;
+  __device__ __forceinline__ uint32_t operator()(uint32_t word) const {
+    return __shfl_sync(0xffffffffu, word, lane);
+  }
+};
 
 // Combines `value` over the threads that differ only in the dimensions X, Y, Z that are set; each
 // of them gets the result.  All threads of the block call it.  `scratch` is an element per thread
 // in shared memory, free again on return.  A thread with nothing to add passes the identity.
+// Threads that share a warp need neither the scratch nor a barrier.
 template <bool X, bool Y, bool Z, class T, class Operation>
 static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
@@ -466,9 +480,15 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   // The members of a group are neighbours in their warps if the dimensions are the fastest ones.
   const bool neighbours = X && (Y || !Z || y_size == 1);
   T result;
+  if (neighbours && 32 % members == 0 && x_size * y_size * z_size % 32 == 0) {
+    for (int delta = members / 2; delta > 0; delta /= 2) {
+      value = operation(value, shuffled(value, from_below{delta}));
+    }
+    return shuffled(value, from_lane{int((x + x_size * (y + y_size * z) - member) % 32)});
+  }
   if (neighbours && members % 32 == 0) {
     for (int delta = 16; delta > 0; delta /= 2) {
-      value = operation(value, shuffle_down(value, delta));
+      value = operation(value, shuffled(value, from_below{delta}));
     }
     const unsigned warps = members / 32;
     T* partial = scratch + group * warps;
@@ -477,14 +497,17 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
     result = partial[0];
     for (unsigned i = 1; i < warps; ++i) result = operation(result, partial[i]);
   } else {
-    T* partial = scratch + group * members;
-    partial[member] = value;
+    // Threads that differ only in x access adjacent elements, which are in different banks.
+    const unsigned groups = x_size * y_size * z_size / members, step = X ? 1 : groups;
+    T* partial = scratch + (X ? group * members : group);
+    partial[member * step] = value;
     unsigned half_size = 1;
     while (half_size * 2 < members) half_size *= 2;
     for (; half_size > 0; half_size /= 2) {
       __syncthreads();
       if (member < half_size && member + half_size < members) {
-        partial[member] = operation(partial[member], partial[member + half_size]);
+        value = operation(value, partial[(member + half_size) * step]);
+        partial[member * step] = value;
       }
     }
     __syncthreads();

@@ -70,9 +70,17 @@ def vector_copy(loop: For) -> VectorCopy | None:
 
 def alignments(body: list[Statement]) -> list[str]:
     """The conditions under which vectors of a body are aligned in all threads and iterations."""
-    loops = [s for s in walk(body) if isinstance(s, For)]
-    copies = [copy for copy in map(vector_copy, loops) if copy is not None]
-    return list(dict.fromkeys(each for copy in copies for each in copy.alignments or ()))
+    return list(dict.fromkeys(each for copy in _copies(body) for each in copy.alignments or ()))
+
+
+def has_edges(body: list[Statement]) -> bool:
+    """True if some vector of a body may be partly out of bounds."""
+    return any(copy.conditions for copy in _copies(body))
+
+
+def _copies(body: list[Statement]) -> list[VectorCopy]:
+    loops = (s for s in walk(body) if isinstance(s, For))
+    return [copy for copy in map(vector_copy, loops) if copy is not None]
 
 
 def _alignments(access: Access, index: Symbol, length: int) -> tuple[str, ...] | None:

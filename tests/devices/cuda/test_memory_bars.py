@@ -94,7 +94,6 @@ def transpose(fd: FusionDefinition) -> None:
 Define = Callable[[FusionDefinition], None]
 SMALL, LARGE = (64, 1024), (1024, 1024)
 VECTORS = 16  # sectors per request
-# Of the schedulers of reductions: no loop is vectorized, so 4 sectors per request and not 16.
 BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
     (gelu, SMALL): Bars(sectors_per_request=VECTORS),
     (gelu, LARGE): Bars(sectors_per_request=VECTORS),
@@ -104,22 +103,22 @@ BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
     # there are just enough threads for all multiprocessors.
     (biased, SMALL): Bars(1.49, sectors_per_request=VECTORS),
     (biased, LARGE): Bars(1.13, sectors_per_request=VECTORS),
-    # The input is read in each of two or three passes, and not kept in registers.
-    (softmax, SMALL): Bars(1.50),
-    (softmax, LARGE): Bars(1.50),
-    (layer_norm, SMALL): Bars(2.00),
-    (layer_norm, LARGE): Bars(2.00),
-    (batch_norm, SMALL): Bars(2.00),
-    (batch_norm, LARGE): Bars(2.00),
-    (row_sums, SMALL): Bars(sectors_per_request=3.9),
-    (row_sums, LARGE): Bars(sectors_per_request=3.9),
-    # The partial results of blocks that share the rows, one per column, are written, read and
-    # written for every 16 rows, and read again by the second phase.
-    (column_sums, SMALL): Bars(1.56, 1.10),
-    (column_sums, LARGE): Bars(1.57, 1.10),
-    # One thread adds the partial results of the blocks, by a request for each.
-    (total, SMALL): Bars(sectors_per_request=3.8),
-    (total, LARGE): Bars(sectors_per_request=3.9),
+    (softmax, SMALL): Bars(sectors_per_request=VECTORS),
+    (softmax, LARGE): Bars(sectors_per_request=VECTORS),
+    (layer_norm, SMALL): Bars(sectors_per_request=VECTORS),
+    (layer_norm, LARGE): Bars(sectors_per_request=VECTORS),
+    # A block has 8 columns, a sector of each row, so that there are enough blocks.
+    (batch_norm, SMALL): Bars(),
+    (batch_norm, LARGE): Bars(),
+    # A result of a row is a request of its own.
+    (row_sums, SMALL): Bars(sectors_per_request=14.3),
+    (row_sums, LARGE): Bars(sectors_per_request=14.3),
+    # Few columns are an element each, so that there are enough blocks.  Blocks that share columns
+    # write and read partial results, one for 64 rows.
+    (column_sums, SMALL): Bars(),
+    (column_sums, LARGE): Bars(sectors_per_request=VECTORS),
+    (total, SMALL): Bars(sectors_per_request=15.4),
+    (total, LARGE): Bars(sectors_per_request=15.5),
     # A tile's threads are a warp wide, each with one element of a row.
     (transpose, SMALL): Bars(),
     (transpose, LARGE): Bars(),

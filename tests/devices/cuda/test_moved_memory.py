@@ -7,6 +7,7 @@ plan serves them, and its kernels are run by the emulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tests.cuda.runtime import EmulatedRuntime, emulated
 
 pytestmark = requires_host_compiler
 
-Define = Callable[[FusionDefinition], None]
+Compute = Callable[[FusionDefinition, Any, int], Any]
 
 DTYPES = {
     DataType.Float: torch.float32,
@@ -208,3 +209,112 @@ def test_a_value_without_an_outer_axis_of_merged_rows() -> None:
         fd.add_output(fd.ops.add(x, fd.ops.broadcast(y, [True, False, False])))
     for shape in ((20, 9, 37), (300, 7, 64), (3, 5, 9)):
         agree(fd, [values(shape), values(shape[1:])])
+
+
+# -- rows and columns
+
+
+def centred(fd: FusionDefinition, x: Any, dim: int) -> Any:
+    variance, mean = fd.ops.var_mean(x, [dim], 0, True)
+    return fd.ops.mul(fd.ops.sub(x, mean), fd.ops.rsqrt(fd.ops.add(variance, 1e-3)))
+
+
+def softened(fd: FusionDefinition, x: Any, dim: int) -> Any:
+    power = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [dim], keepdim=True)))
+    return fd.ops.div(power, fd.ops.sum(power, [dim], keepdim=True))
+
+
+def summed(fd: FusionDefinition, x: Any, dim: int) -> Any:
+    return fd.ops.sum(fd.ops.mul(x, x), [dim])
+
+
+def lengths(long: int) -> tuple[tuple[int, int], ...]:
+    """Shapes of all paths: reduced axis first."""
+    some = ((64, 7), (33, 130), (1000, 5), (1024, 3), (1, 4), (5, 1), (0, 3), (3, 0), (2048, 40))
+    return (*some, (long, 2), (long // 2 + 1, 1), (3001, 9))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("compute", [centred, softened, summed], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16, DataType.Double])
+def test_reductions_of_every_length(
+    runtime: EmulatedRuntime, compute: Compute, dim: int, dtype: DataType
+) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+        wide = x if dtype is DataType.Double else fd.ops.cast(x, DataType.Float)
+        fd.add_output(compute(fd, wide, dim))
+    for shape in lengths(60000 if dtype is DataType.Float else 20000):
+        agree(fd, [values(shape if dim == 0 else shape[::-1], DTYPES[dtype])])
+    assert len({kernel.code.text for kernel in runtime.kernels}) > 2
+
+
+def test_rows_with_weights_a_residual_and_statistics() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        y = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        weight = fd.define_tensor([-1], contiguity=True)
+        total = fd.ops.add(fd.ops.cast(x, DataType.Float), fd.ops.cast(y, DataType.Float))
+        stored = fd.ops.cast(total, DataType.BFloat16)
+        squares = fd.ops.sum(fd.ops.mul(total, total), [1], keepdim=True)
+        scale = fd.ops.rsqrt(fd.ops.add(squares, 1.0))
+        wide = fd.ops.broadcast(weight, [True, False])
+        fd.add_output(stored)
+        fd.add_output(scale)
+        fd.add_output(fd.ops.mul(fd.ops.mul(total, scale), wide))
+    for shape in ((5, 768), (300, 96), (7, 33), (2, 17000), (3, 60000)):
+        inputs = [values(shape, torch.bfloat16), values(shape, torch.bfloat16)]
+        agree(fd, [*inputs, values(shape[1:])])
+
+
+@pytest.mark.parametrize("dims", [[0, 2, 3], [1], [0, 2], [1, 3], [0, 1, 2, 3], [3], [0]], ids=str)
+def test_norms_over_any_axes(dims: list[int]) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * 4, contiguity=True)
+        _, mean = fd.ops.var_mean(x, dims, 0, True)
+        spread = fd.ops.sub(x, mean)
+        fd.add_output(fd.ops.div(spread, fd.ops.max(fd.ops.abs(spread), dims, keepdim=True)))
+        fd.add_output(mean)
+    for shape in ((3, 5, 7, 9), (2, 64, 8, 8), (17, 3, 1, 40)):
+        agree(fd, [torch.randn(shape)])
+
+
+@pytest.mark.parametrize("dims", [[0, 2, 3], [1], [0, 2], [1, 3], [0, 1, 2, 3], [3], [0]], ids=str)
+def test_several_reductions_over_any_axes(dims: list[int]) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * 4, contiguity=True, dtype=DataType.Half)
+        wide = fd.ops.cast(x, DataType.Float)
+        fd.add_output(fd.ops.sum(wide, dims))
+        fd.add_output(fd.ops.max(fd.ops.neg(wide), dims))
+        fd.add_output(fd.ops.cast(fd.ops.prod(fd.ops.add(wide, -1.0), dims), DataType.Half))
+    for shape in ((3, 5, 7, 9), (2, 64, 8, 8), (17, 3, 1, 40), (4, 2, 100, 130)):
+        agree(fd, [values(shape, torch.float16).clamp(1, 2)])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_strided_and_misaligned_rows(dim: int) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=False)
+        fd.add_output(softened(fd, x, dim))
+        fd.add_output(summed(fd, x, dim))
+    for x in (
+        values((70, 160))[:, :80],
+        values((70, 160))[:, 1:81],
+        values((70, 81))[:, :80],
+        values((70, 160))[:, ::2],
+        values((80, 70)).t(),
+        values((70, 1)).expand(70, 80),
+        values((1, 80)).expand(70, 80),
+    ):
+        agree(fd, [x])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_welford_of_every_length(dim: int) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        mean, squares, count = fd.ops.welford(x, [dim])
+        fd.add_output(mean)
+        fd.add_output(squares)
+    for shape in ((40, 50), (1000, 3), (3, 1000), (20000, 2), (2, 20000)):
+        agree(fd, [torch.randn(shape)])
