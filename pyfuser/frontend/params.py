@@ -229,8 +229,8 @@ def decisions_of(params: HeuristicParams) -> Hashable:
             edits = _edits(base_reduction, params.lparams, width)
             parts = max(params.lparams.gdimy, 1) if is_split else 1
             edited = replace(base_reduction, inner=inner, unroll=unroll, parts=parts, **edits)
-            if isinstance(edited, ThreadedReduction) and edited != base_reduction:
-                edited = replace(edited, is_whole=False)  # rows may be longer than that
+            if isinstance(edited, ThreadedReduction):
+                edited = replace(edited, is_whole=False)  # it serves calls of all sizes
             return edited
         case _:
             return params.decisions

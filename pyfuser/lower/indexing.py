@@ -135,6 +135,17 @@ class Indexer:
             self._cache[tensor] = found
         return found
 
+    def bounds(self, tensor: TensorView) -> list[Less]:
+        """The conditions on sizes under which the tensor's splits are as whole as they claim."""
+        extents = self.structure.extents[tensor]
+        splits = history(self.scheduled[tensor].loop, tensor.domain.logical)
+        found = [
+            Less(extents[split.input_id], split.factor + 1)
+            for split in splits
+            if isinstance(split, Split) and split.is_whole
+        ]
+        return [each for each in found if each.a.symbols]
+
     def place(self, tensor: TensorView) -> IntExpr:
         """The number of a tensor's element, row by row, whatever its layout in memory."""
         indices, _ = self.indices(tensor)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from ..ir.domains import ParallelType
+from ..ir.scalars import ONE
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
 from .common import fork_outputs
 from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after, cache_before, rfactor
-from .vectors import Copies
+from .vectors import Copies, make_vector
 
 
 def copies_of(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> Copies:
@@ -44,10 +45,10 @@ def combine_parts(
         parallelize_like(scheduled, result, tensors=[partial])
         scheduled[partial].memory_type = MemoryType.global_
         limits |= {partial: 0, result: part + 1}
-        if last > part:
+        if last > part and scheduled[tensor].loop[last].extent is not ONE:
             copy = cache_after(scheduled, partial)
             transform_like(scheduled, tensor, [copy])
             parallelize_like(scheduled, tensor, tensors=[copy])
             for each in (partial, copy):
-                scheduled[each].parallelize(-1, ParallelType.vectorize)
+                make_vector(scheduled, each, last)
     return limits

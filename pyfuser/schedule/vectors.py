@@ -64,9 +64,9 @@ class Copies:
         if self.is_vector:
             inner = layouts.number(axis)
             for leaf in layouts.leaves:
-                if leaf.order and leaf.order[-1] == inner:
+                if leaf.order and leaf.order[-1] == inner and leaf.contiguous[inner]:
                     for tensor in self._movers(leaf.tensor):
-                        scheduled[tensor].parallelize(-1, ParallelType.vectorize)
+                        make_vector(scheduled, tensor, loops - 1)
         limits = dict.fromkeys(self.outputs, loops - 1) | dict.fromkeys(self.inputs, most)
         inline_most(scheduled, most=limits | self.limits)
 
@@ -75,6 +75,13 @@ class Copies:
         if tensor.expr is not None:
             return [tensor]
         return [t for e in tensor.uses_list for t in e.tensor_outputs if t in self.inputs]
+
+
+def make_vector(scheduled: ScheduledFusion, tensor: TensorView, position: int) -> None:
+    """Makes the loop at a position a vector, if the tensor has the loops of the others."""
+    loop = scheduled[tensor].loop
+    if position < len(loop) and loop[position].parallel_type is ParallelType.unroll:
+        scheduled[tensor].parallelize(position, ParallelType.vectorize)
 
 
 def _stored_from(output: TensorView) -> TensorView | None:

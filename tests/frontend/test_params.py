@@ -34,7 +34,7 @@ def engine() -> None:
             InnerOuterParameters(ReductionParameters(True, 16, 2, 0, 8), ((0, 32),)),
         ),
         (SchedulerType.pointwise, ThreadedPointwise(32, 4, 0, lines=4, vector=8)),
-        (SchedulerType.inner_persistent, ThreadedReduction(True, 64, 8, 0, 1, is_whole=True)),
+        (SchedulerType.inner_persistent, ThreadedReduction(True, 64, 8, 0, 1, vector=2)),
         (SchedulerType.reduction, ThreadedReduction(False, 32, 8, 0, 2, lines=8, vector=4)),
     ],
 )
@@ -46,7 +46,7 @@ def test_unedited_parameters_are_the_decisions(
     assert decisions_of(params) == decisions
 
 
-def test_edited_threads_make_no_assumption_about_the_length_of_rows() -> None:
+def test_a_schedule_by_hand_makes_no_assumption_about_the_length_of_rows() -> None:
     decisions = ThreadedReduction(True, 64, 8, 0, 1, is_whole=True)
     params = params_of(SchedulerType.reduction, decisions, True)
     params.lparams.bdimx = 32

@@ -318,3 +318,27 @@ def test_a_welford_of_every_length(dim: int) -> None:
         fd.add_output(squares)
     for shape in ((40, 50), (1000, 3), (3, 1000), (20000, 2), (2, 20000)):
         agree(fd, [torch.randn(shape)])
+
+
+def test_a_kernel_of_short_rows_is_for_no_longer_ones() -> None:
+    """Also where a graph's decisions are made for the sizes of its first call."""
+
+    def softmax(x: torch.Tensor) -> torch.Tensor:
+        return (x * 1.5).softmax(-1)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(softmax, backend="pyfuser", dynamic=True)
+    for columns in (8, 12, 300, 9000, 40000, 7):
+        x = torch.randn(3, columns)
+        torch.testing.assert_close(compiled(x), softmax(x), rtol=1e-4, atol=1e-6)
+    torch._dynamo.reset()
+
+
+def test_a_column_of_one_element_each() -> None:
+    """An axis of one element is innermost in a tensor that is read as a vector."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 1], contiguity=True)
+        flat = fd.ops.squeeze(x, [1])
+        fd.add_output(fd.ops.sub(flat, fd.ops.sum(flat, [0], keepdim=True)))
+    for rows in (5, 64, 1000):
+        agree(fd, [values((rows, 1))])
