@@ -14,6 +14,16 @@ def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
     return axes, bool(axes) and axes[-1].is_reduction
 
 
+def weights(layouts: Layouts, axes: list[IterDomain]) -> list[TensorView]:
+    """The inputs that have none of the axes that a reduction keeps, if it keeps some."""
+    kept = {layouts.number(axis) for axis in axes if not axis.is_reduction}
+    return [
+        leaf.tensor
+        for leaf in layouts.leaves
+        if kept and leaf.tensor.expr is None and leaf.order and kept.isdisjoint(leaf.order)
+    ]
+
+
 def arrange(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> tuple[int, int]:
     """Loops [kept axes, merged][other reduced axes][innermost reduced range] of a reduction.
 

@@ -46,7 +46,7 @@ from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
 from .recomputation import kept_rows
-from .reduced_axes import arrange, split_axes
+from .reduced_axes import arrange, split_axes, weights
 from .rewrite import rfactor
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
@@ -77,6 +77,7 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         product(axis.extent for axis in innermost),
         vector_bytes(layouts, axes),
         kept_rows(fusion),
+        len(weights(layouts, axes)),
     )
 
 

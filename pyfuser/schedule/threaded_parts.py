@@ -50,5 +50,5 @@ def combine_parts(
             transform_like(scheduled, tensor, [copy])
             parallelize_like(scheduled, tensor, tensors=[copy])
             for each in (partial, copy):
-                make_vector(scheduled, each, last)
+                make_vector(scheduled, each, len(scheduled[each].loop) - 1)
     return limits

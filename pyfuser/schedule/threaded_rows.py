@@ -1,10 +1,11 @@
 """Reductions and normalisations along the innermost axis on hardware threads.
 
-    short rows:  [rows: grid_x][switch][lines][vectors: unroll][lanes][vector]
+    short rows:  [rows: grid_x][repeats][switch][lines][vectors: unroll][lanes][vector]
     long rows:   [row: grid_x][others][part: grid_y][serial][vectors: unroll][lanes][vector]
 
 `lines` is block_y: rows shorter than a block share one.  A thread's part of a short row is read
-once, before anything is computed, into registers, where all passes find it.  Of long rows, the
+once, before anything is computed, into registers, where all passes find it.  A line repeats this
+for a few rows if there are weights, which it reads once for all of them.  Of long rows, the
 inputs of a normalisation are kept in shared memory if they fit, or else read in each pass.
 
 Each thread has as many partial results as its vectors have elements; they are added up before the
@@ -20,7 +21,7 @@ from ..target.thread_parameters import ThreadedReduction
 from .cascade import rfactor_blocks, split_chain
 from .common import Layouts, parallelize_positions, reductions
 from .propagation import transform_like
-from .reduced_axes import arrange, split_axes
+from .reduced_axes import arrange, split_axes, weights
 from .rewrite import rfactor
 from .threaded_parts import combine_parts, copies_of
 from .vectors import Copies
@@ -31,12 +32,15 @@ def schedule_rows(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> 
     copies = copies_of(scheduled, parameters)
     layouts = Layouts(scheduled.fusion)
     reference = reductions(scheduled.fusion)[0]
-    innermost = split_axes(reference, layouts)[0][-1]
+    axes, _ = split_axes(reference, layouts)
+    if parameters.repeats > 1:
+        for tensor in weights(layouts, axes):
+            copies.limits |= dict.fromkeys(copies.movers(tensor), 1)
     if parameters.is_whole:
         most, loops = _short_rows(scheduled, reference, layouts, parameters)
     else:
         most, loops = _long_rows(scheduled, reference, layouts, parameters, copies)
-    copies.inline(scheduled, layouts, innermost, loops, most)
+    copies.inline(scheduled, layouts, axes[-1], loops, most)
 
 
 def _short_rows(
@@ -55,7 +59,9 @@ def _short_rows(
     if rows:
         own.split(0, parameters.lines)
         own.split(0, 1)
-        kinds = [ParallelType.grid_x, ParallelType.unswitch, ParallelType.block_y]
+        own.split(0, parameters.repeats)
+        kinds = [ParallelType.grid_x, ParallelType.serial]
+        kinds += [ParallelType.unswitch, ParallelType.block_y]
     start = len(kinds)
     kinds += [ParallelType.serial, ParallelType.unroll, ParallelType.block_x, ParallelType.unroll]
     transform_like(scheduled, reference)

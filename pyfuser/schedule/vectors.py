@@ -65,12 +65,12 @@ class Copies:
             inner = layouts.number(axis)
             for leaf in layouts.leaves:
                 if leaf.order and leaf.order[-1] == inner and leaf.contiguous[inner]:
-                    for tensor in self._movers(leaf.tensor):
+                    for tensor in self.movers(leaf.tensor):
                         make_vector(scheduled, tensor, loops - 1)
         limits = dict.fromkeys(self.outputs, loops - 1) | dict.fromkeys(self.inputs, most)
         inline_most(scheduled, most=limits | self.limits)
 
-    def _movers(self, tensor: TensorView) -> list[TensorView]:
+    def movers(self, tensor: TensorView) -> list[TensorView]:
         """What moves an input or output: the copy, or the output itself."""
         if tensor.expr is not None:
             return [tensor]

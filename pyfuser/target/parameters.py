@@ -73,6 +73,7 @@ class ReductionFacts:
     range      elements of the innermost range in memory
     vector     bytes of the widest element that is moved in vectors; 0 if some tensor can't be
     rows       how many inputs several passes read, and how many computed tensors are kept for them
+    weights    how many inputs have none of the axes that are kept
     """
 
     inner: bool
@@ -86,6 +87,7 @@ class ReductionFacts:
     range: IntExpr
     vector: int
     rows: tuple[int, int]
+    weights: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class ThreadedReduction(ReductionParameters):
     unroll    vectors that a thread reads before it computes
     lines     rows of a block: block_y; of an outer reduction, the threads that share a column
     vector    elements of a thread that are next to each other in memory, moved at once
+    repeats   how many rows a line processes one after the other (inner, whole): it reads weights,
+              which are inputs without rows, once for all of them
     is_whole  True if a row, or the part of a column that a block reduces, is known to be no longer
               than lanes, vectors and unrolling (or lines): a thread's part is in registers
     copies    True if inputs are copied, and so kept if several passes read them
@@ -40,5 +42,6 @@ class ThreadedReduction(ReductionParameters):
 
     lines: int = 1
     vector: int = 1
+    repeats: int = 1
     is_whole: bool = False
     copies: bool = True

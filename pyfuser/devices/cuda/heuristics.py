@@ -44,6 +44,9 @@ _VECTORS = 4
 _ROW_REGISTERS = ((256, 32), (512, 24), (1024, 16))
 # Threads of a block whose row is in shared memory, which leaves no room for a second block.
 _LONG_ROW_THREADS = 512
+# Rows for which a thread reads the weights of a normalisation once: the reads left are 12 % of a
+# row's, and there is still more than one block for each multiprocessor's share.
+_MOST_REPEATS = 8
 # Threads of a multiprocessor that are enough if each has several reads under way.
 _BUSY_THREADS = 256
 # Shared memory for each thread's part of a block reduction: a mean, a sum of squares, a count.
@@ -150,10 +153,12 @@ def _vector(facts: ReductionFacts, sizes: Mapping[str, int]) -> int:
 
 def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
     """How many elements of a tensor's row, in whole vectors, a thread of a block has in registers;
-    half as many if three tensors or more have to be kept.
+    half as many if three tensors or more have to be kept, weights among them.
     """
     registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
-    elements = 4 * registers // max(facts.bytes, 4) // (1 if sum(facts.rows) <= 2 else 2)
+    elements = (
+        4 * registers // max(facts.bytes, 4) // (1 if sum(facts.rows) + facts.weights <= 2 else 2)
+    )
     return elements // vector * vector
 
 
@@ -184,7 +189,13 @@ def _short_rows(
     unroll = 1
     while reduced > unroll * lanes * vector:
         unroll += 1
-    return ThreadedReduction(True, lanes, unroll, 0, 1, lines=lines, vector=vector, is_whole=True)
+    has_room = lanes <= _ROW_REGISTERS[0][0]  # for weights in registers too
+    repeats = _MOST_REPEATS if facts.weights and has_room else 1
+    while repeats > 1 and kept * lanes < repeats * busy:
+        repeats //= 2
+    return ThreadedReduction(
+        True, lanes, unroll, 0, 1, lines=lines, vector=vector, repeats=repeats, is_whole=True
+    )
 
 
 def _long_rows(

@@ -68,6 +68,12 @@ def layer_norm(fd: FusionDefinition) -> None:
     fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), scale))
 
 
+def weighted_norm(fd: FusionDefinition) -> None:
+    x, weight = matrix(fd), fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+    scale = fd.ops.rsqrt(fd.ops.add(fd.ops.sum(fd.ops.mul(x, x), [1], keepdim=True), 1e-5))
+    fd.add_output(fd.ops.mul(fd.ops.mul(x, scale), fd.ops.broadcast(weight, [True, False])))
+
+
 def batch_norm(fd: FusionDefinition) -> None:
     x = matrix(fd)
     variance, mean = fd.ops.var_mean(x, [0], 0, True)
@@ -107,6 +113,8 @@ BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
     (softmax, LARGE): Bars(sectors_per_request=VECTORS),
     (layer_norm, SMALL): Bars(sectors_per_request=VECTORS),
     (layer_norm, LARGE): Bars(sectors_per_request=VECTORS),
+    # A thread reads its part of the weights once for four rows.
+    (weighted_norm, (4096, 1024)): Bars(1.13, sectors_per_request=VECTORS),
     # A block has 8 columns, a sector of each row, so that there are enough blocks.
     (batch_norm, SMALL): Bars(),
     (batch_norm, LARGE): Bars(),
