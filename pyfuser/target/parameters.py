@@ -111,6 +111,10 @@ class ReductionParameters:
     cascade: Levels = ()
     keeps: bool = True
 
+    def recomputing(self) -> ReductionParameters:
+        """The same parameters, but no row is kept."""
+        return replace(self, keeps=False)
+
 
 @dataclass(frozen=True, slots=True)
 class InnerOuterFacts:
@@ -138,8 +142,8 @@ def without_kept_rows(
     """The same parameters for a kernel that recomputes its rows; None if it has kept none."""
     match parameters:
         case ReductionParameters(keeps=True):
-            return replace(parameters, keeps=False)
+            return parameters.recomputing()
         case InnerOuterParameters(rows=ReductionParameters(keeps=True) as rows):
-            return replace(parameters, rows=replace(rows, keeps=False))
+            return replace(parameters, rows=rows.recomputing())
         case _:
             return None

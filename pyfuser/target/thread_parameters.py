@@ -6,7 +6,7 @@ beside the lanes, which are its neighbours, and tiles in the shared memory of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .parameters import PointwiseParameters, ReductionParameters
 
@@ -45,3 +45,7 @@ class ThreadedReduction(ReductionParameters):
     repeats: int = 1
     is_whole: bool = False
     copies: bool = True
+
+    def recomputing(self) -> ThreadedReduction:
+        """The same parameters, but no row is kept; one in registers needs no shared memory."""
+        return replace(self, keeps=False, copies=self.is_whole)

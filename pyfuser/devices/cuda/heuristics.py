@@ -156,9 +156,8 @@ def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
     half as many if three tensors or more have to be kept, weights among them.
     """
     registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
-    elements = (
-        4 * registers // max(facts.bytes, 4) // (1 if sum(facts.rows) + facts.weights <= 2 else 2)
-    )
+    tensors = sum(facts.rows) + facts.weights
+    elements = 4 * registers // max(facts.bytes, 4) // (1 if tensors <= 2 else 2)
     return elements // vector * vector
 
 
