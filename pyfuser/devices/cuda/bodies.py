@@ -132,7 +132,8 @@ class BodyWriter:
         while left:
             statement = left.pop(0)
             if is_switch(statement):
-                rest = left[0] if left and is_switch(left[0]) else statement
+                # Peeling may have cut the loop in two.
+                rest = left[0] if left and is_rest_of(left[0], statement) else statement
                 items += self._switch(statement, rest, place)
                 left = left[rest is not statement :]
             else:
@@ -140,9 +141,8 @@ class BodyWriter:
         return items
 
     def _switch(self, whole: For, rest: For, place: _Place) -> list[Item]:
-        """Whole blocks, without predicates and with aligned vectors, or else the rest.
-
-        Peeling has cut a loop of one iteration in two; `rest` is right in all cases.
+        """Whole blocks, without predicates and with aligned vectors, or else the rest, which is
+        right in all cases.
         """
         tests = [*positive_texts(whole.stop), *alignments(whole.body)]
         if not tests:
@@ -294,6 +294,11 @@ def is_switch(statement: Statement) -> TypeGuard[For]:
             return upper is ONE
         case _:
             return False
+
+
+def is_rest_of(statement: Statement, switch: For) -> TypeGuard[For]:
+    """True for the second part of a switch that peeling has cut."""
+    return is_switch(statement) and statement.start is switch.stop
 
 
 def positive_texts(expr: IntExpr) -> list[str]:

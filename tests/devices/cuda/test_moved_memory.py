@@ -342,3 +342,14 @@ def test_a_column_of_one_element_each() -> None:
         fd.add_output(fd.ops.sub(flat, fd.ops.sum(flat, [0], keepdim=True)))
     for rows in (5, 64, 1000):
         agree(fd, [values((rows, 1))])
+
+
+def test_switches_after_each_other() -> None:
+    """Weights of a length that is a number of whole vectors: their switch isn't cut."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 256], contiguity=True)
+        weights = [fd.define_tensor([256], contiguity=True) for _ in range(2)]
+        first, second = (fd.ops.broadcast(each, [True, False]) for each in weights)
+        fd.add_output(fd.ops.add(fd.ops.mul(softened(fd, x, 1), first), second))
+    for rows in (4000, 3):
+        agree(fd, [values((rows, 256)), *(torch.randn(256) for _ in range(2))])
