@@ -19,7 +19,7 @@ from . import fallback, options
 from .analysis.layouts import Layout, specialise
 from .devices.runtime import LoadedKernel, Runtime
 from .disk_cache import DiskCache, disk_cache
-from .errors import UnsupportedError, expected
+from .errors import InternalError, UnsupportedError, expected
 from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel
@@ -154,6 +154,9 @@ class KernelPart(Part):
                 frugal = without_kept_rows(parameters)
                 if frugal is not None and not _has_room(built, limited or sizes, runtime.target):
                     built = self._kernel(frugal, runtime, report)
+                if built is not None and not built.kernel.is_for(limited or sizes):
+                    bounds = " and ".join(map(str, built.kernel.bounds))
+                    raise InternalError(expected("heuristics", bounds, sizes))
                 if not _has_room(built, limited or sizes, runtime.target):
                     what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
                     raise UnsupportedError(expected("shared memory", what, "more"))

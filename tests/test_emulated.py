@@ -43,7 +43,7 @@ def normalised(fd: FusionDefinition, rank: int = 2) -> None:
 def test_one_plan_for_many_sizes(runtime: EmulatedRuntime) -> None:
     with FusionDefinition() as fd:
         normalised(fd)
-    for rows_, columns in ((3, 70), (2, 65), (3, 100), (300, 33), (0, 5), (1, 1)):
+    for rows_, columns in ((3, 70), (2, 65), (3, 100), (2, 67), (3, 104), (2, 98), (0, 5), (1, 1)):
         x = torch.randn(rows_, columns)
         torch.testing.assert_close(fd.execute([x])[0], x.softmax(-1))
     assert runtime.kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir.domains import IterDomain, Merge, Split, history
-from ..ir.scalars import ONE, IntExpr, ceil_div
+from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 
@@ -32,7 +32,7 @@ def effective_extents(
         inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
         match expr:
             case Split():
-                rest = ceil_div(inputs[0], expr.factor)
+                rest = expr.rest(inputs[0])
                 pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
                 if real.isdisjoint(expr.inputs):
                     pair = (ONE, ONE)

@@ -33,7 +33,7 @@ def axes_match(producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pai
         return False
     match made, other:
         case Split(), Split():
-            if made.factor is not other.factor or made.inner_split != other.inner_split:
+            if not made.is_like(other):
                 return False
         case (Merge(), Merge()) | (Swizzle(), Swizzle()):
             pass

@@ -5,7 +5,8 @@ scheduler's decisions (target/parameters.py) are shown under the interface's nam
 these fields are followed:
 
     vector lanes   vectorization_factor (pointwise), unroll_factor_inner_reduction (inner),
-                   unroll_factor_iter_dom (outer); lparams.bdimx if threads are hardware
+                   unroll_factor_iter_dom (outer)
+    threads        if they are hardware: lparams.bdimx and bdimy, each with a vector
     unrolling      unroll_factor_inner, unroll_factor_top_of_vectorization (inner),
                    unroll_factor_outer_reduction (outer)
     grid parts     lparams.gdimy with split_grid_dim_inner_reduction or _outer_reduction
@@ -18,10 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
 from ..dtypes import DataType
 from ..ir.domains import ParallelType
 from ..target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
+from ..target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from .enums import SchedulerType
 
 _CHUNK = 4096  # elements per task of a schedule that is described by the interface's fields alone
@@ -140,7 +143,7 @@ def params_of(
                 scheduler_type,
                 decisions=decisions,
                 break_point=int(decisions.chunk == 0),
-                vectorization_factor=1 if is_threaded else decisions.lanes,
+                vectorization_factor=_vector(decisions, is_threaded),
                 unroll_factor_inner=decisions.unroll,
             )
         case ReductionParameters(lanes=lanes):
@@ -154,13 +157,22 @@ def params_of(
             return HeuristicParams(scheduler_type, decisions=decisions)
     if is_threaded:
         made.lparams.bdimx = lanes
+    if isinstance(decisions, ThreadedPointwise | ThreadedReduction):
+        made.lparams.bdimy = decisions.lines
     return made
+
+
+def _vector(decisions: PointwiseParameters | ReductionParameters, is_threaded: bool) -> int:
+    """Elements that are moved at once: a vector of lanes, or of one thread."""
+    if isinstance(decisions, ThreadedPointwise | ThreadedReduction):
+        return decisions.vector
+    return 1 if is_threaded else decisions.lanes
 
 
 def _reduction_params(
     scheduler_type: SchedulerType, decisions: ReductionParameters, is_threaded: bool
 ) -> ReductionParams:
-    lanes = 1 if is_threaded else decisions.lanes
+    lanes = _vector(decisions, is_threaded)
     made = ReductionParams(
         scheduler_type,
         decisions=decisions,
@@ -186,17 +198,18 @@ def _reduction_params(
 
 def decisions_of(params: HeuristicParams) -> Hashable:
     """The decisions that these parameters, edited or made by hand, stand for."""
-    threads = params.lparams.bdimx
     match params:
         case PointwiseParams():
             base = params.decisions or PointwiseParameters(1, 1, _CHUNK)
             assert isinstance(base, PointwiseParameters)
-            lanes = threads if threads > 0 else params.vectorization_factor
-            return replace(base, lanes=lanes, unroll=params.unroll_factor_inner)
+            edits = _edits(base, params.lparams, params.vectorization_factor)
+            return replace(base, unroll=params.unroll_factor_inner, **edits)
         case ReductionParams(decisions=InnerOuterParameters() as base_both):
             rows = replace(
                 base_both.rows,
-                lanes=threads if threads > 0 else params.unroll_factor_inner_reduction,
+                lanes=params.lparams.bdimx
+                if params.lparams.bdimx > 0
+                else params.unroll_factor_inner_reduction,
                 unroll=params.unroll_factor_top_of_vectorization,
                 parts=max(params.lparams.gdimy, 1),
             )
@@ -213,8 +226,21 @@ def decisions_of(params: HeuristicParams) -> Hashable:
                 width = params.unroll_factor_iter_dom
                 unroll = params.unroll_factor_outer_reduction
                 is_split = params.split_grid_dim_outer_reduction
-            lanes = threads if threads > 0 else width
+            edits = _edits(base_reduction, params.lparams, width)
             parts = max(params.lparams.gdimy, 1) if is_split else 1
-            return replace(base_reduction, inner=inner, lanes=lanes, unroll=unroll, parts=parts)
+            edited = replace(base_reduction, inner=inner, unroll=unroll, parts=parts, **edits)
+            if isinstance(edited, ThreadedReduction):
+                edited = replace(edited, is_whole=False)  # it serves calls of all sizes
+            return edited
         case _:
             return params.decisions
+
+
+def _edits(
+    base: PointwiseParameters | ReductionParameters, launch: LaunchParams, vector: int
+) -> dict[str, Any]:
+    """The fields of threads and vectors, by their names in the decisions."""
+    if isinstance(base, ThreadedPointwise | ThreadedReduction):
+        found = {"lanes": launch.bdimx, "lines": launch.bdimy, "vector": vector}
+        return {name: value for name, value in found.items() if value > 0}
+    return {"lanes": launch.bdimx if launch.bdimx > 0 else vector}

@@ -118,6 +118,7 @@ class Split:
     """input -> (outer, inner).  With `inner_split` the inner extent is `factor`, else the outer's.
 
     The other extent is ceildiv(input, factor). A split need not divide; predicates guard the rest.
+    If it `is_whole`, the input is known to be no longer than the factor: the other extent is 1.
     """
 
     input_id: IterDomain
@@ -125,6 +126,7 @@ class Split:
     inner_id: IterDomain
     factor: IntExpr
     inner_split: bool = True
+    is_whole: bool = False
 
     @property
     def inputs(self) -> tuple[IterDomain, ...]:
@@ -144,7 +146,18 @@ class Split:
 
     def __str__(self) -> str:
         side = "" if self.inner_split else ", inner_split=False"
-        return f"{self.outer_id}, {self.inner_id} = split({self.input_id}, {self.factor}{side})"
+        whole = ", is_whole=True" if self.is_whole else ""
+        outputs = f"{self.outer_id}, {self.inner_id}"
+        return f"{outputs} = split({self.input_id}, {self.factor}{side}{whole})"
+
+    def is_like(self, other: Split) -> bool:
+        """True if the other splits its input in the same way."""
+        same = self.inner_split == other.inner_split and self.is_whole == other.is_whole
+        return same and self.factor is other.factor
+
+    def rest(self, extent: IntExpr) -> IntExpr:
+        """How many parts of `factor` elements, or of which size, an input of this extent makes."""
+        return ONE if self.is_whole else ceil_div(extent, self.factor)
 
 
 @dataclass(slots=True, eq=False)
@@ -306,14 +319,15 @@ class IdFactory:
         return IterDomain(self.next_name - 1, extent, iter_type, expanded_extent)
 
     def split(
-        self, axis: IterDomain, factor: IntExpr, inner_split: bool = True
+        self, axis: IterDomain, factor: IntExpr, inner_split: bool = True, is_whole: bool = False
     ) -> tuple[IterDomain, IterDomain]:
         """Splits an axis; returns (outer, inner)."""
-        rest = ceil_div(axis.extent, factor)
+        rest = ONE if is_whole else ceil_div(axis.extent, factor)
         outer_extent, inner_extent = (rest, factor) if inner_split else (factor, rest)
         outer = self.new(outer_extent, axis.iter_type)
         inner = self.new(inner_extent, axis.iter_type)
-        outer.definition = inner.definition = Split(axis, outer, inner, factor, inner_split)
+        made = Split(axis, outer, inner, factor, inner_split, is_whole)
+        outer.definition = inner.definition = made
         return outer, inner
 
     def merge(self, outer: IterDomain, inner: IterDomain) -> IterDomain:

@@ -258,7 +258,7 @@ class Cloner:
                 case Split():
                     source, outer, inner = axes
                     factor = self.extent(expr.factor)
-                    copy = Split(source, outer, inner, factor, expr.inner_split)
+                    copy = Split(source, outer, inner, factor, expr.inner_split, expr.is_whole)
                 case Merge():
                     copy = Merge(*axes)
                 case Swizzle():

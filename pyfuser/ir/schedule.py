@@ -37,13 +37,18 @@ setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a P
 
 @dataclass(slots=True, eq=False)
 class TensorSchedule:
-    """The schedule of one tensor.  `prefetch`: how many bytes ahead reads of an input fetch."""
+    """The schedule of one tensor.
+
+    prefetch  how many bytes ahead reads of an input fetch
+    padding   elements that are left free after each row of a buffer, a row being its innermost loop
+    """
 
     tensor: TensorView
     loop: list[IterDomain]
     memory_type: MemoryType
     compute_at: int = 0
     prefetch: int = 0
+    padding: int = 0
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -64,8 +69,17 @@ class TensorSchedule:
                 )
             )
 
-    def split(self, axis: int, factor: int | IntExpr, inner_split: bool = True) -> None:
-        """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped)."""
+    def split(
+        self,
+        axis: int,
+        factor: int | IntExpr,
+        inner_split: bool = True,
+        is_whole: bool = False,
+    ) -> None:
+        """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped).
+
+        If it `is_whole`, the caller knows that a <= factor, and the other extent is 1.
+        """
         position = self.position(axis, "split")
         self._movable(position, "split")
         is_number = isinstance(factor, IntExpr) or (isinstance(factor, int) and factor >= 1)
@@ -74,7 +88,7 @@ class TensorSchedule:
             raise ScheduleError(expected("split", what, factor))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(
-            self.loop[position], as_expr(factor), inner_split
+            self.loop[position], as_expr(factor), inner_split, is_whole
         )
 
     def merge(self, axis_outer: int, axis_inner: int | None = None) -> None:
@@ -127,8 +141,9 @@ class TensorSchedule:
 
     def __str__(self) -> str:
         inline = f" ca_pos( {self.compute_at} )" if self.compute_at else ""
+        padding = f" padding( {self.padding} )" if self.padding else ""
         axes = ", ".join(map(str, self.loop))
-        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}"
+        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}{padding}"
 
 
 @dataclass(eq=False)
@@ -180,6 +195,7 @@ class ScheduledFusion:
                 schedule.memory_type,
                 schedule.compute_at,
                 schedule.prefetch,
+                schedule.padding,
             )
         return copy
 

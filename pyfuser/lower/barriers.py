@@ -26,6 +26,7 @@ from ..ir.kernel import (
     accesses,
     walk,
 )
+from ..ir.scalars import ONE
 from ..ir.schedule import MemoryType
 
 
@@ -87,7 +88,7 @@ def insert_barriers(
         if isinstance(statement, For):
             is_block = statement.parallel_type.is_block
             inner = insert_barriers(statement.body, inputs, partial, in_threads or is_block)
-            repeats = not statement.parallel_type.is_thread
+            repeats = not statement.parallel_type.is_thread and statement.stop is not ONE
             if repeats and any(isinstance(s, Barrier) for s in walk(inner)):
                 inner.append(Barrier())  # the next iteration writes what this one still reads
             statement.body = inner

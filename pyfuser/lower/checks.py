@@ -114,7 +114,7 @@ def _check_vectorized(
     for side in (tensor, *expr.tensor_inputs):
         if scheduled[side].memory_type is not MemoryType.global_:
             continue
-        contiguity = side.domain.contiguity
-        if contiguity and contiguity[-1] is not True:
+        concrete = [flag for flag in side.domain.contiguity if flag is not None]
+        if concrete and concrete[-1] is not True:
             what = f"the innermost axis of T{side.name} to be contiguous"
             raise ScheduleError(expected("vectorize", what, f"T{tensor.name} axis {axis} reads it"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..analysis.mapping import producer_to_consumer
+from ..analysis.matching import axes_match
 from ..ir.domains import IterDomain, Merge, Split, Swizzle, history
 from ..ir.exprs import Expr
 from ..ir.kernel import Less, Predicate
@@ -134,6 +135,17 @@ class Indexer:
             self._cache[tensor] = found
         return found
 
+    def bounds(self, tensor: TensorView) -> list[Less]:
+        """The conditions on sizes under which the tensor's splits are as whole as they claim."""
+        extents = self.structure.extents[tensor]
+        splits = history(self.scheduled[tensor].loop, tensor.domain.logical)
+        found = [
+            Less(extents[split.input_id], split.factor + 1)
+            for split in splits
+            if isinstance(split, Split) and split.is_whole
+        ]
+        return [each for each in found if each.a.symbols]
+
     def place(self, tensor: TensorView) -> IntExpr:
         """The number of a tensor's element, row by row, whatever its layout in memory."""
         indices, _ = self.indices(tensor)
@@ -180,8 +192,12 @@ class Indexer:
         )
 
     def buffer_extents(self, tensor: TensorView) -> list[IntExpr]:
-        """The extents of a tensor's own buffer, outermost first."""
-        return [self.structure.loop(tensor, p).extent for p in self.allocated_positions(tensor)]
+        """The extents of a tensor's own buffer, outermost first; the last one with its padding."""
+        positions = self.allocated_positions(tensor)
+        extents = [self.structure.loop(tensor, p).extent for p in positions]
+        if extents:
+            extents[-1] = extents[-1] + self.scheduled[tensor].padding
+        return extents
 
     def own_offset(self, tensor: TensorView) -> IntExpr:
         """Where the tensor's statement writes in its own buffer."""
@@ -222,7 +238,25 @@ class Indexer:
         extents = self.structure.extents[producer]
         forward(schedule.loop, producer.domain.logical, known, extents)
         # A shared loop has the same index for both, however its axis was made.
-        return known | shared
+        return known | self._promoted_loops(expr, producer, consumer) | shared
+
+    def _promoted_loops(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
+        """The indices of loops that aren't shared and walk like the consumer's at their positions,
+        because the broadcast axes that they are made of have the consumer's extents.
+
+        The indices of such axes don't follow from those of the producer's own axes.
+        """
+        schedule, other = self.scheduled[producer], self.scheduled[consumer].loop
+        mine, extents = self.structure.extents[producer], self.structure.extents[consumer]
+        mapping = producer_to_consumer(expr, producer, consumer)
+        found: Indices = {}
+        for position in range(schedule.compute_at, min(len(schedule.loop), len(other))):
+            axis, pairs = schedule.loop[position], dict[IterDomain, IterDomain]()
+            if not axes_match(axis, other[position], mapping, pairs) or not pairs:
+                continue
+            if all(mine.get(a) is extents.get(b, b.extent) for a, b in pairs.items()):
+                found[axis] = self.structure.loop(consumer, position).index
+        return found
 
     def _stand_ins(self, producer: TensorView, known: Indices) -> None:
         """Adds indices of axes that the consumer lacks: those of the producer's shared loops."""

@@ -104,7 +104,10 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
         runs += count_runs(indexer, tensors, grid)
         phases.append(Phase(grid, block, body))
     tensors_, scalars = list(memory.parameters.values()), list(memory.scalars.values())
-    return Kernel(name, tensors_, scalars, memory.scratch, phases, [], runs=tuple(runs))
+    bounds = tuple(dict.fromkeys(b for tensor in structure.tensors for b in indexer.bounds(tensor)))
+    return Kernel(
+        name, tensors_, scalars, memory.scratch, phases, [], runs=tuple(runs), bounds=bounds
+    )
 
 
 def share_buffers(kernel: Kernel, target: Target) -> None:

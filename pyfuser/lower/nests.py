@@ -45,6 +45,7 @@ from ..ops.checking import may_refuse
 from ..ops.pointwise import resolve_expr
 from ..ops.table import SCANS
 from .indexing import Indexer
+from .loops import Loop
 from .memory import KernelMemory
 from .reads import gather_predicate
 from .scans import scanned_positions
@@ -75,7 +76,10 @@ class NestBuilder:
                 continue
             loop = self.structure.loop(first, depth)
             inner = self.build(unit, depth + 1)
-            body += wrap(inner, loop.index, loop.extent, loop.parallel_type)
+            if self.indexer.threads_are_hardware and is_switch(loop):
+                body.append(For(Symbol.of(f"switch{depth}", ONE), ONE, loop.parallel_type, inner))
+            else:
+                body += wrap(inner, loop.index, loop.extent, loop.parallel_type)
         return body
 
     def _ordered_units(self, tensors: Sequence[TensorView], depth: int) -> list[Unit]:
@@ -214,6 +218,13 @@ class NestBuilder:
             self.scheduled[t].memory_type is MemoryType.local
             for t in (*expr.tensor_inputs, *expr.tensor_outputs)
         )
+
+
+def is_switch(loop: Loop) -> bool:
+    """True for an unswitch loop of one iteration: it is kept on hardware threads, because peeling
+    it separates the blocks that need no predicates from those that do.
+    """
+    return loop.parallel_type is ParallelType.unswitch and loop.extent is ONE
 
 
 def wrap(

@@ -205,6 +205,21 @@ class Layouts:
         return [*rest, *known]
 
 
+def range_to(axis: IterDomain, axes: list[IterDomain], layouts: Layouts) -> list[IterDomain]:
+    """The axes, of some in memory order, that form one range up to `axis` in all leaves."""
+    end = axes.index(axis) + 1
+    start = end - 1
+    while start > 0 and layouts.merges(axes[start - 1], axes[start]):
+        start -= 1
+    return axes[start:end]
+
+
+def ordered_axes(tensor: TensorView) -> list[IterDomain]:
+    """The logical axes in memory order."""
+    domain = tensor.domain
+    return domain.allocated if domain.allocation is not None else tensor.axes
+
+
 def fork_outputs(scheduled: ScheduledFusion) -> None:
     """Makes outputs copies of registers: nothing is read from or accumulated in global memory."""
     fusion = scheduled.fusion

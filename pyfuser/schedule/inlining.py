@@ -9,7 +9,7 @@ check takes a few integer operations.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..analysis.extents import effective_extents
 from ..analysis.mapping import consumers, producer_to_consumer
@@ -209,13 +209,20 @@ def _selected(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None) 
     return set(tensors) if tensors else set(scheduled.fusion.tensors)
 
 
-def inline_most(scheduled: ScheduledFusion, tensors: Sequence[TensorView] | None = None) -> None:
-    """Inlines all (or the given) tensors as far as possible, consumers first."""
+def inline_most(
+    scheduled: ScheduledFusion,
+    tensors: Sequence[TensorView] | None = None,
+    most: Mapping[TensorView, int] | None = None,
+) -> None:
+    """Inlines all (or the given) tensors as far as possible, consumers first; `most` has the
+    positions that some of them don't pass.
+    """
     chosen = _selected(scheduled, tensors)
     sharing = LoopSharing(scheduled)
     for tensor in reversed(sharing.tensors):
         if tensor in chosen and tensor.uses_list:
-            sharing.inline(tensor, sharing.highest(tensor)[0])
+            position = sharing.highest(tensor)[0]
+            sharing.inline(tensor, min(position, (most or {}).get(tensor, position)))
 
 
 def inline_at(

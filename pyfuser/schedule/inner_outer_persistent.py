@@ -33,7 +33,8 @@ from .common import (
 from .inlining import inline_most
 from .propagation import parallelize_like, transform_like
 from .recomputation import recompute_cheap
-from .reduction import arrange, reduction_facts, split_axes
+from .reduced_axes import arrange, split_axes
+from .reduction import reduction_facts
 from .rewrite import cache_after, rfactor
 
 

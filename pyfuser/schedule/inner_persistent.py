@@ -4,6 +4,8 @@
 
 A row is read again for each reduction and for the result, from the caches, where it is by then.
 Values that are expensive to recompute are kept in a buffer of one row; the rest is recomputed.
+
+On hardware threads: threaded_rows.py.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..target.parameters import ReductionParameters
 from ..target.target import Target
+from ..target.thread_parameters import ThreadedReduction
 from .common import Layouts, fork_outputs, reductions
 from .recomputation import recompute_cheap
 from .reduction import reduction_facts, schedule_inner
+from .threaded_rows import schedule_rows
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
@@ -29,6 +33,9 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     copy, _ = fusion.clone()
     recompute_cheap(copy, parameters.keeps)
     scheduled = ScheduledFusion(copy, scheduler="inner_persistent", parameters=parameters)
+    if isinstance(parameters, ThreadedReduction):
+        schedule_rows(scheduled, parameters)
+        return scheduled
     fork_outputs(scheduled)
     schedule_inner(scheduled, reductions(copy)[0], Layouts(copy), parameters)
     return scheduled

@@ -4,6 +4,8 @@
 
 A block is unroll * lanes columns wide, so its rows are whole cache lines and its results stay in
 registers; the passes after the first find the block in the L2 cache.
+
+On hardware threads: threaded_columns.py.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..target.parameters import ReductionParameters
 from ..target.target import Target
+from ..target.thread_parameters import ThreadedReduction
 from .cascade import rfactor_blocks, split_chain
 from .common import (
     Layouts,
@@ -26,7 +29,9 @@ from .common import (
 from .inlining import inline_most
 from .propagation import transform_like
 from .recomputation import recompute_cheap
-from .reduction import reduction_facts, split_axes
+from .reduced_axes import split_axes
+from .reduction import reduction_facts
+from .threaded_columns import schedule_columns
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
@@ -39,6 +44,9 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     copy, _ = fusion.clone()
     recompute_cheap(copy, parameters.keeps)
     scheduled = ScheduledFusion(copy, scheduler="outer_persistent", parameters=parameters)
+    if isinstance(parameters, ThreadedReduction):
+        schedule_columns(scheduled, parameters)
+        return scheduled
     fork_outputs(scheduled)
     layouts = Layouts(copy)
     reference = reductions(copy)[0]

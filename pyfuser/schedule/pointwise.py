@@ -10,6 +10,8 @@
 The innermost range is made of as many axes as form one range in memory in all inputs and outputs
 (the break point: a bias along the rows makes the fusion 2-D).  An input whose memory runs along
 another axis is read in square tiles, along its own memory, and transposed through shared memory.
+
+On hardware threads: threaded_pointwise.py and threaded_tiles.py.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from ..errors import InternalError, expected
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import GatherOp
 from ..ir.fusion import Fusion
-from ..ir.scalars import product
+from ..ir.scalars import IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
 from ..target.target import Target
+from ..target.thread_parameters import ThreadedPointwise
+from . import threaded_pointwise, threaded_tiles
 from .acceptance import examine, reference_tensor
 from .common import (
     Layouts,
@@ -34,14 +38,17 @@ from .common import (
     leaves,
     merge_adjacent,
     merge_range,
+    ordered_axes,
     parallelize_positions,
     prefetch_inputs,
+    range_to,
     touched_bytes,
     work_each,
 )
 from .inlining import inline_most
 from .propagation import transform_like
 from .rewrite import cache_after
+from .vectors import vector_bytes
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -69,22 +76,28 @@ def _is_index(tensor: TensorView) -> bool:
 def _facts(fusion: Fusion) -> PointwiseFacts:
     reference, layouts = reference_output(fusion), Layouts(fusion)
     axes = ordered_axes(reference)
-    inner: list[IterDomain] = axes[-1:]
-    while len(inner) < len(axes) and layouts.merges(axes[-len(inner) - 1], inner[0]):
-        inner.insert(0, axes[-len(inner) - 1])
+    inner = range_to(axes[-1], axes, layouts) if axes else []
     outer = axes[: len(axes) - len(inner)]
+    rank = sum(not axis.is_broadcast for axis in axes)
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
     groups = product(a.size for a in outer[:-1]) if len(outer) > 1 else None
     transposed = transposed_inputs(reference, layouts)
-    extent = None if transposed is None else transposed[0].size
+    extent: IntExpr | None = None
+    extent_of_range: IntExpr | None = None
+    if transposed is not None:
+        extent = transposed[0].size
+        extent_of_range = product(a.size for a in range_to(transposed[0], axes, layouts))
     narrowest = min((size_in_bytes(t.dtype) for t in leaves(fusion) if t.axes), default=4)
     return PointwiseFacts(
         rows,
         columns,
         groups,
         extent,
+        extent_of_range,
         widest_bytes(fusion),
         narrowest,
+        vector_bytes(layouts, axes),
+        sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves),
         work_each(fusion),
         touched_bytes(fusion),
     )
@@ -116,18 +129,15 @@ def transposed_inputs(
     return max(found.items(), key=lambda item: len(item[1]))
 
 
-def ordered_axes(tensor: TensorView) -> list[IterDomain]:
-    """The logical axes in memory order."""
-    domain = tensor.domain
-    return domain.allocated if domain.allocation is not None else tensor.axes
-
-
 def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, cloner = fusion.clone()
     reference = cloner.values[reference_output(fusion)]
     assert isinstance(reference, TensorView)
     scheduled = ScheduledFusion(copy, scheduler="pointwise", parameters=parameters)
+    if isinstance(parameters, ThreadedPointwise) and not parameters.tile:
+        threaded_pointwise.schedule_vectors(scheduled, reference, parameters)
+        return scheduled
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)
@@ -137,7 +147,12 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
         inline_most(scheduled)
         return scheduled
     if parameters.tile:
-        _schedule_tiles(scheduled, reference, layouts, parameters)
+        found = transposed_inputs(reference, layouts)
+        assert found is not None
+        if isinstance(parameters, ThreadedPointwise):
+            threaded_tiles.schedule_tiles(scheduled, reference, *found, layouts, parameters)
+        else:
+            _schedule_tiles(scheduled, reference, *found, parameters)
         return scheduled
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(own.loop))
     merge_range(scheduled, reference, 0, inner - parameters.rows)
@@ -166,13 +181,11 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
 def _schedule_tiles(
     scheduled: ScheduledFusion,
     reference: TensorView,
-    layouts: Layouts,
+    row_axis: IterDomain,
+    transposed: list[TensorView],
     parameters: PointwiseParameters,
 ) -> None:
     """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]"""
-    found = transposed_inputs(reference, layouts)
-    assert found is not None
-    row_axis, transposed = found
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
     *outer, column_axis = [axis for axis in own.loop if axis is not row_axis]

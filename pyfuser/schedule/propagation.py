@@ -61,16 +61,12 @@ class Replay:
     def _apply(self, expr: IdExpr, inputs: list[IterDomain]) -> Sequence[IterDomain]:
         for old in self.existing:
             if type(old) is type(expr) and list(old.inputs) == inputs:
-                same = not isinstance(expr, Split) or (
-                    isinstance(old, Split)
-                    and old.factor is expr.factor
-                    and old.inner_split == expr.inner_split
-                )
+                same = not isinstance(expr, Split) or (isinstance(old, Split) and old.is_like(expr))
                 if same:
                     return old.outputs
         match expr:
             case Split():
-                return self.ids.split(inputs[0], expr.factor, expr.inner_split)
+                return self.ids.split(inputs[0], expr.factor, expr.inner_split, expr.is_whole)
             case Merge():
                 self._check_merge(*inputs)
                 return (self.ids.merge(*inputs),)
@@ -322,9 +318,7 @@ def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: b
     if made.outputs.index(a) != other.outputs.index(b):
         return False
     match made, other:
-        case Split(), Split() if made.factor is not other.factor:
-            return False
-        case Split(), Split() if made.inner_split != other.inner_split:
+        case Split(), Split() if not made.is_like(other):
             return False
     pairs = zip(made.inputs, other.inputs, strict=True)
     return all(_same_loop(p, c, numbers, loosely) for p, c in pairs)

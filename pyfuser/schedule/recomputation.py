@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.costs import is_expensive
+from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import downstream
 from ..ir.exprs import Expr, PointwiseOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.vals import TensorView
-from .common import is_reduction
+from .common import is_reduction, reductions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,6 @@ class _Passes:
 
     def readers(self, tensor: TensorView) -> list[list[Expr]]:
         """The readers of a tensor by their passes, in order; its expression is in the first."""
-        assert tensor.expr is not None
         readers = list(tensor.uses_list)
         passes = {expr: self._of[expr] for expr in readers}
         fixed = {p.number for p in passes.values() if not p.is_free}
@@ -55,8 +55,9 @@ class _Passes:
             grouped.setdefault(min(later, default=last) if own.is_free else own.number, []).append(
                 expr
             )
-        first = min(grouped, default=self._earliest(tensor.expr))
-        self._of[tensor.expr] = _Pass(first, first not in fixed)
+        if tensor.expr is not None:
+            first = min(grouped, default=self._earliest(tensor.expr))
+            self._of[tensor.expr] = _Pass(first, first not in fixed)
         return [grouped[number] for number in sorted(grouped)]
 
     def add_reduction(self, expr: Expr) -> None:
@@ -97,6 +98,28 @@ def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
                 _keep_for(fusion, tensor, [reader for group in later for reader in group])
             for group in () if is_kept else later:
                 passes.add_copy(_give_copy(fusion, expr, tensor, group), group[0])
+
+
+def kept_rows(fusion: Fusion) -> tuple[int, int]:
+    """How many inputs, and how many computed tensors, have reduced axes and readers in several
+    passes, once `recompute_cheap` has given later passes copies of the others.
+    """
+    copy, _ = fusion.clone()
+    recompute_cheap(copy)
+    space = IterationSpace([expr for expr in copy.exprs if expr.tensor_outputs])
+    first = reductions(copy)[0].domain.root_or_logical
+    reduced = {space.number(axis) for axis in first if axis.is_reduction}
+    passes, computed = _Passes(copy), 0
+
+    def is_kept(tensor: TensorView) -> bool:
+        return len(passes.readers(tensor)) > 1 and not reduced.isdisjoint(space.axes(tensor))
+
+    for expr in reversed(copy.exprs):
+        if is_reduction(expr):
+            passes.add_reduction(expr)
+        else:
+            computed += sum(map(is_kept, expr.tensor_outputs))
+    return sum(map(is_kept, copy.input_tensors)), computed
 
 
 def _keep_for(fusion: Fusion, tensor: TensorView, late: list[Expr]) -> None:

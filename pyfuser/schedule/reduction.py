@@ -13,6 +13,8 @@ added in registers before they are added to the block's results, which stay in t
 
 If there are few tasks, the reduced axes are split over the grid too, with partial results in
 scratch memory.
+
+On hardware threads: threaded_rows.py and threaded_columns.py.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from ..ir.domains import IterDomain, ParallelType
+from ..ir.domains import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.scalars import product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import ReductionFacts, ReductionParameters
 from ..target.target import Target
+from ..target.thread_parameters import ThreadedReduction
 from .cascade import chain_extents, rfactor_blocks, split_chain
 from .common import (
     Layouts,
@@ -34,6 +37,7 @@ from .common import (
     merge_adjacent,
     parallelize_positions,
     prefetch_inputs,
+    range_to,
     reductions,
     touched_bytes,
     work_each,
@@ -41,13 +45,12 @@ from .common import (
 from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
+from .recomputation import kept_rows
+from .reduced_axes import arrange, split_axes, weights
 from .rewrite import rfactor
-
-
-def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], bool]:
-    """The axes of a reduction in memory order, and whether the innermost is reduced."""
-    axes = layouts.memory_order(tensor.domain.logical)
-    return axes, bool(axes) and axes[-1].is_reduction
+from .threaded_columns import schedule_columns
+from .threaded_rows import schedule_rows
+from .vectors import vector_bytes
 
 
 @lru_cache(maxsize=256)
@@ -60,6 +63,8 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
     layouts = Layouts(fusion)
     axes, inner = split_axes(reference or found[0], layouts)
     reduced = [axis for axis in axes if axis.is_reduction]
+    alike = [axis for axis in axes if axis.is_reduction == inner]
+    innermost = range_to(alike[-1], alike, layouts) if alike else []
     return ReductionFacts(
         inner,
         product(axis.extent for axis in axes if not axis.is_reduction),
@@ -69,6 +74,10 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         len(found),
         work_each(fusion),
         touched_bytes(fusion),
+        product(axis.extent for axis in innermost),
+        vector_bytes(layouts, axes),
+        kept_rows(fusion),
+        len(weights(layouts, axes)),
     )
 
 
@@ -81,6 +90,12 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
+    if isinstance(parameters, ThreadedReduction):
+        if parameters.inner:
+            schedule_rows(scheduled, parameters)
+        else:
+            schedule_columns(scheduled, parameters)
+        return scheduled
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)
@@ -90,23 +105,6 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     else:
         _schedule_outer(scheduled, reference, layouts, parameters)
     return scheduled
-
-
-def arrange(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> tuple[int, int]:
-    """Loops [kept axes, merged][other reduced axes][innermost reduced range] of a reduction.
-
-    Returns (number of kept loops: 0 or 1, number of other reduced loops).
-    """
-    own = scheduled[reference]
-    axes, _ = split_axes(reference, layouts)
-    kept = [a for a in axes if not a.is_reduction]
-    reduced = [a for a in axes if a.is_reduction]
-    own.loop = [*kept, *reduced]
-    for _ in range(len(kept) - 1):
-        own.merge(0)
-    rows = 1 if kept else 0
-    inner = merge_adjacent(scheduled, reference, layouts, rows, len(own.loop))
-    return rows, inner - rows
 
 
 def schedule_inner(

@@ -19,8 +19,11 @@ class PointwiseFacts:
     columns     elements of its innermost range in memory
     groups      the rows without their last axis; None if there is only one
     transposed  extent of the axis along which transposed inputs lie in memory, or None
+    transposed_range  elements of the range that ends with this axis in all leaves, or None
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
+    vector      bytes of the widest element that is moved in vectors; 0 if some tensor can't be
+    inputs      how many inputs have all axes of the reference output
     work        the cost of computing an element, in additions
     touched     bytes of all inputs and outputs
     """
@@ -29,8 +32,11 @@ class PointwiseFacts:
     columns: IntExpr
     groups: IntExpr | None
     transposed: IntExpr | None
+    transposed_range: IntExpr | None
     bytes: int
     narrowest: int
+    vector: int
+    inputs: int
     work: int
     touched: IntExpr
 
@@ -64,6 +70,10 @@ class ReductionFacts:
     count      how many reductions there are
     work       the cost of computing an element, in additions
     touched    bytes of all inputs and outputs
+    range      elements of the innermost range in memory
+    vector     bytes of the widest element that is moved in vectors; 0 if some tensor can't be
+    rows       how many inputs several passes read, and how many computed tensors are kept for them
+    weights    how many inputs have none of the axes that are kept
     """
 
     inner: bool
@@ -74,6 +84,10 @@ class ReductionFacts:
     count: int
     work: int
     touched: IntExpr
+    range: IntExpr
+    vector: int
+    rows: tuple[int, int]
+    weights: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,10 @@ class ReductionParameters:
     prefetch: int = 0
     cascade: Levels = ()
     keeps: bool = True
+
+    def recomputing(self) -> ReductionParameters:
+        """The same parameters, but no row is kept."""
+        return replace(self, keeps=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +180,8 @@ def without_kept_rows(
     """The same parameters for a kernel that recomputes its rows; None if it has kept none."""
     match parameters:
         case ReductionParameters(keeps=True):
-            return replace(parameters, keeps=False)
+            return parameters.recomputing()
         case InnerOuterParameters(rows=ReductionParameters(keeps=True) as rows):
-            return replace(parameters, rows=replace(rows, keeps=False))
+            return replace(parameters, rows=rows.recomputing())
         case _:
             return None

@@ -11,6 +11,7 @@ import pyfuser as nvfuser_direct
 from pyfuser import FusionDefinition, SchedulerType
 from pyfuser.frontend.params import decisions_of, params_of
 from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
+from pyfuser.target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from tests.frontend.definitions import doubled
 
 
@@ -32,6 +33,9 @@ def engine() -> None:
             SchedulerType.inner_outer_persistent,
             InnerOuterParameters(ReductionParameters(True, 16, 2, 0, 8), ((0, 32),)),
         ),
+        (SchedulerType.pointwise, ThreadedPointwise(32, 4, 0, lines=4, vector=8)),
+        (SchedulerType.inner_persistent, ThreadedReduction(True, 64, 8, 0, 1, vector=2)),
+        (SchedulerType.reduction, ThreadedReduction(False, 32, 8, 0, 2, lines=8, vector=4)),
     ],
 )
 def test_unedited_parameters_are_the_decisions(
@@ -40,6 +44,13 @@ def test_unedited_parameters_are_the_decisions(
     params = params_of(kind, decisions, is_threaded)
     assert params.scheduler_type is kind
     assert decisions_of(params) == decisions
+
+
+def test_a_schedule_by_hand_makes_no_assumption_about_the_length_of_rows() -> None:
+    decisions = ThreadedReduction(True, 64, 8, 0, 1, is_whole=True)
+    params = params_of(SchedulerType.reduction, decisions, True)
+    params.lparams.bdimx = 32
+    assert decisions_of(params) == ThreadedReduction(True, 32, 8, 0, 1)
 
 
 def row_sums() -> FusionDefinition:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from ...errors import InternalError, expected
 from ...ir.domains import BLOCK, ParallelType
@@ -30,7 +31,7 @@ from ...ir.kernel import (
     accesses,
     walk,
 )
-from ...ir.scalars import ZERO, Integer
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
 from ...ir.schedule import MemoryType
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
@@ -44,7 +45,7 @@ from .expressions import (
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import Declaration, index_text, symbol_name, type_name
-from .vector_copies import vector_copy
+from .vector_copies import alignments, has_edges, vector_copy
 
 Axes = frozenset[ParallelType]
 
@@ -61,12 +62,14 @@ class _Place:
     """The context of a statement.
 
     `axes` are the axes of its grid and block loops, `conditions` the conditions under which it runs
-    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.
+    that no enclosing `if` tests, and `computed` the comment on the enclosing loop.  `is_aligned`
+    says whether vectors are aligned; None if no enclosing `if` has tested it.
     """
 
     axes: Axes = frozenset()
     conditions: Conditions = ()
     computed: str = ""
+    is_aligned: bool | None = None
 
 
 def is_collective(statement: Statement) -> bool:
@@ -127,7 +130,31 @@ class BodyWriter:
         return assemble(self._items(self.phase.body, _Place()))
 
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
-        return [item for statement in body for item in self._statement(statement, place)]
+        items: list[Item] = []
+        left = list(body)
+        while left:
+            statement = left.pop(0)
+            if is_switch(statement):
+                # Peeling may have cut the loop in two.
+                rest = left[0] if left and is_rest_of(left[0], statement) else statement
+                items += self._switch(statement, rest, place)
+                left = left[rest is not statement :]
+            else:
+                items += self._statement(statement, place)
+        return items
+
+    def _switch(self, whole: For, rest: For, place: _Place) -> list[Item]:
+        """Whole blocks, without predicates and with aligned vectors, or else the rest, which is
+        right in all cases.
+        """
+        tests = [*positive_texts(whole.stop), *alignments(whole.body)]
+        if not tests:
+            return self._items(whole.body, place)
+        collective = any(map(is_collective, walk(whole.body)))
+        inner = place if collective else replace(place, conditions=())
+        fast = assemble(self._items(whole.body, replace(inner, is_aligned=True)))
+        slow = assemble(self._items(rest.body, replace(inner, is_aligned=False)))
+        return [Item(_if_else(tests, fast, slow), () if collective else place.conditions)]
 
     def _statement(self, statement: Statement, place: _Place) -> list[Item]:
         match statement:
@@ -186,6 +213,13 @@ class BodyWriter:
                 return [Item(comment), *self._block_reduction(chain[-1], place, chain[:-1])]
             _check_uniform(loop)
             return [Item([*comment, *_loop_lines(loop, self._items(loop.body, inner))])]
+        if place.is_aligned is None and loop.parallel_type is ParallelType.serial:
+            tests = [] if has_edges(loop.body) else alignments(loop.body)
+            if tests:
+                bare = replace(inner, conditions=())
+                ways = (self._loop(loop, replace(bare, is_aligned=way)) for way in (True, False))
+                lines = _if_else(tests, *map(assemble, ways))
+                return [Item([*comment, *lines], place.conditions)]
         items = self._items(loop.body, replace(inner, conditions=()))
         items, shared = hoisted(items, loop.index)
         conditions = without_repeats([*place.conditions, *shared])
@@ -193,7 +227,8 @@ class BodyWriter:
         copy = vector_copy(loop)
         if copy is not None:
             whole = tuple(c for c in copy.conditions if c not in conditions)
-            lines = [copy.call] if not whole else _either(Item([copy.call], whole), lines)
+            call = copy.text(place.is_aligned is True)
+            lines = [call] if not whole else _either(Item([call], whole), lines)
         return [Item([*comment, *lines], conditions)]
 
     def _block_reduction(
@@ -280,6 +315,33 @@ def _own_part(
     return [start, added]
 
 
+def is_switch(statement: Statement) -> TypeGuard[For]:
+    """True for a loop of at most one iteration, or for a part of one that peeling has cut."""
+    match statement:
+        case For(parallel_type=ParallelType.unswitch, index=Symbol(upper=upper)):
+            return upper is ONE
+        case _:
+            return False
+
+
+def is_rest_of(statement: Statement, switch: For) -> TypeGuard[For]:
+    """True for the second part of a switch that peeling has cut."""
+    return is_switch(statement) and statement.start is switch.stop
+
+
+def positive_texts(expr: IntExpr) -> list[str]:
+    """The conditions under which a number that isn't negative is more than 0."""
+    match expr:
+        case Integer(value=value) if value > 0:
+            return []
+        case Min():
+            return list(dict.fromkeys([*positive_texts(expr.a), *positive_texts(expr.b)]))
+        case Max() if expr.b is ZERO:
+            return positive_texts(expr.a)
+        case _:
+            return [f"0 < {index_text(expr)}"]
+
+
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
     """(loop, ..., reduction): the loops around one block reduction, and it.
 
@@ -357,6 +419,12 @@ def _is_unrolled(loop: For) -> bool:
 def in_registers(buffer: Buffer) -> bool:
     """True for a thread's own buffer unless it had to go to shared memory."""
     return buffer.memory is MemoryType.local and not is_private_array(buffer)
+
+
+def _if_else(tests: Sequence[str], lines: list[str], otherwise: list[str]) -> list[str]:
+    """`if (all tests) { lines } else { otherwise }`."""
+    head = f"if ({' && '.join(tests)}) {{"
+    return [head, *indented(lines), "} else {", *indented(otherwise), "}"]
 
 
 def _either(whole: Item, otherwise: list[str]) -> list[str]:

@@ -257,21 +257,39 @@ static __device__ __forceinline__ void store_vector(T* to, const vector<T, N>& e
 template <class T, int N> struct widest {
   static constexpr int fitting = sizeof(T) * N > 16 ? 16 / sizeof(T) : N;
   static constexpr int bytes = sizeof(T) * fitting;
-  static __device__ __forceinline__ bool is_aligned(const T* address) {
-    return reinterpret_cast<uint64_t>(address) % bytes == 0;
-  }
 };
+
+template <int Bytes> static __device__ __forceinline__ bool is_aligned(const void* address) {
+  return reinterpret_cast<uint64_t>(address) % Bytes == 0;
+}
+
+template <int N, class T>
+static __device__ __forceinline__ void load_aligned(T* to, const T* from) {
+  constexpr int width = widest<T, N>::fitting;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    const vector<T, width> elements = load_vector<T, width>(from + i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) to[i + j] = elements.value[j];
+  }
+}
+
+template <int N, class T>
+static __device__ __forceinline__ void store_aligned(T* to, const T* from) {
+  constexpr int width = widest<T, N>::fitting;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    vector<T, width> elements;
+#pragma unroll
+    for (int j = 0; j < width; ++j) elements.value[j] = from[i + j];
+    store_vector(to + i, elements);
+  }
+}
 
 template <int N, class T>
 static __device__ __forceinline__ void load_contiguous(T* to, const T* from) {
-  constexpr int width = widest<T, N>::fitting;
-  if (widest<T, N>::is_aligned(from)) {
-#pragma unroll
-    for (int i = 0; i < N; i += width) {
-      const vector<T, width> elements = load_vector<T, width>(from + i);
-#pragma unroll
-      for (int j = 0; j < width; ++j) to[i + j] = elements.value[j];
-    }
+  if (is_aligned<widest<T, N>::bytes>(from)) {
+    load_aligned<N>(to, from);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = from[i];
@@ -280,15 +298,8 @@ static __device__ __forceinline__ void load_contiguous(T* to, const T* from) {
 
 template <int N, class T>
 static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
-  constexpr int width = widest<T, N>::fitting;
-  if (widest<T, N>::is_aligned(to)) {
-#pragma unroll
-    for (int i = 0; i < N; i += width) {
-      vector<T, width> elements;
-#pragma unroll
-      for (int j = 0; j < width; ++j) elements.value[j] = from[i + j];
-      store_vector(to + i, elements);
-    }
+  if (is_aligned<widest<T, N>::bytes>(to)) {
+    store_aligned<N>(to, from);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) to[i] = from[i];
@@ -427,18 +438,31 @@ template <class T> struct welford_of {
   }
 };
 
-template <class T> static __device__ __forceinline__ T shuffle_down(T value, int delta) {
+// The value of another lane of the warp: `exchange` moves a word.
+template <class T, class Exchange>
+static __device__ __forceinline__ T shuffled(T value, Exchange exchange) {
   if constexpr (sizeof(T) % 4 == 0) {
     union { T value; uint32_t words[sizeof(T) / 4]; } bits;
     bits.value = value;
-    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
-      bits.words[i] = __shfl_down_sync(0xffffffffu, bits.words[i], delta);
-    }
+#pragma unroll
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) bits.words[i] = exchange(bits.words[i]);
     return bits.value;
   } else {
-    return T(__shfl_down_sync(0xffffffffu, int(value), delta));
+    return T(exchange(uint32_t(int(value))));
   }
 }
+struct from_below {
+  int delta;
+  __device__ __forceinline__ uint32_t operator()(uint32_t word) const {
+    return __shfl_down_sync(0xffffffffu, word, delta);
+  }
+};
+struct from_lane {
+  int lane;
+  __device__ __forceinline__ uint32_t operator()(uint32_t word) const {
+    return __shfl_sync(0xffffffffu, word, lane);
+  }
+};
 
 template <class T> static __device__ __forceinline__ T shuffle_up(T value, int delta) {
   if constexpr (sizeof(T) % 4 == 0) {
@@ -456,6 +480,7 @@ template <class T> static __device__ __forceinline__ T shuffle_up(T value, int d
 // Combines `value` over the threads that differ only in the dimensions X, Y, Z that are set; each
 // of them gets the result.  All threads of the block call it.  `scratch` is an element per thread
 // in shared memory, free again on return.  A thread with nothing to add passes the identity.
+// Threads that share a warp need neither the scratch nor a barrier.
 template <bool X, bool Y, bool Z, class T, class Operation>
 static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
@@ -468,9 +493,15 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   // The members of a group are neighbours in their warps if the dimensions are the fastest ones.
   const bool neighbours = X && (Y || !Z || y_size == 1);
   T result;
+  if (neighbours && 32 % members == 0 && x_size * y_size * z_size % 32 == 0) {
+    for (int delta = members / 2; delta > 0; delta /= 2) {
+      value = operation(value, shuffled(value, from_below{delta}));
+    }
+    return shuffled(value, from_lane{int((x + x_size * (y + y_size * z) - member) % 32)});
+  }
   if (neighbours && members % 32 == 0) {
     for (int delta = 16; delta > 0; delta /= 2) {
-      value = operation(value, shuffle_down(value, delta));
+      value = operation(value, shuffled(value, from_below{delta}));
     }
     const unsigned warps = members / 32;
     T* partial = scratch + group * warps;
@@ -479,14 +510,17 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
     result = partial[0];
     for (unsigned i = 1; i < warps; ++i) result = operation(result, partial[i]);
   } else {
-    T* partial = scratch + group * members;
-    partial[member] = value;
+    // Threads that differ only in x access adjacent elements, which are in different banks.
+    const unsigned groups = x_size * y_size * z_size / members, step = X ? 1 : groups;
+    T* partial = scratch + (X ? group * members : group);
+    partial[member * step] = value;
     unsigned half_size = 1;
     while (half_size * 2 < members) half_size *= 2;
     for (; half_size > 0; half_size /= 2) {
       __syncthreads();
       if (member < half_size && member + half_size < members) {
-        partial[member] = operation(partial[member], partial[member + half_size]);
+        value = operation(value, partial[(member + half_size) * step]);
+        partial[member * step] = value;
       }
     }
     __syncthreads();

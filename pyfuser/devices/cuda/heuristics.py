@@ -20,20 +20,45 @@ from ...target.parameters import (
     ReductionFacts,
     ReductionParameters,
 )
+from ...target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from ...target.unrolling import inner_unroll, unroll_factor
 
 if TYPE_CHECKING:
     from .target import CudaTarget
 
 _WARP = 32
-# Threads that process a row together; a block processes several shorter rows.
-_SHORT_ROW = 8
-# Unrolled steps of a block: enough to pay for its start, few enough that there are many blocks.
-_STEPS = 4
+# Rows or columns below which most threads of a tile have nothing to do; transposed inputs are then
+# read element by element, and the caches keep the rest of their sectors.
+_WORTH_A_TILE = 16
+# A tile's row is a warp's width and one element: the elements of a column are in 32 banks if they
+# have 4 bytes, and if they are smaller or larger, the requests are as few as possible too.
+_PADDING = 1
+# What one instruction of a thread moves at most.
+_VECTOR_BYTES = 16
+# Vectors of a thread that are read before it computes: 128 threads have 8 KiB under way, and a
+# multiprocessor with four such blocks as much as the latency of memory times its bandwidth.
+_VECTORS = 4
+# Registers of a thread that hold its part of one tensor's row, for blocks of up to so many threads:
+# of two tensors, they leave enough for the rest, so that nothing is spilled.  A multiprocessor has
+# 65,536 registers, and NVRTC gives a thread of a block of 512 as many as one of 1024: 64.
+_ROW_REGISTERS = ((256, 32), (512, 24), (1024, 16))
+# Threads of a block whose row is in shared memory, which leaves no room for a second block.
+_LONG_ROW_THREADS = 512
+# Rows for which a thread reads the weights of a normalisation once: the reads left are 12 % of a
+# row's, and there is still more than one block for each multiprocessor's share.
+_MOST_REPEATS = 8
+# Threads of a multiprocessor that are enough if each has several reads under way.
+_BUSY_THREADS = 256
+# Shared memory for each thread's part of a block reduction: a mean, a sum of squares, a count.
+_SCRATCH_BYTES = 24
 # Elements below which a reduction takes about as long as a second launch.
 _WORTH_A_LAUNCH = 64 << 10
-# Unrolled steps of rows that a block of columns adds at least, before it writes partial results.
-_ROWS = 4
+# Rows of a column that a thread reads before it adds them.
+_ROWS = 8
+# Rows that a block of columns adds at least, before it writes partial results: these are written
+# and read once each, so they are 3 % of the rows.
+_LEAST_ROWS = 64
+_SECTOR_BYTES = 32  # the least that memory transfers
 
 
 def pointwise(
@@ -42,38 +67,147 @@ def pointwise(
     """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     threads = target.threads
-    unroll = unroll_factor(facts.work)
-    chunk = _STEPS * threads * unroll
-    if facts.transposed is not None and columns >= threads:
-        size = evaluate(facts.transposed, sizes)
-        if size >= threads:
-            tile = 4 * threads if columns < 1024 and size >= 4 * threads else threads
-            return PointwiseParameters(threads, 1, 64 * threads, tile)
-    blocks = 4 * target.multiprocessors
-    whole_rows = rows >= blocks
-    if rows == 1 or (not whole_rows and columns > chunk):
-        return PointwiseParameters(threads, unroll, chunk)
-    grouped = False
-    if facts.groups is not None and columns < _SHORT_ROW * threads:
-        grouped = blocks <= evaluate(facts.groups, sizes) < rows
-    return PointwiseParameters(threads, unroll, 0, rows=grouped)
+    if facts.transposed_range is not None and columns >= _WORTH_A_TILE:
+        size = evaluate(facts.transposed_range, sizes)
+        if size >= _WORTH_A_TILE:
+            lines = threads // _WARP
+            return ThreadedPointwise(
+                _WARP, _WARP // lines, _WARP, _WARP, lines=lines, padding=_PADDING
+            )
+    vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
+    while vector > 1 and rows != 1 and columns % vector:
+        vector //= 2
+    lanes = threads
+    while lanes > 1 and rows != 1 and columns <= lanes // 2 * vector:
+        lanes //= 2
+    # Reads of a thread that are under way together hide the memory's latency, if there are enough
+    # threads for all multiprocessors anyway.
+    unroll = min(unroll_factor(facts.work), max(_VECTORS // max(facts.inputs, 1), 1))
+    while unroll > 1 and rows * columns < target.multiprocessors * threads * vector * unroll:
+        unroll //= 2
+    while unroll > 1 and rows != 1 and rows < threads // lanes * unroll:
+        unroll //= 2
+    return ThreadedPointwise(lanes, unroll, 0, lines=threads // lanes, vector=vector)
 
 
 def reduction(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """One row or several columns per block; few rows are split over several blocks."""
+    """Short rows, several for a block, or one row per block; few rows are split over the grid."""
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
-    threads = target.threads
     if facts.inner:
-        unroll = inner_unroll(reduced, threads, 8)
-        parts = _parts(target, kept, reduced, threads * unroll, kept * reduced)
-        cascade = chain_levels(facts.chain, sizes, threads * unroll * parts)
-        return ReductionParameters(True, threads, unroll, 0, parts, cascade=cascade)
-    # A thread has one column, so its sum stays in a register.
-    parts = _parts(target, -(-kept // threads), reduced, 4 * _ROWS, kept * reduced)
-    cascade = chain_levels(facts.chain, sizes, 4 * parts)
-    return ReductionParameters(False, threads, 4, threads, parts, cascade=cascade)
+        is_split = kept < target.multiprocessors and kept * reduced >= _WORTH_A_LAUNCH
+        whole = None if is_split else _short_rows(target, facts, sizes)
+        return whole or _long_rows(target, facts, sizes)
+    return _columns(target, facts, sizes)
+
+
+def _columns(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ThreadedReduction:
+    """A warp's width of columns per block, of vectors if there is enough for all multiprocessors;
+    few columns are split over several blocks.
+    """
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    threads = 2 * target.threads
+    vector = _vector(facts, sizes)
+    while vector > 1 and kept * reduced < target.multiprocessors * _LEAST_ROWS * _WARP * vector:
+        vector //= 2
+    lanes = _lanes(kept, vector)
+    lines, unroll = threads // lanes, _ROWS
+    blocks = -(-kept // (lanes * vector))
+    if len(facts.chain) == 1 and reduced <= lines * unroll:
+        return ThreadedReduction(
+            False, lanes, unroll, 0, 1, lines=lines, vector=vector, is_whole=True
+        )
+    step = lines * unroll
+    parts = 1
+    if kept * reduced >= _WORTH_A_LAUNCH:
+        least = max(_LEAST_ROWS, step)
+        while blocks * parts < 2 * target.multiprocessors and reduced >= 2 * parts * least:
+            parts *= 2
+    while parts > 1 and parts * lanes > 2 * threads:
+        parts //= 2
+    cascade = chain_levels(facts.chain, sizes, step * parts)
+    return ThreadedReduction(
+        False, lanes, unroll, 0, parts, cascade=cascade, lines=lines, vector=vector
+    )
+
+
+def _lanes(columns: int, vector: int) -> int:
+    """Threads side by side along columns: a warp, or less if there are fewer columns."""
+    lanes = _WARP
+    while lanes > 1 and columns <= lanes // 2 * vector:
+        lanes //= 2
+    return lanes
+
+
+def _vector(facts: ReductionFacts, sizes: Mapping[str, int]) -> int:
+    """Elements of the innermost range that a thread moves at once; rows begin with a vector."""
+    vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
+    columns = evaluate(facts.range, sizes)
+    while vector > 1 and columns % vector:
+        vector //= 2
+    return vector
+
+
+def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
+    """How many elements of a tensor's row, in whole vectors, a thread of a block has in registers;
+    half as many if three tensors or more have to be kept, weights among them.
+    """
+    registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
+    tensors = sum(facts.rows) + facts.weights
+    elements = 4 * registers // max(facts.bytes, 4) // (1 if tensors <= 2 else 2)
+    return elements // vector * vector
+
+
+def _short_rows(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ThreadedReduction | None:
+    """Rows that fit into the registers of their threads; None if they don't.  As few threads as
+    possible process a row, so that they have several reads under way and little to combine, but
+    there are enough threads for all multiprocessors.
+    """
+    if len(facts.chain) > 1:
+        return None
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    vector = _vector(facts, sizes)
+    lanes, longest = _WARP, _ROW_REGISTERS[-1][0]
+    while lanes <= longest and reduced > lanes * _each(facts, lanes, vector):
+        lanes *= 2
+    if lanes > longest:
+        return None
+    busy = target.multiprocessors * _BUSY_THREADS
+    while lanes < _LONG_ROW_THREADS and kept * lanes < busy and reduced > lanes * vector:
+        lanes *= 2
+    while lanes > 1 and reduced <= lanes // 2 * vector:
+        lanes //= 2
+    lines = max(target.threads // lanes, 1)
+    while lines > 1 and lanes * lines > _WARP and kept < lines * target.multiprocessors:
+        lines //= 2
+    unroll = 1
+    while reduced > unroll * lanes * vector:
+        unroll += 1
+    has_room = lanes <= _ROW_REGISTERS[0][0]  # for weights in registers too
+    repeats = _MOST_REPEATS if facts.weights and has_room else 1
+    while repeats > 1 and kept * lanes < repeats * busy:
+        repeats //= 2
+    return ThreadedReduction(
+        True, lanes, unroll, 0, 1, lines=lines, vector=vector, repeats=repeats, is_whole=True
+    )
+
+
+def _long_rows(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> ThreadedReduction:
+    """A block for a row, or for a part of it."""
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    vector = _vector(facts, sizes)
+    unroll = inner_unroll(reduced, target.threads * vector, _VECTORS)
+    step = target.threads * vector * unroll
+    parts = _parts(target, kept, reduced, step, kept * reduced)
+    cascade = chain_levels(facts.chain, sizes, step * parts)
+    return ThreadedReduction(True, target.threads, unroll, 0, parts, cascade=cascade, vector=vector)
 
 
 def _parts(target: CudaTarget, blocks: int, reduced: int, step: int, elements: int) -> int:
@@ -93,26 +227,51 @@ def _parts(target: CudaTarget, blocks: int, reduced: int, step: int, elements: i
 def inner_persistent(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """One row per block."""
-    most = max(2, unroll_factor(facts.work))
-    unroll = inner_unroll(evaluate(facts.reduced, sizes), target.threads, most)
-    step = target.threads * unroll
+    """Rows in registers; one row per block if they are longer."""
+    whole = _short_rows(target, facts, sizes)
+    if whole is not None:
+        return whole
+    inputs, computed = facts.rows
+    threads = target.threads if len(facts.chain) > 1 else _LONG_ROW_THREADS
+    unroll = inner_unroll(evaluate(facts.reduced, sizes), threads, 2 * _VECTORS)
+    step = threads * unroll
     cascade = chain_levels(facts.chain, sizes, step)
-    keeps = _has_room(target, facts, sizes, cascade, step, 1)
-    return ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade, keeps=keeps)
+    copies = _has_room(target, facts, sizes, cascade, step, 1, inputs + computed)
+    keeps = copies or _has_room(target, facts, sizes, cascade, step, 1, computed)
+    return ThreadedReduction(
+        True, threads, unroll, 0, 1, cascade=cascade, keeps=keeps, copies=copies
+    )
 
 
 def outer_persistent(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """A column per thread; narrower blocks if there would be too few."""
-    kept = evaluate(facts.kept, sizes)
-    threads = target.threads
-    while threads > _WARP and kept < target.multiprocessors * threads:
-        threads //= 2
-    cascade = chain_levels(facts.chain, sizes, 1)
-    keeps = _has_room(target, facts, sizes, cascade, 1, threads)
-    return ReductionParameters(False, threads, 1, threads, 1, cascade=cascade, keeps=keeps)
+    """Columns in registers, of which a block has at least a sector of each row; more threads share
+    a column, and a block has fewer, if it is long or if there would be too few blocks.
+    """
+    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    lanes = _lanes(kept, 1)
+    least = min(lanes, _SECTOR_BYTES // (facts.vector or 4))
+    lines = max(target.threads // lanes, 1)
+    while lanes * lines < _LONG_ROW_THREADS and reduced > lines * _each(facts, lanes * lines, 1):
+        lines *= 2
+    most = _each(facts, lanes * lines, 1)
+    while lanes > least and (reduced > lines * most or kept < target.multiprocessors * lanes):
+        lanes //= 2
+        lines *= 2
+    if len(facts.chain) == 1 and reduced <= lines * most:
+        unroll = 1
+        while reduced > lines * unroll:
+            unroll += 1
+        return ThreadedReduction(False, lanes, unroll, 0, 1, lines=lines, is_whole=True)
+    inputs, computed = facts.rows
+    step = lines * _ROWS
+    cascade = chain_levels(facts.chain, sizes, step)
+    copies = _has_room(target, facts, sizes, cascade, step, lanes, inputs + computed)
+    keeps = copies or _has_room(target, facts, sizes, cascade, step, lanes, computed)
+    return ThreadedReduction(
+        False, lanes, _ROWS, 0, 1, cascade=cascade, lines=lines, keeps=keeps, copies=copies
+    )
 
 
 def inner_outer_persistent(
@@ -123,7 +282,12 @@ def inner_outer_persistent(
     A block's sums of columns are in scratch memory, in the L2 cache: an array for each of them, cut
     into blocks of rows, would take the shared memory that the rows need.
     """
-    rows = inner_persistent(target, facts.rows, sizes)
+    unroll = inner_unroll(evaluate(facts.rows.reduced, sizes), target.threads, _VECTORS)
+    step = target.threads * unroll
+    cascade = chain_levels(facts.rows.chain, sizes, step)
+    # Inputs are copied, and kept if several passes read them.
+    keeps = _has_room(target, facts.rows, sizes, cascade, step, 1, sum(facts.rows.rows))
+    rows = ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade, keeps=keeps)
     kept, tasks = evaluate(facts.rows.kept, sizes), 1
     while tasks < 2 * target.multiprocessors and kept >= 4 * tasks:
         tasks *= 2
@@ -137,8 +301,9 @@ def _has_room(
     cascade: Levels,
     step: int,
     rows: int,
+    tensors: int,
 ) -> bool:
-    """True if a block has shared memory for two computed tensors of its rows, as its loops pad
+    """True if a block has shared memory for some tensors of its rows, as its loops pad
     them: the innermost axis to whole steps, and an axis that the cascade cuts to whole blocks.
     """
     extents = [evaluate(extent, sizes) for extent in facts.chain]
@@ -146,4 +311,5 @@ def _has_room(
     for axis, block in cascade:
         extents[axis] = -(-extents[axis] // max(block, 1)) * max(block, 1)
     elements = prod(extents) * step * rows
-    return 2 * elements * max(facts.bytes, 4) <= target.limits.shared_bytes
+    needed = tensors * elements * max(facts.bytes, 4) + _LONG_ROW_THREADS * _SCRATCH_BYTES
+    return needed <= target.limits.shared_bytes

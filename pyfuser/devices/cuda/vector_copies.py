@@ -4,27 +4,44 @@ A vectorize loop that copies consecutive elements between memory and registers -
 `load_contiguous` or `store_contiguous` (device_helpers.cuh), which use vectors if the address is
 aligned.  If the loop has a predicate, the call runs under the predicate of the last element, and
 the loop itself runs otherwise.  Any other vectorize loop is just unrolled.
+
+Where all vectors of a body are known to be aligned (`alignments`), `load_aligned` and
+`store_aligned` don't test each address.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...dtypes import size_in_bytes
 from ...ir.domains import ParallelType
-from ...ir.kernel import Access, Compute, For, Less
+from ...ir.kernel import Access, Compute, For, Less, Statement, walk
 from ...ir.scalar_queries import coefficient_of, substitute
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, product, terms_of
 from ...ir.schedule import MemoryType
 from .expressions import is_private_array
 from .spelling import index_text
 
+VECTOR_BYTES = 16  # of a thread's widest load or store
+
 
 @dataclass(frozen=True, slots=True)
 class VectorCopy:
-    """The call, and the condition under which all of its elements are in bounds."""
+    """The call, and the condition under which all of its elements are in bounds.
+
+    `alignments` are conditions under which the address is aligned, in all threads and iterations
+    alike; None if there are no such conditions.
+    """
 
     call: str
     conditions: tuple[Less, ...]
+    alignments: tuple[str, ...] | None
+
+    def text(self, is_aligned: bool) -> str:
+        """The call; `is_aligned` if the conditions on the address are known to hold."""
+        if is_aligned and self.alignments is not None:
+            return self.call.replace("_contiguous<", "_aligned<", 1)
+        return self.call
 
 
 def vector_copy(loop: For) -> VectorCopy | None:
@@ -46,7 +63,42 @@ def vector_copy(loop: For) -> VectorCopy | None:
     if is_local[0] == is_local[1]:
         return None
     name = "load_contiguous" if is_local[0] else "store_contiguous"
-    return VectorCopy(f"{name}<{loop.stop}>({to}, {start});", conditions)
+    memory = source if is_local[0] else output
+    alignments = _alignments(memory, loop.index, loop.stop.value)
+    return VectorCopy(f"{name}<{loop.stop}>({to}, {start});", conditions, alignments)
+
+
+def alignments(body: list[Statement]) -> list[str]:
+    """The conditions under which vectors of a body are aligned in all threads and iterations."""
+    return list(dict.fromkeys(each for copy in _copies(body) for each in copy.alignments or ()))
+
+
+def has_edges(body: list[Statement]) -> bool:
+    """True if some vector of a body may be partly out of bounds."""
+    return any(copy.conditions for copy in _copies(body))
+
+
+def _copies(body: list[Statement]) -> list[VectorCopy]:
+    loops = (s for s in walk(body) if isinstance(s, For))
+    return [copy for copy in map(vector_copy, loops) if copy is not None]
+
+
+def _alignments(access: Access, index: Symbol, length: int) -> tuple[str, ...] | None:
+    """See VectorCopy: of the buffer, and of the sizes and strides by which indices are multiplied.
+
+    A part of the index that is no multiple of the vector is one of a size that has to be.
+    """
+    each = size_in_bytes(access.buffer.dtype)
+    width = min(length, VECTOR_BYTES // each)
+    conditions = [f"is_aligned<{width * each}>({access.buffer.name})"]
+    for monomial, coefficient in terms_of(substitute(access.index, {index: ZERO})):
+        if coefficient % width == 0:
+            continue
+        sizes = [atom for atom in monomial if isinstance(atom, Symbol) and atom.upper is None]
+        if not sizes:
+            return None
+        conditions.append(f"{index_text(product(sizes) * coefficient)} % {width} == 0")
+    return tuple(dict.fromkeys(conditions))
 
 
 def _address(access: Access, index: Symbol) -> str | None:

@@ -16,8 +16,14 @@ pytestmark = requires_host_compiler
 SEEDS = (0, 1, 2, 3)
 
 
+_BLOCKS = [
+    *[(1, 1, 1), (64, 4, 2), (7, 5, 3), (256, 1, 1), (32, 1, 8)],
+    *[(8, 16, 1), (1, 64, 1), (16, 3, 2), (4, 4, 2), (2, 7, 1)],  # some share a warp
+]
+
+
 @pytest.mark.parametrize("seed", (0, 7))
-@pytest.mark.parametrize("block", [(1, 1, 1), (64, 4, 2), (7, 5, 3), (256, 1, 1), (32, 1, 8)])
+@pytest.mark.parametrize("block", _BLOCKS)
 @pytest.mark.parametrize("dimensions", [(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)])
 def test_block_reduce_over_any_dimensions(block, dimensions, seed):
     x, y, z = block

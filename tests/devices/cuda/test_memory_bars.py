@@ -68,6 +68,12 @@ def layer_norm(fd: FusionDefinition) -> None:
     fd.add_output(fd.ops.mul(fd.ops.sub(x, mean), scale))
 
 
+def weighted_norm(fd: FusionDefinition) -> None:
+    x, weight = matrix(fd), fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+    scale = fd.ops.rsqrt(fd.ops.add(fd.ops.sum(fd.ops.mul(x, x), [1], keepdim=True), 1e-5))
+    fd.add_output(fd.ops.mul(fd.ops.mul(x, scale), fd.ops.broadcast(weight, [True, False])))
+
+
 def batch_norm(fd: FusionDefinition) -> None:
     x = matrix(fd)
     variance, mean = fd.ops.var_mean(x, [0], 0, True)
@@ -93,35 +99,37 @@ def transpose(fd: FusionDefinition) -> None:
 
 Define = Callable[[FusionDefinition], None]
 SMALL, LARGE = (64, 1024), (1024, 1024)
-# Of all schedulers: no loop is vectorized, so 4 sectors per request and not 16.
+VECTORS = 16  # sectors per request
 BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
-    (gelu, SMALL): Bars(),
-    (gelu, LARGE): Bars(),
-    (sum_of_two, SMALL): Bars(),
-    (sum_of_two, LARGE): Bars(),
-    # Each row reads the bias again; a thread that computes several rows could read it once.
-    (biased, SMALL): Bars(1.49),
-    (biased, LARGE): Bars(1.50),
-    # The input is read in each of two or three passes, and not kept in registers.
-    (softmax, SMALL): Bars(1.50),
-    (softmax, LARGE): Bars(1.50),
-    (layer_norm, SMALL): Bars(2.00),
-    (layer_norm, LARGE): Bars(2.00),
-    (batch_norm, SMALL): Bars(2.00),
-    (batch_norm, LARGE): Bars(2.00),
-    (row_sums, SMALL): Bars(sectors_per_request=3.9),
-    (row_sums, LARGE): Bars(sectors_per_request=3.9),
-    # The partial results of blocks that share the rows, one per column, are written, read and
-    # written for every 16 rows, and read again by the second phase.
-    (column_sums, SMALL): Bars(1.56, 1.10),
-    (column_sums, LARGE): Bars(1.57, 1.10),
-    # One thread adds the partial results of the blocks, by a request for each.
-    (total, SMALL): Bars(sectors_per_request=3.8),
-    (total, LARGE): Bars(sectors_per_request=3.9),
-    # Without a tile: a sector for each element that is read.
-    (transpose, SMALL): Bars(4.50),
-    # The tile has no padding and no swizzle: its columns are in one bank.
-    (transpose, LARGE): Bars(conflicts_per_request=15.5),
+    (gelu, SMALL): Bars(sectors_per_request=VECTORS),
+    (gelu, LARGE): Bars(sectors_per_request=VECTORS),
+    (sum_of_two, SMALL): Bars(sectors_per_request=VECTORS),
+    (sum_of_two, LARGE): Bars(sectors_per_request=VECTORS),
+    # A thread reads its part of the bias once for four rows; if the tensor is small, for one row:
+    # there are just enough threads for all multiprocessors.
+    (biased, SMALL): Bars(1.49, sectors_per_request=VECTORS),
+    (biased, LARGE): Bars(1.13, sectors_per_request=VECTORS),
+    (softmax, SMALL): Bars(sectors_per_request=VECTORS),
+    (softmax, LARGE): Bars(sectors_per_request=VECTORS),
+    (layer_norm, SMALL): Bars(sectors_per_request=VECTORS),
+    (layer_norm, LARGE): Bars(sectors_per_request=VECTORS),
+    # A thread reads its part of the weights once for four rows.
+    (weighted_norm, (4096, 1024)): Bars(1.13, sectors_per_request=VECTORS),
+    # A block has 8 columns, a sector of each row, so that there are enough blocks.
+    (batch_norm, SMALL): Bars(),
+    (batch_norm, LARGE): Bars(),
+    # A result of a row is a request of its own.
+    (row_sums, SMALL): Bars(sectors_per_request=14.3),
+    (row_sums, LARGE): Bars(sectors_per_request=14.3),
+    # Few columns are an element each, so that there are enough blocks.  Blocks that share columns
+    # write and read partial results, one for 64 rows.
+    (column_sums, SMALL): Bars(),
+    (column_sums, LARGE): Bars(sectors_per_request=VECTORS),
+    (total, SMALL): Bars(sectors_per_request=15.4),
+    (total, LARGE): Bars(sectors_per_request=15.5),
+    # A tile's threads are a warp wide, each with one element of a row.
+    (transpose, SMALL): Bars(),
+    (transpose, LARGE): Bars(),
 }
 
 

@@ -1,0 +1,54 @@
+"""What reductions along rows and columns share on hardware threads: copies, parts of a chain."""
+
+from __future__ import annotations
+
+from ..ir.domains import ParallelType
+from ..ir.scalars import ONE
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from ..target.thread_parameters import ThreadedReduction
+from .common import fork_outputs
+from .propagation import parallelize_like, transform_like
+from .rewrite import cache_after, cache_before, rfactor
+from .vectors import Copies, make_vector
+
+
+def copies_of(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> Copies:
+    """The copies of inputs and outputs that the parameters ask for."""
+    if parameters.copies:
+        return Copies.of(scheduled, parameters.vector)
+    fork_outputs(scheduled)
+    return Copies()
+
+
+def combine_parts(
+    scheduled: ScheduledFusion, tensor: TensorView, threads: int, part: int, kind: ParallelType
+) -> dict[TensorView, int]:
+    """Splits the reduction of the loops at `part` and `threads` in two: the threads of a block have
+    a result for each part, in scratch memory, and those of one block along `kind` reduce the parts.
+
+    Returns the positions past which the new tensors mustn't be inlined.  If the tensor has a loop
+    inside that of the threads, its results are moved as vectors, which is its innermost loop.
+
+    Before:  T1[row | part, thread] = sum(T0)
+    After:   T2[row, part | thread] = sum(T0)  T3[row, part] = set(T2)  in scratch memory
+             T4[row, part] = set(T3)  T1[row | part] = sum(T4)
+    """
+    made = rfactor(scheduled, tensor, [threads])
+    partials = (made,) if isinstance(made, TensorView) else made
+    scheduled[tensor].parallelize(part, kind)
+    last = len(scheduled[tensor].loop) - 1
+    limits: dict[TensorView, int] = {}
+    for partial in partials:
+        result = cache_before(scheduled, partial)
+        transform_like(scheduled, result, [partial])
+        parallelize_like(scheduled, result, tensors=[partial])
+        scheduled[partial].memory_type = MemoryType.global_
+        limits |= {partial: 0, result: part + 1}
+        if last > part and scheduled[tensor].loop[last].extent is not ONE:
+            copy = cache_after(scheduled, partial)
+            transform_like(scheduled, tensor, [copy])
+            parallelize_like(scheduled, tensor, tensors=[copy])
+            for each in (partial, copy):
+                make_vector(scheduled, each, len(scheduled[each].loop) - 1)
+    return limits

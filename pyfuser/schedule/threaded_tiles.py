@@ -1,0 +1,76 @@
+"""Transposed inputs on hardware threads: a block reads a tile along its memory, then its columns.
+
+    reference output:  [outer: grid_z][rows: grid_y][columns: grid_x][rows: unroll][lines][lanes]
+    tile of an input:  [outer: grid_z][rows: grid_y][columns: grid_x][columns: unroll][lines][lanes]
+
+`lines` is block_y and `lanes` block_x: columns in the reference, rows in the tile, along which the
+input is contiguous.  The tile has as many rows as columns, so the same threads fit both.  Its rows
+are padded in shared memory: the elements of a column are in different banks.
+"""
+
+from __future__ import annotations
+
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
+from ..target.thread_parameters import ThreadedPointwise
+from .common import Layouts, merge_range, range_to
+from .inlining import inline_most
+from .propagation import parallelize_like, transform_like
+from .rewrite import cache_after
+
+
+def schedule_tiles(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    row_axis: IterDomain,
+    transposed: list[TensorView],
+    layouts: Layouts,
+    parameters: ThreadedPointwise,
+) -> None:
+    """The loops; see the module's docstring.  The reference's loops are its axes in memory order.
+
+    `row_axis` is the reference axis along which the transposed inputs are contiguous.
+    """
+    tiles = [cache_after(scheduled, tensor) for tensor in transposed]
+    own = scheduled[reference]
+    axes = list(own.loop)
+    rows, columns = (range_to(axis, axes, layouts) for axis in (row_axis, axes[-1]))
+    outer = [axis for axis in axes if axis not in rows and axis not in columns]
+    own.loop = [*outer, *rows, *columns]
+    merge_range(scheduled, reference, len(outer) + len(rows), len(axes))
+    merge_range(scheduled, reference, len(outer), len(outer) + len(rows))
+    merge_range(scheduled, reference, 0, len(outer))
+    first = 1 if outer else 0
+    own.split(first, parameters.tile)
+    own.split(first + 2, parameters.chunk)
+    own.reorder({first + 1: first + 2})
+    grid = dict(zip(range(first + 2), (ParallelType.grid_z,) * first + _GRID, strict=True))
+    # [outer][rows][columns][rows of a tile][columns of a tile]
+    inside = first + 2
+    transform_like(scheduled, reference)
+    for tile in tiles:
+        schedule = scheduled[tile]
+        schedule.memory_type, schedule.padding = MemoryType.shared, parameters.padding
+        schedule.split(inside + 1, parameters.lines)
+        schedule.reorder({inside: inside + 2})
+        for position, kind in grid.items():
+            schedule.parallelize(position, kind)
+        _parallelize_inside(scheduled, tile, inside)
+    own.split(inside, parameters.lines)
+    for position, kind in grid.items():
+        own.parallelize(position, kind)
+    _parallelize_inside(scheduled, reference, inside)
+    others = [t for t in scheduled.fusion.tensors if t.expr is not None and t not in tiles]
+    transform_like(scheduled, reference, others)
+    parallelize_like(scheduled, reference, tensors=others)
+    inline_most(scheduled)
+
+
+_GRID = (ParallelType.grid_y, ParallelType.grid_x)
+
+
+def _parallelize_inside(scheduled: ScheduledFusion, tensor: TensorView, inside: int) -> None:
+    """[...][unroll][lines][lanes] from this position on."""
+    for place, kind in enumerate((ParallelType.unroll, ParallelType.block_y, ParallelType.block_x)):
+        scheduled[tensor].parallelize(inside + place, kind)

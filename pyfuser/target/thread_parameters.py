@@ -1,0 +1,51 @@
+"""The schedulers' parameters for a target whose block axes are hardware threads.
+
+They extend those of target/parameters.py by what only such a schedule has: vectors of a thread
+beside the lanes, which are its neighbours, and tiles in the shared memory of a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .parameters import PointwiseParameters, ReductionParameters
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadedPointwise(PointwiseParameters):
+    """lanes    threads side by side in memory: block_x
+    unroll   vectors, or rows if there are several, that a thread reads before it computes
+    chunk    columns of a tile; a task without one is a block's lines and lanes, unrolled
+    lines    rows that the threads of a block read at once: block_y
+    vector   elements of a thread that are next to each other in memory, moved at once
+    padding  elements that are left free after each row of a tile, so that the elements of a column
+             are in different banks
+    """
+
+    lines: int = 1
+    vector: int = 1
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadedReduction(ReductionParameters):
+    """lanes     threads side by side in memory: block_x
+    unroll    vectors that a thread reads before it computes
+    lines     rows of a block: block_y; of an outer reduction, the threads that share a column
+    vector    elements of a thread that are next to each other in memory, moved at once
+    repeats   how many rows a line processes one after the other (inner, whole): it reads weights,
+              which are inputs without rows, once for all of them
+    is_whole  True if a row, or the part of a column that a block reduces, is known to be no longer
+              than lanes, vectors and unrolling (or lines): a thread's part is in registers
+    copies    True if inputs are copied, and so kept if several passes read them
+    """
+
+    lines: int = 1
+    vector: int = 1
+    repeats: int = 1
+    is_whole: bool = False
+    copies: bool = True
+
+    def recomputing(self) -> ThreadedReduction:
+        """The same parameters, but no row is kept; one in registers needs no shared memory."""
+        return replace(self, keeps=False, copies=self.is_whole)
