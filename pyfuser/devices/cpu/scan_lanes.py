@@ -1,9 +1,9 @@
 """Scans along the lanes of a vector: each lane combined with those before it and the running value.
 
 A vector of n lanes takes log2(n) steps: each combines the upper half of every 2, 4, 8, ... lanes
-with the last lane of the lower half.
-A vector wider than the machine's is scanned in pieces, because a shuffle across two registers costs
-as much as two.  From one vector to the next only the running value is passed on, by one operation.
+with the last lane of the lower half.  A vector wider than the machine's is scanned in pieces,
+because a shuffle across two registers costs as much as two.  From one vector to the next only the
+running value is passed on, by one operation.
 """
 
 from __future__ import annotations
