@@ -205,8 +205,11 @@ def decisions_of(params: HeuristicParams) -> Hashable:
             edits = _edits(base, params.lparams, params.vectorization_factor)
             return replace(base, unroll=params.unroll_factor_inner, **edits)
         case ReductionParams(decisions=InnerOuterParameters() as base_both):
+            base_rows = base_both.rows
+            if isinstance(base_rows, ThreadedReduction):  # its rows are of a limited length
+                base_rows = ReductionParameters(True, base_rows.lanes, base_rows.unroll, 0, 1)
             rows = replace(
-                base_both.rows,
+                base_rows,
                 lanes=params.lparams.bdimx
                 if params.lparams.bdimx > 0
                 else params.unroll_factor_inner_reduction,

@@ -23,6 +23,7 @@ from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import InnerOuterFacts, InnerOuterParameters
 from ..target.target import Target
+from ..target.thread_parameters import ThreadedReduction
 from .cascade import rfactor_blocks, split_chain
 from .common import (
     Layouts,
@@ -36,6 +37,7 @@ from .recomputation import recompute_cheap
 from .reduced_axes import arrange, split_axes
 from .reduction import reduction_facts
 from .rewrite import cache_after, rfactor
+from .threaded_rows_and_columns import schedule_rows_and_columns
 
 
 @lru_cache(maxsize=256)
@@ -55,6 +57,10 @@ def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusio
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="inner_outer_persistent", parameters=parameters)
+    if isinstance(parameters.rows, ThreadedReduction):
+        recompute_cheap(copy, parameters.rows.keeps)
+        schedule_rows_and_columns(scheduled, parameters.rows)
+        return scheduled
     _copy_inputs(scheduled)
     recompute_cheap(copy, parameters.rows.keeps)
     fork_outputs(scheduled)

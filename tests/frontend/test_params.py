@@ -51,6 +51,9 @@ def test_a_schedule_by_hand_makes_no_assumption_about_the_length_of_rows() -> No
     params = params_of(SchedulerType.reduction, decisions, True)
     params.lparams.bdimx = 32
     assert decisions_of(params) == ThreadedReduction(True, 32, 8, 0, 1)
+    both = params_of(SchedulerType.reduction, InnerOuterParameters(decisions, ()), True)
+    rows = ReductionParameters(True, 64, 8, 0, 1)
+    assert decisions_of(both) == InnerOuterParameters(rows, ())
 
 
 def row_sums() -> FusionDefinition:

@@ -282,6 +282,15 @@ def inner_outer_persistent(
     A block's sums of columns are in scratch memory, in the L2 cache: an array for each of them, cut
     into blocks of rows, would take the shared memory that the rows need.
     """
+    # A thread's sums of columns are in its registers, as weights are.
+    whole = _short_rows(
+        target, replace(facts.rows, weights=facts.rows.weights + facts.columns), sizes
+    )
+    if whole is not None:
+        kept, tasks = evaluate(facts.rows.kept, sizes), 1
+        while tasks < 2 * target.multiprocessors and kept >= 8 * tasks * whole.lines:
+            tasks *= 2
+        return InnerOuterParameters(replace(whole, parts=tasks, repeats=1), ())
     unroll = inner_unroll(evaluate(facts.rows.reduced, sizes), target.threads, _VECTORS)
     step = target.threads * unroll
     cascade = chain_levels(facts.rows.chain, sizes, step)

@@ -353,3 +353,20 @@ def test_switches_after_each_other() -> None:
         fd.add_output(fd.ops.add(fd.ops.mul(softened(fd, x, 1), first), second))
     for rows in (4000, 3):
         agree(fd, [values((rows, 256)), *(torch.randn(256) for _ in range(2))])
+
+
+def test_rows_and_sums_of_columns_of_every_length(runtime: EmulatedRuntime) -> None:
+    """The backward of a layer norm, in one kernel of two phases where rows are enough."""
+    with FusionDefinition() as fd:
+        gradient = fd.define_tensor([-1, -1], contiguity=True)
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        weight = fd.define_tensor([-1], contiguity=True)
+        normal = fd.ops.cast(x, DataType.Float)
+        scaled = fd.ops.mul(gradient, fd.ops.broadcast(weight, [True, False]))
+        mean = fd.ops.sum(fd.ops.mul(scaled, normal), [1], keepdim=True)
+        fd.add_output(fd.ops.sub(scaled, fd.ops.mul(normal, mean)))
+        fd.add_output(fd.ops.sum(fd.ops.mul(gradient, normal), [0]))
+        fd.add_output(fd.ops.sum(gradient, [0]))
+    for shape in ((2000, 64), (999, 100), (1500, 33), (600, 1), (450, 2000), (5, 40)):
+        agree(fd, [values(shape), values(shape, torch.bfloat16), values(shape[1:])])
+    assert any("phase1" in kernel.code.text for kernel in runtime.kernels)
