@@ -155,8 +155,8 @@ class KernelPart(Part):
                 if frugal is not None and not _has_room(built, limited or sizes, runtime.target):
                     built = self._kernel(frugal, runtime, report)
                 if built is not None and not built.kernel.is_for(limited or sizes):
-                    bounds = " and ".join(map(str, built.kernel.bounds))
-                    raise InternalError(expected("heuristics", bounds, sizes))
+                    conditions = " and ".join(map(str, built.kernel.conditions))
+                    raise InternalError(expected("heuristics", conditions, sizes))
                 if not _has_room(built, limited or sizes, runtime.target):
                     what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
                     raise UnsupportedError(expected("shared memory", what, "more"))

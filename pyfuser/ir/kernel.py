@@ -288,8 +288,8 @@ class Kernel:
     """A complete kernel.  `scratch` is global memory that lives only during a call.
 
     `symbols` are the sizes and strides it needs, in parameter order. `joined` says which products
-    of sizes some of them represent. `runs` says how often its statements run. `bounds` are the
-    conditions on sizes that it relies on: of a split that is known to be whole.
+    of sizes some of them represent. `runs` says how often its statements run. `conditions` on
+    sizes are those that it relies on: of a split that is known to be whole.
     """
 
     name: str
@@ -300,11 +300,11 @@ class Kernel:
     symbols: list[Symbol] = field(default_factory=list)
     joined: dict[Symbol, IntExpr] = field(default_factory=dict)
     runs: tuple[Runs, ...] = ()
-    bounds: Predicate = ()
+    conditions: Predicate = ()
 
     def is_for(self, sizes: Mapping[str, int]) -> bool:
         """True if the kernel is right for these sizes."""
-        return all(evaluate(each.a, sizes) < evaluate(each.b, sizes) for each in self.bounds)
+        return all(evaluate(each.a, sizes) < evaluate(each.b, sizes) for each in self.conditions)
 
     def numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes and strides of a call by name, including those that the kernel derives."""

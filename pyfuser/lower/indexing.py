@@ -135,7 +135,7 @@ class Indexer:
             self._cache[tensor] = found
         return found
 
-    def bounds(self, tensor: TensorView) -> list[Less]:
+    def size_conditions(self, tensor: TensorView) -> list[Less]:
         """The conditions on sizes under which the tensor's splits are as whole as they claim."""
         extents = self.structure.extents[tensor]
         splits = history(self.scheduled[tensor].loop, tensor.domain.logical)

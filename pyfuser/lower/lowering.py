@@ -104,9 +104,10 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
         runs += count_runs(indexer, tensors, grid)
         phases.append(Phase(grid, block, body))
     tensors_, scalars = list(memory.parameters.values()), list(memory.scalars.values())
-    bounds = tuple(dict.fromkeys(b for tensor in structure.tensors for b in indexer.bounds(tensor)))
+    found = (c for tensor in structure.tensors for c in indexer.size_conditions(tensor))
+    conditions = tuple(dict.fromkeys(found))
     return Kernel(
-        name, tensors_, scalars, memory.scratch, phases, [], runs=tuple(runs), bounds=bounds
+        name, tensors_, scalars, memory.scratch, phases, [], runs=tuple(runs), conditions=conditions
     )
 
 
