@@ -396,6 +396,24 @@ def reference_tensor(facts: Facts) -> TensorView | None:
     return next(t for t in facts.outputs if facts.space.axes(t) == axes)
 
 
+def has_transposed_input(facts: Facts) -> bool:
+    """True if an input runs along another axis in memory than the reference output does."""
+    reference = reference_tensor(facts)
+    if reference is None:
+        return False
+    axes = _in_memory(facts, reference)
+    read = dict.fromkeys(t for e in facts.exprs for t in e.aligned_inputs)
+    orders = [_in_memory(facts, tensor) for tensor in read if tensor in facts.inputs]
+    return any(
+        len(order) > 1 and order[-1] != axes[-1] and axes[-1] in order for order in orders if axes
+    )
+
+
+def _in_memory(facts: Facts, tensor: TensorView) -> list[int]:
+    """The numbers of a tensor's axes, outermost in memory first."""
+    return [facts.space.number(a) for a in tensor.domain.allocated if not a.is_broadcast]
+
+
 def view_source(
     tensor: TensorView, inputs: Collection[Val], dense: bool = False
 ) -> TensorView | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..ir.exprs import VIEWS, LibraryOp
+from ..ir.exprs import VIEWS, LibraryOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..ir.segmented import PartKind
@@ -28,6 +28,7 @@ from .acceptance import (
     SizeInfo,
     examine,
     greedy_refusal,
+    has_transposed_input,
     inner_outer_refusal,
     persistent_refusal,
     pointwise_refusal,
@@ -128,6 +129,21 @@ def refuse_pointwise(facts: Facts, sizes: SizeInfo) -> str | None:
         if tensor in facts.in_place and not facts.space.axes(tensor) >= facts.summary.axes:
             return f"T{tensor.name} updates an input in place but is computed more than once"
     return None
+
+
+def refuse_transpose(facts: Facts, sizes: SizeInfo) -> str | None:
+    """A pointwise fusion with an input whose memory runs along another axis than the output's."""
+    return refuse_pointwise(facts, sizes) or (
+        None if has_transposed_input(facts) else "every input runs along the output's memory"
+    )
+
+
+def refuse_resize(facts: Facts, sizes: SizeInfo) -> str | None:
+    """A pointwise fusion that slices, pads or concatenates."""
+    is_resized = any(isinstance(e, WindowOp) and e.source is not None for e in facts.exprs)
+    return refuse_pointwise(facts, sizes) or (
+        None if is_resized else "nothing is sliced, padded or concatenated"
+    )
 
 
 def refuse_reduction(facts: Facts, sizes: SizeInfo) -> str | None:
@@ -242,6 +258,8 @@ SCHEDULERS: tuple[AutomaticScheduler, ...] = (
     BY_LIBRARY,
     AutomaticScheduler("no_op", refuse_no_op, PartKind.view),
     AutomaticScheduler("reduction", refuse_reduction),
+    AutomaticScheduler("transpose", refuse_transpose),
+    AutomaticScheduler("resize", refuse_resize),
     AutomaticScheduler("pointwise", refuse_pointwise),
     AutomaticScheduler("inner_persistent", refuse_inner_persistent),
     AutomaticScheduler("outer_persistent", refuse_outer_persistent),

@@ -41,7 +41,7 @@ def test_rotary_embedding_is_one_kernel(width: int) -> None:
     half = width // 2
     want = torch.cat([-x[..., half:], x[..., :half]], -1) * sin + x * cos
     fd = check(rotated, [x, sin, cos], want)
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
 
 
 def log_softmax(o: Any, x: Any) -> Any:
@@ -111,7 +111,7 @@ def test_windows_move_through_all_that_moves_no_data() -> None:
     want = (x.exp() + bias).double().t()[3:30, None, 1:7]
     want = functional.pad(want, [2, 0, 1, 1, 0, 4], value=9.0)
     fd = check(define, [x, bias], want)
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
 
 
 def test_windows_of_windows() -> None:
@@ -137,16 +137,16 @@ def test_windows_of_windows() -> None:
 def test_what_is_reduced_or_expensive_is_stored_and_then_read() -> None:
     x = values((20, 33), torch.float32)
     fd = check(lambda o, x: o.pad(o.sum(x, 1), [1, 5]), [x], functional.pad(x.sum(1), [1, 5]))
-    assert kernels(fd) == ["reduction", "pointwise"]
+    assert kernels(fd) == ["reduction", "resize"]
     want = [x.exp(), functional.pad(x.exp(), [1, 1])]
 
     def both(o: Any, x: Any) -> Any:
         power = o.exp(x)
         return [power, o.pad(power, [1, 1])]
 
-    assert kernels(check(both, [x], want)) == ["pointwise", "pointwise"]
+    assert kernels(check(both, [x], want)) == ["pointwise", "resize"]
     flat = check(lambda o, x: o.slice(o.reshape(x, [-1]), [5], [600]), [x], x.reshape(-1)[5:600])
-    assert kernels(flat) == ["no_op", "pointwise"]
+    assert kernels(flat) == ["no_op", "resize"]
 
 
 def test_a_window_after_a_permute_reads_what_is_permuted() -> None:
@@ -200,7 +200,7 @@ def test_several_reads_of_one_input() -> None:
 
     a, b, c, d = x.split(16, 1)
     fd = check(define, [x], a * b.sigmoid() + (c - d))
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
     windows = [e for e in simplified(fd.fusion.definition).exprs if isinstance(e, WindowOp)]
     assert len(windows) == 4
 

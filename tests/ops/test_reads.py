@@ -72,7 +72,7 @@ def test_halves_of_any_length_make_the_whole() -> None:
         x, y = values((5, columns), torch.float32), values((5, columns), torch.float32)
         want = torch.cat([x[:, columns // 2 :], x[:, : columns // 2]], 1) + y
         fd = check(define, [x, y], want)
-        assert kernels(fd) == ["pointwise"]
+        assert kernels(fd) == ["resize"]
 
 
 # -- pad, cat, slice_scatter
@@ -119,14 +119,14 @@ def test_cat_promotes_and_mixes_layouts() -> None:
         laid_out((17, 9), "expanded"),
     ]
     fd = check(lambda o, *parts: o.neg(o.cat(list(parts), 1)), parts, -torch.cat(parts, 1))
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
 
 
 def test_slice_scatter() -> None:
     x, y = values((7, 33), torch.float32), values((7, 12), torch.float32)
     want = torch.slice_scatter(x.exp(), y, 1, 5, 17)
     fd = check(lambda o, x, y: o.slice_scatter(o.exp(x), y, 1, 5, 17), [x, y], want)
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
 
 
 @pytest.mark.parametrize("dim", [0, 1])
@@ -139,7 +139,7 @@ def test_slice_scatter_in_steps(bounds: tuple[int, int, int], dim: int) -> None:
     x, y = values((33, 33), torch.float32), values(shape, torch.float32)
     want = torch.slice_scatter(x.exp(), -y, dim, *bounds)
     fd = check(lambda o, x, y: o.slice_scatter(o.exp(x), o.neg(y), dim, *bounds), [x, y], want)
-    assert kernels(fd) == ["pointwise"]
+    assert len(kernels(fd)) == 1
 
 
 def test_a_tensor_spread_around_another() -> None:
@@ -151,7 +151,7 @@ def test_a_tensor_spread_around_another() -> None:
 
     x, y = values((6, 5), torch.float32), values((6, 5), torch.float32)
     fd = check(define, [x, y], torch.stack([x, y.exp()], 2).flatten(1))
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
 
 
 def test_windows_of_what_is_spread() -> None:
@@ -172,7 +172,7 @@ def test_windows_of_what_is_spread() -> None:
         [x, y],
         torch.slice_scatter(x, y[:, 1:20:2], 1, 2, 40, 4),
     )
-    assert kernels(fd) == ["pointwise"]
+    assert kernels(fd) == ["resize"]
     # The result of an earlier pad has to be in memory.
     padded = torch.slice_scatter(x, functional.pad(y[:, :18], [1, 1]), 1, 1, 40, 2)
 

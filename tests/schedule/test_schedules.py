@@ -420,34 +420,49 @@ AUTOMATIC: dict[str, Callable[[FusionDefinition, Any], Any]] = {
     "reduction": lambda fd, x: fd.ops.sum(x, [1]),
     "inner_persistent": lambda fd, x: fd.ops.sub(x, fd.ops.max(x, [1], keepdim=True)),
     "outer_persistent": lambda fd, x: fd.ops.sub(x, fd.ops.max(x, [0], keepdim=True)),
+    "inner_outer_persistent": lambda fd, x: fd.ops.max(fd.ops.sin(x), [1]),
+    "transpose": lambda fd, x: fd.ops.neg(fd.ops.permute(x, [1, 0])),
+    "resize": lambda fd, x: fd.ops.exp(fd.ops.pad(x, [1, 2])),
+    "greedy": lambda fd, x: fd.ops.cumsum(fd.ops.mul(x, 2.0), 1),
 }
 
 
 def automatic(name: str) -> FusionDefinition:
     with FusionDefinition() as fd:
-        fd.add_output(AUTOMATIC[name](fd, float_matrix(fd)))
+        x = float_matrix(fd)
+        fd.add_output(AUTOMATIC[name](fd, x))
+        if name == "inner_outer_persistent":
+            fd.add_output(fd.ops.max(fd.ops.cos(x), [0]))
     return fd
 
 
 @pytest.mark.parametrize("name", AUTOMATIC)
 def test_automatic_schedules_run_by_hand(name: str) -> None:
-    kind, inputs = SchedulerType[name], [torch.randn(37, 129)]
+    shape = (1037, 129)  # enough rows for the workers of any target
+    kind, inputs = SchedulerType[name], [torch.randn(shape)]
     fd = automatic(name)
     assert fd.sched.can_schedule(fd.fusion, kind, inputs) == (True, "")
     compatible = fd.sched.find_compatible_schedulers(fd.fusion, inputs)
     assert kind in compatible and SchedulerType.matmul not in compatible
     params = fd.sched.schedule(fd.fusion, kind, inputs)
     assert params.scheduler_type is kind
-    run(fd, [((37, 129),)])
+    run(fd, [(shape,)])
     again = automatic(name)
     assert again.sched.compute_heuristics(again.fusion, kind, inputs) == params
     assert again.sched.schedule(again.fusion, kind, params) is None
-    run(again, [((37, 129),), ((5, 64),)])
+    run(again, [(shape,), ((5, 64),)])
 
 
 def test_a_scheduler_says_why_it_refuses() -> None:
     inputs = [torch.randn(8, 8)]
-    for name, wrong in (("pointwise", "reduction"), ("reduction", "pointwise")):
+    for name, wrong in (
+        ("pointwise", "reduction"),
+        ("pointwise", "transpose"),
+        ("pointwise", "resize"),
+        ("reduction", "pointwise"),
+        ("reduction", "greedy"),
+        ("inner_persistent", "inner_outer_persistent"),
+    ):
         fd = automatic(name)
         accepted, reason = fd.sched.can_schedule(fd.fusion, SchedulerType[wrong], inputs)
         assert not accepted and f"_{wrong}_ ***rejected*** because : " in reason

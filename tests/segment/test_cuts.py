@@ -149,7 +149,7 @@ def test_view_that_another_segment_reads_is_stored_dense() -> None:
     transposed = builders.segment_set(fusion, builders.permute(fusion, tensor(fusion, 2), [1, 0]))
     fusion.add_output(builders.sin(fusion, transposed))
     segmented = segment(fusion)
-    assert schedulers(segmented) == ["pointwise", "pointwise"]
+    assert schedulers(segmented) == ["transpose", "pointwise"]
     check(segmented, float_inputs(fusion, (4, 6)))
 
 

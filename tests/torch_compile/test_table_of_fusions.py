@@ -15,7 +15,7 @@ from tests.support.compiled import BACKEND, fresh  # noqa: F401
 
 pytestmark = pytest.mark.cpu
 
-POINTWISE, REDUCTION = "pointwise", "reduction"
+POINTWISE, TRANSPOSE, RESIZE, REDUCTION = "pointwise", "transpose", "resize", "reduction"
 INNER, OUTER, BOTH = "inner_persistent", "outer_persistent", "inner_outer_persistent"
 
 
@@ -123,7 +123,7 @@ TABLE = {
         lambda x, y: functional.silu(x) * y, [MATRIX, MATRIX], [POINTWISE], [POINTWISE]
     ),
     "rotary embedding": Row(
-        rope, [(4, 8, 64, 64), (64, 64), (64, 64)], [POINTWISE], [POINTWISE], fixed=2
+        rope, [(4, 8, 64, 64), (64, 64), (64, 64)], [RESIZE], [RESIZE], fixed=2
     ),
     "cross entropy": Row(
         lambda t, x: functional.cross_entropy(x, t),
@@ -139,9 +139,9 @@ TABLE = {
         [BOTH, POINTWISE],
         [BOTH, POINTWISE],
     ),
-    "transposed sum": Row(lambda x, y: x + y.t(), [MATRIX, (512, 256)], [POINTWISE], []),
+    "transposed sum": Row(lambda x, y: x + y.t(), [MATRIX, (512, 256)], [TRANSPOSE], []),
     "concatenation": Row(
-        lambda x, y: torch.cat([x, y], 1) * 2, [MATRIX, MATRIX], [POINTWISE], [POINTWISE]
+        lambda x, y: torch.cat([x, y], 1) * 2, [MATRIX, MATRIX], [RESIZE], [POINTWISE]
     ),
 }
 

@@ -71,7 +71,7 @@ def column_scans(fusion: Fusion):
 
 AUTOMATIC = {
     bias_and_two_outputs: "pointwise",
-    transposed_add: "pointwise",
+    transposed_add: "transpose",
     row_sums: "reduction",
     total: "reduction",
     half_precision_sums: "reduction",
