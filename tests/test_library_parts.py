@@ -20,6 +20,7 @@ from pyfuser.library_parts import overload_of
 from pyfuser.ops.dtype_rules import OperandType, resolve
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.ops.table import OPS
+from pyfuser.preseg.allocation_orders import with_inherited_orders
 from tests.support.folders import ROOT
 
 PACKAGE = ROOT / "pyfuser"
@@ -54,7 +55,7 @@ def same_as_evaluator(define: Define, *inputs: Any, views: bool = False) -> str:
     """Compares values, dtypes and strides; the text of the plan."""
     fd = defined(define, *inputs)
     given = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-    wanted = evaluate(fd.fusion.definition, given, views=views)
+    wanted = evaluate(with_inherited_orders(fd.fusion.definition), given, views=views)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):

@@ -24,6 +24,7 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from benchmarks import peak_memory
+from pyfuser.devices.registry import target_for
 from pyfuser.interface import compiled_kernel_count
 from tests.support.compiled import BACKEND, graph_count
 from tests.support.compiled import fresh as fresh
@@ -247,7 +248,9 @@ def test_moving_shapes_compile_nothing_new(dynamic: bool | None, training: bool)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
         if number == 1:
             kernels, graphs = compiled_kernel_count(), graph_count()
-    assert (compiled_kernel_count(), graph_count()) == (kernels, graphs)
+    # Threads have the part of a row in registers that is known to fit: a few classes of lengths.
+    classes = 8 if target_for(torch.device("cpu")).threads_are_hardware else 0
+    assert compiled_kernel_count() - kernels <= classes and graph_count() == graphs
 
 
 def test_every_other_column_of_any_number_of_columns() -> None:
