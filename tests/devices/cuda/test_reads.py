@@ -74,10 +74,10 @@ def gathered(fusion: Fusion):
 
 
 DEFINITIONS = {
-    rotary: "pointwise",
+    rotary: "resize",
     padded_sum: "reduction",
-    padded_image: "pointwise",
-    stacked_rows: "pointwise",
+    padded_image: "resize",
+    stacked_rows: "resize",
     embedding_norm: "inner_persistent",
     gathered: "pointwise",
 }
