@@ -34,8 +34,9 @@ from . import gpt, kernels, training  # noqa: E402
 from .training import Runner  # noqa: E402
 
 PROMPT, COUNT = b"def lower(", 160
-# Losses diverge as rounding errors add up over the steps; scores from the same weights don't.
-_LOSS_TOLERANCE, _SCORE_TOLERANCE = 0.02, 1e-3
+# Losses diverge as rounding errors grow: eager's differ from its own by 4e-5 in 60 steps, and by up
+# to 2e-2 in 100, if the first weights are off by one rounding.  Scores of the same weights don't.
+_COMPARED_STEPS, _LOSS_TOLERANCE, _SCORE_TOLERANCE = 60, 1e-3, 1e-3
 
 
 def main() -> int:
@@ -61,10 +62,12 @@ def main() -> int:
     with console.status("hand-written kernels"):
         outcomes = kernels.measured(gpt.text(training.ROOT))
     console.print(kernels.table(outcomes))
-    apart = max(abs(a - b) for a, b in zip(*(each.losses for each in runners), strict=True))
+    losses = zip(*(each.losses[:_COMPARED_STEPS] for each in runners), strict=True)
+    apart = max(abs(a - b) for a, b in losses)
     drift = score_difference(samples[1])
     console.print(
-        f"Losses differ by {apart:.1e} at most, scores of the same weights by {drift:.1e}. "
+        f"Losses of {_COMPARED_STEPS} steps differ by {apart:.1e} at most, scores of the same "
+        f"weights by {drift:.1e}. "
         f"While the text grew byte by byte, {samples[1].late_kernels} kernels were compiled.\n"
         "See how a model is cut: .venv/bin/python examples/inspect_model.py"
     )
