@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
-from ..ir.vals import TensorView
-from ..schedule.rewrite import rfactor
+from ..schedule.rewrite import rfactor_results
 
 
 def _is_grid_reduction(axis: IterDomain) -> bool:
@@ -30,8 +29,7 @@ def split_grid_reductions(scheduled: ScheduledFusion) -> ScheduledFusion:
             continue
         inner = [i for i, a in enumerate(loop) if a.is_reduction and not a.parallel_type.is_grid]
         if inner:
-            made = rfactor(scheduled, tensor, inner)
-            partials = (made,) if isinstance(made, TensorView) else made
+            partials = rfactor_results(scheduled, tensor, inner)
         else:
             partials = tuple(t for t in expr.tensor_inputs if t.expr is not None)
         for partial in partials:

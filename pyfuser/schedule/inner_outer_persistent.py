@@ -14,9 +14,9 @@ Everything is read from memory once; with two kernels, one for rows and one for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
-from ..analysis.mapping import downstream
 from ..ir.domains import ParallelType
 from ..ir.fusion import Fusion
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -25,18 +25,19 @@ from ..target.parameters import InnerOuterFacts, InnerOuterParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedReduction
 from .cascade import rfactor_blocks, split_chain
-from .common import (
-    Layouts,
-    fork_outputs,
-    parallelize_positions,
-    reductions,
-)
+from .common import Layouts, fork_outputs, parallelize_positions
 from .inlining import inline_most
 from .propagation import parallelize_like, transform_like
 from .recomputation import recompute_cheap
-from .reduced_axes import arrange, split_axes
+from .reduced_axes import (
+    after_columns,
+    arrange,
+    arrange_columns,
+    kept_places,
+    rows_and_columns,
+)
 from .reduction import reduction_facts
-from .rewrite import cache_after, rfactor
+from .rewrite import cache_after, rfactor, rfactor_results
 from .threaded_rows_and_columns import schedule_rows_and_columns
 
 
@@ -44,8 +45,8 @@ from .threaded_rows_and_columns import schedule_rows_and_columns
 def inner_outer_facts(fusion: Fusion) -> InnerOuterFacts:
     """The input of the heuristics; computed once per fusion."""
     layouts = Layouts(fusion)
-    inner = [t for t in reductions(fusion) if split_axes(t, layouts)[1]]
-    return InnerOuterFacts(reduction_facts(fusion, inner[0]), len(reductions(fusion)) - len(inner))
+    inner, outer = rows_and_columns(fusion, layouts)
+    return InnerOuterFacts(reduction_facts(fusion, inner[0]), len(outer))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> InnerOuterParameters:
@@ -58,22 +59,25 @@ def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusio
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="inner_outer_persistent", parameters=parameters)
     if isinstance(parameters.rows, ThreadedReduction):
-        recompute_cheap(copy, parameters.rows.keeps)
-        schedule_rows_and_columns(scheduled, parameters.rows)
+        recompute_cheap(copy, parameters.rows.keeps, _after_columns(copy))
+        schedule_rows_and_columns(scheduled, parameters.rows, _after_columns(copy))
         return scheduled
     _copy_inputs(scheduled)
-    recompute_cheap(copy, parameters.rows.keeps)
+    recompute_cheap(copy, parameters.rows.keeps, _after_columns(copy))
     fork_outputs(scheduled)
     layouts = Layouts(copy)
-    found = reductions(copy)
-    inner = [t for t in found if split_axes(t, layouts)[1]]
-    outer = [t for t in found if t not in inner]
-    kept = [a for a in split_axes(outer[0], layouts)[0] if not a.is_reduction]
-    columns = [outer[0].axes.index(axis) for axis in kept]
+    inner, outer = rows_and_columns(copy, layouts)
+    after = after_columns(copy, layouts, outer)
+    places = kept_places(outer[0], layouts)
     _schedule_rows(scheduled, inner, outer, layouts, parameters)
-    _schedule_columns(scheduled, outer, columns, parameters)
+    _schedule_columns(scheduled, outer, places, parameters, after)
     inline_most(scheduled)
     return scheduled
+
+
+def _after_columns(fusion: Fusion) -> set[TensorView]:
+    layouts = Layouts(fusion)
+    return after_columns(fusion, layouts, rows_and_columns(fusion, layouts)[1])
 
 
 def _copy_inputs(scheduled: ScheduledFusion) -> None:
@@ -118,31 +122,25 @@ def _schedule_rows(
         rfactor(scheduled, tensor, [start])
     for tensor in outer:
         left = rfactor_blocks(scheduled, tensor, 1, in_task)
-        made = rfactor(scheduled, tensor, list(range(1, 1 + left)))
-        for partial in (made,) if isinstance(made, TensorView) else made:
+        for partial in rfactor_results(scheduled, tensor, list(range(1, 1 + left))):
             scheduled[partial].memory_type = MemoryType.global_
 
 
 def _schedule_columns(
     scheduled: ScheduledFusion,
     outer: Sequence[TensorView],
-    columns: Sequence[int],
+    places: Sequence[int],
     parameters: InnerOuterParameters,
+    after: AbstractSet[TensorView],
 ) -> None:
     """[columns: task][tasks of rows][lanes] for the sums of columns and what follows from them."""
     reference = outer[0]
     own = scheduled[reference]
-    kept = [reference.axes[place] for place in columns]
-    reduced = [a for a in own.loop if a.is_reduction]
-    for axis in reduced:
-        axis.parallel_type = ParallelType.serial
-    own.loop = [*kept, *reduced]
-    for _ in range(len(kept) - 1):
-        own.merge(0)
+    arrange_columns(scheduled, reference, places)
     own.split(0, parameters.rows.lanes)
     own.reorder({1: len(own.loop) - 1})
     own.parallelize(0, ParallelType.grid_x)
     own.parallelize(len(own.loop) - 1, ParallelType.block_x)
-    after = [t for t in scheduled.fusion.tensors if t in downstream(outer)]
-    transform_like(scheduled, reference, [t for t in after if t is not reference])
-    parallelize_like(scheduled, reference, tensors=after)
+    own_tensors = [t for t in scheduled.fusion.tensors if t in after]
+    transform_like(scheduled, reference, own_tensors)
+    parallelize_like(scheduled, reference, tensors=own_tensors)

@@ -23,6 +23,7 @@ from .common import (
     Layouts,
     fork_outputs,
     merge_adjacent,
+    merge_range,
     parallelize_positions,
     reductions,
 )
@@ -55,8 +56,7 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     kept = [a for a in axes if not a.is_reduction]
     own.loop = [*kept, *(a for a in axes if a.is_reduction)]
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(kept))
-    for _ in range(inner - 1):
-        own.merge(0)
+    merge_range(scheduled, reference, 0, inner)
     outer = 1 if inner else 0
     merge_adjacent(scheduled, reference, layouts, outer + 1, len(own.loop))
     own.split(outer, parameters.lanes)

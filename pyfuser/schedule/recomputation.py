@@ -5,10 +5,14 @@ pass, so what depends on it belongs to a later one.  A tensor whose readers are 
 is computed in the first of them; the readers of each later pass get their own copy of a cheap
 tensor, and a buffer with the values of an expensive one.  All readers of one pass share a copy, and
 so their loops.
+
+If the columns are added up beside the rows, what follows from their sums comes after all rows, in
+loops of its own.  It always computes again what it needs, for it can reach no buffer of a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ..analysis.costs import is_expensive
@@ -16,8 +20,8 @@ from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import downstream
 from ..ir.exprs import Expr, PointwiseOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
-from ..ir.vals import TensorView
-from .common import is_reduction, reductions
+from ..ir.vals import TensorView, Val
+from .common import is_reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +33,46 @@ class _Pass:
 
 
 class _Passes:
-    """The passes of the expressions of a fusion, for those that have been asked, readers first."""
+    """The passes of the expressions of a fusion, for those that have been asked, readers first.
 
-    def __init__(self, fusion: Fusion) -> None:
+    `after` are the tensors that are computed after all rows, and the results of sums of columns.
+    """
+
+    def __init__(self, fusion: Fusion, after: AbstractSet[Val]) -> None:
         self._of: dict[Expr, _Pass] = {}
         self._reductions_before: dict[TensorView, int] = {}
+        self._after = after
+        self._last = len(fusion.exprs) + 1
         for expr in fusion.exprs:
-            before = self._earliest(expr)
+            before = self._earliest(expr) + is_reduction(expr)
             for tensor in expr.tensor_outputs:
-                self._reductions_before[tensor] = before + is_reduction(expr)
+                self._reductions_before[tensor] = before
 
     def _earliest(self, expr: Expr) -> int:
         """How many reductions, one after the other, must be finished before an expression."""
+        if not is_reduction(expr) and not self._after.isdisjoint(expr.tensor_outputs):
+            return self._last
         return max((self._reductions_before.get(t, 0) for t in expr.tensor_inputs), default=0)
 
-    def readers(self, tensor: TensorView) -> list[list[Expr]]:
-        """The readers of a tensor by their passes, in order; its expression is in the first."""
-        readers = list(tensor.uses_list)
-        passes = {expr: self._of[expr] for expr in readers}
-        fixed = {p.number for p in passes.values() if not p.is_free}
-        last = max((p.number for p in passes.values()), default=0)
+    def readers(self, tensor: TensorView) -> tuple[list[list[Expr]], list[Expr]]:
+        """The readers of a tensor by their passes over a row, in order, and those after the rows.
+
+        Its expression is in the first pass.
+        """
+        passes = {expr: self._of[expr] for expr in tensor.uses_list}
+        late = [expr for expr, own in passes.items() if own.number == self._last]
+        numbers = {own.number for own in passes.values() if own.number != self._last}
+        fixed = {own.number for own in passes.values() if not own.is_free} & numbers
         grouped: dict[int, list[Expr]] = {}
         for expr, own in passes.items():
-            later = (number for number in fixed if number >= own.number)
-            grouped.setdefault(min(later, default=last) if own.is_free else own.number, []).append(
-                expr
-            )
+            if expr not in late:
+                later = (number for number in fixed if number >= own.number)
+                number = min(later, default=max(numbers)) if own.is_free else own.number
+                grouped.setdefault(number, []).append(expr)
         if tensor.expr is not None:
             first = min(grouped, default=self._earliest(tensor.expr))
-            self._of[tensor.expr] = _Pass(first, first not in fixed)
-        return [grouped[number] for number in sorted(grouped)]
+            self._of[tensor.expr] = _Pass(first, first not in (*fixed, self._last))
+        return [grouped[number] for number in sorted(grouped)], late
 
     def add_reduction(self, expr: Expr) -> None:
         """A reduction is free if no pass waits for it: nothing has the axes that it reduces."""
@@ -75,44 +89,53 @@ def _rank(tensor: TensorView) -> int:
     return sum(not axis.is_broadcast for axis in tensor.axes)
 
 
-def recompute_cheap(fusion: Fusion, keeps: bool = True) -> None:
+def recompute_cheap(
+    fusion: Fusion, keeps: bool = True, after: AbstractSet[Val] = frozenset()
+) -> None:
     """Gives each later pass its own copy of a cheap tensor that would otherwise be kept for it.
 
     If `keeps`, an expensive tensor is kept in a buffer, which is written while its first readers
-    run, and so is an output; else they are recomputed too.
+    run, and so is an output; else they are recomputed too.  What is computed `after` all rows, from
+    the sums of columns, has its own copies of all that it needs.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
     """
-    passes = _Passes(fusion)
+    passes = _Passes(fusion, after)
     for expr in reversed(list(fusion.exprs)):
         if is_reduction(expr):
             passes.add_reduction(expr)
             continue
         for tensor in expr.tensor_outputs:
-            later = passes.readers(tensor)[1:]
+            groups, late = passes.readers(tensor)
+            later = groups[1:]
             is_kept = keeps and (tensor in fusion.outputs or is_expensive(expr))
             if not (expr.tensor_inputs or isinstance(expr, WindowOp)):
                 continue
             if is_kept and later and tensor not in fusion.outputs:
                 _keep_for(fusion, tensor, [reader for group in later for reader in group])
-            for group in () if is_kept else later:
+            copied = [] if is_kept else later
+            for group in [*copied, late] if groups and late else copied:
                 passes.add_copy(_give_copy(fusion, expr, tensor, group), group[0])
 
 
-def kept_rows(fusion: Fusion) -> tuple[int, int]:
-    """How many inputs, and how many computed tensors, have reduced axes and readers in several
-    passes, once `recompute_cheap` has given later passes copies of the others.
+def kept_rows(
+    fusion: Fusion, reference: TensorView, after: AbstractSet[Val] = frozenset()
+) -> tuple[int, int]:
+    """How many inputs, and how many computed tensors, have the axes that `reference` reduces and
+    readers in several passes, once `recompute_cheap` has given later passes copies of the others.
     """
-    copy, _ = fusion.clone()
-    recompute_cheap(copy)
+    copy, cloner = fusion.clone()
+    last = frozenset(map(cloner.value, after))
+    recompute_cheap(copy, after=last)
     space = IterationSpace([expr for expr in copy.exprs if expr.tensor_outputs])
-    first = reductions(copy)[0].domain.root_or_logical
-    reduced = {space.number(axis) for axis in first if axis.is_reduction}
-    passes, computed = _Passes(copy), 0
+    axes = cloner.axis_list(reference.domain.root_or_logical)
+    reduced = {space.number(axis) for axis in axes if axis.is_reduction}
+    passes, computed = _Passes(copy, last), 0
 
     def is_kept(tensor: TensorView) -> bool:
-        return len(passes.readers(tensor)) > 1 and not reduced.isdisjoint(space.axes(tensor))
+        groups, _ = passes.readers(tensor)
+        return len(groups) > 1 and not reduced.isdisjoint(space.axes(tensor))
 
     for expr in reversed(copy.exprs):
         if is_reduction(expr):

@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
-from ..ir.domains import IterDomain
+from collections.abc import Sequence
+
+from ..analysis.mapping import downstream
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import Layouts, merge_adjacent
+from .common import Layouts, is_reduction, merge_adjacent, merge_range, reductions
 
 
 def split_axes(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], bool]:
     """The axes of a reduction in memory order, and whether the innermost is reduced."""
     axes = layouts.memory_order(tensor.domain.logical)
     return axes, bool(axes) and axes[-1].is_reduction
+
+
+def rows_and_columns(fusion: Fusion, layouts: Layouts) -> tuple[list[TensorView], list[TensorView]]:
+    """The reductions of the innermost axis in memory, and the others."""
+    found = reductions(fusion)
+    rows = [tensor for tensor in found if split_axes(tensor, layouts)[1]]
+    return rows, [tensor for tensor in found if tensor not in rows]
+
+
+def after_columns(fusion: Fusion, layouts: Layouts, columns: list[TensorView]) -> set[TensorView]:
+    """The results of sums of columns, and the tensors that are computed after all rows.
+
+    These are the ones that follow from the sums, outputs that have no axis of the rows, and what is
+    computed for these alone.
+    """
+    found = downstream(t for e in columns if e.expr for t in e.expr.tensor_outputs)
+    kept = layouts.space.axes(columns[0]) if columns else set()
+    for tensor in reversed([t for t in fusion.tensors if t.expr is not None]):
+        readers = tensor.uses_list
+        is_column = tensor in fusion.outputs and layouts.space.axes(tensor) <= kept
+        is_after = (not is_reduction(e) and found.issuperset(e.tensor_outputs) for e in readers)
+        if all(is_after) and (readers or (columns and is_column)):
+            found.add(tensor)
+    return found
+
+
+def kept_places(tensor: TensorView, layouts: Layouts) -> list[int]:
+    """The positions of the axes that a reduction keeps, in memory order."""
+    axes, _ = split_axes(tensor, layouts)
+    return [tensor.axes.index(axis) for axis in axes if not axis.is_reduction]
+
+
+def arrange_columns(
+    scheduled: ScheduledFusion, reference: TensorView, places: Sequence[int]
+) -> None:
+    """Loops [columns, merged][partial results: serial] of the sum of partial results.
+
+    `places` are the positions of the columns' axes, outermost first.
+    """
+    own = scheduled[reference]
+    partial_results = [axis for axis in own.loop if axis.is_reduction]
+    own.loop = [*(reference.axes[place] for place in places), *partial_results]
+    merge_range(scheduled, reference, 0, len(places))
+    for axis in partial_results:
+        axis.parallel_type = ParallelType.serial
 
 
 def weights(layouts: Layouts, axes: list[IterDomain]) -> list[TensorView]:
@@ -34,8 +83,7 @@ def arrange(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts)
     kept = [a for a in axes if not a.is_reduction]
     reduced = [a for a in axes if a.is_reduction]
     own.loop = [*kept, *reduced]
-    for _ in range(len(kept) - 1):
-        own.merge(0)
+    merge_range(scheduled, reference, 0, len(kept))
     rows = 1 if kept else 0
     inner = merge_adjacent(scheduled, reference, layouts, rows, len(own.loop))
     return rows, inner - rows

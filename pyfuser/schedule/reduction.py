@@ -35,6 +35,7 @@ from .common import (
     Layouts,
     fork_outputs,
     merge_adjacent,
+    merge_range,
     parallelize_positions,
     prefetch_inputs,
     range_to,
@@ -46,7 +47,7 @@ from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
 from .recomputation import kept_rows
-from .reduced_axes import arrange, split_axes, weights
+from .reduced_axes import after_columns, arrange, split_axes, weights
 from .rewrite import rfactor
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
@@ -61,7 +62,9 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
     """
     found = reductions(fusion)
     layouts = Layouts(fusion)
-    axes, inner = split_axes(reference or found[0], layouts)
+    reference = reference or found[0]
+    axes, inner = split_axes(reference, layouts)
+    others = [tensor for tensor in found if split_axes(tensor, layouts)[1] != inner]
     reduced = [axis for axis in axes if axis.is_reduction]
     alike = [axis for axis in axes if axis.is_reduction == inner]
     innermost = range_to(alike[-1], alike, layouts) if alike else []
@@ -76,7 +79,7 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         touched_bytes(fusion),
         product(axis.extent for axis in innermost),
         vector_bytes(layouts, axes),
-        kept_rows(fusion),
+        kept_rows(fusion, reference, after_columns(fusion, layouts, others)),
         len(weights(layouts, axes)),
     )
 
@@ -155,8 +158,7 @@ def _schedule_outer(
     reduced = [a for a in axes if a.is_reduction]
     own.loop = [*kept, *reduced]
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(kept))
-    for _ in range(inner - 1):
-        own.merge(0)
+    merge_range(scheduled, reference, 0, inner)
     outer = 1 if inner else 0  # kept axes that can't join the columns
     first = outer + 1
     last = merge_adjacent(scheduled, reference, layouts, first, len(own.loop))

@@ -77,10 +77,18 @@ def cache_before(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
 def rfactor(
     scheduled: ScheduledFusion, tensor: TensorView, axes: Sequence[int]
 ) -> TensorView | tuple[TensorView, ...]:
-    """Splits a reduction in two: the new tensor reduces `axes`, the old one the rest.
+    """Splits a reduction in two; returns the new tensor (for welford the three new ones)."""
+    made = rfactor_results(scheduled, tensor, axes)
+    return made[0] if len(made) == 1 else made
+
+
+def rfactor_results(
+    scheduled: ScheduledFusion, tensor: TensorView, axes: Sequence[int]
+) -> tuple[TensorView, ...]:
+    """Splits a reduction in two: the new tensors reduce `axes`, the old ones the rest.
 
     [i, r_o, r_i], axes=[1]  ->  new [i, r_o, i_i] and old [i, r_i].
-    Returns the new tensor (for welford the three new ones).
+    Returns the new tensors.
     """
     expr = tensor.expr
     if expr is None or not expr.accumulates:
@@ -110,7 +118,7 @@ def rfactor(
     second: Expr = expr.rebuild(partials, expr.outputs)
     scheduled.fusion.add_expr(second)
     scheduled.fusion.exprs.insert(position + 1, scheduled.fusion.exprs.pop())
-    return made[0] if len(made) == 1 else made
+    return made
 
 
 def _rfactor_one(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir.domains import ParallelType
 from ..ir.scalars import ONE
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -9,7 +11,7 @@ from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
 from .common import fork_outputs
 from .propagation import parallelize_like, transform_like
-from .rewrite import cache_after, cache_before, rfactor
+from .rewrite import cache_after, cache_before, rfactor_results
 from .vectors import Copies, make_vector
 
 
@@ -19,6 +21,23 @@ def copies_of(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> Copi
         return Copies.of(scheduled, parameters.vector)
     fork_outputs(scheduled)
     return Copies()
+
+
+def store_partials(
+    scheduled: ScheduledFusion, tensor: TensorView, axes: Sequence[int]
+) -> dict[TensorView, TensorView]:
+    """Splits a reduction in two, whose partial results, over `axes`, are stored in scratch memory.
+
+    Returns the stored tensors, each with the tensor in registers that it is a copy of.
+    """
+    stored: dict[TensorView, TensorView] = {}
+    for partial in rfactor_results(scheduled, tensor, axes):
+        result = cache_before(scheduled, partial)
+        transform_like(scheduled, result, [partial])
+        parallelize_like(scheduled, result, tensors=[partial])
+        scheduled[partial].memory_type = MemoryType.global_
+        stored[partial] = result
+    return stored
 
 
 def combine_parts(
@@ -34,16 +53,11 @@ def combine_parts(
     After:   T2[row, part | thread] = sum(T0)  T3[row, part] = set(T2)  in scratch memory
              T4[row, part] = set(T3)  T1[row | part] = sum(T4)
     """
-    made = rfactor(scheduled, tensor, [threads])
-    partials = (made,) if isinstance(made, TensorView) else made
+    stored = store_partials(scheduled, tensor, [threads])
     scheduled[tensor].parallelize(part, kind)
     last = len(scheduled[tensor].loop) - 1
     limits: dict[TensorView, int] = {}
-    for partial in partials:
-        result = cache_before(scheduled, partial)
-        transform_like(scheduled, result, [partial])
-        parallelize_like(scheduled, result, tensors=[partial])
-        scheduled[partial].memory_type = MemoryType.global_
+    for partial, result in stored.items():
         limits |= {partial: 0, result: part + 1}
         if last > part and scheduled[tensor].loop[last].extent is not ONE:
             copy = cache_after(scheduled, partial)

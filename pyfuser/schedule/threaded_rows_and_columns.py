@@ -11,16 +11,25 @@ A thread has the same columns of every row, so it adds them up in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
-from ..analysis.mapping import downstream
 from ..ir.domains import ParallelType
-from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
-from .common import Layouts, merge_range, parallelize_positions, reductions
+from .common import Layouts, parallelize_positions
 from .propagation import parallelize_like, transform_like
-from .reduced_axes import arrange, split_axes, weights
-from .rewrite import cache_before, rfactor
+from .reduced_axes import (
+    after_columns,
+    arrange,
+    arrange_columns,
+    kept_places,
+    rows_and_columns,
+    split_axes,
+    weights,
+)
+from .rewrite import rfactor
+from .threaded_parts import store_partials
 from .vectors import Copies, make_vector
 
 # Of the blocks that add up the tasks' sums: a warp along the columns, and as many tasks at once as
@@ -28,18 +37,18 @@ from .vectors import Copies, make_vector
 _LANES, _LINES = 32, 8
 
 
-def schedule_rows_and_columns(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> None:
-    """The loops; see the module's docstring."""
-    copies = Copies.of(scheduled, parameters.vector)
+def schedule_rows_and_columns(
+    scheduled: ScheduledFusion, parameters: ThreadedReduction, after: AbstractSet[TensorView]
+) -> None:
+    """The loops; see the module's docstring.  `after` are the tensors computed after all rows."""
+    copies = Copies.of(scheduled, parameters.vector, after)
     layouts = Layouts(scheduled.fusion)
-    found = reductions(scheduled.fusion)
-    inner = [tensor for tensor in found if split_axes(tensor, layouts)[1]]
-    outer = [tensor for tensor in found if tensor not in inner]
+    inner, outer = rows_and_columns(scheduled.fusion, layouts)
+    after = after_columns(scheduled.fusion, layouts, outer)
     axes, _ = split_axes(inner[0], layouts)
     for tensor in weights(layouts, axes):
         copies.limits |= dict.fromkeys(copies.movers(tensor), 1)
-    kept = [a for a in split_axes(outer[0], layouts)[0] if not a.is_reduction]
-    columns = [outer[0].axes.index(axis) for axis in kept]
+    places = kept_places(outer[0], layouts)
     reference = inner[0]
     own = scheduled[reference]
     arrange(scheduled, reference, layouts)
@@ -58,40 +67,31 @@ def schedule_rows_and_columns(scheduled: ScheduledFusion, parameters: ThreadedRe
         rfactor(scheduled, tensor, [5])
     for tensor in outer:
         rfactor(scheduled, tensor, [1, 2])
-        made = rfactor(scheduled, tensor, [1])
-        for partial in (made,) if isinstance(made, TensorView) else made:
-            result = cache_before(scheduled, partial)
-            transform_like(scheduled, result, [partial])
-            parallelize_like(scheduled, result, tensors=[partial])
-            scheduled[partial].memory_type = MemoryType.global_
+        for partial, result in store_partials(scheduled, tensor, [1]).items():
             make_vector(scheduled, partial, len(scheduled[partial].loop) - 1)
             copies.limits |= {partial: 0, result: 1}
-    _schedule_columns(scheduled, outer, columns)
+    _schedule_columns(scheduled, outer, places, after)
     copies.inline(scheduled, layouts, axes[-1], len(kinds), 4)
 
 
 def _schedule_columns(
     scheduled: ScheduledFusion,
     outer: Sequence[TensorView],
-    columns: Sequence[int],
+    places: Sequence[int],
+    after: AbstractSet[TensorView],
 ) -> None:
     """[columns: grid_x][tasks: serial][lines][lanes] for what follows from the tasks' sums."""
     reference = outer[0]
     own = scheduled[reference]
-    kept = [reference.axes[place] for place in columns]
-    tasks = [axis for axis in own.loop if axis.is_reduction]
-    own.loop = [*kept, *tasks]
-    merge_range(scheduled, reference, 0, len(kept))
-    for axis in tasks:
-        axis.parallel_type = ParallelType.serial
+    arrange_columns(scheduled, reference, places)
     own.split(0, _LANES)
     own.split(2, _LINES)
     own.reorder({1: 3})
-    after = [t for t in scheduled.fusion.tensors if t in downstream(outer)]
-    transform_like(scheduled, reference, [t for t in after if t is not reference])
+    own_tensors = [t for t in scheduled.fusion.tensors if t in after]
+    transform_like(scheduled, reference, own_tensors)
     kinds = (ParallelType.grid_x, ParallelType.serial, ParallelType.block_y, ParallelType.block_x)
     for position, kind in enumerate(kinds):
         own.parallelize(position, kind)
-    parallelize_like(scheduled, reference, tensors=after)
+    parallelize_like(scheduled, reference, tensors=own_tensors)
     for tensor in outer:
         rfactor(scheduled, tensor, [1])

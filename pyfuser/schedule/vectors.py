@@ -11,13 +11,14 @@ The loop over the vector is the innermost of all tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import Layouts, fork_outputs, leaves
+from .common import Layouts, fork_outputs, is_reduction, leaves
 from .inlining import inline_most
 from .rewrite import cache_after, cache_before
 
@@ -36,15 +37,23 @@ class Copies:
     limits: dict[TensorView, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(scheduled: ScheduledFusion, vector: int) -> Copies:
-        """Copies all inputs and outputs, to move vectors of this many elements."""
+    def of(
+        scheduled: ScheduledFusion, vector: int, after: AbstractSet[TensorView] = frozenset()
+    ) -> Copies:
+        """Copies all inputs and outputs, to move vectors of this many elements.
+
+        The tensors computed `after` these loops, in loops of their own, don't read the copies.
+        """
         fusion = scheduled.fusion
         fork_outputs(scheduled)
         copies = Copies(is_vector=vector > 1)
         for tensor in leaves(fusion):
             if tensor.expr is None:
-                if tensor.axes and any(e.source is not tensor for e in tensor.uses_list):
-                    copies.inputs.append(cache_after(scheduled, tensor))
+                readers = [
+                    e for e in tensor.uses_list if is_reduction(e) or after.isdisjoint(e.outputs)
+                ]
+                if tensor.axes and any(e.source is not tensor for e in readers):
+                    copies.inputs.append(cache_after(scheduled, tensor, readers))
             elif copies.is_vector and not tensor.has_expanded_axis:
                 source = _stored_from(tensor)
                 if source is None:

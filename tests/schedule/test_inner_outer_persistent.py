@@ -202,3 +202,46 @@ def test_gradients_of_models(number: int, dynamic: bool) -> None:
         for exact, ours in zip(*results, strict=True):
             if exact is not None:
                 torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=2e-4)
+
+
+def _after_the_columns(
+    ops: Any, x: Any, w: Any, b: Any, reduce: Callable[[Any, int], Any]
+) -> list[list[Any]]:
+    """Outputs that are computed after the sums of columns, from what the rows need as well."""
+    add, sub, mul, sin = ops.add, ops.sub, ops.mul, ops.sin
+    rows, columns = reduce(x, 1), reduce(x, 0)
+    normal = sub(x, rows)
+    gain = ops.exp(w)
+    both = add(gain, b)
+    return [
+        [mul(normal, w), mul(columns, b)],
+        [mul(normal, w), mul(columns, w)],
+        [add(sin(x), reduce(sin(x), 1)), mul(reduce(sin(x), 0), w), mul(rows, w)],
+        [mul(normal, gain), add(mul(columns, gain), mul(ops.exp(b), w)), gain],
+        [mul(normal, w), mul(columns, b), mul(w, b), add(ops.exp(b), w)],
+        [mul(normal, both), mul(reduce(mul(x, both), 0), both), reduce(mul(normal, x), 0)],
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_what_follows_from_the_columns_reads_what_the_rows_read(number: int) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=FLOAT)
+        w, b = (
+            fd.ops.broadcast(fd.define_tensor([-1], contiguity=True, dtype=FLOAT), [True, False])
+            for _ in "wb"
+        )
+
+        def total(value: Any, dim: int) -> Any:
+            return fd.ops.sum(value, [dim], keepdim=True)
+
+        for output in _after_the_columns(fd.ops, x, w, b, total)[number]:
+            fd.add_output(output)
+    shapes = ((700, 65), (3, 40), (1031, 128))
+    for rows, columns in shapes:
+        given = [torch.randn(rows, columns), torch.randn(columns), torch.randn(columns)]
+        exact = [t.double() for t in given]
+        wanted = _after_the_columns(torch, *exact, lambda t, dim: t.sum(dim, keepdim=True))[number]
+        for got, want in zip(fd.execute(given), wanted, strict=True):
+            torch.testing.assert_close(got.double().view_as(want), want, rtol=1e-4, atol=2e-3)
+    assert "inner_outer_persistent" in schedulers(fd)
