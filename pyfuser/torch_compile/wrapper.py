@@ -164,7 +164,13 @@ class GraphWriter:
             self.writer.memory_check(self.traced.runtimes[device], of_device)
 
     def _write_results(self) -> None:
-        texts = [self._result(result) for result in self.traced.outputs]
+        texts: list[str] = []
+        owners: dict[str, Any] = {}
+        for result in self.traced.outputs:
+            text = self._result(result)
+            if owners.setdefault(text, result) is not result and result in self.traced.views:
+                text = self._view_text(result)  # autograd tells outputs apart by their objects
+            texts.append(text)
         self.writer.line(f"return ({''.join(f'{text}, ' for text in texts)})")
 
     def _result(self, result: Any) -> str:
@@ -232,6 +238,11 @@ class GraphWriter:
         view = self.traced.views[node]
         if node in self.tensors or view.is_whole(self.traced.views[view.base]):
             return self._tensor(node)
+        return self._view_text(node)
+
+    def _view_text(self, node: Node) -> str:
+        """An expression for a new tensor that is a view of the node's base."""
+        view = self.traced.views[node]
         shape, stride = self._sizes(view.shape), self._sizes(view.stride)
         return self.library.view(self._tensor(view.base), shape, stride, self._size(view.offset))
 

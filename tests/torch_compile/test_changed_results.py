@@ -40,3 +40,25 @@ def test_results_may_be_changed_in_place(name: str) -> None:
     compiled = torch.compile(function, backend=BACKEND)
     for got, expected in zip(program(x, compiled), program(x, function), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def _beside_detached(x: Tensor) -> tuple[Tensor, ...]:
+    rows = x.softmax(-1)
+    y = rows.bfloat16()
+    return rows, y.reshape(-1), y.detach()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_and_the_same_detached_are_two_tensors(dynamic: bool) -> None:
+    """As one object, they would be one result to autograd, which then lacks a gradient."""
+    made = torch.compile(_beside_detached, backend=BACKEND, dynamic=dynamic)
+    for shape in ((1, 2), (3, 4)):
+        results = []
+        for run in (_beside_detached, made):
+            x = torch.linspace(-1, 1, shape[0] * shape[1]).view(shape).requires_grad_()
+            rows, flat, detached = run(x)
+            assert not detached.requires_grad
+            slope = torch.linspace(0, 3, rows.numel())
+            given = (slope.view(shape), slope.bfloat16())
+            results.append(torch.autograd.grad((rows, flat), x, given)[0])
+        torch.testing.assert_close(results[1], results[0])
