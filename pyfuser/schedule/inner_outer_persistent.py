@@ -136,7 +136,7 @@ def _schedule_columns(
     """[columns: task][tasks of rows][lanes] for the sums of columns and what follows from them."""
     reference = outer[0]
     own = scheduled[reference]
-    arrange_columns(scheduled, reference, places)
+    arrange_columns(scheduled, reference, places, after)
     own.split(0, parameters.rows.lanes)
     own.reorder({1: len(own.loop) - 1})
     own.parallelize(0, ParallelType.grid_x)

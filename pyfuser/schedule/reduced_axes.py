@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..analysis.mapping import downstream
 from ..ir.domains import IterDomain, ParallelType
@@ -49,18 +49,23 @@ def kept_places(tensor: TensorView, layouts: Layouts) -> list[int]:
 
 
 def arrange_columns(
-    scheduled: ScheduledFusion, reference: TensorView, places: Sequence[int]
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    places: Sequence[int],
+    after: Iterable[TensorView],
 ) -> None:
     """Loops [columns, merged][partial results: serial] of the sum of partial results.
 
-    `places` are the positions of the columns' axes, outermost first.
+    `places` are the positions of the columns' axes, outermost first.  The tensors computed `after`
+    all rows lose the parallel types of the rows' loops.
     """
+    for tensor in after:
+        for axis in scheduled[tensor].loop:
+            axis.parallel_type = ParallelType.serial
     own = scheduled[reference]
     partial_results = [axis for axis in own.loop if axis.is_reduction]
     own.loop = [*(reference.axes[place] for place in places), *partial_results]
     merge_range(scheduled, reference, 0, len(places))
-    for axis in partial_results:
-        axis.parallel_type = ParallelType.serial
 
 
 def weights(layouts: Layouts, axes: list[IterDomain]) -> list[TensorView]:

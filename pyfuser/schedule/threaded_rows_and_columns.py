@@ -83,7 +83,7 @@ def _schedule_columns(
     """[columns: grid_x][tasks: serial][lines][lanes] for what follows from the tasks' sums."""
     reference = outer[0]
     own = scheduled[reference]
-    arrange_columns(scheduled, reference, places)
+    arrange_columns(scheduled, reference, places, after)
     own.split(0, _LANES)
     own.split(2, _LINES)
     own.reorder({1: 3})
