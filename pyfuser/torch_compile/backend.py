@@ -25,6 +25,7 @@ from .. import fallback
 from ..errors import InputError, UnsupportedError, expected
 from .aten import check_classes, decompositions
 from .compiled_graph import Call, compile_graph, compile_in_background
+from .input_aliases import note_input_aliases
 from .rematerialisation import partition_joint_graph
 from .upsampling import keep_upsampling_whole
 
@@ -103,6 +104,10 @@ def compile_with(
 ) -> Callable[..., Any]:
     """AOTAutograd with `compiler` for each of its graphs."""
 
+    def compile_forward(traced: GraphModule, inputs: Sequence[Any]) -> Call:
+        note_input_aliases(traced)
+        return compile_one(traced, inputs)
+
     def compile_one(traced: GraphModule, _: Sequence[Any]) -> Call:
         with _disable_current_modes(), no_collection():
             if options.async_compile:
@@ -132,9 +137,9 @@ def compile_with(
         compiled = aot(
             graph_module,
             example_inputs,
-            fw_compiler=compile_one,
+            fw_compiler=compile_forward,
             bw_compiler=compile_backward,
-            inference_compiler=compile_one,
+            inference_compiler=compile_forward,
             partition_fn=partition_joint_graph(options.rematerialise),
             decompositions=decompositions(),
             keep_inference_input_mutations=True,

@@ -31,6 +31,7 @@ from .graph_passes import GRAPH_PASSES
 from .graph_passes.cpu_scalars import devices, move_numbers
 from .graph_script import graph_script
 from .graph_text import GraphText
+from .input_aliases import return_views_of_arguments
 from .partition import Region, partition
 from .sizes import GraphSizes, Size, size_of
 from .steps import Step, steps_of
@@ -162,6 +163,8 @@ def _traced(graph_module: GraphModule, trace: Trace) -> TracedGraph:
     """The graph after its passes, before the cut."""
     graph = graph_module.graph
     trace.stage("graph", GraphText(graph))
+    return_views_of_arguments(graph_module)
+    trace.after(return_views_of_arguments.__name__, GraphText(graph))
     for change in GRAPH_PASSES:
         change(graph)
         trace.after(change.__name__, GraphText(graph))

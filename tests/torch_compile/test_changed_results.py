@@ -62,3 +62,40 @@ def test_a_result_and_the_same_detached_are_two_tensors(dynamic: bool) -> None:
             given = (slope.view(shape), slope.bfloat16())
             results.append(torch.autograd.grad((rows, flat), x, given)[0])
         torch.testing.assert_close(results[1], results[0])
+
+
+def _middle() -> Tensor:
+    return torch.arange(35.0).view(1, 5, 1, 7)[:, 1:-1]
+
+
+UPDATES: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "all of it": lambda x: (x.mul_(2).flatten(2),),
+    "a part": lambda x: (x[:, :1].mul_(3), x.flatten(2))[1:],
+    "all of a narrowed axis": lambda x: (x.narrow(0, 0, 1).fill_(3), x.flatten(2))[1:],
+    "several views": lambda x: (x.zero_(), x.flatten(2), x.view(x.shape), x[:, 1:].detach())[1:],
+    "a row of a view": lambda x: (x.copy_(x + 1), x.flatten(2)[0])[1:],
+    "other memory": lambda x: (x.copy_(y := x * 2), y.flatten(2))[1:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", UPDATES)
+def test_views_of_an_updated_argument(name: str, dynamic: bool) -> None:
+    """Of an argument that begins inside its storage, or whose rows have gaps."""
+    function = UPDATES[name]
+    compiled = torch.compile(function, backend=BACKEND, dynamic=dynamic)
+    for make in (
+        _middle,
+        lambda: torch.arange(140.0).view(2, 5, 2, 7)[:, 1:-1],
+        lambda: torch.arange(140.0).view(2, 5, 2, 7)[:, :, :, 1:3].transpose(0, 1)[:2],
+    ):
+        given, expected = make(), make()
+        for got, eager in zip(compiled(given), function(expected), strict=True):
+            assert torch.equal(got, eager)
+            assert got.stride() == eager.stride()
+            shared = [
+                view.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+                for view, x in ((got, given), (eager, expected))
+            ]
+            assert shared[0] == shared[1]
+        assert torch.equal(given, expected)
