@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +25,14 @@ pytest.register_assert_rewrite(
 )
 
 _FOLDER = Path(__file__).parent / "golden"
+
+
+def pytest_configure() -> None:
+    """Graphs in torch's cache belong to one run; the workers of a run share it."""
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="pyfuser-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

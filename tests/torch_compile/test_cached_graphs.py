@@ -1,0 +1,216 @@
+"""Graphs in AOTAutograd's cache: another process traces with Dynamo, and cuts nothing again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.nn import functional
+
+from pyfuser.torch_compile.cached_graphs import IS_KNOWN
+
+pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="this torch has no such cache")
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def events() -> dict[str, int]:
+    """What the cache has done since the last call: hits, misses and the like."""
+    found = {name: n for name, n in counters["aot_autograd"].items() if name.startswith("auto")}
+    counters.clear()
+    return {name.removeprefix("autograd_cache_"): n for name, n in found.items()}
+
+
+MISS, HIT = {"miss": 1, "saved": 1}, {"hit": 1}
+
+
+def again(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    """The compiled function, as a process would compile it that hasn't seen it."""
+    torch._dynamo.reset()
+    counters.clear()
+    compiled: Callable[..., Any] = torch.compile(function, backend="pyfuser", **settings)
+    return compiled
+
+
+def step(function: Callable[..., Any], given: Sequence[Tensor]) -> list[Tensor]:
+    """Results and gradients."""
+    inputs = [x.clone().requires_grad_(x.is_floating_point()) for x in given]
+    made = function(*inputs)
+    results = list(made) if isinstance(made, tuple) else [made]
+    leaves = [x for x in inputs if x.requires_grad]
+    wanted = [out for out in results if out.requires_grad]
+    slopes = [torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype) for out in wanted]
+    gradients = torch.autograd.grad(wanted, leaves, slopes, allow_unused=True)
+    return [t.detach() for t in (*results, *gradients) if t is not None]
+
+
+def _mlp(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.layer_norm(functional.gelu(x @ weight + bias), (weight.shape[1],))
+
+
+def _views(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+    y = x.transpose(-1, -2).exp()
+    return y, y[1:], x.view(-1), y.flatten()[index], y.detach()
+
+
+def _attention(x: Tensor, y: Tensor) -> Tensor:
+    scores = (x @ y.transpose(-1, -2)).masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
+    return scores.softmax(-1).bfloat16() @ y.bfloat16()
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
+    "layer norm of a product": (_mlp, [torch.randn(6, 8), torch.randn(8, 5), torch.randn(5)]),
+    "views of inputs and results": (_views, [torch.randn(4, 3), torch.tensor([7, 0, -1])]),
+    "masked attention": (_attention, [torch.randn(2, 8, 4), torch.randn(2, 8, 4)]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_graph_from_the_cache_computes_the_same(name: str, dynamic: bool) -> None:
+    function, given = PROGRAMS[name]
+    torch.manual_seed(0)
+    first = step(again(function, dynamic=dynamic), given)
+    assert events() == MISS
+    second = step(again(function, dynamic=dynamic), given)
+    assert events() == HIT
+    for got, before, eager in zip(second, first, step(function, given), strict=True):
+        assert torch.equal(got, before)
+        assert got.stride() == before.stride()
+        torch.testing.assert_close(got, eager)
+
+
+def test_sizes_may_change() -> None:
+    def rows(x: Tensor) -> Tensor:
+        return x.softmax(-1).cumsum(0) * x.shape[0]
+
+    for wanted in (MISS, HIT):
+        compiled = again(rows, dynamic=True)
+        for shape in ((5, 7), (3, 64), (2, 2), (129, 33)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), rows(x))
+        assert events() == wanted
+    compiled = again(rows, dynamic=True)
+    torch.testing.assert_close(compiled(torch.ones(1, 1)), rows(torch.ones(1, 1)))
+
+
+def test_random_numbers_and_updates_in_place() -> None:
+    def dropped(x: Tensor, state: Tensor) -> Tensor:
+        state.add_(1)
+        return functional.dropout(x * state, 0.5) + torch.rand_like(x)
+
+    results = []
+    for wanted in (MISS, HIT):
+        compiled = again(dropped)
+        torch.manual_seed(3)
+        x, state = torch.ones(40, requires_grad=True), torch.zeros(40)
+        y = compiled(x, state)
+        y.sum().backward()
+        assert x.grad is not None
+        results.append((y.detach(), state, x.grad))
+        assert events() == wanted
+    for first, second in zip(*results, strict=True):
+        assert torch.equal(first, second)
+
+
+def test_options_belong_to_the_key() -> None:
+    def three(x: Tensor) -> Tensor:
+        return x.exp().sin().cos()
+
+    x = torch.randn(9)
+    for rematerialise, wanted in ((True, MISS), (False, MISS), (True, HIT), (False, HIT)):
+        step(again(three, options={"rematerialise": rematerialise}), [x])
+        assert events() == wanted
+
+
+def test_switched_off_with_the_kernels_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_DISABLE_CACHE", "1")
+    x = torch.randn(5)
+    torch.testing.assert_close(again(torch.sin)(x), x.sin())
+    assert events() == {}
+
+
+class _Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
+        return slope * 3
+
+
+def test_what_the_cache_does_not_take_runs_all_the_same() -> None:
+    def own(x: Tensor) -> Tensor:
+        return _Twice.apply(x).sin()  # type: ignore[no-untyped-call, no-any-return]
+
+    x = torch.randn(6)
+    for _ in range(2):
+        for got, eager in zip(step(again(own), [x]), step(own, [x]), strict=True):
+            torch.testing.assert_close(got, eager)
+        assert "hit" not in events()
+
+
+def test_artifacts_move_to_another_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(7)
+    step(again(_norm), [x])
+    saved = torch.compiler.save_cache_artifacts()
+    assert saved is not None
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "other"))
+    torch.compiler.load_cache_artifacts(saved[0])
+    step(again(_norm), [x])
+    assert events() == HIT
+
+
+def _norm(x: Tensor) -> Tensor:
+    return (x - x.mean()) * torch.rsqrt(x.var() + 1e-5)
+
+
+SCRIPT = """
+import torch
+from torch._dynamo.utils import counters
+import pyfuser
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+compiled = torch.compile(model, backend="pyfuser")
+compiled(torch.ones(3, 8)).square().sum().backward()
+found = counters["aot_autograd"]
+print(found["autograd_cache_saved"], found["autograd_cache_hit"])
+"""
+
+
+def test_another_process_finds_the_graphs(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    seen = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        seen.append(done.stdout.split())
+    assert seen == [["1", "0"], ["0", "1"]]
+
+
+def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    x = torch.randn(5)
+    torch.testing.assert_close(again(torch.cos)(x), x.cos())
+    assert events() == {}
