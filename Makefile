@@ -72,9 +72,10 @@ show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAG
 	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE)) \
 		$(if $(ARGS),-- $(ARGS))
 
-profile: $(STAMP) ## count what a script's kernels do to a GPU's memory, emulated: make profile FILE=x.py [DEVICE=sm_90]
+profile: $(STAMP) ## count what a script's kernels do to a GPU's memory, emulated: make profile FILE=x.py [DEVICE=sm_90] [ARGS=...]
 	$(if $(FILE),,$(error profile: expected a script, got none: make profile FILE=docs/examples/softmax.py))
-	$(BIN)/python -m tests.cuda.profile $(FILE) $(if $(DEVICE),--device $(DEVICE))
+	$(BIN)/python -m pyfuser profile $(FILE) $(if $(DEVICE),--device $(DEVICE)) \
+		$(if $(ARGS),-- $(ARGS))
 
 clean: ## remove everything that `make` created, including the environment
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

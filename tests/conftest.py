@@ -64,7 +64,7 @@ def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--emulate"):
         yield
         return
-    from tests.cuda.runtime import emulated
+    from pyfuser.devices.cuda.emulator.runtime import emulated
 
     with emulated():
         yield

@@ -14,6 +14,8 @@ import torch
 
 from pyfuser.devices.cuda.codegen import CudaSource, Parameter, generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
+from pyfuser.devices.cuda.emulator.counters import Profile
+from pyfuser.devices.cuda.emulator.harness import Module, compile_and_load
 from pyfuser.dtypes import to_torch
 from pyfuser.ir.kernel import Buffer, Kernel, ScalarParameter
 from pyfuser.ir.scalar_queries import evaluate
@@ -22,8 +24,6 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.lowering import lower
 from pyfuser.ops.binding import Input, bind
-from tests.cuda.counters import Profile
-from tests.cuda.harness import Module, compile_and_load
 from tests.support.targets import SM_90
 
 SEEDS = (0, 1)

@@ -13,13 +13,7 @@ import pytest
 import torch
 
 from pyfuser.devices.cpu.runtime import CpuRuntime
-
-
-def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """Fills a tensor with NaN, or with ones if its dtype has no NaN."""
-    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-    storage.fill_(0xFF)
-    return tensor
+from pyfuser.devices.tensor_memory import poisoned
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pyfuser.devices.cuda.emulator.counters import Counts, Profile
+from pyfuser.devices.cuda.emulator.harness import compile_and_load
 from pyfuser.errors import ScheduleError
-from tests.cuda.counters import Counts, Profile
 from tests.cuda.emulate import run_emulated
-from tests.cuda.harness import compile_and_load, requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.cuda.random_schedules import example
 
 pytestmark = requires_host_compiler

@@ -8,12 +8,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cuda.harness import (
+from pyfuser.devices.cuda.emulator.harness import (
     Module,
     SimtError,
     compile_and_load,
-    requires_host_compiler,
 )
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
 

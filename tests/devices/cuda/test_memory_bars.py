@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.command_line.profile import profiled
+from pyfuser.devices.cuda.emulator.counters import Profile
+from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.errors import InputError
 from pyfuser.ops.evaluator import evaluate
-from tests.cuda.counters import Profile
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.profile import profiled
-from tests.cuda.runtime import emulated
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
 

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
 import shutil
 import struct
@@ -24,10 +25,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.cuda.counters import Counts
+from ....errors import UnsupportedError, expected
+from .counters import Counts
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("simt.h", "simt_counters.h", "simt_runtime.cpp")
@@ -69,11 +70,6 @@ _DYNAMIC_SHARED = re.compile(
 _READ_ONLY = re.compile(r"(const [\w:]+\s*\*)\s*__restrict__")
 
 Argument = torch.Tensor | int | float | bool | bytes
-
-requires_host_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None or os.uname().sysname != "Linux",
-    reason="the SIMT harness needs g++ on Linux",
-)
 
 
 class SimtError(Exception):
@@ -201,12 +197,25 @@ class Module:
             raise SimtError(f"{kernel}{where}: {message.value.decode()}")
 
 
+def require_host_compiler() -> None:
+    """UnsupportedError if this machine can't compile kernels for itself."""
+    if (found := platform.system()) != "Linux":
+        raise UnsupportedError(expected("emulator", "Linux", found))
+    if shutil.which("g++") is None:
+        hint = "install GCC (`apt install g++`)"
+        raise UnsupportedError(
+            expected("emulator", "g++, which compiles the kernels for this machine", "none", hint)
+        )
+
+
 @functools.lru_cache(maxsize=256)
 def compile_and_load(cuda_text: str) -> Module:
     """Compiles CUDA C++ text and loads it; SimtError with the compiler's log if it doesn't compile.
 
-    Shared objects are kept for the process, and in the temporary folder across processes.
+    UnsupportedError without g++.  Shared objects are kept for the process, and in the temporary
+    folder across processes.
     """
+    require_host_compiler()
     kernels = _KERNEL.findall(cuda_text)
     if not kernels:
         raise SimtError("compile_and_load: expected a __global__ void function, got none")
@@ -293,7 +302,9 @@ def _memory(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     return [(s.data_ptr(), s.nbytes()) for s in (t.untyped_storage() for t in tensors)]
 
 
-def _pack(signature: Sequence[tuple[str, int]], args: Sequence[Argument]) -> list[ctypes.Array]:
+def _pack(
+    signature: Sequence[tuple[str, int]], args: Sequence[Argument]
+) -> list[ctypes.Array[ctypes.c_char]]:
     if len(signature) != len(args):
         raise SimtError(f"launch: expected {len(signature)} arguments, got {len(args)}")
     packed = []

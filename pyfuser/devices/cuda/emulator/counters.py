@@ -12,7 +12,7 @@ import ctypes
 import math
 from dataclasses import dataclass, field
 
-from pyfuser.devices.cuda.codegen import Geometry
+from ..codegen import Geometry
 
 SECTOR_BYTES = 32
 
@@ -79,7 +79,7 @@ class Counts(ctypes.Structure):
         return _ratio(self.bank_conflicts, self.shared_requests)
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, n) + getattr(other, n) for n, _ in self._fields_))
+        return Counts(*(getattr(self, n) + getattr(other, n) for n, *_ in self._fields_))
 
 
 def _ratio(a: int, b: int) -> float:

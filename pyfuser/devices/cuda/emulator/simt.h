@@ -1,7 +1,7 @@
 // CUDA C++ vocabulary for a host compiler: generated kernel text, unchanged, becomes a shared
 // object that runs on a machine without a GPU. This header defines the vocabulary (threadIdx,
 // __shared__, __syncthreads, shuffles, atomics, device math); simt_runtime.cpp simulates the
-// threads and checks what they do. tests/cuda/harness.py combines the two.
+// threads and checks what they do. harness.py combines the two.
 // Invariant: the text that NVRTC compiles neither needs nor sees anything of this.
 #pragma once
 
