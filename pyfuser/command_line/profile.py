@@ -29,7 +29,9 @@ def run(file: str, device: str, arguments: Sequence[str] = ()) -> int:
     except PyfuserError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
-    print(found.table())
+    from ..devices.cuda.emulator.table import table
+
+    print(table(found, device))
     if failure is not None:
         print(expected("profile", "a script that ends", failure), file=sys.stderr)
     return 0 if found.launches and failure is None else 1

@@ -58,7 +58,7 @@ def run_emulated(
     """
     kernel = cuda_kernel(scheduled)
     source = generate(kernel)
-    module = compile_and_load(with_device_helpers(source.text))
+    module = compile_and_load(with_device_helpers(source.text), profile is not None)
     results = [_run(scheduled, kernel, source, module, inputs, seed, profile) for seed in seeds]
     for other in results[1:]:
         for first, second in zip(results[0], other, strict=True):

@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 
 from ....errors import UnsupportedError, expected
+from . import operations
 from .counters import Counts
 
 _FOLDER = Path(__file__).parent
@@ -52,9 +53,12 @@ _KERNEL_FLAGS = (
     # The load or store of a vector stays one access.
     "-fno-tree-sra",
     # Instrumentation only: the handlers are simt_runtime.cpp's, not the sanitizers'.
-    *("-fsanitize=thread,bounds,alignment,integer-divide-by-zero", "-nodefaultlibs"),
-    *("-shared", "-Wl,-z,defs"),
+    "-fsanitize=thread,integer-divide-by-zero",
 )
+_CHECK_FLAGS = ("-fsanitize=bounds,alignment",)
+# Tells of each basic block; the checks of arrays would be counted as operations.
+_COUNT_FLAGS = ("-fsanitize-coverage=trace-pc",)
+_LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
 _LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 _MOST_THREADS = 1024
 _MOST_GRID = (2**31 - 1, 65535, 65535)
@@ -99,8 +103,9 @@ class _Request(ctypes.Structure):
 class Module:
     """The kernels of one text, ready to launch."""
 
-    def __init__(self, path: Path, kernels: Sequence[str]) -> None:
+    def __init__(self, path: Path, kernels: Sequence[str], counted: bool = False) -> None:
         self._path = path
+        self._counted = counted
         self._library = ctypes.CDLL(str(path))
         # The runtime's state is one per shared object, and ctypes drops the GIL.
         self._lock = threading.Lock()
@@ -171,6 +176,8 @@ class Module:
         """
         sizes = _three(grid), _three(block)
         _check_geometry(sizes[0], sizes[1], shared_bytes)
+        if counts is not None and not self._counted:
+            raise SimtError("launch: expected a text compiled with counted=True, got counts alone")
         memory = [*memory, *scratch]
         count = len(memory)
         message = ctypes.create_string_buffer(1024)
@@ -209,9 +216,10 @@ def require_host_compiler() -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def compile_and_load(cuda_text: str) -> Module:
+def compile_and_load(cuda_text: str, counted: bool = False) -> Module:
     """Compiles CUDA C++ text and loads it; SimtError with the compiler's log if it doesn't compile.
 
+    `counted`: its launches can be counted; indices of arrays and alignment aren't checked.
     UnsupportedError without g++.  Shared objects are kept for the process, and in the temporary
     folder across processes.
     """
@@ -221,15 +229,20 @@ def compile_and_load(cuda_text: str) -> Module:
         raise SimtError("compile_and_load: expected a __global__ void function, got none")
     text = host_text(cuda_text)
     object_path = _runtime_object()
-    digest = _digest(text, *_KERNEL_FLAGS, object_path.name)
+    flags = (*_KERNEL_FLAGS, *(_COUNT_FLAGS if counted else _CHECK_FLAGS))
+    digest = _digest(text, *flags, *_LINK_FLAGS, object_path.name, operations.VERSION)
     path = _build_folder() / f"kernel_{digest}.so"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
             source = Path(folder) / "kernel.cu"
             source.write_text(text)
-            inputs = ("-x", "c++", str(source), "-x", "none", str(object_path))
-            _compile(*_KERNEL_FLAGS, *inputs, *_LIBRARIES, output=path)
-    return Module(path, kernels)
+            assembly = Path(folder) / "kernel.s"
+            _compile(*flags, "-S", "-x", "c++", str(source), output=assembly)
+            if counted:
+                assembly.write_text(operations.with_block_table(assembly.read_text()))
+            inputs = (str(assembly), str(object_path))
+            _compile(*_LINK_FLAGS, *inputs, *_LIBRARIES, output=path)
+    return Module(path, kernels, counted)
 
 
 def host_text(cuda_text: str) -> str:

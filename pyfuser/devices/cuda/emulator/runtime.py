@@ -147,7 +147,8 @@ class EmulatedRuntime(Runtime):
     def compile(self, code: Any) -> Module:
         """A shared object; one text is compiled once."""
         try:
-            return compile_and_load(with_device_helpers(code.text))
+            counted = self.profile is not None
+            return compile_and_load(with_device_helpers(code.text), counted)
         except SimtError as error:
             raise CompilationError(str(error)) from error
 

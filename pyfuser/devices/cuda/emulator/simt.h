@@ -29,6 +29,7 @@ struct Counts {
   uint64_t read_requests, read_sectors, write_requests, write_sectors;
   uint64_t bytes_read, bytes_written, scratch_bytes, distinct_sectors;
   uint64_t shared_requests, bank_conflicts, barriers, warp_operations, atomics;
+  uint64_t divergent_branches, operations, threads;
 };
 
 // One launch, in the layout of harness.py's ctypes structure.

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <random>
+#include <unordered_map>
 #include <vector>
 
 uint3 threadIdx, blockIdx;
@@ -28,6 +29,10 @@ extern char __ehdr_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 extern char __start_simt_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_simt_shared[] __attribute__((weak, visibility("hidden")));
+// From operations.py: the address of a basic block, its number of operations, whether a GPU's
+// compiler would predicate it; then those of the next block.
+extern uint64_t __start_simt_blocks[] __attribute__((weak, visibility("hidden")));
+extern uint64_t __stop_simt_blocks[] __attribute__((weak, visibility("hidden")));
 }
 
 namespace simt {
@@ -279,9 +284,10 @@ void run_grid() {
   for (uint64_t i : blocks) {
     blockIdx = {unsigned(i % grid[0]), unsigned(i / grid[0] % grid[1]),
                 unsigned(i / grid[0] / grid[1])};
+    if (state.counting.wanted()) state.counting.begin_block(state.thread_count);
     run_block(order);
     if (state.failed) return;
-    if (state.counting.wanted()) state.counting.end_interval();
+    if (state.counting.wanted()) state.counting.end_block();
   }
   if (state.counting.wanted()) state.counting.end();
 }
@@ -460,6 +466,25 @@ void leave_function() {
   if (current && state.counting.wanted()) state.counting.leave(current->index);
 }
 
+const std::unordered_map<uint64_t, BasicBlock>& basic_blocks() {
+  static const auto found = [] {
+    std::unordered_map<uint64_t, BasicBlock> table;
+    for (uint64_t* at = __start_simt_blocks; at < __stop_simt_blocks; at += 3) {
+      table[at[0]] = {at[1], at[2] != 0};
+    }
+    return table;
+  }();
+  return found;
+}
+
+void enter_basic_block(void* site) {
+  if (!current || !state.counting.wanted()) return;
+  auto found = basic_blocks().find(uint64_t(site));
+  const BasicBlock unknown = {0, false};
+  state.counting.basic_block(current->index, site,
+                             found == basic_blocks().end() ? unknown : found->second);
+}
+
 void* dynamic_shared_memory() { return state.dynamic_shared.region.start; }
 
 unsigned lane() { return current->index % 32; }
@@ -493,6 +518,7 @@ void __tsan_write_range(void* address, uint64_t bytes) {
   simt::check_access(address, bytes, simt::Access::write, __builtin_return_address(0));
 }
 void __tsan_init() {}
+void __sanitizer_cov_trace_pc() { simt::enter_basic_block(__builtin_return_address(0)); }
 void __tsan_func_entry(void* caller) { simt::enter_function(caller); }
 void __tsan_func_exit() { simt::leave_function(); }
 
