@@ -8,7 +8,7 @@ The answers of all orders must have the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -51,14 +51,16 @@ def run_emulated(
     inputs: Sequence[Input],
     seeds: Sequence[int] = SEEDS,
     profile: Profile | None = None,
+    edited: Callable[[str], str] = str,
 ) -> list[torch.Tensor]:
     """The fusion's outputs, the same in each order of threads; SimtError for illegal CUDA.
 
-    `profile` is told of each launch.
+    `profile` is told of each launch.  `edited` changes the text, with its prelude.
     """
     kernel = cuda_kernel(scheduled)
     source = generate(kernel)
-    module = compile_and_load(with_device_helpers(source.text), profile is not None)
+    text = edited(with_device_helpers(source.text))
+    module = compile_and_load(text, profile is not None)
     results = [_run(scheduled, kernel, source, module, inputs, seed, profile) for seed in seeds]
     for other in results[1:]:
         for first, second in zip(results[0], other, strict=True):

@@ -126,13 +126,15 @@ def test_bank_conflicts_of_vectors(index, conflicts):
     text = f"""
     extern "C" __global__ void read(float* out, float4* whole) {{
       __shared__ float4 tile[64];
+      for (int i = 0; i < 64; i += 32) tile[i + threadIdx.x] = whole[threadIdx.x];
+      __syncthreads();
       auto value = {index};
       if constexpr (sizeof(value) == 16) *(float4*)&whole[threadIdx.x] = *(float4*)&value;
       else out[threadIdx.x] = *(float*)&value;
     }}
     """
     counts = counted(text, 1, 32, [torch.zeros(32), torch.zeros(32, 4)])
-    assert (counts.shared_requests, counts.bank_conflicts) == (1, conflicts)
+    assert (counts.shared_requests, counts.bank_conflicts) == (2 + 1, conflicts)
 
 
 def test_lanes_meet_again_after_a_branch_and_in_a_function():
@@ -193,14 +195,14 @@ extern "C" __global__ void branch(const float* in, float* out, int n) {
   if (CONDITION) {
     for (int i = 0; i < n; ++i) x = x * x + 1;
   }
-  out[threadIdx.x] = x;
+  out[64 * blockIdx.x + threadIdx.x] = x;
 }
 """
 
 
 def of_branch(condition: str, n: int = 3, before: str = "") -> Counts:
     text = BRANCH.replace("CONDITION", condition).replace("BEFORE", before)
-    return counted(text, 2, 64, [torch.randn(64), torch.zeros(64), n])
+    return counted(text, 2, 64, [torch.randn(64), torch.zeros(128), n])
 
 
 @pytest.mark.parametrize("before", ["", "__syncthreads();"])

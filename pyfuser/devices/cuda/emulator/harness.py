@@ -28,11 +28,12 @@ from pathlib import Path
 import torch
 
 from ....errors import UnsupportedError, expected
+from ..device_helpers import KERNEL_FILE_NAME
 from . import operations
 from .counters import Counts
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("simt.h", "simt_counters.h", "simt_runtime.cpp")
+_SOURCES = ("simt.h", "simt_counters.h", "simt_races.h", "simt_handlers.h", "simt_runtime.cpp")
 _FLAGS = (
     "-std=gnu++17",
     "-O1",
@@ -42,9 +43,8 @@ _FLAGS = (
     "-fno-exceptions",
 )
 _KERNEL_FLAGS = (
-    # As on the device: integers wrap, memory is bytes, no contraction to fused multiply-add.
+    # As on the device: memory is bytes, no contraction to fused multiply-add.
     *(
-        "-fwrapv",
         "-fno-strict-aliasing",
         "-ffp-contract=off",
         "-U_FORTIFY_SOURCE",
@@ -52,12 +52,18 @@ _KERNEL_FLAGS = (
     ),
     # The load or store of a vector stays one access.
     "-fno-tree-sra",
-    # Instrumentation only: the handlers are simt_runtime.cpp's, not the sanitizers'.
-    "-fsanitize=thread,integer-divide-by-zero",
 )
-_CHECK_FLAGS = ("-fsanitize=bounds,alignment",)
+# Instrumentation only: the handlers are simt_handlers.h's, not the sanitizers' own.
+_THREAD_FLAGS = ("-fwrapv", "-fsanitize=thread,integer-divide-by-zero")
+_CHECK_FLAGS = (*_THREAD_FLAGS, "-fsanitize=bounds,alignment")
 # Tells of each basic block; the checks of arrays would be counted as operations.
-_COUNT_FLAGS = ("-fsanitize-coverage=trace-pc",)
+_COUNT_FLAGS = (*_THREAD_FLAGS, "-fsanitize-coverage=trace-pc")
+# All checks that there are, with AddressSanitizer's runtime in the process.
+_SANITIZER_FLAGS = (
+    *("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fsanitize-recover=address"),
+    *("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-globals=0"),
+    "--param=asan-use-after-return=0",
+)
 _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
 _LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 _MOST_THREADS = 1024
@@ -94,7 +100,7 @@ class _Request(ctypes.Structure):
         ("buffer_bytes", ctypes.POINTER(ctypes.c_uint64)),
         ("message", ctypes.c_char_p),
         ("message_bytes", ctypes.c_uint64),
-        ("program_counter", ctypes.POINTER(ctypes.c_uint64)),
+        ("program_counters", ctypes.POINTER(ctypes.c_uint64)),
         ("counts", ctypes.POINTER(Counts)),
         ("scratch_count", ctypes.c_uint64),
     )
@@ -181,7 +187,7 @@ class Module:
         memory = [*memory, *scratch]
         count = len(memory)
         message = ctypes.create_string_buffer(1024)
-        counter = ctypes.c_uint64(0)
+        counters = (ctypes.c_uint64 * 2)()
         request = _Request(
             grid=(ctypes.c_uint * 3)(*sizes[0]),
             block=(ctypes.c_uint * 3)(*sizes[1]),
@@ -193,14 +199,14 @@ class Module:
             buffer_bytes=(ctypes.c_uint64 * count)(*(size for _, size in memory)),
             message=ctypes.cast(message, ctypes.c_char_p),
             message_bytes=len(message),
-            program_counter=ctypes.pointer(counter),
+            program_counters=counters,
             counts=None if counts is None else ctypes.pointer(counts),
             scratch_count=len(scratch),
         )
         with self._lock:
             failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
         if failed:
-            where = _source_line(self._path, counter.value) if counter.value else ""
+            where = _where(self._path, [each for each in counters if each])
             raise SimtError(f"{kernel}{where}: {message.value.decode()}")
 
 
@@ -213,6 +219,12 @@ def require_host_compiler() -> None:
         raise UnsupportedError(
             expected("emulator", "g++, which compiles the kernels for this machine", "none", hint)
         )
+
+
+@functools.cache
+def is_sanitized() -> bool:
+    """True if this process was started with AddressSanitizer's runtime (LD_PRELOAD)."""
+    return hasattr(ctypes.CDLL(None), "__asan_region_is_poisoned")
 
 
 @functools.lru_cache(maxsize=256)
@@ -229,7 +241,8 @@ def compile_and_load(cuda_text: str, counted: bool = False) -> Module:
         raise SimtError("compile_and_load: expected a __global__ void function, got none")
     text = host_text(cuda_text)
     object_path = _runtime_object()
-    flags = (*_KERNEL_FLAGS, *(_COUNT_FLAGS if counted else _CHECK_FLAGS))
+    checks = _SANITIZER_FLAGS if is_sanitized() else _CHECK_FLAGS
+    flags = (*_KERNEL_FLAGS, *(_COUNT_FLAGS if counted else checks))
     digest = _digest(text, *flags, *_LINK_FLAGS, object_path.name, operations.VERSION)
     path = _build_folder() / f"kernel_{digest}.so"
     if not path.exists():
@@ -250,7 +263,8 @@ def host_text(cuda_text: str) -> str:
     respelled = _DYNAMIC_SHARED.sub(r"\1* const \2 = simt::dynamic_shared<\1>()", cuda_text)
     respelled = _READ_ONLY.sub(r"\1 __restrict", respelled)
     exports = "\n".join(f"SIMT_EXPORT({name})" for name in _KERNEL.findall(cuda_text))
-    return f'#include "simt.h"\n#line 1 "kernel.cu"\n{respelled}\n#line 1 "exports"\n{exports}\n'
+    start = f'#include "simt.h"\n#line 1 "{KERNEL_FILE_NAME}"\n'
+    return f'{start}{respelled}\n#line 1 "exports"\n{exports}\n'
 
 
 def _build_folder() -> Path:
@@ -284,15 +298,27 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
 
 
-def _source_line(library: Path, address: int) -> str:
-    """` at kernel.cu:12` for an address in the shared object, or empty if it isn't known."""
-    if shutil.which("addr2line") is None:
+def _where(library: Path, addresses: Sequence[int]) -> str:
+    """` at kernel.cu:12` for addresses in the shared object, from the inside; empty if unknown.
+
+    The line of a helper is followed by the kernel's: ` at helpers.cuh:5, called at kernel.cu:9`.
+    """
+    lines = [line for address in addresses for line in _source_lines(library, address)]
+    if not lines:
         return ""
+    inner = next((line for line in lines if not line.startswith("simt")), lines[0])
+    outer = next((line for line in lines if line.startswith(KERNEL_FILE_NAME)), inner)
+    return f" at {inner}" if inner == outer else f" at {inner}, called at {outer}"
+
+
+def _source_lines(library: Path, address: int) -> list[str]:
+    """`kernel.cu:12` for an address, and for the calls that were inlined there."""
+    if shutil.which("addr2line") is None:
+        return []
     # The address is the check's return address: one less is in the line of the access.
-    command = ["addr2line", "-e", str(library), hex(address - 1)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    line = re.match(r"(?:.*/)?([^/:]+:\d+)", found)
-    return f" at {line.group(1)}" if line else ""
+    command = ["addr2line", "-i", "-e", str(library), hex(address - 1)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return re.findall(r"^(?:.*/)?([^/:]+:\d+)", found, re.MULTILINE)
 
 
 def _three(size: Sequence[int] | int) -> tuple[int, ...]:

@@ -13,19 +13,12 @@
 #include <vector>
 
 #include "simt.h"
+#include "simt_races.h"
 
 namespace simt {
 
 constexpr uint64_t sector_bytes = 32, bank_bytes = 4, most_bytes = 16;  // of a lane's instruction
 constexpr unsigned lanes_of_warp = 32, banks = 32;
-
-struct Region {
-  char* start;
-  uint64_t bytes;
-  bool holds(const char* address, uint64_t size) const {
-    return address >= start && address + size <= start + bytes;
-  }
-};
 
 // From operations.py.
 struct BasicBlock {
