@@ -33,6 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Says by what the kernels of an emulated run are checked."""
+    if not config.getoption("--emulate"):
+        return None
+    from pyfuser.devices.cuda.emulator.harness import has_address_sanitizer
+
+    checks = "races, barriers, memory"
+    if has_address_sanitizer():
+        checks += ", AddressSanitizer, UndefinedBehaviorSanitizer"
+    return f"emulated CUDA kernels, checked for: {checks}"
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compares a text with the file of a name in tests/golden, or writes it there."""

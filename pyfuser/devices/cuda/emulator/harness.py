@@ -22,7 +22,8 @@ import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -61,7 +62,7 @@ _COUNT_FLAGS = (*_THREAD_FLAGS, "-fsanitize-coverage=trace-pc")
 # All checks that there are, with AddressSanitizer's runtime in the process.
 _SANITIZER_FLAGS = (
     *("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fsanitize-recover=address"),
-    *("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-globals=0"),
+    "--param=asan-instrumentation-with-call-threshold=0",
     "--param=asan-use-after-return=0",
 )
 _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
@@ -103,15 +104,27 @@ class _Request(ctypes.Structure):
         ("program_counters", ctypes.POINTER(ctypes.c_uint64)),
         ("counts", ctypes.POINTER(Counts)),
         ("scratch_count", ctypes.c_uint64),
+        ("checks_order", ctypes.c_uint64),
     )
 
 
 class Module:
-    """The kernels of one text, ready to launch."""
+    """The kernels of one text, ready to launch.
 
-    def __init__(self, path: Path, kernels: Sequence[str], counted: bool = False) -> None:
+    `counted`: launches can be counted.  `sanitized`: the same kernels with AddressSanitizer and
+    UndefinedBehaviorSanitizer; each launch runs them first, on the same memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernels: Sequence[str],
+        counted: bool = False,
+        sanitized: Module | None = None,
+        checks_order: bool = True,
+    ) -> None:
         self._path = path
-        self._counted = counted
+        self._counted, self._sanitized, self._checks_order = counted, sanitized, checks_order
         self._library = ctypes.CDLL(str(path))
         # The runtime's state is one per shared object, and ctypes drops the GIL.
         self._lock = threading.Lock()
@@ -185,6 +198,11 @@ class Module:
         if counts is not None and not self._counted:
             raise SimtError("launch: expected a text compiled with counted=True, got counts alone")
         memory = [*memory, *scratch]
+        if self._sanitized is not None:
+            with _restored(memory):
+                self._sanitized.launch_packed(
+                    kernel, grid, block, shared_bytes, arguments, memory, seed=seed
+                )
         count = len(memory)
         message = ctypes.create_string_buffer(1024)
         counters = (ctypes.c_uint64 * 2)()
@@ -202,6 +220,7 @@ class Module:
             program_counters=counters,
             counts=None if counts is None else ctypes.pointer(counts),
             scratch_count=len(scratch),
+            checks_order=self._checks_order,
         )
         with self._lock:
             failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
@@ -222,7 +241,7 @@ def require_host_compiler() -> None:
 
 
 @functools.cache
-def is_sanitized() -> bool:
+def has_address_sanitizer() -> bool:
     """True if this process was started with AddressSanitizer's runtime (LD_PRELOAD)."""
     return hasattr(ctypes.CDLL(None), "__asan_region_is_poisoned")
 
@@ -240,22 +259,39 @@ def compile_and_load(cuda_text: str, counted: bool = False) -> Module:
     if not kernels:
         raise SimtError("compile_and_load: expected a __global__ void function, got none")
     text = host_text(cuda_text)
+    path = _shared_object(text, _COUNT_FLAGS if counted else _CHECK_FLAGS)
+    if counted or not has_address_sanitizer():
+        return Module(path, kernels, counted)
+    sanitized = Module(_shared_object(text, _SANITIZER_FLAGS), kernels, checks_order=False)
+    return Module(path, kernels, sanitized=sanitized)
+
+
+def _shared_object(text: str, checks: Sequence[str]) -> Path:
+    """Compiles and links the host's text, unless that has been done."""
     object_path = _runtime_object()
-    checks = _SANITIZER_FLAGS if is_sanitized() else _CHECK_FLAGS
-    flags = (*_KERNEL_FLAGS, *(_COUNT_FLAGS if counted else checks))
+    flags = (*_KERNEL_FLAGS, *checks)
     digest = _digest(text, *flags, *_LINK_FLAGS, object_path.name, operations.VERSION)
     path = _build_folder() / f"kernel_{digest}.so"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
-            source = Path(folder) / "kernel.cu"
-            source.write_text(text)
-            assembly = Path(folder) / "kernel.s"
-            _compile(*flags, "-S", "-x", "c++", str(source), output=assembly)
-            if counted:
-                assembly.write_text(operations.with_block_table(assembly.read_text()))
-            inputs = (str(assembly), str(object_path))
-            _compile(*_LINK_FLAGS, *inputs, *_LIBRARIES, output=path)
-    return Module(path, kernels, counted)
+    if path.exists():
+        return path
+    with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
+        source, assembly = Path(folder) / "kernel.cu", Path(folder) / "kernel.s"
+        source.write_text(text)
+        _compile(*flags, "-S", "-x", "c++", str(source), output=assembly)
+        if checks is _COUNT_FLAGS:
+            assembly.write_text(operations.with_block_table(assembly.read_text()))
+        inputs = (str(assembly), str(object_path))
+        _compile(*_LINK_FLAGS, *inputs, *_LIBRARIES, output=path)
+    return path
+
+
+@contextmanager
+def _restored(memory: Sequence[tuple[int, int]]) -> Iterator[None]:
+    """Memory (addresses and bytes) has its contents again at the end."""
+    before = [ctypes.string_at(start, size) for start, size in memory]
+    yield
+    for (start, _), content in zip(memory, before, strict=True):
+        ctypes.memmove(start, content, len(content))
 
 
 def host_text(cuda_text: str) -> str:
@@ -288,10 +324,16 @@ def _compile(*arguments: str, output: Path) -> None:
     with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
         partial = Path(folder) / output.name
         command = ["g++", *_FLAGS, f"-I{_FOLDER}", *arguments, "-o", str(partial)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = _run(command)
         if result.returncode:
             raise SimtError(f"compile_and_load: g++ failed\n{result.stderr}")
         partial.replace(output)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a tool without the sanitizer that this process may have been started with."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def _digest(*texts: str) -> str:
@@ -317,7 +359,7 @@ def _source_lines(library: Path, address: int) -> list[str]:
         return []
     # The address is the check's return address: one less is in the line of the access.
     command = ["addr2line", "-i", "-e", str(library), hex(address - 1)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = _run(command).stdout
     return re.findall(r"^(?:.*/)?([^/:]+:\d+)", found, re.MULTILINE)
 
 

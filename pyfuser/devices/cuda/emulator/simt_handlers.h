@@ -1,7 +1,7 @@
 // The functions that instrumented code calls: -fsanitize=thread, address and undefined, and
 // -fsanitize-coverage.  The sanitizers' own runtimes are not linked.  ThreadSanitizer's hooks tell
-// of every access, function and basic block.  AddressSanitizer's tell of accesses too, and know
-// more: with its runtime loaded into the process, accesses beyond a local array are found.  Part of
+// of every access and function.  AddressSanitizer's tell of each access that may be out of bounds:
+// with its runtime loaded into the process, accesses beyond a local array are found too.  Part of
 // simt_runtime.cpp.
 #pragma once
 
@@ -47,6 +47,8 @@ void __asan_unpoison_memory_region(const void*, size_t) __attribute__((weak));
 void __asan_init() {}
 void __asan_version_mismatch_check_v8() {}
 void __asan_handle_no_return() {}
+void __asan_register_globals(void*, uint64_t) {}
+void __asan_unregister_globals(void*, uint64_t) {}
 }
 
 static void check_local(void* address, uint64_t bytes, simt::Access access, void* place) {

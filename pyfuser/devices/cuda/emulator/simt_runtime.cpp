@@ -343,6 +343,7 @@ void settle() {
 // Fails for a race, and for a read of uninitialised shared memory.
 void check_order(Memory& memory, bool is_global, const char* address, uint64_t bytes,
                  Access access, void* place) {
+  if (!state.request->checks_order) return;
   const char* where = is_global ? "global memory" : "shared memory";
   uint64_t offset = uint64_t(address - memory.region.start);
   unsigned thread = current->index;
