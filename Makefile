@@ -18,7 +18,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden emulate fuzz bench bench-models zoo bench-gpu gpu opdb show profile clean
+.PHONY: help demo test lint format golden emulate cubins fuzz bench bench-models zoo bench-gpu gpu opdb show profile clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,11 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a subset
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
+bench-cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
+	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
+		$(PYTEST_ARGS)
+
+gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
 # AddressSanitizer's runtime must be in a process from its start.  It finds the memory that torch keeps until the end,
@@ -63,6 +67,10 @@ SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detec
 
 emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; hours)
 	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
+
+cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
+	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
+		$(PYTEST_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)

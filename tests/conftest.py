@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ pytest.register_assert_rewrite(
 )
 
 _FOLDER = Path(__file__).parent / "golden"
+_CUBINS = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,18 +34,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--emulate", action="store_true", help="run CPU tensors by CUDA kernels, emulated"
     )
+    parser.addoption(
+        "--nvrtc", action="store_true", help="compile all emulated kernels to cubins at the end"
+    )
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Says by what the kernels of an emulated run are checked."""
-    if not config.getoption("--emulate"):
-        return None
-    from pyfuser.devices.cuda.emulator.harness import has_address_sanitizer
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With `--nvrtc`, the kernels of an earlier run are forgotten."""
+    if session.config.getoption("--nvrtc") and not hasattr(session.config, "workerinput"):
+        from tests.cuda.kernel_texts import FOLDER
 
-    checks = "races, barriers, memory"
-    if has_address_sanitizer():
-        checks += ", AddressSanitizer, UndefinedBehaviorSanitizer"
-    return f"emulated CUDA kernels, checked for: {checks}"
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With `--nvrtc`, compiles all kernels that the tests had; the run fails if one doesn't."""
+    config = session.config
+    if config.getoption("--nvrtc") and not hasattr(config, "workerinput"):
+        from tests.cuda.kernel_texts import report
+
+        config.stash[_CUBINS], passed = report()
+        if not passed:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Says by what the kernels of an emulated run were checked."""
+    if config.getoption("--emulate"):
+        from pyfuser.devices.cuda.emulator.harness import has_address_sanitizer
+
+        checks = "races, barriers, bounds"
+        if has_address_sanitizer():
+            checks += ", AddressSanitizer, UndefinedBehaviorSanitizer"
+        terminalreporter.write_line(f"emulated CUDA kernels, checked for: {checks}")
+    if _CUBINS in config.stash:
+        terminalreporter.write_line(config.stash[_CUBINS])
 
 
 @pytest.fixture
@@ -72,13 +100,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `--emulate`, all tests run their kernels as emulated CUDA."""
-    if not request.config.getoption("--emulate"):
-        yield
-        return
-    from pyfuser.devices.cuda.emulator.runtime import emulated
+    """With `--emulate`, all tests run their kernels as emulated CUDA; `--nvrtc` keeps the texts."""
+    with ExitStack() as stack:
+        if request.config.getoption("--nvrtc"):
+            from tests.cuda.kernel_texts import kept_texts
 
-    with emulated():
+            stack.enter_context(kept_texts())
+        if request.config.getoption("--emulate"):
+            from pyfuser.devices.cuda.emulator.runtime import emulated
+
+            stack.enter_context(emulated())
         yield
 
 
