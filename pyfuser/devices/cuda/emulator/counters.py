@@ -104,12 +104,17 @@ class CountedLaunch:
     function: str
     geometry: Geometry
     counts: Counts
+    scale: float  # the blocks of the grid over those that were run
 
 
 @dataclass(slots=True)
 class Profile:
-    """The counts of each kernel's first launch with each geometry, in the order of launches."""
+    """The counts of each kernel's first launch with each geometry, in the order of launches.
 
+    `most_blocks`: only a sample of so many blocks is run, so results are wrong; 0 runs all.
+    """
+
+    most_blocks: int = 0
     launches: list[CountedLaunch] = field(default_factory=list)
     _known: set[tuple[str, str, Geometry]] = field(default_factory=set)
 
@@ -120,7 +125,9 @@ class Profile:
             return None
         self._known.add(launch)
         counts = Counts()
-        self.launches.append(CountedLaunch(text, function, geometry, counts))
+        blocks = math.prod(geometry.grid)
+        scale = max(1, blocks / self.most_blocks) if self.most_blocks else 1
+        self.launches.append(CountedLaunch(text, function, geometry, counts, scale))
         return counts
 
     @property

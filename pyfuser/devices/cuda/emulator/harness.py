@@ -67,6 +67,8 @@ _SANITIZER_FLAGS = (
 )
 _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
 _LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+# A launch that may access more than this runs without AddressSanitizer: its memory would be copied.
+_MOST_RESTORED = 1 << 30
 _MOST_THREADS = 1024
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 
@@ -104,6 +106,7 @@ class _Request(ctypes.Structure):
         ("program_counters", ctypes.POINTER(ctypes.c_uint64)),
         ("counts", ctypes.POINTER(Counts)),
         ("scratch_count", ctypes.c_uint64),
+        ("most_blocks", ctypes.c_uint64),
         ("checks_order", ctypes.c_uint64),
     )
 
@@ -148,6 +151,7 @@ class Module:
         buffers: Sequence[torch.Tensor] = (),
         counts: Counts | None = None,
         scratch: Sequence[torch.Tensor] = (),
+        most_blocks: int = 0,
     ) -> None:
         """Runs the kernel over the grid, and returns when it is done.
 
@@ -155,7 +159,7 @@ class Module:
         for scalars, bytes for structs.  `buffers`: tensors that structs point into.  `seed`: 0
         runs threads and blocks in ascending order between barriers, others in a shuffled one.
         `counts`: filled in if given.  `scratch`: those of the arguments whose bytes don't count as
-        needed.
+        needed.  `most_blocks`: runs only so many blocks, spread over the grid; 0 runs all.
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
@@ -173,6 +177,7 @@ class Module:
             seed=seed,
             counts=counts,
             scratch=_memory(scratch),
+            most_blocks=most_blocks,
         )
 
     def launch_packed(
@@ -187,6 +192,7 @@ class Module:
         seed: int = 0,
         counts: Counts | None = None,
         scratch: Sequence[tuple[int, int]] = (),
+        most_blocks: int = 0,
     ) -> None:
         """`launch` with the address of an array of the parameters' addresses.
 
@@ -198,7 +204,7 @@ class Module:
         if counts is not None and not self._counted:
             raise SimtError("launch: expected a text compiled with counted=True, got counts alone")
         memory = [*memory, *scratch]
-        if self._sanitized is not None:
+        if self._sanitized is not None and sum(size for _, size in memory) <= _MOST_RESTORED:
             with _restored(memory):
                 self._sanitized.launch_packed(
                     kernel, grid, block, shared_bytes, arguments, memory, seed=seed
@@ -220,6 +226,7 @@ class Module:
             program_counters=counters,
             counts=None if counts is None else ctypes.pointer(counts),
             scratch_count=len(scratch),
+            most_blocks=most_blocks,
             checks_order=self._checks_order,
         )
         with self._lock:

@@ -88,6 +88,7 @@ class EmulatedKernel(FusedKernelCUDA):
                 seed=self.seed,
                 counts=counts,
                 scratch=scratch,
+                most_blocks=self.profile.most_blocks if self.profile else 0,
             )
         except SimtError as error:
             if _ASSERTION.search(str(error)):

@@ -48,6 +48,7 @@ struct Request {
   uint64_t* program_counters;
   Counts* counts;             // null: nothing is counted
   uint64_t scratch_count;     // of buffers, the last ones: their bytes aren't needed
+  uint64_t most_blocks;       // run so many of the grid, or 0: all
   uint64_t checks_order;      // not with AddressSanitizer, which doesn't tell of every access
 };
 

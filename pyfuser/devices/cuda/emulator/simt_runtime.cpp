@@ -305,6 +305,10 @@ void run_grid() {
   const unsigned* grid = state.request->grid;
   std::vector<uint64_t> blocks(uint64_t(grid[0]) * grid[1] * grid[2]);
   for (uint64_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
+  if (uint64_t most = state.request->most_blocks; most && most < blocks.size()) {
+    for (uint64_t i = 0; i < most; ++i) blocks[i] = i * blocks.size() / most;
+    blocks.resize(most);
+  }
   if (state.request->seed) std::shuffle(blocks.begin(), blocks.end(), state.random);
   std::vector<unsigned> order(state.thread_count);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
