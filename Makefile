@@ -73,7 +73,7 @@ cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to 
 		$(PYTEST_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
-	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m gpu tests/devices/cuda/test_gpu.py $(PYTEST_ARGS)
 
 opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; resumes where it stopped)
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \
