@@ -53,15 +53,11 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a subset
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
-	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
-		$(PYTEST_ARGS)
-
-gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
+bench-gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
-# AddressSanitizer's runtime must be in a process from its start.  It finds the memory that torch keeps until the end,
-# and operators new and delete of two libraries; neither is about kernels.  SANITIZE= runs without it, in half the time.
+# AddressSanitizer's runtime must be in a process from its start.  Its reports of leaks, and of new and delete that don't
+# match, are switched off: they would be about torch.  SANITIZE= runs without it, in half the time.
 SANITIZE := 1
 SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
 
