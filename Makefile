@@ -53,7 +53,7 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a subset
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
+bench-gpu: $(STAMP) ## kernels on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--minutes 60", --dry-run, --cases softmax
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
 # AddressSanitizer's runtime must be in a process from its start.  Its reports of leaks, and of new and delete that don't

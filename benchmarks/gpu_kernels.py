@@ -62,8 +62,8 @@ def measure(
             row = _measured(case, height, width, dtype, device, inductor, seconds, timer)
             row.predicted = (predicted or {}).get(row.key)
             rows.append(row)
-        if len(rows) % 30 == 29:
-            bandwidths.append(gpu.copy_bandwidth(timer, device, copied_bytes))
+            if len(rows) % 30 == 0:
+                bandwidths.append(gpu.copy_bandwidth(timer, device, copied_bytes))
     facts = machine_facts(device) | {"left out": left_out}
     return Results("gpu", facts, statistics.median(bandwidths), rows)
 
