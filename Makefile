@@ -18,7 +18,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden emulate fuzz bench bench-models zoo bench-gpu gpu opdb show profile clean
+.PHONY: help demo test lint format golden emulate cubins fuzz bench bench-models zoo bench-gpu gpu opdb show profile clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,14 +53,23 @@ bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --
 zoo: $(STAMP) ## training steps of 85 architectures; ZOO_ARGS="--names swin,mamba2 --check --inductor" runs a subset
 	$(BIN)/python -m benchmarks.zoo $(ZOO_ARGS)
 
-bench-gpu: $(STAMP) ## the same on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--cases softmax" runs a subset
+bench-gpu: $(STAMP) ## kernels on an NVIDIA GPU, into a file of its name; BENCH_ARGS="--minutes 60", --dry-run, --cases softmax
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
-emulate: $(STAMP) ## device-independent tests on CUDA kernels, emulated on the CPU (needs g++; hours)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
+# AddressSanitizer's runtime must be in a process from its start.  Its reports of leaks, and of new and delete that don't
+# match, are switched off: they would be about torch.  SANITIZE= runs without it, in half the time.
+SANITIZE := 1
+SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
+
+emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; hours)
+	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
+
+cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
+	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
+		$(PYTEST_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
-	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m gpu tests/devices/cuda/test_gpu.py $(PYTEST_ARGS)
 
 opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; resumes where it stopped)
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \
@@ -72,9 +81,10 @@ show: $(STAMP) ## print a stage of a script's fusions: make show FILE=x.py [STAG
 	$(BIN)/python -m pyfuser show $(FILE) $(if $(STAGE),--stage $(STAGE)) $(if $(DEVICE),--device $(DEVICE)) \
 		$(if $(ARGS),-- $(ARGS))
 
-profile: $(STAMP) ## count what a script's kernels do to a GPU's memory, emulated: make profile FILE=x.py [DEVICE=sm_90]
+profile: $(STAMP) ## count what a script's kernels do to a GPU's memory, emulated: make profile FILE=x.py [DEVICE=sm_90] [ARGS=...]
 	$(if $(FILE),,$(error profile: expected a script, got none: make profile FILE=docs/examples/softmax.py))
-	$(BIN)/python -m tests.cuda.profile $(FILE) $(if $(DEVICE),--device $(DEVICE))
+	$(BIN)/python -m pyfuser profile $(FILE) $(if $(DEVICE),--device $(DEVICE)) \
+		$(if $(ARGS),-- $(ARGS))
 
 clean: ## remove everything that `make` created, including the environment
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

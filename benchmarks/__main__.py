@@ -4,8 +4,9 @@ Each part runs in its own process: `fresh` with the memory allocator as the syst
 `warm` with glibc configured to keep freed blocks, so that no contestant pays for page faults.  A
 whole run writes results/*.json and the tables of README.md; a partial run (`--cases softmax --sizes
 4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write` is
-given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as gpu.py says, and a file
-with the GPU's name; the tables of README.md are the CPU's.
+given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as gpu_kernels.py says,
+and a file with the GPU's name; the tables of README.md are the CPU's.  `--dry-run` does the same at
+tiny sizes with the CPU as the GPU, to see that all of it runs.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from . import gpu, kernels, overhead, report
+from . import gpu, gpu_kernels, kernels, overhead, predictions, report
 from .cases import DEFAULT_DTYPES, DTYPES, SIZES
 
 MODES = ("fresh", "warm")
@@ -44,9 +46,9 @@ def main() -> int:
     if complaint := _complaint(arguments):
         print(complaint, file=sys.stderr)
         return 2
-    on_cpu = arguments.device == "cpu"
+    on_cpu = arguments.device == "cpu" and not arguments.dry_run
     whole = not (arguments.cases or arguments.sizes or arguments.dtypes or arguments.mode)
-    write = whole or arguments.write
+    write = (whole or arguments.write) and not arguments.dry_run
     parts = [arguments.mode] if arguments.mode else list(PARTS if on_cpu else [ON_GPU])
     results = Path(arguments.results) if arguments.results else report.FOLDER / "results"
     with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as scratch:
@@ -77,6 +79,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mode", choices=PARTS, help="one part only")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seconds", type=float, help="per contestant and row")
+    parser.add_argument("--dry-run", action="store_true", help="bench-gpu without a GPU")
+    minutes = "of a run on a GPU; the rows that there is no time for are left out"
+    parser.add_argument("--minutes", type=float, default=gpu_kernels.MINUTES, help=minutes)
     parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
     parser.add_argument("--write", action="store_true", help="write files even for a part")
     parser.add_argument("--results", help="folder of the JSON files")
@@ -87,7 +92,7 @@ def _arguments() -> argparse.Namespace:
 def _complaint(arguments: argparse.Namespace) -> str | None:
     """What is wrong with the device, in one line; None if nothing is."""
     device = arguments.device
-    if device == "cpu":
+    if device == "cpu" or arguments.dry_run:
         return None
     try:
         kind = torch.device(device).type
@@ -125,19 +130,39 @@ def _child(arguments: argparse.Namespace) -> int:
         path.write_text(found.to_json(), encoding="utf-8")
         return 0
     with console.status("starting") as status:
-        results = kernels.measure(
-            arguments.child,
-            arguments.cases,
-            [_size(text) for text in arguments.sizes]
-            or (gpu.SIZES if arguments.child == ON_GPU else SIZES),
-            arguments.dtypes or DEFAULT_DTYPES,
-            arguments.device,
-            arguments.seconds or (gpu.SECONDS if arguments.child == ON_GPU else SECONDS),
-            not arguments.no_inductor,
-            lambda text: status.update(f"{arguments.child}: {text}"),
-        )
+        results = _measured(arguments, lambda text: status.update(f"{arguments.child}: {text}"))
     path.write_text(results.to_json(), encoding="utf-8")
     return 1 if any(row.failure for row in results.rows) else 0
+
+
+def _measured(arguments: argparse.Namespace, progress: Callable[[str], None]) -> report.Results:
+    """The rows of a part that measures kernels."""
+    sizes = [_size(text) for text in arguments.sizes]
+    dtypes = arguments.dtypes or DEFAULT_DTYPES
+    if arguments.dry_run:
+        return gpu_kernels.dry_run(arguments.cases, dtypes, not arguments.no_inductor, progress)
+    if arguments.child == ON_GPU:
+        return gpu_kernels.measure(
+            arguments.cases,
+            sizes or gpu_kernels.SIZES,
+            dtypes,
+            arguments.device,
+            arguments.seconds or gpu.SECONDS,
+            not arguments.no_inductor,
+            arguments.minutes,
+            predictions.load(),
+            progress,
+        )
+    return kernels.measure(
+        arguments.child,
+        arguments.cases,
+        sizes or SIZES,
+        dtypes,
+        arguments.device,
+        arguments.seconds or SECONDS,
+        not arguments.no_inductor,
+        progress,
+    )
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -152,6 +177,10 @@ def _sections(part: str, folder: Path) -> dict[str, str]:
         return {"overhead": overhead.Overheads.from_json(text).table()}
     results = report.Results.from_json(text)
     facts = report.facts_line(results.machine, results.copy_bytes_per_second)
+    if part == ON_GPU:
+        left_out = results.machine.get("left out", [])
+        facts += f" {gpu_kernels.comparison(results.rows, results.copy_bytes_per_second)}"
+        facts += f" Left out: {len(left_out)} rows." if left_out else ""  # type: ignore[arg-type]
     return {
         f"{part} summary": f"{facts}\n\n{results.summary()}",
         f"{part} rows": results.table(),

@@ -43,6 +43,8 @@ class Case:
     reference: Callable[..., Outputs]
     # A sum's error is measured against the sum of the absolute values.
     is_sum: bool = False
+    # Results of two calls differ, so only their shapes are compared.
+    is_random: bool = False
 
 
 def definition(case: Case, inputs: Sequence[torch.Tensor]) -> FusionDefinition:

@@ -18,12 +18,9 @@ import torch
 
 # Overwriting this takes an H100 some 0.2 ms, longer than a host needs to launch several kernels.
 _FLUSHED_BYTES = 512 << 20
-_COPIED_BYTES = 1 << 30
+COPIED_BYTES = 1 << 30
 _HOST_CALLS = 50
 
-# Rows and columns: 4 MiB in float32, and 256 MiB in rows of several lengths.  Four sizes, so that a
-# run takes less than eight minutes if torch.compile needs two seconds for each row.
-SIZES = ((1024, 1024), (16384, 4096), (64, 1 << 20), (1 << 20, 64))
 SECONDS = 0.1  # per contestant and row: at least a hundred rounds of the longest kernels
 
 
@@ -68,6 +65,24 @@ class CudaClock:
         torch.cuda.synchronize()
 
 
+class HostClock:
+    """The CPU in a GPU's place, for a dry run: what it does is done when a call returns."""
+
+    def flush(self) -> None:
+        """Leaves the caches alone."""
+
+    def mark(self) -> float:
+        """The time."""
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        """The time between two marks."""
+        return end - start
+
+    def wait(self) -> None:
+        """Nothing is running."""
+
+
 def cold_seconds(
     contestants: Mapping[str, Callable[[], object]],
     clock: Clock,
@@ -110,7 +125,7 @@ def host_seconds(
     return found
 
 
-def copy_bandwidth(clock: Clock, device: str = "cuda", size_bytes: int = _COPIED_BYTES) -> float:
+def copy_bandwidth(clock: Clock, device: str = "cuda", size_bytes: int = COPIED_BYTES) -> float:
     """Bytes read and written per second by `copy_` between two tensors of `size_bytes`."""
     source = torch.ones(size_bytes // 4, device=device)
     target = torch.zeros_like(source)

@@ -1,13 +1,14 @@
 """Measures every case at every size and dtype in this process: pyfuser, eager torch, Inductor.
 
-On a GPU (mode "gpu") times are those of gpu.py.  On the CPU, the memory mode belongs to the
-process: `__main__` starts this module once with the system's memory allocation (fresh) and once
-with glibc configured to keep freed blocks (warm), so all contestants are treated alike.  Each
-result is compared with float64 before its time counts.
+The memory mode belongs to the process: `__main__` starts this module once with the system's memory
+allocation (fresh) and once with glibc configured to keep freed blocks (warm), so all contestants
+are treated alike.  Each result is compared with float64 before its time counts.  On a GPU
+gpu_kernels.py measures the rows that are made here.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import time
@@ -16,9 +17,7 @@ from typing import Any
 
 import torch
 
-from . import gpu
 from .cases import CASES, DTYPES, Case, definition
-from .gradients import GRADIENTS
 from .harness import (
     copy_bandwidth,
     error_of,
@@ -47,27 +46,16 @@ def measure(
 ) -> Results:
     """The rows of one mode.  `names` are parts of case names; empty means all of them."""
     compilable = inductor and inductor_works(device)
-    clock = gpu.CudaClock(device) if mode == "gpu" else None
-
-    def bandwidth() -> float:
-        return copy_bandwidth(device) if clock is None else gpu.copy_bandwidth(clock, device)
-
-    rows, bandwidths = [], [bandwidth()]
-    cases = CASES if clock is None else (*CASES, *GRADIENTS)
-    for case, (height, width), dtype in selected(names, sizes, dtypes, cases):
+    rows, bandwidths = [], [copy_bandwidth(device)]
+    for case, (height, width), dtype in selected(names, sizes, dtypes):
         progress(f"{case.name} {height}x{width} {dtype}")
-        row, contestants = _first_calls(case, height, width, dtype, device, compilable)
-        if clock is None:
-            row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
-        else:
-            row.seconds = gpu.cold_seconds(contestants, clock, seconds)
-            row.host_seconds = gpu.host_seconds(contestants, clock)
+        row, contestants = first_calls(case, height, width, dtype, device, compilable)
+        row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
         rows.append(row)
         del contestants
         if len(rows) % 15 == 0:
-            bandwidths.append(bandwidth())
-    facts = machine_facts(device)
-    return Results(mode, facts, statistics.median(bandwidths), rows)
+            bandwidths.append(copy_bandwidth(device))
+    return Results(mode, machine_facts(device), statistics.median(bandwidths), rows)
 
 
 def selected(
@@ -96,32 +84,24 @@ def inductor_works(device: str) -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def _first_calls(
+def first_calls(
     case: Case, height: int, width: int, dtype: str, device: str, inductor: bool
 ) -> tuple[Row, dict[str, Callable[[], Any]]]:
     """The row, and the functions whose results are right; each has been called once."""
     # Without the reset, Dynamo would count this shape as a recompilation of the last one.
     torch._dynamo.reset()
-    generator = torch.Generator(device).manual_seed(0)
-
-    def make(*shape: int) -> torch.Tensor:
-        values = torch.randn(*shape, generator=generator, device=device)
-        return values.to(DTYPES[dtype])
-
-    inputs = case.inputs(height, width, make)
-    eager = _outputs(case.reference(*inputs))
+    inputs = inputs_of(case, height, width, dtype, device)
+    eager = outputs_of(case.reference(*inputs))
     row = Row(case.name, height, width, dtype, traffic_bytes([*inputs, *eager]))
-    doubles = [each.double() for each in inputs]
-    references = _outputs(case.reference(*doubles))
-    magnitudes = (
-        _outputs(case.reference(*(each.abs() for each in doubles))) if case.is_sum else references
+    error_of_outputs = _errors(case, inputs, eager)
+    allowed = max(
+        _ROUNDINGS * torch.finfo(DTYPES[dtype]).eps, _EAGER_FACTOR * error_of_outputs(eager)
     )
-    eager_error = error_of(eager, references, magnitudes)
-    allowed = max(_ROUNDINGS * torch.finfo(DTYPES[dtype]).eps, _EAGER_FACTOR * eager_error)
+    del eager
     contestants: dict[str, Callable[[], Any]] = {"eager": lambda: case.reference(*inputs)}
-    fused = _first_call(row, "pyfuser", lambda: _pyfuser(case, inputs))
+    fused = _first_call(row, "pyfuser", lambda: pyfuser_function(case, inputs))
     if fused is not None:
-        row.error = error_of(fused(), references, magnitudes)
+        row.error = error_of_outputs(fused())
         if row.error <= allowed:
             contestants["pyfuser"] = fused
         else:
@@ -133,10 +113,45 @@ def _first_calls(
     return row, contestants
 
 
-def _pyfuser(case: Case, inputs: list[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+def inputs_of(case: Case, height: int, width: int, dtype: str, device: str) -> list[torch.Tensor]:
+    """The inputs of a row, always the same."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def make(*shape: int) -> torch.Tensor:
+        values = torch.randn(*shape, generator=generator, device=device)
+        return values.to(DTYPES[dtype])
+
+    return case.inputs(height, width, make)
+
+
+def _errors(
+    case: Case, inputs: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]
+) -> Callable[[Sequence[torch.Tensor]], float]:
+    """How far outputs are from float64; of random ones only the shapes are compared."""
+    if case.is_random:
+        shapes = [each.shape for each in eager]
+        return lambda outputs: 0.0 if [each.shape for each in outputs] == shapes else math.inf
+    doubles = [_wide(each) for each in inputs]
+    references = outputs_of(case.reference(*doubles))
+    magnitudes = references
+    if case.is_sum:
+        magnitudes = outputs_of(case.reference(*(_magnitude(each) for each in doubles)))
+    return lambda outputs: error_of(outputs, references, magnitudes)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _magnitude(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.abs() if tensor.is_floating_point() else tensor
+
+
+def pyfuser_function(case: Case, inputs: list[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
+    """The case by pyfuser; its definition, or torch.compile of its reference."""
     if case.define is None:
         compiled = torch.compile(case.reference, backend="pyfuser", dynamic=False)
-        return lambda: _outputs(compiled(*inputs))
+        return lambda: outputs_of(compiled(*inputs))
     fd = definition(case, inputs)
     return lambda: fd.execute(inputs)
 
@@ -162,5 +177,6 @@ def _first_call(
     return function
 
 
-def _outputs(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    return list(result) if isinstance(result, tuple) else [result]
+def outputs_of(result: Any) -> list[torch.Tensor]:
+    """One or several outputs as a list."""
+    return list(result) if isinstance(result, tuple | list) else [result]

@@ -15,6 +15,7 @@ from pathlib import Path
 from .harness import geometric_mean
 
 FOLDER = Path(__file__).resolve().parent
+Key = tuple[str, int, int, str]  # case, rows, columns, dtype
 # Rows whose inputs and outputs are well beyond the caches of today's CPUs.
 OUT_OF_CACHE_BYTES = 64 << 20
 
@@ -23,7 +24,8 @@ OUT_OF_CACHE_BYTES = 64 << 20
 class Row:
     """One case at one size: seconds per call by contestant, first-call seconds, bytes moved.
 
-    On a GPU, `seconds` are the GPU's, and `host_seconds` pass until a call returns.
+    On a GPU, `seconds` are the GPU's, `host_seconds` pass until a call returns, and `predicted` is
+    the share of the bandwidth by the emulator's count of sectors, if there is one.
     """
 
     case: str
@@ -36,9 +38,10 @@ class Row:
     error: float = 0.0
     failure: str = ""
     host_seconds: dict[str, float] = field(default_factory=dict)
+    predicted: float | None = None
 
     @property
-    def key(self) -> tuple[str, int, int, str]:
+    def key(self) -> Key:
         """What identifies the row in both memory modes."""
         return self.case, self.rows, self.columns, self.dtype
 
@@ -81,16 +84,17 @@ class Results:
 
     def table(self) -> str:
         """One Markdown line per row."""
-        of_host = any(row.host_seconds for row in self.rows)
+        of_gpu = any(row.host_seconds for row in self.rows)
+        more = " predicted | host | first call | Inductor's |" if of_gpu else ""
         lines = [
             "| case | size | dtype | pyfuser | eager | Inductor "
-            f"| vs eager | vs Inductor | of copy |{' host |' if of_host else ''}",
-            f"|---|---|---|--:|--:|--:|--:|--:|--:|{'--:|' if of_host else ''}",
+            f"| vs eager | vs Inductor | of copy |{more}",
+            f"|---|---|---|--:|--:|--:|--:|--:|--:|{'--:|' * more.count(' |')}",
         ]
-        lines += [self._line(row) for row in self.rows]
+        lines += [self._line(row, of_gpu) for row in self.rows]
         return "\n".join(lines)
 
-    def _line(self, row: Row) -> str:
+    def _line(self, row: Row, of_gpu: bool) -> str:
         bandwidth = row.bandwidth()
         share = "" if bandwidth is None else f"{bandwidth / self.copy_bytes_per_second:.0%}"
         cells = [
@@ -104,8 +108,14 @@ class Results:
             _times(row.ratio("inductor")),
             share,
         ]
-        if "pyfuser" in row.host_seconds:
-            cells.append(f"{row.host_seconds['pyfuser'] * 1e6:.1f} us")
+        if of_gpu:
+            host = row.host_seconds.get("pyfuser")
+            cells += [
+                "" if row.predicted is None else f"{row.predicted:.0%}",
+                "" if host is None else f"{host * 1e6:.1f} us",
+                _milliseconds(row.first_call_seconds.get("pyfuser")),
+                _milliseconds(row.first_call_seconds.get("inductor")),
+            ]
         return f"| {' | '.join(cells)} |"
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""`python -m pyfuser`: shows the compiler's stages for a script, the op table, the environment.
+"""`python -m pyfuser`: a script's stages and counters, the op table, the environment.
 
 Reads the arguments and calls one function of `pyfuser.command_line`; the exit status is 0 on
 success, 1 if the command found something wrong, 2 for invalid arguments.
@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .command_line import compatibility, doctor, operations, show
+from .command_line import compatibility, doctor, operations, profile, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
     parsed = _parser().parse_args(given[:end])
-    if parsed.command == "show":
+    if parsed.command in ("show", "profile"):
         parsed.arguments += given[end + 1 :]
     elif given[end:]:
         _parser().error(f"expected no arguments after --, got {' '.join(given[end + 1 :])}")
@@ -45,6 +45,8 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def _run(parsed: argparse.Namespace) -> int:
     if parsed.command == "show":
         return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments, parsed.after)
+    if parsed.command == "profile":
+        return profile.run(parsed.file, parsed.device, parsed.arguments)
     if parsed.command == "ops":
         return operations.run(parsed.markdown)
     if parsed.command == "compat":
@@ -65,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     shown.add_argument("--device", default="cpu", help="cpu (the default), or sm_80, sm_90, ...")
     shown.add_argument("--stage", choices=show.STAGES, help="one stage only")
     shown.add_argument("--after", metavar="PASS", help="print the result of one pass")
+    counted = commands.add_parser(
+        "profile", help="count what a script's kernels do to a GPU's memory, without a GPU"
+    )
+    counted.add_argument("file", metavar="FILE.py", help="a script, as for show")
+    counted.add_argument(
+        "arguments", nargs="*", help="the script's arguments; its options after --"
+    )
+    counted.add_argument("--device", default="sm_90", help="sm_80, sm_90 (the default), ...")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     names = commands.add_parser("compat", help="print nvFuser's interface, and what works here")

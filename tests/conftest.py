@@ -10,6 +10,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ pytest.register_assert_rewrite(
 )
 
 _FOLDER = Path(__file__).parent / "golden"
+_CUBINS = pytest.StashKey[str]()
 
 
 def pytest_configure() -> None:
@@ -43,6 +46,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--emulate", action="store_true", help="run CPU tensors by CUDA kernels, emulated"
     )
+    parser.addoption(
+        "--nvrtc", action="store_true", help="compile all emulated kernels to cubins at the end"
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With `--nvrtc`, the kernels of an earlier run are forgotten."""
+    if session.config.getoption("--nvrtc") and not hasattr(session.config, "workerinput"):
+        from tests.cuda.kernel_texts import FOLDER
+
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With `--nvrtc`, compiles all kernels that the tests had; the run fails if one doesn't."""
+    config = session.config
+    if config.getoption("--nvrtc") and not hasattr(config, "workerinput"):
+        from tests.cuda.kernel_texts import report
+
+        config.stash[_CUBINS], passed = report()
+        if not passed:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Says by what the kernels of an emulated run were checked."""
+    if config.getoption("--emulate"):
+        from pyfuser.devices.cuda.emulator.harness import has_address_sanitizer
+
+        checks = "races, barriers, bounds"
+        if has_address_sanitizer():
+            checks += ", AddressSanitizer, UndefinedBehaviorSanitizer"
+        terminalreporter.write_line(f"emulated CUDA kernels, checked for: {checks}")
+    if _CUBINS in config.stash:
+        terminalreporter.write_line(config.stash[_CUBINS])
 
 
 @pytest.fixture
@@ -72,18 +112,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `--emulate`, all tests run their kernels as emulated CUDA."""
-    if not request.config.getoption("--emulate"):
+    """With `--emulate`, all tests run their kernels as emulated CUDA; `--nvrtc` keeps the texts."""
+    with ExitStack() as stack:
+        if request.config.getoption("--nvrtc"):
+            from tests.cuda.kernel_texts import kept_texts
+
+            stack.enter_context(kept_texts())
+        if request.config.getoption("--emulate"):
+            from pyfuser.devices.cuda.emulator.runtime import emulated
+
+            stack.enter_context(emulated())
         yield
-        return
-    from tests.cuda.runtime import emulated
-
-    with emulated():
-        yield
 
 
-pytest_plugins = [
-    "tests.support.poison",
-    "tests.torch_compile.opdb.report",
-    "tests.support.other_device",
-]
+pytest_plugins = ["tests.support.poison", "tests.torch_compile.opdb.report"]
+# Machines with a GPU need not have llvmlite, which the CPU's kernels need.
+if find_spec("llvmlite") is not None:
+    pytest_plugins.append("tests.support.other_device")

@@ -12,14 +12,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks import child, gpu, peak_memory
+from benchmarks import __main__ as benchmarks
+from benchmarks import child, gpu, gpu_kernels, peak_memory, predictions
 from benchmarks.cases import CASES, DTYPES, Case, definition
+from benchmarks.gpu_cases import GPU_CASES
+from benchmarks.gradients import GRADIENTS
 from benchmarks.harness import error_of, geometric_mean, interleaved, traffic_bytes
-from benchmarks.kernels import measure, selected
+from benchmarks.kernels import first_calls, selected
 from benchmarks.models.results import ModelResults, ModelRow
 from benchmarks.report import Results, Row, write_readme
 from benchmarks.zoo.results import ZooResults, ZooRow
 from demo import gpt, kernels, training
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.folders import ROOT
 
 
@@ -132,18 +136,128 @@ def test_a_gpu_is_measured_with_cold_caches() -> None:
     assert clock.done == [*first, *second, *second, *first]
 
 
-def test_rows_of_a_gpu_have_the_time_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "CudaClock", FakeClock)
-    monkeypatch.setattr(gpu, "copy_bandwidth", lambda *_: 1e12)
-    monkeypatch.setattr(gpu, "cold_seconds", lambda functions, *_: dict.fromkeys(functions, 0.5))
-    names = ["softmax", "backward"]
-    found = measure("gpu", names, [(4, 33)], ["float32"], inductor=False)
-    assert len(found.rows) == 4
+def test_rows_of_a_gpu_have_the_time_of_the_host_and_a_prediction() -> None:
+    found = gpu_kernels.measure(
+        *(["softmax", "backward"], [(4, 192)], ["float32"], "cpu", 0.0, False),
+        predicted={("softmax", 4, 192, "float32"): 0.5},
+        clock=gpu.HostClock(),
+        copied_bytes=1 << 10,
+    )
+    names = [row.case for row in found.rows]
+    assert names == ["softmax", *(case.name for case in GRADIENTS)]
     for row in found.rows:
-        assert not row.failure and row.seconds == {"eager": 0.5, "pyfuser": 0.5}
+        assert not row.failure and set(row.seconds) == {"eager", "pyfuser"}
         assert set(row.host_seconds) == {"eager", "pyfuser"}
-    assert found.table().splitlines()[0].endswith("| of copy | host |")
+    assert found.rows[0].predicted == 0.5
+    heading, _, line, *_ = found.table().splitlines()
+    assert heading.endswith("| of copy | predicted | host | first call | Inductor's |")
+    assert heading.count("|") == line.count("|") and " 50% " in line
     assert Results.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("case", [*GPU_CASES, *GRADIENTS], ids=lambda case: case.name)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_case_of_gpus_computes_what_its_reference_does(case: Case, dtype: str) -> None:
+    """Two sizes: one image and several, a head and several."""
+    for size in ((128, 192), (5, 64)):
+        row, contestants = first_calls(case, *size, dtype, "cpu", inductor=False)
+        assert not row.failure and set(contestants) == {"eager", "pyfuser"}
+        assert row.traffic_bytes > size[0] * size[1]
+
+
+def test_the_rows_of_a_gpu_are_measured_by_importance_while_there_is_time() -> None:
+    rows = list(gpu_kernels.ordered(["softmax"], gpu_kernels.SIZES, ["float32", "bfloat16"]))
+    assert [(case.name, *size, dtype) for case, size, dtype in rows[:3]] == [
+        ("softmax", 16384, 4096, "float32"),
+        ("softmax", 16384, 4096, "bfloat16"),
+        ("softmax", 1024, 1024, "float32"),
+    ]
+    found = gpu_kernels.measure(
+        *(["softmax"], [(4, 33)], ["float32"], "cpu", 0.0, False),
+        minutes=0,
+        clock=gpu.HostClock(),
+        copied_bytes=1 << 10,
+    )
+    assert found.rows == [] and found.machine["left out"] == ["softmax 4x33 float32: no time"]
+
+
+def test_what_a_gpu_cannot_do_is_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu_kernels, "first_calls", fails)
+    found = gpu_kernels.measure(
+        *(["softmax"], [(4, 33)], ["float32"], "cpu"), clock=gpu.HostClock(), copied_bytes=1 << 10
+    )
+    assert [row.failure for row in found.rows] == ["OutOfMemoryError"]
+    assert "OutOfMemoryError" in found.table()
+
+
+def test_a_row_needs_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("memory_reserved", 3 << 30), ("memory_allocated", 1 << 30)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 << 30, 80 << 30))
+    assert gpu_kernels.fits(1 << 12, 1 << 12, "cuda")
+    assert not gpu_kernels.fits(1 << 17, 1 << 12, "cuda")
+
+
+def test_the_clock_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's events, in the order in which they are recorded."""
+
+    class Event:
+        times = iter((1.0, 3.5))
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.time = next(self.times)
+
+        def elapsed_time(self, end: Event) -> float:
+            return end.time - self.time
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(gpu, "_FLUSHED_BYTES", 64)
+    clock = gpu.CudaClock("cpu")
+    clock.flush()
+    start, end = clock.mark(), clock.mark()
+    clock.wait()
+    assert clock.seconds(start, end) == 2.5e-3
+
+
+def test_counts_are_compared_with_what_was_measured() -> None:
+    rows = [
+        Row("add", 4, 8, "float32", 50, {"pyfuser": 1.0}, predicted=1.0),
+        Row("sum", 4, 8, "float32", 100, {"pyfuser": 1.0}, predicted=0.5),
+        Row("mul", 4, 8, "float32", 100, {"pyfuser": 1.0}),
+    ]
+    text = gpu_kernels.comparison(rows, 100.0)
+    assert "2 rows: geometric mean 1.00, spread a factor of 2.00, from 0.50 to 2.00." in text
+    assert "No row has a prediction" in gpu_kernels.comparison(rows[2:], 100.0)
+
+
+def test_the_benchmark_of_gpus_runs_dry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every line but the GPU's, from the arguments to the table."""
+    arguments = ["--dry-run", "--cases", "SiLU", "cross entropy", "--no-inductor"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--device", "cuda", *arguments])
+    assert benchmarks.main() == 0
+    shown = capsys.readouterr().out
+    assert shown.count("| SiLU * mul, backward | 128x192 |") == 2
+    assert "Measured share of the copy bandwidth over the predicted share, 3 rows" in shown
+
+
+@requires_host_compiler
+def test_a_prediction_is_a_share_of_the_bandwidth(tmp_path: Path) -> None:
+    (add,) = (case for case in CASES if case.name == "add")
+    share = predictions.predicted(add, 64, 1024, "float32")
+    assert share == 1.0
+    path = tmp_path / "predicted.json"
+    predictions.save({("add", 64, 1024, "float32"): share}, path)
+    assert predictions.load(path) == {("add", 64, 1024, "float32"): 1.0}
+    assert predictions.load(tmp_path / "nothing.json") == {}
 
 
 def test_traffic_counts_an_expanded_dimension_once() -> None:

@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition, ParallelType, interface
+from pyfuser.devices.cuda.emulator.runtime import EmulatedRuntime, emulated
 from pyfuser.errors import ScheduleError
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.runtime import EmulatedRuntime, emulated
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.programs.check import check
 from tests.programs.everyday import program, rows
 from tests.support.definitions import blocks_of_64_threads

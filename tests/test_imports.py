@@ -220,6 +220,8 @@ def test_devices_do_not_import_each_other(imports: list[Import]) -> None:
         ("pyfuser.devices.cpu.jit", "pyfuser.devices.cuda"),
         ("pyfuser", "llvmlite"),
         ("pyfuser", "pyfuser.devices"),
+        ("pyfuser.__main__", "pyfuser.devices.cuda.emulator"),
+        ("pyfuser.devices.cuda.runtime", "pyfuser.devices.cuda.emulator"),
     ],
 )
 def test_a_device_loads_only_when_it_is_used(imported: str, absent: str) -> None:

@@ -2,7 +2,7 @@
 
 Puts versions, processor, threads, bandwidth, cache and optional parts into one table.  Every line
 is a `Finding`, so that tests can check it.  Everything that may be missing here is optional for the
-CPU.
+CPU, but for llvmlite, without which only GPUs have kernels.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import llvmlite
-import llvmlite.binding as llvm
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from .. import __version__, options
 from ..devices.bandwidth import copy_bandwidth
-from ..devices.cpu import threads
-from ..devices.cpu.host import host
 from ..devices.cuda import nvrtc
 from ..devices.registry import runtime_of
 from ..disk_cache import untrusted
@@ -56,8 +52,10 @@ def run() -> int:
 def findings() -> Iterator[Finding]:
     """Everything known about this machine, measured now."""
     yield from _versions()
-    yield from _processor()
-    yield Finding("threads", f"{threads.thread_count()} ({threads.runtime_name()})")
+    try:
+        yield from _processor()
+    except ImportError as error:
+        yield Finding("llvmlite", f"missing: {error}", "pip install llvmlite; CPUs need it")
     yield Finding(
         "copy bandwidth",
         f"{copy_bandwidth(torch.device('cpu'), _BANDWIDTH_BYTES, 5) / 1e9:.1f} GB/s",
@@ -81,19 +79,26 @@ def _versions() -> Iterator[Finding]:
     yield Finding("pyfuser", __version__)
     yield Finding("Python", platform.python_version())
     yield Finding("torch", torch.__version__)
-    major, minor, patch = llvm.llvm_version_info
-    yield Finding("llvmlite", f"{llvmlite.__version__} (LLVM {major}.{minor}.{patch})")
     for package in ("numpy", "rich"):
         yield Finding(package, importlib.metadata.version(package))
 
 
 def _processor() -> Iterator[Finding]:
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    from ..devices.cpu import threads
+    from ..devices.cpu.host import host
+
+    major, minor, patch = llvm.llvm_version_info
+    yield Finding("llvmlite", f"{llvmlite.__version__} (LLVM {major}.{minor}.{patch})")
     found = host()
     features = " ".join(name for name in _SHOWN_FEATURES if found.has(name))
     yield Finding("processor", f"{found.cpu_name} ({found.architecture}), {found.cores} cores")
     yield Finding("vectors", f"{found.vector_bits} bits; {features or 'the baseline'}")
     sizes = (found.l1_bytes, found.l2_bytes, found.l3_bytes)
     yield Finding("caches", "L1 {}, L2 {}, L3 {}".format(*map(_bytes, sizes)))
+    yield Finding("threads", f"{threads.thread_count()} ({threads.runtime_name()})")
 
 
 def _disk_cache() -> Finding:

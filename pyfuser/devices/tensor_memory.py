@@ -30,6 +30,13 @@ def span_bytes(shape: Sequence[int], stride: Sequence[int], bytes_each: int) -> 
     return (last + 1) * bytes_each
 
 
+def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """Fills a tensor with NaN, or with ones if its dtype has no NaN: a kernel must overwrite it."""
+    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    storage.fill_(0xFF)
+    return tensor
+
+
 def require_memory(*needs: Needs) -> None:
     """InputError for the first tensor that has less memory than it needs."""
     for tensor, needed, bytes_each in zip(needs[::3], needs[1::3], needs[2::3], strict=True):

@@ -17,6 +17,7 @@ from pyfuser.__main__ import main
 from pyfuser.command_line import doctor, operations, show
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.ops.table import OPS, REDUCTIONS
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.folders import ROOT
 
 HEADER = """
@@ -377,3 +378,40 @@ def test_the_benchmarks_of_a_gpu_have_a_file_of_its_name(
 def test_the_benchmarks_of_a_gpu_need_no_llvm() -> None:
     code = "import sys; sys.modules['llvmlite'] = None; import benchmarks.__main__"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@requires_host_compiler
+def test_profile_prints_a_line_for_each_launch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = DEFINE + "print(sys.argv[1:])\nfd.execute([torch.ones(4, 3)])\n"
+    path = script(tmp_path, text)
+    assert main(["profile", path, "--device", "sm_80", "--", "one", "--two"]) == 0
+    printed = capsys.readouterr()
+    heading, row, total = printed.out.splitlines()
+    assert heading.startswith("kernel") and heading.endswith("roof")
+    assert " 96 " in row and " 96 " in total  # bytes needed: 12 elements read, 12 written
+    assert printed.err == "['one', '--two']\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.py"], "profile: expected a script, got missing.py"),
+        ([__file__, "--device", "cpu"], "profile: expected a device sm_NN, got cpu"),
+    ],
+)
+def test_profile_says_what_it_needs(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *arguments]) == 2
+    assert capsys.readouterr().err == f"{message}\n"
+
+
+def test_profile_without_a_compiler_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert main(["profile", str(ROOT / "docs" / "examples" / "softmax.py")]) == 1
+    message = "expected g++, which compiles the kernels for this machine, got none; install GCC"
+    assert message in capsys.readouterr().err

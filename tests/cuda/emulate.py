@@ -8,12 +8,14 @@ The answers of all orders must have the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from pyfuser.devices.cuda.codegen import CudaSource, Parameter, generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
+from pyfuser.devices.cuda.emulator.counters import Profile
+from pyfuser.devices.cuda.emulator.harness import Module, compile_and_load
 from pyfuser.dtypes import to_torch
 from pyfuser.ir.kernel import Buffer, Kernel, ScalarParameter
 from pyfuser.ir.scalar_queries import evaluate
@@ -22,8 +24,6 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.lowering import lower
 from pyfuser.ops.binding import Input, bind
-from tests.cuda.counters import Profile
-from tests.cuda.harness import Module, compile_and_load
 from tests.support.targets import SM_90
 
 SEEDS = (0, 1)
@@ -51,14 +51,16 @@ def run_emulated(
     inputs: Sequence[Input],
     seeds: Sequence[int] = SEEDS,
     profile: Profile | None = None,
+    edited: Callable[[str], str] = str,
 ) -> list[torch.Tensor]:
     """The fusion's outputs, the same in each order of threads; SimtError for illegal CUDA.
 
-    `profile` is told of each launch.
+    `profile` is told of each launch.  `edited` changes the text, with its prelude.
     """
     kernel = cuda_kernel(scheduled)
     source = generate(kernel)
-    module = compile_and_load(with_device_helpers(source.text))
+    text = edited(with_device_helpers(source.text))
+    module = compile_and_load(text, profile is not None)
     results = [_run(scheduled, kernel, source, module, inputs, seed, profile) for seed in seeds]
     for other in results[1:]:
         for first, second in zip(results[0], other, strict=True):

@@ -24,12 +24,11 @@ from cuda.bindings import driver as bindings
 
 from pyfuser.devices.cuda.cubins import CubinCompiler
 from pyfuser.devices.cuda.driver import Driver
+from pyfuser.devices.cuda.emulator.harness import Module, SimtError, compile_and_load
 from pyfuser.devices.cuda.runtime import CudaRuntime, Gpu, target_of_gpu
 from pyfuser.devices.registry import runtime_of
 from pyfuser.devices.switches import register_runtime
-from pyfuser.devices.tensor_memory import RequireMemory
-from tests.cuda.harness import Module, SimtError, compile_and_load
-from tests.support.poison import poisoned
+from pyfuser.devices.tensor_memory import RequireMemory, poisoned
 
 Result = bindings.CUresult
 OK = Result.CUDA_SUCCESS

@@ -13,11 +13,11 @@ import torch
 
 from pyfuser import DataType, FusionDefinition, devices
 from pyfuser.devices.cpu.target import CpuTarget
+from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.devices.cuda.target import CudaTarget
 from pyfuser.devices.registry import has_runtime, runtime_of, target_for, target_of
 from pyfuser.errors import InputError, UnsupportedError
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.runtime import emulated
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.folders import ROOT
 from tests.support.targets import PRETENDED, SM_90, WIDE
 

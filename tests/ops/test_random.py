@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType, interface
+from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.dtypes import to_torch
 from pyfuser.errors import DefinitionError, InputError
 from pyfuser.interface import override_can_fuse_on_cpu
 from pyfuser.ir.text import translate
 from pyfuser.ops import random_numbers, random_state
 from pyfuser.ops.evaluator import evaluate
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.runtime import emulated
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.ops.random_reference import (
     DISTRIBUTIONS,
     DTYPES,

@@ -16,11 +16,11 @@ import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType
 from pyfuser.compiler import compiled_kernel_count, stages
+from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.ops import random_numbers
 from pyfuser.target.target import Target
 from tests.cuda.cubins import require_cubin, requires_nvrtc
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.runtime import emulated
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.ops.random_reference import (
     DISTRIBUTIONS,
     DTYPES,

@@ -24,7 +24,7 @@ from pyfuser.ops.table import OPS
 from pyfuser.ops.value_checks import ZERO_DIVISION
 from tests.cuda.emulate import run_emulated
 from tests.cuda.examples import flat_schedule
-from tests.cuda.harness import requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.ops.resolving import takes
 from tests.support.special_values import (
     FLOATS,

@@ -12,19 +12,15 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from pyfuser.devices.cpu.runtime import CpuRuntime
-
-
-def poisoned(tensor: torch.Tensor) -> torch.Tensor:
-    """Fills a tensor with NaN, or with ones if its dtype has no NaN."""
-    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-    storage.fill_(0xFF)
-    return tensor
+from pyfuser.devices.tensor_memory import poisoned
 
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
     """While it lasts, the CPU hands out poisoned memory only."""
+    # Not above: machines with a GPU need not have llvmlite.
+    from pyfuser.devices.cpu.runtime import CpuRuntime
+
     empty_strided = CpuRuntime().empty_strided
 
     def poisoned_empty(

@@ -410,10 +410,16 @@ template <class T> static __device__ __forceinline__ T shift_right_logical(T a, 
 // ---- reductions over the threads of a block
 
 template <class T> struct sum_of {
-  __device__ __forceinline__ T operator()(T a, T b) const { return T(a + b); }
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    typedef typename unsigned_of<T>::type bits;  // integers wrap
+    return T(bits(a) + bits(b));
+  }
 };
 template <class T> struct product_of {
-  __device__ __forceinline__ T operator()(T a, T b) const { return T(a * b); }
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    if constexpr (is_floating<T>::value) return a * b;
+    else return wrapping_multiply(a, b);
+  }
 };
 template <class T> struct minimum_of {
   __device__ __forceinline__ T operator()(T a, T b) const { return minimum(a, b); }

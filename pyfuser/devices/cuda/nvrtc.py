@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyfuser.devices.cuda.device_helpers import KERNEL_FILE_NAME
@@ -22,6 +22,7 @@ from pyfuser.errors import CompilationError, UnsupportedError, expected
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _ARCHITECTURE = re.compile(r"sm_\d+[af]?")
 OPTIONS = ("--std=c++17", "--fmad=false")
+_REPORT = ("--ptxas-options=-v",)
 _HINT = "pip install 'pyfuser[cuda]'"
 
 
@@ -33,6 +34,13 @@ def compile_to_cubin(source: str, architecture: str) -> bytes:
     """
     nvrtc = _nvrtc()
     return _compile(source, architecture, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+
+
+def compile_with_report(source: str, architecture: str) -> tuple[bytes, str]:
+    """`compile_to_cubin`, with the log: warnings, and what ptxas reports about each kernel."""
+    nvrtc = _nvrtc()
+    size_of, copy = nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN
+    return _compiled(source, architecture, size_of, copy, _REPORT)
 
 
 def compile_to_ptx(source: str, architecture: str) -> str:
@@ -99,22 +107,35 @@ def _compile(
     source: str, architecture: str, size_of: Callable[..., Any], copy: Callable[..., Any]
 ) -> bytes:
     """Compiles and returns what `copy` fetches: `size_of` bytes."""
+    return _compiled(source, architecture, size_of, copy)[0]
+
+
+def _compiled(
+    source: str,
+    architecture: str,
+    size_of: Callable[..., Any],
+    copy: Callable[..., Any],
+    more_options: Sequence[str] = (),
+) -> tuple[bytes, str]:
+    """What `copy` fetches, `size_of` bytes, and the log."""
     nvrtc = _nvrtc()
     _check_architecture(architecture)
-    options = [each.encode() for each in (f"--gpu-architecture={architecture}", *OPTIONS)]
+    given = (f"--gpu-architecture={architecture}", *OPTIONS, *more_options)
+    options = [each.encode() for each in given]
     name = KERNEL_FILE_NAME.encode()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name, 0, [], []))
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        _checked(nvrtc.nvrtcGetProgramLog(program, log))
+        text = log.rstrip(b"\0").decode()
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
-            _checked(nvrtc.nvrtcGetProgramLog(program, log))
-            raise _compilation_error(source, architecture, log.rstrip(b"\0").decode())
+            raise _compilation_error(source, architecture, text)
         result = bytearray(_checked(size_of(program)))
         _checked(copy(program, result))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return bytes(result)
+    return bytes(result), text
 
 
 def _check_architecture(architecture: str) -> None:

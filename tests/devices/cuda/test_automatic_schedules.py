@@ -21,7 +21,7 @@ from pyfuser.schedule.registry import find
 from tests.cuda.cubins import require_cubin, requires_nvrtc
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import BLOCK_X, GRID_X, add_chain, input_tensor
-from tests.cuda.harness import requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.cuda.random_schedules import (
     bias_and_two_outputs,
     example,

@@ -44,7 +44,7 @@ from tests.cuda.examples import (
     vector_schedule,
     welford_rows,
 )
-from tests.cuda.harness import requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.ops.resolving import takes
 
 CLASSIC = {

@@ -9,10 +9,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pyfuser.devices.cuda.emulator import operations
+from pyfuser.devices.cuda.emulator.counters import Counts, Profile
+from pyfuser.devices.cuda.emulator.harness import SimtError, compile_and_load
 from pyfuser.errors import ScheduleError
-from tests.cuda.counters import Counts, Profile
 from tests.cuda.emulate import run_emulated
-from tests.cuda.harness import compile_and_load, requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.cuda.random_schedules import example
 
 pytestmark = requires_host_compiler
@@ -45,7 +47,7 @@ extern "C" __global__ void transpose(const float* in, float* out) {
 
 def counted(text: str, grid: int, block: int, arguments: list, seed: int = 0) -> Counts:
     counts = Counts()
-    module = compile_and_load(text)
+    module = compile_and_load(text, counted=True)
     module.launch(module.kernels[0], grid, block, 0, arguments, seed=seed, counts=counts)
     return counts
 
@@ -124,13 +126,15 @@ def test_bank_conflicts_of_vectors(index, conflicts):
     text = f"""
     extern "C" __global__ void read(float* out, float4* whole) {{
       __shared__ float4 tile[64];
+      for (int i = 0; i < 64; i += 32) tile[i + threadIdx.x] = whole[threadIdx.x];
+      __syncthreads();
       auto value = {index};
       if constexpr (sizeof(value) == 16) *(float4*)&whole[threadIdx.x] = *(float4*)&value;
       else out[threadIdx.x] = *(float*)&value;
     }}
     """
     counts = counted(text, 1, 32, [torch.zeros(32), torch.zeros(32, 4)])
-    assert (counts.shared_requests, counts.bank_conflicts) == (1, conflicts)
+    assert (counts.shared_requests, counts.bank_conflicts) == (2 + 1, conflicts)
 
 
 def test_lanes_meet_again_after_a_branch_and_in_a_function():
@@ -179,6 +183,73 @@ def test_counts_do_not_depend_on_the_order_of_threads(seed):
             totals.append(profile.total)
     except ScheduleError:
         return
-    first, second = ([getattr(each, name) for name, _ in Counts._fields_] for each in totals)
+    first, second = ([getattr(each, name) for name, *_ in Counts._fields_] for each in totals)
     assert first == second
     assert totals[0].overhead >= totals[0].cached_overhead >= 1
+
+
+BRANCH = """
+extern "C" __global__ void branch(const float* in, float* out, int n) {
+  float x = in[threadIdx.x];
+  BEFORE
+  if (CONDITION) {
+    for (int i = 0; i < n; ++i) x = x * x + 1;
+  }
+  out[64 * blockIdx.x + threadIdx.x] = x;
+}
+"""
+
+
+def of_branch(condition: str, n: int = 3, before: str = "") -> Counts:
+    text = BRANCH.replace("CONDITION", condition).replace("BEFORE", before)
+    return counted(text, 2, 64, [torch.randn(64), torch.zeros(128), n])
+
+
+@pytest.mark.parametrize("before", ["", "__syncthreads();"])
+@pytest.mark.parametrize(
+    ("condition", "divergent"),
+    [
+        ("true", 0),
+        ("threadIdx.x / 32 == 1", 0),  # whole warps
+        ("threadIdx.x % 2 == 1", 4),  # every warp, of two blocks
+        ("threadIdx.x < 40", 2),  # the second warp
+        ("blockIdx.x == 1 && threadIdx.x == 33", 1),
+    ],
+)
+def test_divergent_branches(condition, divergent, before):
+    assert of_branch(condition, before=before).divergent_branches == divergent
+
+
+def test_a_loop_diverges_each_time_that_lanes_leave_it():
+    text = """
+    extern "C" __global__ void loop(float* out) {
+      for (int i = 0; i < threadIdx.x; ++i) out[threadIdx.x] += 1;
+    }
+    """
+    assert counted(text, 1, 32, [torch.zeros(32)]).divergent_branches == 31
+
+
+def test_a_short_condition_is_predicated():
+    text = """
+    extern "C" __global__ void guarded(const float* in, float* out, int n) {
+      float x = in[threadIdx.x];
+      if (x != x || x > 1) x = 1;
+      if (threadIdx.x < n) out[threadIdx.x] = x;
+    }
+    """
+    assert counted(text, 1, 64, [torch.randn(64), torch.zeros(64), 40]).divergent_branches == 0
+
+
+@pytest.mark.skipif(not operations.is_counted(), reason="operations are x86-64's")
+def test_operations_of_a_thread():
+    """A multiplication, an addition, and the loop's addition, comparison and branch."""
+    few, more, many = (of_branch("true", n).operations_per_thread for n in (10, 20, 30))
+    assert many - more == more - few == 10 * 5
+    half = of_branch("threadIdx.x % 2 == 1", 20).operations_per_thread
+    assert few < half < more
+    assert 4 <= of_branch("false").operations_per_thread <= 20
+
+
+def test_only_a_text_compiled_for_it_is_counted():
+    with pytest.raises(SimtError, match="counted=True"):
+        compile_and_load(COPY).launch("copy", 1, 1, 0, [torch.ones(1)] * 2 + [1], counts=Counts())

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
-from tests.cuda.harness import Module, SimtError, compile_and_load, requires_host_compiler
+from pyfuser.devices.cuda.emulator.harness import Module, SimtError, compile_and_load
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
 

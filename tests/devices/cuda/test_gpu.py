@@ -299,7 +299,7 @@ def test_a_refused_value_fails_the_launch() -> None:
         "try:\n"
         "    torch.cuda.synchronize()\n"
         "except RuntimeError as error:\n"
-        "    print('assert' in str(error))\n"
+        "    print('assert' in str(error), flush=True)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.stdout.strip() == "True", run.stderr

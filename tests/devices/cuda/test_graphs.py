@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 from pyfuser.torch_compile.aten.decompositions import decompositions
 from pyfuser.torch_compile.compiled_graph import compile_graph
 from tests.cuda.fake_driver import FakeGpus, at_home, fake_gpu_for_cpu_tensors, fake_gpus, on
-from tests.cuda.harness import requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.programs.check import check as check_program
 from tests.programs.everyday import program, rows
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cuda.harness import (
+from pyfuser.devices.cuda.emulator.harness import (
     Module,
     SimtError,
     compile_and_load,
-    requires_host_compiler,
 )
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
 
 SEEDS = (0, 1, 2, 3)
+
+# By the order of threads, a write comes too late or a read too early.
+MISSING_BARRIER = (
+    r"at kernel.cu:\d+: block .*(race in shared memory: |this block has not written yet)"
+)
 
 VECTOR_ADD = """
 extern "C" __global__ void __launch_bounds__(256) vector_add(
@@ -95,7 +100,7 @@ def test_right_kernels_are_right_in_every_order(text, run, seed):
 )
 def test_a_missing_barrier_is_a_race_that_names_its_line(text, run, seed):
     module = compile_and_load(text.replace("__syncthreads();", ""))
-    with pytest.raises(SimtError, match=r"at kernel.cu:\d+: block .* race in shared memory: "):
+    with pytest.raises(SimtError, match=MISSING_BARRIER):
         run(module, seed)
 
 
@@ -168,7 +173,17 @@ def test_a_race_between_write_and_later_read_is_found_in_either_order():
             "race in shared memory",
         ),
         ("while (atomicAdd(out, 0) == 0) {}", "spins: .* with no barrier"),
-        ("__shared__ int s; atomicAdd(&s, 1); out[0] = s;", "race in shared memory"),
+        (
+            "__shared__ int s; if (threadIdx.x == 0) s = 0; __syncthreads(); atomicAdd(&s, 1);"
+            " if (s) __syncwarp();",
+            "race in shared memory",
+        ),
+        (
+            "__shared__ int s; atomicAdd(&s, 1);",
+            "updates byte 0 of shared memory, which this block",
+        ),
+        ("out[0] = threadIdx.x;", "race in global memory: .* wrote something else"),
+        ("out[threadIdx.x / 2] += 1;", "race in global memory: reads byte 0, which thread"),
     ],
 )
 def test_what_cuda_forbids_is_an_error(body, message):
@@ -177,17 +192,37 @@ def test_what_cuda_forbids_is_an_error(body, message):
         module.launch("wrong", 1, 64, 64 * 4, [torch.zeros(63, dtype=torch.int32)])
 
 
-def test_shared_memory_holds_garbage_at_the_start_of_each_block():
+def test_shared_memory_is_not_initialised_by_an_earlier_block():
     text = """
     extern "C" __global__ void peek(float* out) {
       __shared__ float shared[32];
+      if (blockIdx.x == 0) shared[threadIdx.x] = 1.0f;
       out[blockIdx.x * 32 + threadIdx.x] = shared[threadIdx.x];
-      shared[threadIdx.x] = 1.0f;
     }
     """
-    out = torch.zeros(64)
-    compile_and_load(text).launch("peek", 2, 32, 0, [out])
-    assert out.isnan().all()
+    module = compile_and_load(text)
+    module.launch("peek", 1, 32, 0, [torch.zeros(32)])
+    with pytest.raises(SimtError, match="reads byte 0 of shared memory, which this block has not"):
+        module.launch("peek", 2, 32, 0, [torch.zeros(64)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_that_touch_the_same_memory_race(seed):
+    text = """
+    extern "C" __global__ void sums(const float* in, float* out, float* all) {
+      if (threadIdx.x == 0) out[blockIdx.x] = in[0];  /* the same for all */
+      if (threadIdx.x == 0) WHERE = blockIdx.x;
+    }
+    """
+    arguments = [torch.ones(1), torch.zeros(3), torch.zeros(3)]
+    right = compile_and_load(text.replace("WHERE", "all[blockIdx.x]"))
+    right.launch("sums", 3, 32, 0, arguments, seed=seed)
+    wrong = compile_and_load(text.replace("WHERE", "all[0]"))
+    with pytest.raises(SimtError, match=r"kernel.cu:4: .*race in global memory: writes byte 0"):
+        wrong.launch("sums", 3, 32, 0, arguments, seed=seed)
+    reading = compile_and_load(text.replace("WHERE", "out[(blockIdx.x + 1) % 3]"))
+    with pytest.raises(SimtError, match="race in global memory"):
+        reading.launch("sums", 3, 32, 0, arguments, seed=seed)
 
 
 def test_a_launch_after_a_failed_one_works():

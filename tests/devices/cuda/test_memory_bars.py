@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.command_line.profile import profiled
+from pyfuser.devices.cuda.emulator.counters import Profile
+from pyfuser.devices.cuda.emulator.runtime import emulated
+from pyfuser.devices.cuda.emulator.table import table
 from pyfuser.errors import InputError
 from pyfuser.ops.evaluator import evaluate
-from tests.cuda.counters import Profile
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.profile import profiled
-from tests.cuda.runtime import emulated
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
 
@@ -179,8 +180,8 @@ def test_the_profile_of_a_script(tmp_path):
     script.write_text(SCRIPT)
     profile, failure = profiled(str(script), "sm_80")
     assert failure is None
-    assert [counts.bytes_needed for *_, counts in profile.launches] == [2 * 4 * 6000, 2 * 4 * 64]
-    lines = profile.table().splitlines()
+    assert [each.counts.bytes_needed for each in profile.launches] == [2 * 4 * 6000, 2 * 4 * 64]
+    lines = table(profile, "sm_80").splitlines()
     assert len(lines) == 4
     assert len({len(line) for line in lines}) == 1
     assert lines[1].endswith("100%")

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.devices.cuda.emulator.runtime import EmulatedRuntime, emulated
 from pyfuser.ops.evaluator import evaluate
-from tests.cuda.harness import requires_host_compiler
-from tests.cuda.runtime import EmulatedRuntime, emulated
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
 

@@ -11,6 +11,7 @@ import torch
 
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.codegen import generate
+from pyfuser.devices.cuda.emulator.harness import SimtError
 from pyfuser.dtypes import DataType, to_torch
 from pyfuser.errors import ScheduleError
 from pyfuser.ir.fusion import Fusion
@@ -24,7 +25,7 @@ from pyfuser.schedule.registry import find
 from tests.cuda.cubins import require_cubin, requires_nvrtc
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import input_tensor
-from tests.cuda.harness import SimtError, requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.targets import SM_90
 
 

@@ -33,7 +33,7 @@ from tests.cuda.fake_driver import (
     fake_gpus,
     on,
 )
-from tests.cuda.harness import requires_host_compiler
+from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = [requires_host_compiler, pytest.mark.usefixtures("strict")]
 

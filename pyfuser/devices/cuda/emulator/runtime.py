@@ -16,21 +16,21 @@ from typing import Any
 
 import torch
 
-from pyfuser.devices.cuda.codegen import CudaSource, Geometry, Parameter
-from pyfuser.devices.cuda.device_helpers import with_device_helpers
-from pyfuser.devices.cuda.launches import FusedKernelCUDA
-from pyfuser.devices.cuda.target import CudaTarget
-from pyfuser.devices.runtime import LaunchWriter, ObjectCache, Runtime
-from pyfuser.devices.switches import register_runtime
-from pyfuser.devices.tensor_memory import EmptyStrided, RequireMemory, require_memory
-from pyfuser.dtypes import DataType
-from pyfuser.errors import CompilationError
-from pyfuser.ir.kernel import ScalarParameter, TensorParameter
-from pyfuser.target.target import Limits, Target
-from tests.cuda.counters import Profile
-from tests.cuda.harness import Module, SimtError, compile_and_load
-from tests.support.poison import poisoned
-from tests.support.targets import SM_90
+from ....dtypes import DataType
+from ....errors import CompilationError
+from ....ir.kernel import ScalarParameter, TensorParameter
+from ....target.target import Limits, Target
+from ...runtime import LaunchWriter, ObjectCache, Runtime
+from ...switches import register_runtime
+from ...tensor_memory import EmptyStrided, RequireMemory, poisoned, require_memory
+from ..codegen import CudaSource, Geometry, Parameter
+from ..device_helpers import with_device_helpers
+from ..launches import FusedKernelCUDA
+from ..target import CudaTarget
+from .counters import Profile
+from .harness import Module, SimtError, compile_and_load
+
+SM_90 = CudaTarget("sm_90")
 
 _ASSERTION = re.compile(r"assertion failed")
 _NOTHING = torch.empty(1, dtype=torch.uint8)
@@ -66,7 +66,9 @@ class EmulatedKernel(FusedKernelCUDA):
         launch = self.code.launches[number]
         function = launch.function
         geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
-        counts = self.profile and self.profile.counts(self.code.text, function, geometry)
+        counts = None
+        if self.profile is not None:
+            counts = self.profile.counts(self.code.text, function, geometry)
         passed = [
             _as_passed(parameter, argument)
             for parameter, argument in zip(launch.parameters, arguments, strict=True)
@@ -86,6 +88,7 @@ class EmulatedKernel(FusedKernelCUDA):
                 seed=self.seed,
                 counts=counts,
                 scratch=scratch,
+                most_blocks=self.profile.most_blocks if self.profile else 0,
             )
         except SimtError as error:
             if _ASSERTION.search(str(error)):
@@ -145,7 +148,8 @@ class EmulatedRuntime(Runtime):
     def compile(self, code: Any) -> Module:
         """A shared object; one text is compiled once."""
         try:
-            return compile_and_load(with_device_helpers(code.text))
+            counted = self.profile is not None
+            return compile_and_load(with_device_helpers(code.text), counted)
         except SimtError as error:
             raise CompilationError(str(error)) from error
 

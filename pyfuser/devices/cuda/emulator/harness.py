@@ -15,22 +15,26 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
 import shutil
 import struct
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 import torch
 
-from tests.cuda.counters import Counts
+from ....errors import UnsupportedError, expected
+from ..device_helpers import KERNEL_FILE_NAME
+from . import operations
+from .counters import Counts
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("simt.h", "simt_counters.h", "simt_runtime.cpp")
+_SOURCES = ("simt.h", "simt_counters.h", "simt_races.h", "simt_handlers.h", "simt_runtime.cpp")
 _FLAGS = (
     "-std=gnu++17",
     "-O1",
@@ -40,9 +44,8 @@ _FLAGS = (
     "-fno-exceptions",
 )
 _KERNEL_FLAGS = (
-    # As on the device: integers wrap, memory is bytes, no contraction to fused multiply-add.
+    # As on the device: memory is bytes, no contraction to fused multiply-add.
     *(
-        "-fwrapv",
         "-fno-strict-aliasing",
         "-ffp-contract=off",
         "-U_FORTIFY_SOURCE",
@@ -50,11 +53,22 @@ _KERNEL_FLAGS = (
     ),
     # The load or store of a vector stays one access.
     "-fno-tree-sra",
-    # Instrumentation only: the handlers are simt_runtime.cpp's, not the sanitizers'.
-    *("-fsanitize=thread,bounds,alignment,integer-divide-by-zero", "-nodefaultlibs"),
-    *("-shared", "-Wl,-z,defs"),
 )
+# Instrumentation only: the handlers are simt_handlers.h's, not the sanitizers' own.
+_THREAD_FLAGS = ("-fwrapv", "-fsanitize=thread,integer-divide-by-zero")
+_CHECK_FLAGS = (*_THREAD_FLAGS, "-fsanitize=bounds,alignment")
+# Tells of each basic block; the checks of arrays would be counted as operations.
+_COUNT_FLAGS = (*_THREAD_FLAGS, "-fsanitize-coverage=trace-pc")
+# All checks that there are, with AddressSanitizer's runtime in the process.
+_SANITIZER_FLAGS = (
+    *("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fsanitize-recover=address"),
+    "--param=asan-instrumentation-with-call-threshold=0",
+    "--param=asan-use-after-return=0",
+)
+_LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
 _LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+# A launch that may access more than this runs without AddressSanitizer: its memory would be copied.
+_MOST_RESTORED = 1 << 30
 _MOST_THREADS = 1024
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 
@@ -69,11 +83,6 @@ _DYNAMIC_SHARED = re.compile(
 _READ_ONLY = re.compile(r"(const [\w:]+\s*\*)\s*__restrict__")
 
 Argument = torch.Tensor | int | float | bool | bytes
-
-requires_host_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None or os.uname().sysname != "Linux",
-    reason="the SIMT harness needs g++ on Linux",
-)
 
 
 class SimtError(Exception):
@@ -94,17 +103,31 @@ class _Request(ctypes.Structure):
         ("buffer_bytes", ctypes.POINTER(ctypes.c_uint64)),
         ("message", ctypes.c_char_p),
         ("message_bytes", ctypes.c_uint64),
-        ("program_counter", ctypes.POINTER(ctypes.c_uint64)),
+        ("program_counters", ctypes.POINTER(ctypes.c_uint64)),
         ("counts", ctypes.POINTER(Counts)),
         ("scratch_count", ctypes.c_uint64),
+        ("most_blocks", ctypes.c_uint64),
+        ("checks_order", ctypes.c_uint64),
     )
 
 
 class Module:
-    """The kernels of one text, ready to launch."""
+    """The kernels of one text, ready to launch.
 
-    def __init__(self, path: Path, kernels: Sequence[str]) -> None:
+    `counted`: launches can be counted.  `sanitized`: the same kernels with AddressSanitizer and
+    UndefinedBehaviorSanitizer; each launch runs them first, on the same memory.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kernels: Sequence[str],
+        counted: bool = False,
+        sanitized: Module | None = None,
+        checks_order: bool = True,
+    ) -> None:
         self._path = path
+        self._counted, self._sanitized, self._checks_order = counted, sanitized, checks_order
         self._library = ctypes.CDLL(str(path))
         # The runtime's state is one per shared object, and ctypes drops the GIL.
         self._lock = threading.Lock()
@@ -128,6 +151,7 @@ class Module:
         buffers: Sequence[torch.Tensor] = (),
         counts: Counts | None = None,
         scratch: Sequence[torch.Tensor] = (),
+        most_blocks: int = 0,
     ) -> None:
         """Runs the kernel over the grid, and returns when it is done.
 
@@ -135,7 +159,7 @@ class Module:
         for scalars, bytes for structs.  `buffers`: tensors that structs point into.  `seed`: 0
         runs threads and blocks in ascending order between barriers, others in a shuffled one.
         `counts`: filled in if given.  `scratch`: those of the arguments whose bytes don't count as
-        needed.
+        needed.  `most_blocks`: runs only so many blocks, spread over the grid; 0 runs all.
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
@@ -153,6 +177,7 @@ class Module:
             seed=seed,
             counts=counts,
             scratch=_memory(scratch),
+            most_blocks=most_blocks,
         )
 
     def launch_packed(
@@ -167,6 +192,7 @@ class Module:
         seed: int = 0,
         counts: Counts | None = None,
         scratch: Sequence[tuple[int, int]] = (),
+        most_blocks: int = 0,
     ) -> None:
         """`launch` with the address of an array of the parameters' addresses.
 
@@ -175,10 +201,17 @@ class Module:
         """
         sizes = _three(grid), _three(block)
         _check_geometry(sizes[0], sizes[1], shared_bytes)
+        if counts is not None and not self._counted:
+            raise SimtError("launch: expected a text compiled with counted=True, got counts alone")
         memory = [*memory, *scratch]
+        if self._sanitized is not None and sum(size for _, size in memory) <= _MOST_RESTORED:
+            with _restored(memory):
+                self._sanitized.launch_packed(
+                    kernel, grid, block, shared_bytes, arguments, memory, seed=seed
+                )
         count = len(memory)
         message = ctypes.create_string_buffer(1024)
-        counter = ctypes.c_uint64(0)
+        counters = (ctypes.c_uint64 * 2)()
         request = _Request(
             grid=(ctypes.c_uint * 3)(*sizes[0]),
             block=(ctypes.c_uint * 3)(*sizes[1]),
@@ -190,37 +223,82 @@ class Module:
             buffer_bytes=(ctypes.c_uint64 * count)(*(size for _, size in memory)),
             message=ctypes.cast(message, ctypes.c_char_p),
             message_bytes=len(message),
-            program_counter=ctypes.pointer(counter),
+            program_counters=counters,
             counts=None if counts is None else ctypes.pointer(counts),
             scratch_count=len(scratch),
+            most_blocks=most_blocks,
+            checks_order=self._checks_order,
         )
         with self._lock:
             failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
         if failed:
-            where = _source_line(self._path, counter.value) if counter.value else ""
+            where = _where(self._path, [each for each in counters if each])
             raise SimtError(f"{kernel}{where}: {message.value.decode()}")
 
 
+def require_host_compiler() -> None:
+    """UnsupportedError if this machine can't compile kernels for itself."""
+    if (found := platform.system()) != "Linux":
+        raise UnsupportedError(expected("emulator", "Linux", found))
+    if shutil.which("g++") is None:
+        hint = "install GCC (`apt install g++`)"
+        raise UnsupportedError(
+            expected("emulator", "g++, which compiles the kernels for this machine", "none", hint)
+        )
+
+
+@functools.cache
+def has_address_sanitizer() -> bool:
+    """True if this process was started with AddressSanitizer's runtime (LD_PRELOAD)."""
+    return hasattr(ctypes.CDLL(None), "__asan_region_is_poisoned")
+
+
 @functools.lru_cache(maxsize=256)
-def compile_and_load(cuda_text: str) -> Module:
+def compile_and_load(cuda_text: str, counted: bool = False) -> Module:
     """Compiles CUDA C++ text and loads it; SimtError with the compiler's log if it doesn't compile.
 
-    Shared objects are kept for the process, and in the temporary folder across processes.
+    `counted`: its launches can be counted; indices of arrays and alignment aren't checked.
+    UnsupportedError without g++.  Shared objects are kept for the process, and in the temporary
+    folder across processes.
     """
+    require_host_compiler()
     kernels = _KERNEL.findall(cuda_text)
     if not kernels:
         raise SimtError("compile_and_load: expected a __global__ void function, got none")
     text = host_text(cuda_text)
+    path = _shared_object(text, _COUNT_FLAGS if counted else _CHECK_FLAGS)
+    if counted or not has_address_sanitizer():
+        return Module(path, kernels, counted)
+    sanitized = Module(_shared_object(text, _SANITIZER_FLAGS), kernels, checks_order=False)
+    return Module(path, kernels, sanitized=sanitized)
+
+
+def _shared_object(text: str, checks: Sequence[str]) -> Path:
+    """Compiles and links the host's text, unless that has been done."""
     object_path = _runtime_object()
-    digest = _digest(text, *_KERNEL_FLAGS, object_path.name)
+    flags = (*_KERNEL_FLAGS, *checks)
+    digest = _digest(text, *flags, *_LINK_FLAGS, object_path.name, operations.VERSION)
     path = _build_folder() / f"kernel_{digest}.so"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
-            source = Path(folder) / "kernel.cu"
-            source.write_text(text)
-            inputs = ("-x", "c++", str(source), "-x", "none", str(object_path))
-            _compile(*_KERNEL_FLAGS, *inputs, *_LIBRARIES, output=path)
-    return Module(path, kernels)
+    if path.exists():
+        return path
+    with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
+        source, assembly = Path(folder) / "kernel.cu", Path(folder) / "kernel.s"
+        source.write_text(text)
+        _compile(*flags, "-S", "-x", "c++", str(source), output=assembly)
+        if checks is _COUNT_FLAGS:
+            assembly.write_text(operations.with_block_table(assembly.read_text()))
+        inputs = (str(assembly), str(object_path))
+        _compile(*_LINK_FLAGS, *inputs, *_LIBRARIES, output=path)
+    return path
+
+
+@contextmanager
+def _restored(memory: Sequence[tuple[int, int]]) -> Iterator[None]:
+    """Memory (addresses and bytes) has its contents again at the end."""
+    before = [ctypes.string_at(start, size) for start, size in memory]
+    yield
+    for (start, _), content in zip(memory, before, strict=True):
+        ctypes.memmove(start, content, len(content))
 
 
 def host_text(cuda_text: str) -> str:
@@ -228,7 +306,8 @@ def host_text(cuda_text: str) -> str:
     respelled = _DYNAMIC_SHARED.sub(r"\1* const \2 = simt::dynamic_shared<\1>()", cuda_text)
     respelled = _READ_ONLY.sub(r"\1 __restrict", respelled)
     exports = "\n".join(f"SIMT_EXPORT({name})" for name in _KERNEL.findall(cuda_text))
-    return f'#include "simt.h"\n#line 1 "kernel.cu"\n{respelled}\n#line 1 "exports"\n{exports}\n'
+    start = f'#include "simt.h"\n#line 1 "{KERNEL_FILE_NAME}"\n'
+    return f'{start}{respelled}\n#line 1 "exports"\n{exports}\n'
 
 
 def _build_folder() -> Path:
@@ -252,25 +331,43 @@ def _compile(*arguments: str, output: Path) -> None:
     with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
         partial = Path(folder) / output.name
         command = ["g++", *_FLAGS, f"-I{_FOLDER}", *arguments, "-o", str(partial)]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = _run(command)
         if result.returncode:
             raise SimtError(f"compile_and_load: g++ failed\n{result.stderr}")
         partial.replace(output)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a tool without the sanitizer that this process may have been started with."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def _digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
 
 
-def _source_line(library: Path, address: int) -> str:
-    """` at kernel.cu:12` for an address in the shared object, or empty if it isn't known."""
-    if shutil.which("addr2line") is None:
+def _where(library: Path, addresses: Sequence[int]) -> str:
+    """` at kernel.cu:12` for addresses in the shared object, from the inside; empty if unknown.
+
+    The line of a helper is followed by the kernel's: ` at helpers.cuh:5, called at kernel.cu:9`.
+    """
+    lines = [line for address in addresses for line in _source_lines(library, address)]
+    if not lines:
         return ""
+    inner = next((line for line in lines if not line.startswith("simt")), lines[0])
+    outer = next((line for line in lines if line.startswith(KERNEL_FILE_NAME)), inner)
+    return f" at {inner}" if inner == outer else f" at {inner}, called at {outer}"
+
+
+def _source_lines(library: Path, address: int) -> list[str]:
+    """`kernel.cu:12` for an address, and for the calls that were inlined there."""
+    if shutil.which("addr2line") is None:
+        return []
     # The address is the check's return address: one less is in the line of the access.
-    command = ["addr2line", "-e", str(library), hex(address - 1)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    line = re.match(r"(?:.*/)?([^/:]+:\d+)", found)
-    return f" at {line.group(1)}" if line else ""
+    command = ["addr2line", "-i", "-e", str(library), hex(address - 1)]
+    found = _run(command).stdout
+    return re.findall(r"^(?:.*/)?([^/:]+:\d+)", found, re.MULTILINE)
 
 
 def _three(size: Sequence[int] | int) -> tuple[int, ...]:
@@ -293,7 +390,9 @@ def _memory(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     return [(s.data_ptr(), s.nbytes()) for s in (t.untyped_storage() for t in tensors)]
 
 
-def _pack(signature: Sequence[tuple[str, int]], args: Sequence[Argument]) -> list[ctypes.Array]:
+def _pack(
+    signature: Sequence[tuple[str, int]], args: Sequence[Argument]
+) -> list[ctypes.Array[ctypes.c_char]]:
     if len(signature) != len(args):
         raise SimtError(f"launch: expected {len(signature)} arguments, got {len(args)}")
     packed = []

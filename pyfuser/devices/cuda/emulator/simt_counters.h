@@ -1,9 +1,11 @@
 // Counts what a GPU's profiler counts: warp-level requests, the 32-byte sectors that they touch,
-// bank conflicts of shared memory, barriers, atomics.  simt_runtime.cpp tells it of every access of
+// bank conflicts of shared memory, barriers, atomics, divergent branches, operations.  simt_runtime.cpp tells it of every access of
 // a launch that wants counts.  The lanes of a warp run one after the other, so their accesses are
 // put together again: lanes access memory at once if they are at the same instruction (return
 // address and calls that led to it) for the n-th time since the last __syncthreads.  A lane that
 // skips iterations of a loop and then joins the others is therefore counted one iteration early.
+// In the same way, lanes are at the end of a basic block at once: a branch diverges if they go on
+// to different blocks, none of which a GPU's compiler would rather predicate.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +13,17 @@
 #include <vector>
 
 #include "simt.h"
+#include "simt_races.h"
 
 namespace simt {
 
 constexpr uint64_t sector_bytes = 32, bank_bytes = 4, most_bytes = 16;  // of a lane's instruction
 constexpr unsigned lanes_of_warp = 32, banks = 32;
 
-struct Region {
-  char* start;
-  uint64_t bytes;
-  bool holds(const char* address, uint64_t size) const {
-    return address >= start && address + size <= start + bytes;
-  }
+// From operations.py.
+struct BasicBlock {
+  uint64_t operations;
+  bool is_predicated;
 };
 
 class Counting {
@@ -34,6 +35,7 @@ class Counting {
     *counts_ = Counts();
     first_scratch_ = request.buffer_count - request.scratch_count;
     paths_.assign(threads, {0});
+    last_blocks_.assign(threads, 0);
     buffers_ = buffers;
     for (const Region& buffer : buffers) touched_.emplace_back(buffer.bytes, 0);
   }
@@ -57,7 +59,31 @@ class Counting {
     record(thread, site, Kind::shared, offset, bytes);
   }
 
-  void atomic() { counts_->atomics += 1; }
+  // A thread has arrived at a basic block.
+  void basic_block(unsigned thread, void* site, const BasicBlock& block) {
+    counts_->operations += block.operations;
+    uint64_t place = mixed(paths_[thread].back(), uint64_t(site));
+    if (last_blocks_[thread] && !block.is_predicated) {
+      auto [found, is_new] = next_blocks_.try_emplace(last_blocks_[thread], place);
+      if (!is_new && found->second != place && found->second != diverged) {
+        counts_->divergent_branches += 1;
+        found->second = diverged;
+      }
+    }
+    unsigned occurrence = occurrences_[mixed(place, thread)]++;
+    uint64_t moment = mixed(mixed(place, occurrence), interval_);
+    last_blocks_[thread] = mixed(moment, thread / lanes_of_warp) | 1;
+  }
+  void begin_block(uint64_t threads) { counts_->threads += threads; }
+  void end_block() {
+    end_interval();
+    next_blocks_.clear();
+    std::fill(last_blocks_.begin(), last_blocks_.end(), 0);
+  }
+  void atomic() {
+    counts_->atomics += 1;
+    counts_->operations += 1;
+  }
   void warp_operation() { counts_->warp_operations += 1; }
   void barrier() {
     counts_->barriers += 1;
@@ -70,6 +96,7 @@ class Counting {
     requests_.clear();
     numbers_.clear();
     occurrences_.clear();
+    interval_ += 1;
   }
 
   void end() {
@@ -81,6 +108,7 @@ class Counting {
  private:
   enum class Kind { read, write, shared };
   static constexpr char read = 1, written = 2;
+  static constexpr uint64_t diverged = 0;
 
   struct WarpRequest {
     Kind kind;
@@ -98,6 +126,7 @@ class Counting {
   void record(unsigned thread, void* site, Kind kind, uint64_t address, uint64_t bytes) {
     uint64_t instruction = mixed(paths_[thread].back(), uint64_t(site));
     for (uint64_t done = 0; done < bytes; done += most_bytes) {
+      counts_->operations += 1;
       uint64_t part = mixed(instruction, done);
       unsigned occurrence = occurrences_[mixed(part, thread)]++;
       uint64_t key = mixed(mixed(part, occurrence), thread / lanes_of_warp);
@@ -175,6 +204,9 @@ class Counting {
   std::unordered_map<uint64_t, size_t> numbers_;
   std::unordered_map<uint64_t, unsigned> occurrences_;
   std::vector<uint64_t> units_;
+  uint64_t interval_ = 0;                       // how many __syncthreads there have been
+  std::vector<uint64_t> last_blocks_;           // per thread: its last basic block, at a moment
+  std::unordered_map<uint64_t, uint64_t> next_blocks_;  // of a block at a moment; or `diverged`
 };
 
 }  // namespace simt

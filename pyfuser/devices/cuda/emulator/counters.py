@@ -3,7 +3,7 @@
 `Module.launch(..., counts=Counts())` has the emulator fill one in (simt_counters.h says how), and
 `Profile` keeps those of the first launch of each kernel and geometry.  A request is one memory
 instruction of a warp; a sector is 32 aligned bytes, the unit in which the caches and the memory
-transfer.  Invariant: counting changes neither results nor checks.
+transfer.  Invariant: counting changes no result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import ctypes
 import math
 from dataclasses import dataclass, field
 
-from pyfuser.devices.cuda.codegen import Geometry
+from ..codegen import Geometry
+from . import operations
 
 SECTOR_BYTES = 32
 
@@ -32,7 +33,10 @@ class Counts(ctypes.Structure):
     bank_conflicts: int  # cycles that requests to shared memory take beyond the fewest possible
     barriers: int  # __syncthreads, of blocks
     warp_operations: int  # shuffles, ballots and __syncwarp, of warps
-    atomics: int  # of threads; they are in no other count
+    atomics: int  # of threads; they are in no other count of memory
+    divergent_branches: int  # of warps: their lanes go on to different basic blocks
+    operations: int  # of threads: see operations.py; with accesses of memory
+    threads: int
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)
@@ -40,6 +44,7 @@ class Counts(ctypes.Structure):
             *("read_requests", "read_sectors", "write_requests", "write_sectors"),
             *("bytes_read", "bytes_written", "scratch_bytes", "distinct_sectors"),
             *("shared_requests", "bank_conflicts", "barriers", "warp_operations", "atomics"),
+            *("divergent_branches", "operations", "threads"),
         )
     )
 
@@ -78,19 +83,39 @@ class Counts(ctypes.Structure):
         """31 at worst, for accesses of up to 4 bytes."""
         return _ratio(self.bank_conflicts, self.shared_requests)
 
+    @property
+    def operations_per_thread(self) -> float:
+        """The mean over all threads; NaN if the host's operations can't be counted."""
+        return _ratio(self.operations, self.threads) if operations.is_counted() else math.nan
+
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(getattr(self, n) + getattr(other, n) for n, _ in self._fields_))
+        return Counts(*(getattr(self, n) + getattr(other, n) for n, *_ in self._fields_))
 
 
 def _ratio(a: int, b: int) -> float:
     return a / b if b else math.nan
 
 
+@dataclass(frozen=True, slots=True)
+class CountedLaunch:
+    """The first launch of a kernel with a geometry."""
+
+    text: str
+    function: str
+    geometry: Geometry
+    counts: Counts
+    scale: float  # the blocks of the grid over those that were run
+
+
 @dataclass(slots=True)
 class Profile:
-    """The counts of each kernel's first launch with each geometry, in the order of launches."""
+    """The counts of each kernel's first launch with each geometry, in the order of launches.
 
-    launches: list[tuple[str, Geometry, Counts]] = field(default_factory=list)
+    `most_blocks`: only a sample of so many blocks is run, so results are wrong; 0 runs all.
+    """
+
+    most_blocks: int = 0
+    launches: list[CountedLaunch] = field(default_factory=list)
     _known: set[tuple[str, str, Geometry]] = field(default_factory=set)
 
     def counts(self, text: str, function: str, geometry: Geometry) -> Counts | None:
@@ -100,55 +125,12 @@ class Profile:
             return None
         self._known.add(launch)
         counts = Counts()
-        self.launches.append((function, geometry, counts))
+        blocks = math.prod(geometry.grid)
+        scale = max(1, blocks / self.most_blocks) if self.most_blocks else 1
+        self.launches.append(CountedLaunch(text, function, geometry, counts, scale))
         return counts
 
     @property
     def total(self) -> Counts:
         """The sum over the launches: of all phases of a kernel, if the profile has one."""
-        return sum((counts for *_, counts in self.launches), Counts())
-
-    def table(self) -> str:
-        """A line for each launch, and one for their sum."""
-        rows = [_HEADER, *(_row(*launch) for launch in self.launches)]
-        rows.append(_row("total", None, self.total))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for first, *others in rows:
-            cells = [each.rjust(width) for each, width in zip(others, widths[1:], strict=True)]
-            lines.append("  ".join((first.ljust(widths[0]), *cells)))
-        return "\n".join(lines)
-
-
-_HEADER = (
-    *("kernel", "blocks", "threads", "bytes needed", "of scratch", "sectors read", "written"),
-    *("per request", "overhead", "if cached", "bank conflicts", "per request"),
-    *("barriers", "atomics", "roof"),
-)
-
-
-def _row(function: str, geometry: Geometry | None, counts: Counts) -> tuple[str, ...]:
-    extents = (geometry.grid, geometry.block) if geometry else ((), ())
-    cells = (
-        function,
-        *(" x ".join(map(str, _without_ones(each))) for each in extents),
-        str(counts.bytes_needed),
-        str(counts.scratch_bytes),
-        str(counts.read_sectors),
-        str(counts.write_sectors),
-        f"{counts.sectors_per_request:.1f}",
-        f"{counts.overhead:.2f}",
-        f"{counts.cached_overhead:.2f}",
-        str(counts.bank_conflicts),
-        f"{counts.conflicts_per_request:.1f}",
-        str(counts.barriers),
-        str(counts.atomics),
-        f"{counts.share_of_roof:.0%}",
-    )
-    return tuple("-" if cell in ("nan", "nan%") else cell for cell in cells)
-
-
-def _without_ones(extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Without the dimensions after the last that is used."""
-    used = [n for n, extent in enumerate(extents) if extent != 1]
-    return extents[: used[-1] + 1 if used else 1]
+        return sum((launch.counts for launch in self.launches), Counts())

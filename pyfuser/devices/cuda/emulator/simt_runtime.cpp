@@ -1,13 +1,13 @@
 // Simulates the threads of a CUDA launch on one CPU thread, and checks what they do.  Each CUDA
 // thread is a fiber that runs until it waits at a barrier, one block at a time, in an order drawn
-// from a seed.  Kernel objects are compiled with -fsanitize=thread and -fsanitize=bounds,... but
-// linked with the handlers below instead of the sanitizers' own runtimes, so that every load and
-// store of a kernel calls check_access.  An access outside every buffer, or a race in shared memory
-// (two threads, one of them writing, no barrier between them), ends the launch with a message
-// before the access is made; simt_counters.h counts the others.  This file itself is compiled
-// without instrumentation.
+// from a seed.  Kernel objects are compiled with sanitizers but linked with the handlers of
+// simt_handlers.h instead of the sanitizers' own runtimes, so that every load and store of a kernel
+// calls check_access.  An access outside every buffer, a race, or a read of uninitialised shared
+// memory ends the launch with a message before the access is made; simt_counters.h counts the
+// others.  This file itself is compiled without instrumentation.
 #include "simt.h"
 #include "simt_counters.h"
+#include "simt_races.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,11 @@
 
 #include <algorithm>
 #include <random>
+#include <unordered_map>
 #include <vector>
+
+// The linker puts it after the kernel's shared memory: what is in it is outside.
+__attribute__((section("simt_shared"), used, aligned(16))) static char after_shared[256];
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
@@ -26,16 +30,22 @@ extern "C" {
 // From the linker: the addresses of this shared object and its shared-memory section.
 extern char __ehdr_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
-extern char __start_simt_shared[] __attribute__((weak, visibility("hidden")));
-extern char __stop_simt_shared[] __attribute__((weak, visibility("hidden")));
+extern char __start_simt_shared[] __attribute__((visibility("hidden")));
+// From operations.py: the address of a basic block, its number of operations, whether a GPU's
+// compiler would predicate it; then those of the next block.
+extern uint64_t __start_simt_blocks[] __attribute__((weak, visibility("hidden")));
+extern uint64_t __stop_simt_blocks[] __attribute__((weak, visibility("hidden")));
 }
+
+extern "C" void __asan_unpoison_memory_region(const void*, size_t) __attribute__((weak));
 
 namespace simt {
 namespace {
 
 enum class State { ready, at_barrier, at_warp, left };
 constexpr size_t stack_bytes = 128 * 1024;
-constexpr unsigned nobody = 0xffffffffu;
+// Buffers beyond this are not watched for races: a byte takes 28 bytes.
+constexpr uint64_t most_watched_bytes = 32 << 20;
 constexpr unsigned most_accesses = 1u << 25;  // of a thread between barriers: with more, it spins
 
 struct Fiber {
@@ -46,6 +56,8 @@ struct Fiber {
   uint3 thread;
   unsigned index;
   int line;  // of the barrier or warp operation it waits at
+  void* place;  // its address
+  std::vector<void*> callers;  // of the functions that it is in
   bool predicate;
   unsigned answer;
   WarpOperation operation;
@@ -54,20 +66,18 @@ struct Fiber {
   uint64_t value, result;
 };
 
-// The last accesses to a byte of shared memory, and their barrier intervals of block and warp.
-struct Touch {
-  unsigned thread = nobody;
-  unsigned interval = 0;
-  unsigned warp_interval = 0;
-};
-struct Cell {
-  Touch write, read, other_read;
-  bool atomic = false;
+struct Memory {
+  Region region;
+  Watch watch;
 };
 
-struct Shared {
-  Region region;
-  std::vector<Cell> cells;  // per byte
+// A write that races with another one, unless both write the same.
+struct Doubt {
+  char* address;
+  uint64_t bytes;  // 0: there is none
+  char before[16];
+  void* place;
+  uint64_t offset;
 };
 
 struct Launch {
@@ -75,16 +85,21 @@ struct Launch {
   Body body;
   bool failed;
   unsigned interval;  // counts block barriers over the whole launch, so no cell is ever cleared
+  unsigned first_interval;  // of the current block
+  bool has_fence, is_last;  // the current block: see simt_races.h
+  Doubt doubt;
   unsigned thread_count;
   std::vector<Fiber> fibers;
   std::vector<unsigned> warp_intervals;
-  std::vector<Region> buffers;
+  std::vector<Memory> buffers;
   Region stacks, image;
-  Shared static_shared, dynamic_shared;
+  Memory static_shared, dynamic_shared;
   std::vector<char> dynamic_storage;
   std::mt19937_64 random;
   Counting counting;
 };
+
+const Region shared_end = {after_shared, sizeof(after_shared)};
 
 Launch state;
 Fiber* current;
@@ -111,9 +126,22 @@ void report(const char* format, ...) {
   va_end(values);
 }
 
+// Notes where a thread is when it fails.
+void locate(const Fiber& fiber, void* place) {
+  uint64_t* counters = state.request->program_counters;
+  if (counters[0]) return;
+  counters[0] = uint64_t(static_cast<char*>(place) - __ehdr_start);
+  if (fiber.callers.size() > 1) {
+    counters[1] = uint64_t(static_cast<char*>(fiber.callers[1]) - __ehdr_start);
+  }
+}
+
 // ---------------------------------------------------------------- fibers
 
+void settle();
+
 void to_scheduler() {
+  settle();
   if (_setjmp(current->context) == 0) _longjmp(scheduler, 1);
   asm volatile("" ::: "memory");
 }
@@ -122,6 +150,7 @@ void to_scheduler() {
 
 void fiber_main() {
   for (;;) {
+    current->callers.clear();
     state.body(state.request->arguments);
     current->state = State::left;
     to_scheduler();
@@ -177,6 +206,7 @@ bool release_warp(unsigned warp) {
     for (unsigned i = 0; i < 32; ++i) {
       if (!(mask >> i & 1)) continue;
       if (i >= count || lanes[i].state == State::left) {
+        locate(model, model.place);
         report("line %d: the mask 0x%08x names lane %u of warp %u, which %s", model.line, mask, i,
                warp, i >= count ? "is not in the block" : "has left the kernel");
         return false;
@@ -229,6 +259,7 @@ bool release_block() {
     const char* what = other->state == State::left ? "has left the kernel"
                        : other->state == State::at_warp ? "waits at a warp operation"
                                                         : "waits at another barrier";
+    locate(stuck, stuck.place);
     report("barrier divergence: thread (%u, %u, %u) waits at line %d, but thread (%u, %u, %u) %s "
            "(line %d)", stuck.thread.x, stuck.thread.y, stuck.thread.z, stuck.line,
            other->thread.x, other->thread.y, other->thread.z, what, other->line);
@@ -244,7 +275,8 @@ bool release_block() {
 }
 
 void run_block(std::vector<unsigned>& order) {
-  state.interval += 1;
+  state.first_interval = state.interval += 1;
+  state.has_fence = state.is_last = false;
   const Region& fixed = state.static_shared.region;
   if (fixed.bytes) memset(fixed.start, 0xff, fixed.bytes);
   std::fill(state.dynamic_storage.begin(), state.dynamic_storage.end(), char(0xff));
@@ -273,79 +305,86 @@ void run_grid() {
   const unsigned* grid = state.request->grid;
   std::vector<uint64_t> blocks(uint64_t(grid[0]) * grid[1] * grid[2]);
   for (uint64_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
+  if (uint64_t most = state.request->most_blocks; most && most < blocks.size()) {
+    for (uint64_t i = 0; i < most; ++i) blocks[i] = i * blocks.size() / most;
+    blocks.resize(most);
+  }
   if (state.request->seed) std::shuffle(blocks.begin(), blocks.end(), state.random);
   std::vector<unsigned> order(state.thread_count);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
   for (uint64_t i : blocks) {
     blockIdx = {unsigned(i % grid[0]), unsigned(i / grid[0] % grid[1]),
                 unsigned(i / grid[0] / grid[1])};
+    if (state.counting.wanted()) state.counting.begin_block(state.thread_count);
     run_block(order);
     if (state.failed) return;
-    if (state.counting.wanted()) state.counting.end_interval();
+    if (state.counting.wanted()) state.counting.end_block();
   }
   if (state.counting.wanted()) state.counting.end();
 }
 
 // ---------------------------------------------------------------- checks of memory accesses
 
-enum class Access { read, write, atomic };
-
-bool ordered(const Touch& before, unsigned thread) {
-  if (before.thread == nobody || before.thread == thread) return true;
-  if (before.interval != state.interval) return true;
-  const unsigned warp = thread / 32;
-  return before.thread / 32 == warp && before.warp_interval < state.warp_intervals[warp];
-}
-
-// Returns the thread that races with this access of one byte, or `nobody`, and notes the access.
-unsigned note(Cell& cell, Access access) {
-  unsigned thread = current->index;
-  Touch now{thread, state.interval, state.warp_intervals[thread / 32]};
-  bool both_atomic = access == Access::atomic && cell.atomic;
-  if (!both_atomic && !ordered(cell.write, thread)) return cell.write.thread;
-  if (access == Access::read) {
-    // Two readers of an interval, from different threads, are kept: one of them isn't the writer.
-    if (cell.read.thread != thread && cell.read.interval == state.interval) {
-      cell.other_read = cell.read;
-    }
-    cell.read = now;
-    return nobody;
-  }
-  if (!ordered(cell.read, thread)) return cell.read.thread;
-  if (!ordered(cell.other_read, thread)) return cell.other_read.thread;
-  cell.write = now;
-  cell.atomic = access == Access::atomic;
-  return nobody;
-}
-
 const char* verb(Access access) {
   return access == Access::read ? "reads" : access == Access::write ? "writes" : "updates";
 }
 
-[[noreturn]] void fail_at(void* counter) {
-  *state.request->program_counter = uint64_t(static_cast<char*>(counter) - __ehdr_start);
+[[noreturn]] void fail_at(void* place) {
+  locate(*current, place);
   abandon();
 }
 
-void check_race(std::vector<Cell>& cells, uint64_t offset, uint64_t bytes, Access access,
-                void* counter) {
-  for (uint64_t i = 0; i < bytes; ++i) {
-    unsigned other = note(cells[offset + i], access);
-    if (other == nobody) continue;
-    const uint3& thread = state.fibers[other].thread;
-    report("race in shared memory: %s byte %lu, which thread (%u, %u, %u) touched with no barrier "
-           "between them",
-           verb(access), (unsigned long)(offset + i), thread.x, thread.y, thread.z);
-    fail_at(counter);
+// Threads may write the same to one element, as those do that compute the same.
+void settle() {
+  Doubt doubt = state.doubt;
+  state.doubt.bytes = 0;
+  if (!doubt.bytes || !memcmp(doubt.address, doubt.before, doubt.bytes)) return;
+  report("race in global memory: writes byte %lu, where another thread wrote something else",
+         (unsigned long)doubt.offset);
+  fail_at(doubt.place);
+}
+
+// Fails for a race, and for a read of uninitialised shared memory.
+void check_order(Memory& memory, bool is_global, const char* address, uint64_t bytes,
+                 Access access, void* place) {
+  if (!state.request->checks_order) return;
+  const char* where = is_global ? "global memory" : "shared memory";
+  uint64_t offset = uint64_t(address - memory.region.start);
+  unsigned thread = current->index;
+  Moment now{state.interval, uint16_t(thread + 1), uint16_t(state.warp_intervals[thread / 32])};
+  if (access == Access::atomic && state.has_fence) {
+    state.is_last |= memory.watch.is_counter(offset, state.first_interval);
   }
+  Finding found =
+      memory.watch.note(offset, bytes, access, now, state.first_interval, state.is_last);
+  if (found.kind == Finding::Kind::nothing) return;
+  const bool both_write = found.with_write && access == Access::write;
+  if (is_global && both_write && bytes <= sizeof(Doubt::before)) {
+    state.doubt = {const_cast<char*>(address), bytes, {}, place, offset};
+    memcpy(state.doubt.before, address, bytes);
+    memory.watch.overwrite(offset, bytes, now);
+    return;
+  }
+  unsigned long byte = offset + found.offset;
+  if (found.kind == Finding::Kind::uninitialised) {
+    report("%s byte %lu of %s, which this block has not written yet", verb(access), byte, where);
+  } else if (found.kind == Finding::Kind::race_of_blocks) {
+    report("race in %s: %s byte %lu, which another block touched", where, verb(access), byte);
+  } else {
+    const uint3& other = state.fibers[found.other].thread;
+    report("race in %s: %s byte %lu, which thread (%u, %u, %u) touched with no barrier between "
+           "them", where, verb(access), byte, other.x, other.y, other.z);
+  }
+  fail_at(place);
 }
 
 [[noreturn]] void fail_outside(const char* address, uint64_t bytes, Access access, void* counter) {
   unsigned long nearest = 0;
   long distance = 0;
   for (unsigned long i = 0; i < state.buffers.size(); ++i) {
-    long off = address - state.buffers[i].start;
-    if (off >= 0) off += long(bytes) - long(state.buffers[i].bytes);
+    const Region& buffer = state.buffers[i].region;
+    long off = address - buffer.start;
+    if (off >= 0) off += long(bytes) - long(buffer.bytes);
     if (i == 0 || labs(off) < labs(distance)) {
       nearest = i;
       distance = off;
@@ -357,29 +396,35 @@ void check_race(std::vector<Cell>& cells, uint64_t offset, uint64_t bytes, Acces
   fail_at(counter);
 }
 
+bool is_local(void* address, uint64_t bytes) {
+  return state.stacks.holds(static_cast<char*>(address), bytes);
+}
+
 void check_access(void* pointer, uint64_t bytes, Access access, void* counter) {
   if (!current) return;
   if (++accesses > most_accesses) {
     report("spins: %u accesses of memory with no barrier", most_accesses);
     fail_at(counter);
   }
+  settle();
   const char* address = static_cast<const char*>(pointer);
   if (state.stacks.holds(address, bytes)) return;
   const bool is_counted = state.counting.wanted() && access != Access::atomic;
   if (state.counting.wanted() && access == Access::atomic) state.counting.atomic();
-  for (Shared* shared : {&state.static_shared, &state.dynamic_shared}) {
+  for (Memory* shared : {&state.static_shared, &state.dynamic_shared}) {
     if (!shared->region.holds(address, bytes)) continue;
     uint64_t offset = uint64_t(address - shared->region.start);
     if (is_counted) state.counting.shared_access(current->index, counter, offset, bytes);
-    return check_race(shared->cells, offset, bytes, access, counter);
+    return check_order(*shared, false, address, bytes, access, counter);
   }
+  if (shared_end.holds(address, 1)) fail_outside(address, bytes, access, counter);
   for (size_t i = 0; i < state.buffers.size(); ++i) {
-    if (!state.buffers[i].holds(address, bytes)) continue;
+    if (!state.buffers[i].region.holds(address, bytes)) continue;
     if (is_counted) {
       state.counting.global_access(current->index, counter, i, address, bytes,
                                    access == Access::write);
     }
-    return;
+    return check_order(state.buffers[i], true, address, bytes, access, counter);
   }
   if (state.image.holds(address, bytes)) return;
   fail_outside(address, bytes, access, counter);
@@ -388,18 +433,24 @@ void check_access(void* pointer, uint64_t bytes, Access access, void* counter) {
 void set_regions() {
   const Request& request = *state.request;
   state.image = {__ehdr_start, uint64_t(_end - __ehdr_start)};
-  uint64_t fixed_bytes = uint64_t(__stop_simt_shared - __start_simt_shared);
-  state.static_shared = {{__start_simt_shared, fixed_bytes}, std::vector<Cell>(fixed_bytes)};
+  uint64_t fixed_bytes = uint64_t(shared_end.start - __start_simt_shared);
+  state.static_shared.region = {__start_simt_shared, fixed_bytes};
+  state.static_shared.watch.begin(fixed_bytes, true);
   constexpr uint64_t alignment = 128;
   state.dynamic_storage.assign(request.shared_bytes + alignment, 0);
   uint64_t start = (uint64_t(state.dynamic_storage.data()) + alignment - 1) / alignment * alignment;
-  state.dynamic_shared = {{reinterpret_cast<char*>(start), request.shared_bytes},
-                          std::vector<Cell>(request.shared_bytes)};
+  state.dynamic_shared.region = {reinterpret_cast<char*>(start), request.shared_bytes};
+  state.dynamic_shared.watch.begin(request.shared_bytes, true);
+  uint64_t watched = 0;
+  std::vector<Region> regions;
   for (uint64_t i = 0; i < request.buffer_count; ++i) {
-    state.buffers.push_back(
-        {reinterpret_cast<char*>(request.buffer_starts[i]), request.buffer_bytes[i]});
+    Memory buffer{{reinterpret_cast<char*>(request.buffer_starts[i]), request.buffer_bytes[i]}, {}};
+    watched += buffer.region.bytes;
+    if (watched <= most_watched_bytes) buffer.watch.begin(buffer.region.bytes, false);
+    regions.push_back(buffer.region);
+    state.buffers.push_back(std::move(buffer));
   }
-  state.counting.begin(request, state.buffers, state.thread_count);
+  state.counting.begin(request, regions, state.thread_count);
 }
 
 }  // namespace
@@ -420,12 +471,17 @@ int launch(Body body, const Request& request) {
   }
   set_regions();
   run_grid();
+  // Functions that were left in the middle haven't taken their marks off.
+  if (state.failed && __asan_unpoison_memory_region) {
+    __asan_unpoison_memory_region(state.stacks.start, state.stacks.bytes);
+  }
   munmap(state.stacks.start, state.stacks.bytes);
   return state.failed;
 }
 
 unsigned block_barrier(int line, bool predicate) {
   current->line = line;
+  current->place = __builtin_return_address(0);
   current->predicate = predicate;
   current->state = State::at_barrier;
   to_scheduler();
@@ -436,9 +492,10 @@ uint64_t warp_exchange(int line, WarpOperation operation, unsigned mask, uint64_
                        int source) {
   if (!(mask >> (current->index % 32) & 1)) {
     report("line %d: the mask 0x%08x leaves out the calling lane", line, mask);
-    abandon();
+    fail_at(__builtin_return_address(0));
   }
   current->line = line;
+  current->place = __builtin_return_address(0);
   current->operation = operation;
   current->mask = mask;
   current->value = value;
@@ -452,12 +509,37 @@ __attribute__((noinline)) void atomic_access(void* address, uint64_t bytes) {
   check_access(address, bytes, Access::atomic, __builtin_return_address(0));
 }
 
+void fence() { state.has_fence = true; }
+
 void enter_function(void* caller) {
-  if (current && state.counting.wanted()) state.counting.enter(current->index, caller);
+  if (!current) return;
+  current->callers.push_back(caller);
+  if (state.counting.wanted()) state.counting.enter(current->index, caller);
 }
 
 void leave_function() {
-  if (current && state.counting.wanted()) state.counting.leave(current->index);
+  if (!current) return;
+  current->callers.pop_back();
+  if (state.counting.wanted()) state.counting.leave(current->index);
+}
+
+const std::unordered_map<uint64_t, BasicBlock>& basic_blocks() {
+  static const auto found = [] {
+    std::unordered_map<uint64_t, BasicBlock> table;
+    for (uint64_t* at = __start_simt_blocks; at < __stop_simt_blocks; at += 3) {
+      table[at[0]] = {at[1], at[2] != 0};
+    }
+    return table;
+  }();
+  return found;
+}
+
+void enter_basic_block(void* site) {
+  if (!current || !state.counting.wanted()) return;
+  auto found = basic_blocks().find(uint64_t(site));
+  const BasicBlock unknown = {0, false};
+  state.counting.basic_block(current->index, site,
+                             found == basic_blocks().end() ? unknown : found->second);
 }
 
 void* dynamic_shared_memory() { return state.dynamic_shared.region.start; }
@@ -466,58 +548,4 @@ unsigned lane() { return current->index % 32; }
 
 }  // namespace simt
 
-// ---------------------------------------------------------------- functions called by instrumented code
-
-#define SIMT_HANDLER(name, bytes, access)                                            \
-  extern "C" void name(void* address) {                                              \
-    simt::check_access(address, bytes, access, __builtin_return_address(0));         \
-  }
-#define SIMT_HANDLERS(bytes)                                                         \
-  SIMT_HANDLER(__tsan_read##bytes, bytes, simt::Access::read)                        \
-  SIMT_HANDLER(__tsan_write##bytes, bytes, simt::Access::write)                      \
-  SIMT_HANDLER(__tsan_unaligned_read##bytes, bytes, simt::Access::read)              \
-  SIMT_HANDLER(__tsan_unaligned_write##bytes, bytes, simt::Access::write)            \
-  SIMT_HANDLER(__tsan_volatile_read##bytes, bytes, simt::Access::read)               \
-  SIMT_HANDLER(__tsan_volatile_write##bytes, bytes, simt::Access::write)
-SIMT_HANDLERS(1)
-SIMT_HANDLERS(2)
-SIMT_HANDLERS(4)
-SIMT_HANDLERS(8)
-SIMT_HANDLERS(16)
-
-extern "C" {
-void __tsan_read_range(void* address, uint64_t bytes) {
-  simt::check_access(address, bytes, simt::Access::read, __builtin_return_address(0));
-}
-void __tsan_write_range(void* address, uint64_t bytes) {
-  simt::check_access(address, bytes, simt::Access::write, __builtin_return_address(0));
-}
-void __tsan_init() {}
-void __tsan_func_entry(void* caller) { simt::enter_function(caller); }
-void __tsan_func_exit() { simt::leave_function(); }
-
-void __assertfail(const char* what, const char*, unsigned, const char*, unsigned long) {
-  simt::report("assertion failed: %s", what);
-  simt::abandon();
-}
-
-// Every handler of the undefined-behaviour checks gets data that begins with the source location.
-struct SourceLocation {
-  const char* file;
-  uint32_t line, column;
-};
-
-[[noreturn]] static void undefined(const SourceLocation* where, const char* what) {
-  simt::report("line %u: %s", where->line, what);
-  simt::abandon();
-}
-void __ubsan_handle_out_of_bounds(SourceLocation* where, void*) {
-  undefined(where, "an index is outside of its array");
-}
-void __ubsan_handle_divrem_overflow(SourceLocation* where, void*, void*) {
-  undefined(where, "an integer is divided by zero");
-}
-void __ubsan_handle_type_mismatch_v1(SourceLocation* where, void*) {
-  undefined(where, "a load or store is not aligned to its type");
-}
-}
+#include "simt_handlers.h"

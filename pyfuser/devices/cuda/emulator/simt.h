@@ -1,7 +1,7 @@
 // CUDA C++ vocabulary for a host compiler: generated kernel text, unchanged, becomes a shared
 // object that runs on a machine without a GPU. This header defines the vocabulary (threadIdx,
 // __shared__, __syncthreads, shuffles, atomics, device math); simt_runtime.cpp simulates the
-// threads and checks what they do. tests/cuda/harness.py combines the two.
+// threads and checks what they do. harness.py combines the two.
 // Invariant: the text that NVRTC compiles neither needs nor sees anything of this.
 #pragma once
 
@@ -29,6 +29,7 @@ struct Counts {
   uint64_t read_requests, read_sectors, write_requests, write_sectors;
   uint64_t bytes_read, bytes_written, scratch_bytes, distinct_sectors;
   uint64_t shared_requests, bank_conflicts, barriers, warp_operations, atomics;
+  uint64_t divergent_branches, operations, threads;
 };
 
 // One launch, in the layout of harness.py's ctypes structure.
@@ -42,9 +43,13 @@ struct Request {
   const uint64_t* buffer_bytes;
   char* message;
   uint64_t message_bytes;
-  uint64_t* program_counter;  // of a bad access, from the start of the image; 0: not known
+  // Of what failed, and of the call in the kernel that led to it, from the start of the image; 0:
+  // not known.
+  uint64_t* program_counters;
   Counts* counts;             // null: nothing is counted
   uint64_t scratch_count;     // of buffers, the last ones: their bytes aren't needed
+  uint64_t most_blocks;       // run so many of the grid, or 0: all
+  uint64_t checks_order;      // not with AddressSanitizer, which doesn't tell of every access
 };
 
 using Body = void (*)(void** arguments);
@@ -56,6 +61,7 @@ unsigned block_barrier(int line, bool predicate);  // returns how many threads p
 uint64_t warp_exchange(int line, WarpOperation operation, unsigned mask, uint64_t value,
                        int source);
 void atomic_access(void* address, uint64_t bytes);
+void fence();
 void* dynamic_shared_memory();
 unsigned lane();
 
@@ -71,11 +77,12 @@ struct Entry;
 template <class... Parameters, void (*Kernel)(Parameters...)>
 struct Entry<Kernel> {
   template <size_t... I>
-  __attribute__((no_sanitize("thread"), noinline)) static void call(
+  __attribute__((no_sanitize("thread", "address"), noinline)) static void call(
       void** arguments, std::index_sequence<I...>) {
     Kernel(*static_cast<Parameters*>(arguments[I])...);
   }
-  static void run(void** arguments) { call(arguments, std::index_sequence_for<Parameters...>{}); }
+  // Not among the functions that a thread is in: the first of them is the kernel.
+  __attribute__((no_sanitize("thread", "address"))) static void run(void** arguments) { call(arguments, std::index_sequence_for<Parameters...>{}); }
 
   // One letter and a size per parameter: p pointer, f floating, i integer, s anything else.
   static const char* signature() {
@@ -153,8 +160,9 @@ extern "C" void __assertfail(
 #define __shfl_up_sync(mask, ...) (simt::shuffle_up(__LINE__, mask, __VA_ARGS__))
 #define __shfl_xor_sync(mask, ...) (simt::shuffle_xor(__LINE__, mask, __VA_ARGS__))
 
-// The threads of a block share one memory and run one at a time: there is nothing to fence.
-inline void __threadfence() {}
+// The threads of a block share one memory and run one at a time: there is nothing to fence, but a
+// counter of blocks orders only what is fenced.
+inline void __threadfence() { simt::fence(); }
 inline void __threadfence_block() {}
 
 namespace simt {
@@ -206,7 +214,7 @@ T shuffle_xor(int line, unsigned mask, T value, int flip, int width = 32) {
 // ---------------------------------------------------------------- atomics
 
 template <class T, class Update>
-__attribute__((no_sanitize("thread"), noinline)) T update(T* address, Update next) {
+__attribute__((no_sanitize("thread", "address"), noinline)) T update(T* address, Update next) {
   atomic_access(address, sizeof(T));
   T old = *address;
   *address = next(old);
