@@ -57,7 +57,7 @@ bench-gpu: $(STAMP) ## kernels on an NVIDIA GPU, into a file of its name; BENCH_
 	$(BIN)/python -m benchmarks --device cuda $(BENCH_ARGS)
 
 # AddressSanitizer's runtime must be in a process from its start.  Its reports of leaks, and of new and delete that don't
-# match, are switched off: they would be about torch.  SANITIZE= runs without it, in half the time.
+# match, are switched off: they would be about torch.  SANITIZE= runs without it, in two thirds of the time.
 SANITIZE := 1
 SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
 
