@@ -399,7 +399,7 @@ def _check_uniform(loop: For) -> None:
 
 def _loop_lines(loop: For, items: Sequence[Item]) -> list[str]:
     name = symbol_name(loop.index)
-    header = f"for (int64_t {name} = {index_text(loop.start)}; {name} < {index_text(loop.stop)};"
+    header = f"for (index_t {name} = {index_text(loop.start)}; {name} < {index_text(loop.stop)};"
     lines = [f"{header} ++{name}) {{", *indented(assemble(items)), "}"]
     return ["#pragma unroll", *lines] if _is_unrolled(loop) else lines
 

@@ -126,7 +126,7 @@ def gathered_text(operand: Gathered) -> str:
     """The element that an index points at; an index out of range fails an assertion."""
     position = operand_text(operand.position, DataType.Int)
     kind = "wrapped" if operand.wraps else "checked"
-    position = f"{kind}_index({position}, {index_text(operand.extent)})"
+    position = f"index_t({kind}_index({position}, {index_text(operand.extent)}))"
     offset = f"{position}*({index_text(operand.stride)})"
     if operand.access.index is not ZERO:
         offset = f"{index_text(operand.access.index)} + {offset}"

@@ -12,6 +12,7 @@ Where all vectors of a body are known to be aligned (`alignments`), `load_aligne
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from ...dtypes import size_in_bytes
 from ...ir.domains import ParallelType
@@ -97,7 +98,8 @@ def _alignments(access: Access, index: Symbol, length: int) -> tuple[str, ...] |
         sizes = [atom for atom in monomial if isinstance(atom, Symbol) and atom.upper is None]
         if not sizes:
             return None
-        conditions.append(f"{index_text(product(sizes) * coefficient)} % {width} == 0")
+        left = width // gcd(width, coefficient)
+        conditions.append(f"{index_text(product(sizes))} % {left} == 0")
     return tuple(dict.fromkeys(conditions))
 
 
