@@ -50,7 +50,7 @@ from .reduced_axes import arrange, split_axes, weights
 from .rewrite import rfactor
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
-from .vectors import vector_bytes
+from .vectors import vector_bytes, vector_steps
 
 
 @lru_cache(maxsize=256)
@@ -78,6 +78,7 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         vector_bytes(layouts, axes),
         kept_rows(fusion),
         len(weights(layouts, axes)),
+        vector_steps(layouts, axes),
     )
 
 

@@ -18,8 +18,8 @@ class ThreadedPointwise(PointwiseParameters):
     chunk    columns of a tile; a task without one is a block's lines and lanes, unrolled
     lines    rows that the threads of a block read at once: block_y
     vector   elements of a thread that are next to each other in memory, moved at once
-    padding  elements that are left free after each row of a tile, so that the elements of a column
-             are in different banks
+    padding  4-byte words, or elements if they are wider, that are left free after each row of a
+             tile, so that the elements of a column are in different banks
     """
 
     lines: int = 1

@@ -1,6 +1,6 @@
 typedef int64_t index_t;
 
-extern "C" __global__ void __launch_bounds__(128) add_chain(
+extern "C" __global__ void __launch_bounds__(128, 1) add_chain(
     const float* __restrict__ T0,  // [i0, i1] by strides [i1, 1]
     const float* __restrict__ T1,  // [i0, i1] by strides [i1, 1]
     float* T3,  // [i0, i1]

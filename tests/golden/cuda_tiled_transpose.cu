@@ -1,6 +1,6 @@
 typedef int64_t index_t;
 
-extern "C" __global__ void __launch_bounds__(1024) tiled_transpose(
+extern "C" __global__ void __launch_bounds__(1024, 1) tiled_transpose(
     const float* __restrict__ T0,  // [i0, i1] by strides [i1, 1]
     float* T1,  // [i1, i0]
     index_t i0,

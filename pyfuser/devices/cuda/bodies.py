@@ -22,8 +22,11 @@ from ...ir.kernel import (
     Buffer,
     Compute,
     For,
+    Gathered,
+    Guarded,
     Initialise,
     Less,
+    Operand,
     Phase,
     Reduce,
     Scan,
@@ -226,7 +229,7 @@ class BodyWriter:
         lines = _loop_lines(loop, items)
         copy = vector_copy(loop)
         if copy is not None:
-            whole = tuple(c for c in copy.conditions if c not in conditions)
+            whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in conditions)
             call = copy.text(place.is_aligned is True)
             lines = [call] if not whole else _either(Item([call], whole), lines)
         return [Item([*comment, *lines], conditions)]
@@ -373,11 +376,20 @@ def _computed(loop: For) -> str:
             continue
         found.setdefault(outputs, outputs)
         if isinstance(statement, Compute | Reduce | Scan):
-            inputs = ", ".join(
-                i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
-            )
+            inputs = ", ".join(map(_name_of, statement.inputs))
             found[outputs] = f"{outputs} = {statement.op}({inputs})"
     return ", ".join(found if len(found) > _MOST_EXPLAINED else found.values())
+
+
+def _name_of(operand: Operand) -> str:
+    """An operand in a comment: the tensor that it reads."""
+    match operand:
+        case Access(buffer=buffer) | Gathered(access=Access(buffer=buffer)):
+            return buffer.name
+        case Guarded(value=value):
+            return _name_of(value)
+        case _:
+            return str(operand)
 
 
 def _declaration(buffer: Buffer) -> list[Item]:

@@ -257,7 +257,9 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
 
 def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
     threads = product(launch.block)
-    bounds = f"__launch_bounds__({threads}) " if isinstance(threads, Integer) else ""
+    # With a least number of blocks on a multiprocessor, ptxas gives a thread the registers that it
+    # needs; without, it aims at an occupancy, and spills a few to reach it.
+    bounds = f"__launch_bounds__({threads}, 1) " if isinstance(threads, Integer) else ""
     written = {
         access.buffer
         for statement in walk(phase.body)

@@ -14,6 +14,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pyfuser.devices.cuda.device_helpers import KERNEL_FILE_NAME
@@ -23,6 +24,23 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _ARCHITECTURE = re.compile(r"sm_\d+[af]?")
 OPTIONS = ("--std=c++17", "--fmad=false")
 _HINT = "pip install 'pyfuser[cuda]'"
+# ptxas' report on one function, with the option --ptxas-options=-v.
+_RESOURCES = re.compile(
+    r"Function properties for (?P<name>\w+)\n[^\n]*?(?P<stack>\d+) bytes stack frame, "
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\n"
+    r"[^\n]*Used (?P<registers>\d+) registers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a thread of a function has, as ptxas reports it: registers, and bytes of local memory
+    (its stack), and those that are written and read because registers don't suffice.
+    """
+
+    registers: int
+    local_bytes: int
+    spilled_bytes: int
 
 
 def compile_to_cubin(source: str, architecture: str) -> bytes:
@@ -40,6 +58,23 @@ def compile_to_ptx(source: str, architecture: str) -> str:
     nvrtc = _nvrtc()
     text = _compile(source, architecture, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)
     return text.rstrip(b"\0").decode()
+
+
+def resources(source: str, architecture: str) -> dict[str, Resources]:
+    """The resources of a text's kernels for `architecture`, by name; raises as `compile_to_cubin`
+    does.
+    """
+    nvrtc = _nvrtc()
+    verbose = ("--ptxas-options=-v",)
+    log = _compile(
+        source, architecture, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, verbose
+    )
+    return {
+        found["name"]: Resources(
+            int(found["registers"]), int(found["stack"]), int(found["stores"]) + int(found["loads"])
+        )
+        for found in _RESOURCES.finditer(log.rstrip(b"\0").decode())
+    }
 
 
 def supported_architectures() -> tuple[str, ...]:
@@ -96,12 +131,17 @@ def _compilation_error(source: str, architecture: str, log: str) -> CompilationE
 
 
 def _compile(
-    source: str, architecture: str, size_of: Callable[..., Any], copy: Callable[..., Any]
+    source: str,
+    architecture: str,
+    size_of: Callable[..., Any],
+    copy: Callable[..., Any],
+    more_options: tuple[str, ...] = (),
 ) -> bytes:
     """Compiles and returns what `copy` fetches: `size_of` bytes."""
     nvrtc = _nvrtc()
     _check_architecture(architecture)
-    options = [each.encode() for each in (f"--gpu-architecture={architecture}", *OPTIONS)]
+    given = (f"--gpu-architecture={architecture}", *OPTIONS, *more_options)
+    options = [each.encode() for each in given]
     name = KERNEL_FILE_NAME.encode()
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), name, 0, [], []))
     try:

@@ -115,7 +115,7 @@ FUNCTIONS: dict[str, tuple[Function, Callable[[int, int, Make], list[torch.Tenso
     ),
     "rope": (
         _rope,
-        lambda m, n, make: [make(4, 8, m // 32, 128), make(m // 32, 128), make(m // 32, 128)],
+        lambda m, n, make: [make(4, 8, m // 8, 128), make(m // 8, 128), make(m // 8, 128)],
     ),
 }
 
