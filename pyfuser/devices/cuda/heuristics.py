@@ -44,8 +44,9 @@ _VECTORS = 4
 # of two tensors, they leave enough for the rest, so that nothing is spilled.  A multiprocessor has
 # 65,536 registers, so a thread of a block of 512 may have 128 (and 255 at most), of 1024 64.
 _ROW_REGISTERS = ((512, 32), (1024, 16))
-# Threads that may have weights of several rows in registers too.
-_MOST_REPEATING_THREADS = 256
+# Threads that have registers to spare: for weights of several rows, and for the conditions on a row
+# that may be shorter than its threads' parts.
+_ROOMY_THREADS = 256
 # Threads of a block whose row is in shared memory, which leaves no room for a second block.
 _LONG_ROW_THREADS = 512
 # Rows for which a thread reads the weights of a normalisation once: the reads left are 12 % of a
@@ -204,12 +205,21 @@ def _short_rows(
     unroll = 1
     while reduced > unroll * lanes * vector:
         unroll += 1
-    has_room = lanes <= _MOST_REPEATING_THREADS
+    has_room = lanes <= _ROOMY_THREADS
     repeats = _MOST_REPEATS if facts.weights and has_room else 1
     while repeats > 1 and kept * lanes < repeats * busy:
         repeats //= 2
     return ThreadedReduction(
-        True, lanes, unroll, 0, 1, lines=lines, vector=vector, repeats=repeats, is_whole=True
+        True,
+        lanes,
+        unroll,
+        0,
+        1,
+        lines=lines,
+        vector=vector,
+        repeats=repeats,
+        is_whole=True,
+        is_full=lanes > _ROOMY_THREADS and reduced == unroll * lanes * vector,
     )
 
 
