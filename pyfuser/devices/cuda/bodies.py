@@ -130,7 +130,9 @@ class BodyWriter:
 
     def lines(self) -> list[str]:
         """The body of the phase."""
-        return assemble(self._items(self.phase.body, _Place()))
+        lines = assemble(self._items(self.phase.body, _Place()))
+        random = self.expressions.random_numbers.items()
+        return [*(f"{kind} {name};" for (kind, *_), name in random), *lines]
 
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
         items: list[Item] = []
