@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import fallback, options
@@ -22,7 +22,7 @@ from .disk_cache import DiskCache, disk_cache
 from .errors import InternalError, UnsupportedError, expected
 from .fallback import Report
 from .ir.fusion import Fusion
-from .ir.kernel import Kernel
+from .ir.kernel import Kernel, Predicate, all_hold
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import PartKind, Segment, SegmentedFusion, segment_fusion
 from .ir.verify import verify_segmented
@@ -69,8 +69,10 @@ class Part:
         """How many statements its kernel runs for these sizes, and the excess, if any."""
         return 0, None
 
-    def start(self, sizes: Mapping[str, int], runtime: Runtime) -> None:
-        """Begins compiling the kernel for these sizes."""
+    def start(
+        self, sizes: Mapping[str, int], runtime: Runtime, limited: Mapping[str, int] | None = None
+    ) -> None:
+        """Begins compiling the kernel for these sizes; `limited` as for `build`."""
 
     def build(
         self,
@@ -81,8 +83,8 @@ class Part:
     ) -> LoadedKernel | None:
         """The kernel for these sizes; None if there is none.
 
-        `limited` are the sizes that must keep to the target's limits, if not `sizes`: the same
-        numbers, but the comparisons with them are conditions on later sizes.
+        `limited` are the sizes and strides that must keep to the target's limits, if not `sizes`:
+        the same numbers, but the comparisons with them are conditions on later sizes.
         """
         return None
 
@@ -97,18 +99,28 @@ class ViewPart(Part):
     """A part whose outputs are views of inputs or have no elements: nothing is computed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of a part's kernels: a scheduler's parameters, and the width of indices."""
+
+    parameters: object
+    index_bits: int
+
+
 @dataclass(eq=False)
 class KernelPart(Part):
     """A part that one kernel computes, and its kernels by heuristic parameters.
 
     A kernel that can't be made (None) runs through the fallback.  `lowered` and `codes` are kernels
-    that were started: lowered, or available as text and being compiled to machine code.
+    that were started: lowered, or available as text and being compiled to machine code.  Parameters
+    with narrow and with wide indices are two kernels; `narrow` are the conditions for the former.
     """
 
     scheduler: AutomaticScheduler
-    kernels: dict[object, LoadedKernel | None] = field(default_factory=dict)
+    kernels: dict[Variant, LoadedKernel | None] = field(default_factory=dict)
     lowered: dict[object, Kernel] = field(default_factory=dict)
-    codes: dict[object, Code] = field(default_factory=dict)
+    codes: dict[Variant, Code] = field(default_factory=dict)
+    narrow: dict[object, Predicate | None] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, sizes: Mapping[str, int], target: Target) -> tuple[int, Excess | None]:
@@ -122,16 +134,19 @@ class KernelPart(Part):
             return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
         return 0, None
 
-    def start(self, sizes: Mapping[str, int], runtime: Runtime) -> None:
+    def start(
+        self, sizes: Mapping[str, int], runtime: Runtime, limited: Mapping[str, int] | None = None
+    ) -> None:
         """Makes the text of the kernel for these sizes and lets the runtime begin compiling it.
 
         `build` continues from there; the compiler works in the meantime.
         """
         with self.lock, contextlib.suppress(Exception):  # `build` will raise it again
             parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
-            if parameters not in self.kernels and parameters not in self.codes:
+            variant = self._variant(parameters, limited or sizes, runtime.target)
+            if variant not in self.kernels and variant not in self.codes:
                 _make_room(self.codes)
-                self.codes[parameters] = code = self._generate(parameters, runtime.target)
+                self.codes[variant] = code = self._generate(variant, runtime.target)
                 _share_objects(runtime)
                 if (runtime, code.text) not in _binaries:
                     runtime.compile_ahead(code)
@@ -149,15 +164,16 @@ class KernelPart(Part):
         """
         with self.lock:
             try:
+                limited = limited or sizes
                 parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
-                built = self._kernel(parameters, runtime, report)
+                built = self._kernel(parameters, limited, runtime, report)
                 frugal = without_kept_rows(parameters)
-                if frugal is not None and not _has_room(built, limited or sizes, runtime.target):
-                    built = self._kernel(frugal, runtime, report)
-                if built is not None and not built.kernel.is_for(limited or sizes):
+                if frugal is not None and not _has_room(built, limited, runtime.target):
+                    built = self._kernel(frugal, limited, runtime, report)
+                if built is not None and not built.kernel.is_for(limited):
                     conditions = " and ".join(map(str, built.kernel.conditions))
                     raise InternalError(expected("heuristics", conditions, sizes))
-                if not _has_room(built, limited or sizes, runtime.target):
+                if not _has_room(built, limited, runtime.target):
                     what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
                     raise UnsupportedError(expected("shared memory", what, "more"))
                 return built
@@ -165,23 +181,36 @@ class KernelPart(Part):
                 report(error, self.fusion)
                 return None
 
-    def _kernel(self, parameters: Any, runtime: Runtime, report: Report) -> LoadedKernel | None:
-        """The kernel with these parameters, from `kernels` if it has been made."""
-        if parameters not in self.kernels:
-            made = self._compile(parameters, runtime, report)
+    def _kernel(
+        self, parameters: Any, sizes: Mapping[str, int], runtime: Runtime, report: Report
+    ) -> LoadedKernel | None:
+        """The kernel with these parameters for sizes, from `kernels` if it has been made."""
+        variant = self._variant(parameters, sizes, runtime.target)
+        if variant not in self.kernels:
+            made = self._compile(variant, runtime, report)
             _make_room(self.kernels)
-            self.kernels[parameters] = made
-        return self.kernels[parameters]
+            self.kernels[variant] = made
+        return self.kernels[variant]
 
-    def _compile(self, parameters: Any, runtime: Runtime, report: Report) -> LoadedKernel | None:
+    def _compile(self, variant: Variant, runtime: Runtime, report: Report) -> LoadedKernel | None:
         try:
-            code = self.codes.pop(parameters, None)
+            code = self.codes.pop(variant, None)
             if code is None:
-                code = self._generate(parameters, runtime.target)
+                code = self._generate(variant, runtime.target)
             return build_kernel(code, runtime)
         except Exception as error:
             report(error, self.fusion)
             return None
+
+    def _variant(self, parameters: Any, sizes: Mapping[str, int], target: Target) -> Variant:
+        """The parameters, with the width of indices that the sizes and strides need."""
+        if parameters not in self.narrow:
+            _make_room(self.narrow)
+            self.narrow[parameters] = None
+            with contextlib.suppress(Exception):  # `_compile` will raise it again
+                kernel = self._lower(parameters, target)
+                self.narrow[parameters] = target.narrow_conditions(kernel)
+        return Variant(parameters, _index_bits(self.narrow[parameters], sizes))
 
     def _lower(self, parameters: Any, target: Target) -> Kernel:
         found = self.lowered.get(parameters)
@@ -191,10 +220,15 @@ class KernelPart(Part):
             found = self.lowered[parameters] = lowered(scheduled, target)
         return found
 
-    def _generate(self, parameters: Any, target: Target) -> Code:
-        kernel = self._lower(parameters, target)
-        del self.lowered[parameters]
-        return kernel_code(kernel, target)
+    def _generate(self, variant: Variant, target: Target) -> Code:
+        kernel = self._lower(variant.parameters, target)
+        del self.lowered[variant.parameters]
+        return kernel_code(replace(kernel, index_bits=variant.index_bits), target)
+
+
+def _index_bits(narrow: Predicate | None, sizes: Mapping[str, int]) -> int:
+    """The width of indices, for the conditions under which they may be narrow."""
+    return 64 if narrow is None or not all_hold(narrow, sizes) else 32
 
 
 def _has_room(built: LoadedKernel | None, sizes: Mapping[str, int], target: Target) -> bool:
@@ -214,7 +248,7 @@ def part_of(fusion: Fusion, segment: Segment) -> Part:
             return ViewPart(segment, own)
 
 
-def _make_room(kernels: dict[object, Any]) -> None:
+def _make_room(kernels: dict[Any, Any]) -> None:
     """Drops the oldest kernel if there are too many; plans that run it keep it."""
     while len(kernels) >= MOST_KERNELS:
         del kernels[next(iter(kernels))]
@@ -374,20 +408,34 @@ def segmented_fusion(
 
 def compile_scheduled_program(scheduled: ScheduledFusion, runtime: Runtime) -> Program:
     """A program of one kernel, scheduled by its user.  Errors are raised to the user."""
-    target = runtime.target
-    built = build_kernel(kernel_code(lowered(scheduled, target), target), runtime)
+    kernel = lowered(scheduled, runtime.target)
+    narrow = runtime.target.narrow_conditions(kernel)
     fusion = scheduled.fusion
     outputs = [t for t in dict.fromkeys(fusion.outputs) if t.expr is not None]
     exprs, kind = fusion.live_exprs(), PartKind.kernel
     segment = Segment(exprs, list(fusion.inputs), outputs, "user", kind)  # type: ignore[arg-type]
-    return Program(fusion, [_BuiltPart(segment, fusion, built)], runtime)
+    part = _ScheduledPart(segment, fusion, kernel, narrow)
+    part.kernel_of(64 if narrow is None else 32, runtime)
+    return Program(fusion, [part], runtime)
 
 
 @dataclass(eq=False)
-class _BuiltPart(Part):
-    """A part whose only kernel already exists."""
+class _ScheduledPart(Part):
+    """A part whose kernel is given; it is made once for each width of indices that is needed.
 
-    built: LoadedKernel
+    `narrow` are the conditions under which they have 32 bits.
+    """
+
+    kernel: Kernel
+    narrow: Predicate | None
+    built: dict[int, LoadedKernel] = field(default_factory=dict)
+
+    def kernel_of(self, index_bits: int, runtime: Runtime) -> LoadedKernel:
+        """The kernel with indices of this width."""
+        if index_bits not in self.built:
+            code = kernel_code(replace(self.kernel, index_bits=index_bits), runtime.target)
+            self.built[index_bits] = build_kernel(code, runtime)
+        return self.built[index_bits]
 
     def build(
         self,
@@ -396,7 +444,7 @@ class _BuiltPart(Part):
         report: Report = fallback.report,
         limited: Mapping[str, int] | None = None,
     ) -> LoadedKernel:
-        return self.built
+        return self.kernel_of(_index_bits(self.narrow, limited or sizes), runtime)
 
 
 def stages(
@@ -408,7 +456,7 @@ def stages(
 ) -> dict[str, str]:
     """Every stage as text, by the names that PYFUSER_DUMP and `show` use.
 
-    The stages are those of a call with these sizes.
+    The stages are those of a call with these sizes, and with strides for which indices are narrow.
     """
     texts = texts or Texts()
     rough = rough_sizes(sizes, target)
@@ -418,10 +466,22 @@ def stages(
     for part in found.parts:
         if isinstance(part, KernelPart):
             parameters = part.scheduler.heuristics(part.fusion, sizes, target)
-            scheduled_stages(part.scheduler.schedule(part.fusion, parameters), target, texts)
+            scheduled = part.scheduler.schedule(part.fusion, parameters)
+            scheduled_stages(scheduled, target, texts, sizes)
     return texts.stages
 
 
-def scheduled_stages(scheduled: ScheduledFusion, target: Target, texts: Texts) -> None:
-    """The stages from a schedule on."""
-    kernel_code(lowered(scheduled, target, texts), target, texts)
+def scheduled_stages(
+    scheduled: ScheduledFusion,
+    target: Target,
+    texts: Texts,
+    sizes: Mapping[str, int] | None = None,
+) -> None:
+    """The stages from a schedule on; sizes and strides that aren't given are small."""
+    kernel = lowered(scheduled, target, texts)
+    narrow = target.narrow_conditions(kernel)
+    if narrow is not None:
+        known = (sizes or {}).keys()
+        narrow = tuple(c for c in narrow if known >= {s.name for s in c.a.symbols})
+    kernel = replace(kernel, index_bits=_index_bits(narrow, sizes or {}))
+    kernel_code(kernel, target, texts)

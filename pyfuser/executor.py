@@ -202,7 +202,7 @@ class Executor:
         layouts = self._layouts(inputs, layout_sizes or noted, conditions)
         program = self._program(inputs, layouts, sizes, noted)
         report = fallback.reporter(self.fusion, inputs)
-        limited = {**noted, **(layout_sizes or {})}
+        limited = {**_strides(self.fusion, inputs, conditions), **noted, **(layout_sizes or {})}
         kernels = tuple(
             part.build(noted, program.runtime, report, limited) for part in program.parts
         )
@@ -214,8 +214,9 @@ class Executor:
         """Begins compiling the kernels that `resolve` will need for these inputs."""
         sizes = bind(self.fusion, inputs).sizes
         program = self._program(inputs, self._layouts(inputs, sizes, None), sizes, sizes)
+        limited = {**_strides(self.fusion, inputs), **sizes}
         for part in program.parts:
-            part.start(sizes, program.runtime)
+            part.start(sizes, program.runtime, limited)
 
     def _copying(self, target: torch.device) -> Plan:
         """The plan for calls with inputs that a kernel can't read directly (`_needs_a_copy`)."""
@@ -311,6 +312,20 @@ class Executor:
 def _is_on(inputs: Sequence[Any], device: torch.device) -> bool:
     """True for inputs that run on a device."""
     return device_of(inputs) == device
+
+
+def _strides(
+    fusion: Fusion, inputs: Sequence[Input], conditions: SizeConditions | None = None
+) -> dict[str, int]:
+    """The strides of the inputs, by the names of their symbols."""
+    found = {}
+    for value, given in zip(fusion.inputs, inputs, strict=True):
+        if isinstance(value, TensorView) and isinstance(given, TensorLike):
+            for dim, step in enumerate(given.stride()):
+                name = stride_name(value, dim)
+                noted = step if conditions is None else conditions.number(Symbol.of(name), step)
+                found[name] = noted
+    return found
 
 
 def _check_launch(

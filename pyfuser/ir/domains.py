@@ -119,6 +119,7 @@ class Split:
 
     The other extent is ceildiv(input, factor). A split need not divide; predicates guard the rest.
     If it `is_whole`, the input is known to be no longer than the factor: the other extent is 1.
+    If it `is_even`, the factor is known to divide the input.
     """
 
     input_id: IterDomain
@@ -127,6 +128,7 @@ class Split:
     factor: IntExpr
     inner_split: bool = True
     is_whole: bool = False
+    is_even: bool = False
 
     @property
     def inputs(self) -> tuple[IterDomain, ...]:
@@ -147,12 +149,14 @@ class Split:
     def __str__(self) -> str:
         side = "" if self.inner_split else ", inner_split=False"
         whole = ", is_whole=True" if self.is_whole else ""
+        even = ", is_even=True" if self.is_even else ""
         outputs = f"{self.outer_id}, {self.inner_id}"
-        return f"{outputs} = split({self.input_id}, {self.factor}{side}{whole})"
+        return f"{outputs} = split({self.input_id}, {self.factor}{side}{whole}{even})"
 
     def is_like(self, other: Split) -> bool:
         """True if the other splits its input in the same way."""
-        same = self.inner_split == other.inner_split and self.is_whole == other.is_whole
+        known = (self.inner_split, self.is_whole, self.is_even)
+        same = known == (other.inner_split, other.is_whole, other.is_even)
         return same and self.factor is other.factor
 
     def rest(self, extent: IntExpr) -> IntExpr:
@@ -319,14 +323,19 @@ class IdFactory:
         return IterDomain(self.next_name - 1, extent, iter_type, expanded_extent)
 
     def split(
-        self, axis: IterDomain, factor: IntExpr, inner_split: bool = True, is_whole: bool = False
+        self,
+        axis: IterDomain,
+        factor: IntExpr,
+        inner_split: bool = True,
+        is_whole: bool = False,
+        is_even: bool = False,
     ) -> tuple[IterDomain, IterDomain]:
         """Splits an axis; returns (outer, inner)."""
         rest = ONE if is_whole else ceil_div(axis.extent, factor)
         outer_extent, inner_extent = (rest, factor) if inner_split else (factor, rest)
         outer = self.new(outer_extent, axis.iter_type)
         inner = self.new(inner_extent, axis.iter_type)
-        made = Split(axis, outer, inner, factor, inner_split, is_whole)
+        made = Split(axis, outer, inner, factor, inner_split, is_whole, is_even)
         outer.definition = inner.definition = made
         return outer, inner
 

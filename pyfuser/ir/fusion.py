@@ -258,7 +258,8 @@ class Cloner:
                 case Split():
                     source, outer, inner = axes
                     factor = self.extent(expr.factor)
-                    copy = Split(source, outer, inner, factor, expr.inner_split, expr.is_whole)
+                    known = (expr.inner_split, expr.is_whole, expr.is_even)
+                    copy = Split(source, outer, inner, factor, *known)
                 case Merge():
                     copy = Merge(*axes)
                 case Swizzle():

@@ -133,6 +133,11 @@ class Less:
 Predicate = tuple[Less, ...]
 
 
+def all_hold(predicate: Predicate, values: Mapping[str, int]) -> bool:
+    """True if all conditions hold for these values of their symbols (by name)."""
+    return all(evaluate(each.a, values) < evaluate(each.b, values) for each in predicate)
+
+
 @dataclass(slots=True, eq=False)
 class Gathered:
     """buffer[index + stride * i], where i is the value of `position` and must be in [0, extent).
@@ -289,7 +294,8 @@ class Kernel:
 
     `symbols` are the sizes and strides it needs, in parameter order. `joined` says which products
     of sizes some of them represent. `runs` says how often its statements run. `conditions` on
-    sizes are those that it relies on: of a split that is known to be whole.
+    sizes are those that it relies on: of a split that is known to be whole. A device that has a
+    choice computes indices of `index_bits` (`Target.narrow_conditions`).
     """
 
     name: str
@@ -301,10 +307,11 @@ class Kernel:
     joined: dict[Symbol, IntExpr] = field(default_factory=dict)
     runs: tuple[Runs, ...] = ()
     conditions: Predicate = ()
+    index_bits: int = 64
 
     def is_for(self, sizes: Mapping[str, int]) -> bool:
         """True if the kernel is right for these sizes."""
-        return all(evaluate(each.a, sizes) < evaluate(each.b, sizes) for each in self.conditions)
+        return all_hold(self.conditions, sizes)
 
     def numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes and strides of a call by name, including those that the kernel derives."""

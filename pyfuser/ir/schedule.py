@@ -75,10 +75,12 @@ class TensorSchedule:
         factor: int | IntExpr,
         inner_split: bool = True,
         is_whole: bool = False,
+        is_even: bool = False,
     ) -> None:
         """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...] (or the two swapped).
 
-        If it `is_whole`, the caller knows that a <= factor, and the other extent is 1.
+        If it `is_whole`, the caller knows that a <= factor, and the other extent is 1; if it
+        `is_even`, that the factor divides a.
         """
         position = self.position(axis, "split")
         self._movable(position, "split")
@@ -88,7 +90,7 @@ class TensorSchedule:
             raise ScheduleError(expected("split", what, factor))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(
-            self.loop[position], as_expr(factor), inner_split, is_whole
+            self.loop[position], as_expr(factor), inner_split, is_whole, is_even
         )
 
     def merge(self, axis_outer: int, axis_inner: int | None = None) -> None:

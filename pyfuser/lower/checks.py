@@ -10,7 +10,7 @@ from math import prod
 
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir.domains import BLOCK, GRID, IterDomain, ParallelType
-from ..ir.exprs import LibraryOp, PointwiseOp, RandomOp, ScanOp
+from ..ir.exprs import LibraryOp, PointwiseOp, RandomOp, ReadOp, ScanOp
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, Integer, IntExpr
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -108,8 +108,8 @@ def _check_vectorized(
         what = f"axis {axis} of T{tensor.name} to be a power of two up to 16 long"
         raise ScheduleError(expected("vectorize", what, size))
     expr = tensor.expr
-    if not isinstance(expr, PointwiseOp | RandomOp):
-        what = f"T{tensor.name} to be a copy or a pointwise operation"
+    if not isinstance(expr, PointwiseOp | RandomOp | ReadOp):
+        what = f"T{tensor.name} to be a copy, a read or a pointwise operation"
         raise ScheduleError(expected("vectorize", what, "nothing" if expr is None else expr.name))
     for side in (tensor, *expr.tensor_inputs):
         if scheduled[side].memory_type is not MemoryType.global_:

@@ -8,11 +8,11 @@ that isn't known to divide contributes the predicate `index of its input < exten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.mapping import producer_to_consumer
 from ..analysis.matching import axes_match
-from ..ir.domains import IterDomain, Merge, Split, Swizzle, history
+from ..ir.domains import IdExpr, IterDomain, Merge, Split, Swizzle, history
 from ..ir.exprs import Expr
 from ..ir.kernel import Less, Predicate
 from ..ir.scalar_queries import divides
@@ -43,15 +43,20 @@ def backward(
 ) -> list[Less]:
     """Fills `indices` from `loop` back to `roots`; returns the predicates of the splits."""
     predicates: list[Less] = []
-    for expr in reversed(history(loop, roots)):
+    steps = history(loop, roots)
+    for expr in reversed(steps):
         match expr:
             case Split():
                 outer, inner = indices[expr.outer_id], indices[expr.inner_id]
                 index = outer * extents[expr.inner_id] + inner
                 indices[expr.input_id] = index
                 extent = extents[expr.input_id]
+                if _is_certain(expr, steps):
+                    continue
                 if not divides(expr.factor, extent) and not proves_less(index, extent):
-                    predicates.append(Less(index, extent))
+                    # The elements of an even split's inner axis are all in bounds, or none is.
+                    is_even = expr.is_even and expr.inner_split
+                    predicates.append(Less(index - inner if is_even else index, extent))
             case Merge():
                 index, inner_extent = indices[expr.output_id], extents[expr.inner_id]
                 if extents[expr.outer_id] is ONE:
@@ -66,6 +71,16 @@ def backward(
                 indices[expr.x_id] = x
                 indices[expr.y_id] = xor(x, indices[expr.out_y_id])
     return predicates
+
+
+def _is_certain(split: Split, steps: Sequence[IdExpr]) -> bool:
+    """True if every pair of the two indices is in bounds: the split is even, and has one outer
+    part, or many of which another even split has as many as there are.
+    """
+    if not split.is_even:
+        return False
+    following = (s for s in steps if isinstance(s, Split) and s.input_id is split.outer_id)
+    return split.is_whole or any(s.is_even for s in following)
 
 
 def forward(
@@ -139,11 +154,12 @@ class Indexer:
         """The conditions on sizes under which the tensor's splits are as whole as they claim."""
         extents = self.structure.extents[tensor]
         splits = history(self.scheduled[tensor].loop, tensor.domain.logical)
-        found = [
-            Less(extents[split.input_id], split.factor + 1)
-            for split in splits
-            if isinstance(split, Split) and split.is_whole
-        ]
+        found = []
+        for split in splits:
+            if isinstance(split, Split) and split.is_whole:
+                found.append(Less(extents[split.input_id], split.factor + 1))
+            if isinstance(split, Split) and split.is_even:
+                found.append(Less(mod(extents[split.input_id], split.factor), ONE))
         return [each for each in found if each.a.symbols]
 
     def place(self, tensor: TensorView) -> IntExpr:

@@ -97,6 +97,7 @@ class ReadLeaf(Leaf):
         roots = expr.tensor_outputs[0].domain.root_or_logical
         domain = source.domain
         places: Sequence[int | None] = range(len(roots))
+        self.expr = expr
         self.windowed: set[int] = set()
         self.stepped: set[int] = set()
         if isinstance(expr, GatherOp):
@@ -120,6 +121,11 @@ class ReadLeaf(Leaf):
             if not axis.is_broadcast:
                 self.order.append(number)
                 self.contiguous[number] = contiguous is True and number >= 0
+
+    def is_contiguous(self, inner: int) -> bool:
+        """True if an axis of the output runs along the source's memory, without gaps."""
+        is_last = bool(self.order) and self.order[-1] == inner
+        return is_last and self.contiguous[inner] and inner not in self.stepped
 
     def merges(self, outer: int, inner: int) -> bool:
         is_range = inner not in self.windowed and outer not in self.stepped

@@ -44,7 +44,7 @@ from .common import (
 )
 from .inlining import inline_most
 from .propagation import transform_like
-from .vectors import vector_bytes
+from .vectors import vector_bytes, vector_steps
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -88,9 +88,11 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         widest_bytes(fusion),
         narrowest,
         vector_bytes(layouts, axes),
-        sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves),
+        sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves)
+        + sum(layouts.number(axes[-1]) in read.contiguous for read in layouts.reads if axes),
         work_each(fusion),
         touched_bytes(fusion),
+        vector_steps(layouts, axes),
     )
 
 

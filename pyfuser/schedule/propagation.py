@@ -66,7 +66,8 @@ class Replay:
                     return old.outputs
         match expr:
             case Split():
-                return self.ids.split(inputs[0], expr.factor, expr.inner_split, expr.is_whole)
+                known = (expr.inner_split, expr.is_whole, expr.is_even)
+                return self.ids.split(inputs[0], expr.factor, *known)
             case Merge():
                 self._check_merge(*inputs)
                 return (self.ids.merge(*inputs),)

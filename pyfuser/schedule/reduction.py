@@ -51,7 +51,7 @@ from .reduced_axes import after_columns, arrange, split_axes, weights
 from .rewrite import rfactor
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
-from .vectors import vector_bytes
+from .vectors import vector_bytes, vector_steps
 
 
 @lru_cache(maxsize=256)
@@ -81,6 +81,7 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         vector_bytes(layouts, axes),
         kept_rows(fusion, reference, after_columns(fusion, layouts, others)),
         len(weights(layouts, axes)),
+        vector_steps(layouts, axes),
     )
 
 

@@ -52,9 +52,9 @@ def _short_rows(
     """Returns the position at which inputs are copied, and the number of loops."""
     own = scheduled[reference]
     rows, _ = arrange(scheduled, reference, layouts)
-    own.split(rows, parameters.vector)
-    own.split(rows, parameters.lanes)
-    own.split(rows, parameters.unroll, is_whole=True)
+    own.split(rows, parameters.vector, is_even=parameters.vector > 1)
+    own.split(rows, parameters.lanes, is_even=parameters.is_full)
+    own.split(rows, parameters.unroll, is_whole=True, is_even=parameters.is_full)
     kinds: list[ParallelType] = []
     if rows:
         own.split(0, parameters.lines)

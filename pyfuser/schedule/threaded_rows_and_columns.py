@@ -52,9 +52,9 @@ def schedule_rows_and_columns(
     reference = inner[0]
     own = scheduled[reference]
     arrange(scheduled, reference, layouts)
-    own.split(1, parameters.vector)
-    own.split(1, parameters.lanes)
-    own.split(1, parameters.unroll, is_whole=True)
+    own.split(1, parameters.vector, is_even=parameters.vector > 1)
+    own.split(1, parameters.lanes, is_even=parameters.is_full)
+    own.split(1, parameters.unroll, is_whole=True, is_even=parameters.is_full)
     own.split(0, parameters.lines)
     own.split(0, 1)
     own.split(0, parameters.parts, inner_split=False)

@@ -10,6 +10,7 @@ are padded in shared memory: the elements of a column are in different banks.
 
 from __future__ import annotations
 
+from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
@@ -51,7 +52,8 @@ def schedule_tiles(
     transform_like(scheduled, reference)
     for tile in tiles:
         schedule = scheduled[tile]
-        schedule.memory_type, schedule.padding = MemoryType.shared, parameters.padding
+        schedule.memory_type = MemoryType.shared
+        schedule.padding = parameters.padding * max(_WORD_BYTES // size_in_bytes(tile.dtype), 1)
         schedule.split(inside + 1, parameters.lines)
         schedule.reorder({inside: inside + 2})
         for position, kind in grid.items():
@@ -68,6 +70,7 @@ def schedule_tiles(
 
 
 _GRID = (ParallelType.grid_y, ParallelType.grid_x)
+_WORD_BYTES = 4  # of a bank of shared memory
 
 
 def _parallelize_inside(scheduled: ScheduledFusion, tensor: TensorView, inside: int) -> None:

@@ -5,7 +5,8 @@ them by one instruction, before anything is computed from them, and writes its r
 
     T0 in memory -> copy [vectorize] -> ... [elements: unroll] -> copy -> T1 in memory [vectorize]
 
-The loop over the vector is the innermost of all tensors.
+The loop over the vector is the innermost of all tensors.  A read at a computed position (a slice, a
+pad, a gather) that runs along its source's memory is such a copy itself.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from dataclasses import dataclass, field
 
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
+from ..ir.exprs import WindowOp
+from ..ir.scalars import IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import Layouts, fork_outputs, is_reduction, leaves
+from .common import Layouts, ReadLeaf, fork_outputs, is_reduction, leaves, reductions
 from .inlining import inline_most
 from .rewrite import cache_after, cache_before
 
@@ -68,16 +71,38 @@ class Copies:
         """Inlines copies of inputs at position `most` or before, those of outputs outside the last
         of `loops` loops, and all others as far as possible.
 
-        The last loop of the copies of tensors that are contiguous along `axis` is a vector.
+        The last loop of the copies of tensors that are contiguous along `axis` is a vector.  So is
+        that of reads along it; of a reduction, which has a long part of a row or column in
+        registers anyway, only those that several passes need are there too.
         """
+        limits = dict.fromkeys(self.outputs, loops - 1) | dict.fromkeys(self.inputs, most)
         if self.is_vector:
             inner = layouts.number(axis)
             for leaf in layouts.leaves:
                 if leaf.order and leaf.order[-1] == inner and leaf.contiguous[inner]:
                     for tensor in self.movers(leaf.tensor):
                         make_vector(scheduled, tensor, loops - 1)
-        limits = dict.fromkeys(self.outputs, loops - 1) | dict.fromkeys(self.inputs, most)
+            for read in layouts.reads:
+                if inner is not None and read.is_contiguous(inner):
+                    limits |= self._vector_read(scheduled, read, loops - 1, most)
         inline_most(scheduled, most=limits | self.limits)
+
+    def _vector_read(
+        self, scheduled: ScheduledFusion, read: ReadLeaf, position: int, most: int
+    ) -> dict[TensorView, int]:
+        """Makes a loop of a read a vector; returns how far it, and what it needs, may be inlined.
+
+        What is computed for a read, such as what fills a pad, exists before its vector is read.
+        """
+        (tensor,) = read.expr.tensor_outputs
+        make_vector(scheduled, tensor, position)
+        computed = [
+            operand
+            for operand in read.expr.aligned_inputs
+            if operand.expr is not None and operand not in self.inputs
+        ]
+        is_early = not computed and not reductions(scheduled.fusion)
+        return {**dict.fromkeys(computed, position), tensor: most if is_early else position}
 
     def movers(self, tensor: TensorView) -> list[TensorView]:
         """What moves an input or output: the copy, or the output itself."""
@@ -110,9 +135,14 @@ def vector_bytes(layouts: Layouts, axes: Sequence[IterDomain]) -> int:
     """
     numbers = {layouts.number(axis) for axis in axes}
     inner = layouts.number(axes[-1]) if axes else None
-    if inner is None or any(inner in read.contiguous for read in layouts.reads):
+    if inner is None:
         return 0
     widest = 0
+    for read in layouts.reads:
+        if inner in read.contiguous:
+            if not read.is_contiguous(inner):
+                return 0
+            widest = max(widest, size_in_bytes(read.tensor.dtype))
     for leaf in layouts.leaves:
         if not numbers.issuperset(leaf.order) or leaf.tensor.has_expanded_axis:
             return 0
@@ -121,3 +151,23 @@ def vector_bytes(layouts: Layouts, axes: Sequence[IterDomain]) -> int:
                 return 0
             widest = max(widest, size_in_bytes(leaf.tensor.dtype))
     return widest
+
+
+def vector_steps(layouts: Layouts, axes: Sequence[IterDomain]) -> tuple[IntExpr, ...]:
+    """The numbers that are multiples of a vector if the reads along the last of the axes are
+    aligned and no vector is partly filled: bounds and offsets of windows, lengths of rows.
+    """
+    inner = layouts.number(axes[-1]) if axes else None
+    found: list[IntExpr] = []
+    for read in layouts.reads:
+        if inner is None or not read.is_contiguous(inner):
+            continue
+        if len(read.order) > 1:
+            found.append(read.tensor.domain.allocated[-1].size)
+        if isinstance(read.expr, WindowOp):
+            roots = read.expr.tensor_outputs[0].domain.root_or_logical
+            for axis, window in zip(roots, read.expr.windows, strict=True):
+                if window is not None and layouts.number(axis) == inner:
+                    found += [window.left, window.offset]
+                    found += [] if window.covers(axis.size) else [window.stop]
+    return tuple(dict.fromkeys(found))

@@ -23,9 +23,11 @@ class PointwiseFacts:
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
     vector      bytes of the widest element that is moved in vectors; 0 if some tensor can't be
-    inputs      how many inputs have all axes of the reference output
+    inputs      how many inputs have all axes of the reference output, or are read at computed
+                positions along its innermost one
     work        the cost of computing an element, in additions
     touched     bytes of all inputs and outputs
+    steps       what is a multiple of the vector if reads at computed positions are aligned
     """
 
     rows: IntExpr
@@ -39,6 +41,7 @@ class PointwiseFacts:
     inputs: int
     work: int
     touched: IntExpr
+    steps: tuple[IntExpr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class ReductionFacts:
     vector     bytes of the widest element that is moved in vectors; 0 if some tensor can't be
     rows       how many inputs several passes read, and how many computed tensors are kept for them
     weights    how many inputs have none of the axes that are kept
+    steps      what is a multiple of the vector if reads at computed positions are aligned
     """
 
     inner: bool
@@ -88,6 +92,7 @@ class ReductionFacts:
     vector: int
     rows: tuple[int, int]
     weights: int
+    steps: tuple[IntExpr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..ir.exprs import Expr
-from ..ir.kernel import Kernel
+from ..ir.kernel import Kernel, Predicate
 from .parameters import (
     InnerOuterFacts,
     InnerOuterParameters,
@@ -188,6 +188,13 @@ class Target(ABC):
     @abstractmethod
     def generate(self, kernel: Kernel) -> Code:
         """The text of a kernel.  UnsupportedError if the target can't compute it."""
+
+    def narrow_conditions(self, kernel: Kernel) -> Predicate | None:
+        """The conditions on sizes and strides under which a kernel's indices may have 32 bits.
+
+        None if the target doesn't distinguish widths.
+        """
+        return None
 
     @property
     def prelude(self) -> str:

@@ -18,8 +18,8 @@ class ThreadedPointwise(PointwiseParameters):
     chunk    columns of a tile; a task without one is a block's lines and lanes, unrolled
     lines    rows that the threads of a block read at once: block_y
     vector   elements of a thread that are next to each other in memory, moved at once
-    padding  elements that are left free after each row of a tile, so that the elements of a column
-             are in different banks
+    padding  4-byte words, or elements if they are wider, that are left free after each row of a
+             tile, so that the elements of a column are in different banks
     """
 
     lines: int = 1
@@ -36,7 +36,9 @@ class ThreadedReduction(ReductionParameters):
     repeats   how many rows a line processes one after the other (inner, whole): it reads weights,
               which are inputs without rows, once for all of them
     is_whole  True if a row, or the part of a column that a block reduces, is known to be no longer
-              than lanes, vectors and unrolling (or lines): a thread's part is in registers
+              than lanes, vectors and unrolling (or lines): a thread's part is in registers.  A row
+              is also known to have whole vectors
+    is_full   True if a row that `is_whole` is known to be just as long as that
     copies    True if inputs are copied, and so kept if several passes read them
     """
 
@@ -44,6 +46,7 @@ class ThreadedReduction(ReductionParameters):
     vector: int = 1
     repeats: int = 1
     is_whole: bool = False
+    is_full: bool = False
     copies: bool = True
 
     def recomputing(self) -> ThreadedReduction:

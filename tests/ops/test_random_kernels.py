@@ -293,6 +293,14 @@ def test_kernels_compile_for_gpus(distribution: str) -> None:
         require_cubin([stages(fusion, {}, [], SM_90)["cuda"]], "sm_90")
 
 
+def test_a_gpus_thread_keeps_the_numbers_of_a_call() -> None:
+    """One variable for each seed and type, in which four numbers wait for the next elements."""
+    fusion = defined("uniform", [1 << 16], DataType.BFloat16).fusion.definition
+    text = stages(fusion, {}, [], SM_90)["cuda"]
+    assert text.count("random_numbers<bfloat16> numbers0;") == 1
+    assert "numbers0.uniform(" in text and "numbers1" not in text
+
+
 @pytest.mark.parametrize("target", [PRETENDED, WIDE], ids=["256 bits", "512 bits"])
 def test_consecutive_lanes_share_the_words_of_a_call(target: Target) -> None:
     """Four numbers a call: products of a quarter of the lanes, or half for float64."""

@@ -305,7 +305,7 @@ def vectorize_an_outer_axis(fd: FusionDefinition) -> None:
     chain(fd)[1].split(0, 4).axis(1).parallelize(VECTORIZE)
 
 
-@case(r"vectorize: expected T1 to be a copy or a pointwise operation, got sum")
+@case(r"vectorize: expected T1 to be a copy, a read or a pointwise operation, got sum")
 def vectorize_a_reduction(fd: FusionDefinition) -> None:
     row_sums(fd).split(1, 4).axis(2).parallelize(VECTORIZE)
 

@@ -22,8 +22,11 @@ from ...ir.kernel import (
     Buffer,
     Compute,
     For,
+    Gathered,
+    Guarded,
     Initialise,
     Less,
+    Operand,
     Phase,
     Reduce,
     Scan,
@@ -127,7 +130,9 @@ class BodyWriter:
 
     def lines(self) -> list[str]:
         """The body of the phase."""
-        return assemble(self._items(self.phase.body, _Place()))
+        lines = assemble(self._items(self.phase.body, _Place()))
+        random = self.expressions.random_numbers.items()
+        return [*(f"{kind} {name};" for (kind, *_), name in random), *lines]
 
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
         items: list[Item] = []
@@ -226,7 +231,7 @@ class BodyWriter:
         lines = _loop_lines(loop, items)
         copy = vector_copy(loop)
         if copy is not None:
-            whole = tuple(c for c in copy.conditions if c not in conditions)
+            whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in conditions)
             call = copy.text(place.is_aligned is True)
             lines = [call] if not whole else _either(Item([call], whole), lines)
         return [Item([*comment, *lines], conditions)]
@@ -373,11 +378,20 @@ def _computed(loop: For) -> str:
             continue
         found.setdefault(outputs, outputs)
         if isinstance(statement, Compute | Reduce | Scan):
-            inputs = ", ".join(
-                i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
-            )
+            inputs = ", ".join(map(_name_of, statement.inputs))
             found[outputs] = f"{outputs} = {statement.op}({inputs})"
     return ", ".join(found if len(found) > _MOST_EXPLAINED else found.values())
+
+
+def _name_of(operand: Operand) -> str:
+    """An operand in a comment: the tensor that it reads."""
+    match operand:
+        case Access(buffer=buffer) | Gathered(access=Access(buffer=buffer)):
+            return buffer.name
+        case Guarded(value=value):
+            return _name_of(value)
+        case _:
+            return str(operand)
 
 
 def _declaration(buffer: Buffer) -> list[Item]:
@@ -399,7 +413,7 @@ def _check_uniform(loop: For) -> None:
 
 def _loop_lines(loop: For, items: Sequence[Item]) -> list[str]:
     name = symbol_name(loop.index)
-    header = f"for (int64_t {name} = {index_text(loop.start)}; {name} < {index_text(loop.stop)};"
+    header = f"for (index_t {name} = {index_text(loop.start)}; {name} < {index_text(loop.stop)};"
     lines = [f"{header} ++{name}) {{", *indented(assemble(items)), "}"]
     return ["#pragma unroll", *lines] if _is_unrolled(loop) else lines
 

@@ -44,7 +44,7 @@ from .shadows import shadows_of
 from .shared_memory import SharedArray, shared_layout
 from .spelling import index_text, symbol_name, type_name
 
-# A tensor or scratch buffer is passed as its address, a symbol as int64_t, a scalar as itself.
+# A tensor or scratch buffer is passed as its address, a symbol as index_t, a scalar as itself.
 Parameter = Buffer | Symbol | ScalarParameter
 
 Extents = tuple[IntExpr, IntExpr, IntExpr]
@@ -54,7 +54,8 @@ Extents = tuple[IntExpr, IntExpr, IntExpr]
 class Launch:
     """One function, its grid and block (x, y, z), and its arguments in order.
 
-    A function loops over the blocks along y and z that are more than a grid can have.
+    A function loops over the blocks along y and z that are more than a grid can have.  Sizes and
+    strides are passed with `index_bits`.
     """
 
     function: str
@@ -62,6 +63,7 @@ class Launch:
     block: Extents
     shared_bytes: IntExpr
     parameters: tuple[Parameter, ...]
+    index_bits: int = 64
 
     def geometry(self, sizes: dict[str, int]) -> Geometry | None:
         """The numbers for these sizes and strides, by name; None if there is nothing to do.
@@ -129,7 +131,8 @@ def generate(kernel: Kernel) -> CudaSource:
         text, launch = _function(kernel, phase, name)
         texts.append(text)
         launches.append(launch)
-    return CudaSource(kernel, "\n".join(texts), launches)
+    width = f"typedef int{kernel.index_bits}_t index_t;\n"
+    return CudaSource(kernel, "\n".join([width, *texts]), launches)
 
 
 def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
@@ -149,7 +152,7 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
         body = _grid_stride_loop(axis, extent, body)
     body = [*_bindings(phase, block, loops), *declarations, *body]
     parameters = _parameters(kernel, phase, [*grid, *block])
-    launch = Launch(name, grid, block, shared_bytes, parameters)
+    launch = Launch(name, grid, block, shared_bytes, parameters, kernel.index_bits)
     lines = [*_signature(kernel, phase, launch), *indented(body), "}"]
     return "".join(line + "\n" for line in lines), launch
 
@@ -159,7 +162,7 @@ def _grid_stride_loop(axis: ParallelType, extent: IntExpr, body: list[str]) -> l
     name = symbol_name(Symbol.of(axis.value))
     stride = axis.value.replace("blockIdx", "gridDim")
     steps = f"{name} = {axis.value}; {name} < {index_text(extent)}; {name} += {stride}"
-    return [f"for (int64_t {steps}) {{", *indented(body), "}"]
+    return [f"for (index_t {steps}) {{", *indented(body), "}"]
 
 
 def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:
@@ -202,7 +205,7 @@ def _private_arrays(phase: Phase) -> list[Buffer]:
 def _bindings(phase: Phase, block: Extents, loops: Container[ParallelType]) -> list[str]:
     """The indices of the axes that the phase launches and doesn't loop over, as variables."""
     lines = [
-        f"const int64_t {symbol_name(Symbol.of(axis.value))} = {axis.value};"
+        f"const index_t {symbol_name(Symbol.of(axis.value))} = {axis.value};"
         for axis in (*phase.grid, *phase.block)
         if axis not in loops
     ]
@@ -211,8 +214,8 @@ def _bindings(phase: Phase, block: Extents, loops: Container[ParallelType]) -> l
         index: IntExpr = ZERO
         for axis in reversed(threads):
             index = index * block[BLOCK.index(axis)] + Symbol.of(axis.value)
-        lines.append(f"const int64_t {THREAD_COUNT} = {index_text(product(block))};")
-        lines.append(f"const int64_t {THREAD_INDEX} = {index_text(index)};")
+        lines.append(f"const index_t {THREAD_COUNT} = {index_text(product(block))};")
+        lines.append(f"const index_t {THREAD_INDEX} = {index_text(index)};")
     return lines
 
 
@@ -254,7 +257,9 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
 
 def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
     threads = product(launch.block)
-    bounds = f"__launch_bounds__({threads}) " if isinstance(threads, Integer) else ""
+    # With a least number of blocks on a multiprocessor, ptxas gives a thread the registers that it
+    # needs; without, it aims at an occupancy, and spills a few to reach it.
+    bounds = f"__launch_bounds__({threads}, 1) " if isinstance(threads, Integer) else ""
     written = {
         access.buffer
         for statement in walk(phase.body)
@@ -276,7 +281,7 @@ def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
                     comment += f" by strides [{', '.join(map(str, tensor.strides))}]"
                 declared.append((f"{pointer} {parameter.name}", comment))
             case Symbol():
-                declared.append((f"int64_t {symbol_name(parameter)}", ""))
+                declared.append((f"index_t {symbol_name(parameter)}", ""))
             case ScalarParameter():
                 declared.append((f"{type_name(parameter.dtype)} {parameter.name}", ""))
     head = f'extern "C" __global__ void {bounds}{launch.function}('

@@ -308,7 +308,7 @@ static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
 
 // ---- indices: never negative
 
-static __device__ __forceinline__ int64_t ceil_divide(int64_t a, int64_t b) {
+template <class T> static __device__ __forceinline__ T ceil_divide(T a, T b) {
   return (a + b - 1) / b;
 }
 

@@ -126,7 +126,7 @@ def gathered_text(operand: Gathered) -> str:
     """The element that an index points at; an index out of range fails an assertion."""
     position = operand_text(operand.position, DataType.Int)
     kind = "wrapped" if operand.wraps else "checked"
-    position = f"{kind}_index({position}, {index_text(operand.extent)})"
+    position = f"index_t({kind}_index({position}, {index_text(operand.extent)}))"
     offset = f"{position}*({index_text(operand.stride)})"
     if operand.access.index is not ZERO:
         offset = f"{index_text(operand.access.index)} + {offset}"
@@ -134,9 +134,13 @@ def gathered_text(operand: Gathered) -> str:
 
 
 class ExpressionWriter:
-    """Prints statements; numbers the named constants of one kernel."""
+    """Prints statements; numbers the named constants of one kernel.
+
+    `random_numbers` has the names of variables that the statements need: (type, seed, offset).
+    """
 
     def __init__(self) -> None:
+        self.random_numbers: dict[tuple[str, ...], str] = {}
         self._count = 0
         self._used: Counter[str] = Counter()
 
@@ -154,7 +158,7 @@ class ExpressionWriter:
             case "iota":
                 return [Assignment.of(output, _iota(statement, target))]
         if statement.op in DISTRIBUTIONS:
-            return [Assignment.of(output, _random(statement, target))]
+            return [Assignment.of(output, self._random(statement, target))]
         row = OPS[statement.op]
         if not row.in_kernels:
             raise UnsupportedError(expected(row.name, "an op that kernels compute", row.name))
@@ -179,6 +183,21 @@ class ExpressionWriter:
         if result is not target and result is DataType.Bool:
             value = f"bool({value})"
         return [*lines, Assignment.of(output, converted(value, result, target))]
+
+    def _random(self, statement: Compute, target: DataType) -> str:
+        """A random number of the result's dtype.
+
+        The variable that computes the numbers of a seed and an offset keeps four of them.
+        """
+        operands = [operand_text(operand, DataType.Int) for operand in statement.inputs]
+        seed, offset, _ = statement.inputs
+        kind = f"random_numbers<{type_name(statement.result)}>"
+        name = f"{kind}()"
+        if all(isinstance(each, ScalarParameter | Literal) for each in (seed, offset)):
+            key = (kind, *operands[:2])
+            name = self.random_numbers.setdefault(key, f"numbers{len(self.random_numbers)}")
+        number = f"{name}.{statement.op}({', '.join(operands)})"
+        return converted(number, statement.result, target)
 
     def _new_name(self) -> str:
         self._count += 1
@@ -333,13 +352,6 @@ def _resolution(statement: Compute) -> Resolution:
         for i in statement.inputs
     ]
     return resolve(OPS[statement.op], kinds)
-
-
-def _random(statement: Compute, target: DataType) -> str:
-    """A random number of the result's dtype."""
-    operands = ", ".join(operand_text(operand, DataType.Int) for operand in statement.inputs)
-    number = f"random_number<{type_name(statement.result)}>::{statement.op}({operands})"
-    return converted(number, statement.result, target)
 
 
 def _iota(statement: Compute, target: DataType) -> str:

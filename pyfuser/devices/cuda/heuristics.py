@@ -5,12 +5,13 @@ Not measured on a GPU yet: the results are correct and compile for every archite
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from ...ir.scalar_queries import evaluate
+from ...ir.scalars import IntExpr
 from ...target.cascade import Levels, chain_levels
 from ...target.parameters import (
     InnerOuterFacts,
@@ -30,8 +31,9 @@ _WARP = 32
 # Rows or columns below which most threads of a tile have nothing to do; transposed inputs are then
 # read element by element, and the caches keep the rest of their sectors.
 _WORTH_A_TILE = 16
-# A tile's row is a warp's width and one element: the elements of a column are in 32 banks if they
-# have 4 bytes, and if they are smaller or larger, the requests are as few as possible too.
+# A tile's row is a warp's width and one word: an odd number of words if an element has up to 4
+# bytes, so the elements of a column are in 32 banks; if they are larger, the requests are as few as
+# possible too.
 _PADDING = 1
 # What one instruction of a thread moves at most.
 _VECTOR_BYTES = 16
@@ -40,8 +42,11 @@ _VECTOR_BYTES = 16
 _VECTORS = 4
 # Registers of a thread that hold its part of one tensor's row, for blocks of up to so many threads:
 # of two tensors, they leave enough for the rest, so that nothing is spilled.  A multiprocessor has
-# 65,536 registers, and NVRTC gives a thread of a block of 512 as many as one of 1024: 64.
-_ROW_REGISTERS = ((256, 32), (512, 24), (1024, 16))
+# 65,536 registers, so a thread of a block of 512 may have 128 (and 255 at most), of 1024 64.
+_ROW_REGISTERS = ((512, 32), (1024, 16))
+# Threads that have registers to spare: for weights of several rows, and for the conditions on a row
+# that may be shorter than its threads' parts.
+_ROOMY_THREADS = 256
 # Threads of a block whose row is in shared memory, which leaves no room for a second block.
 _LONG_ROW_THREADS = 512
 # Rows for which a thread reads the weights of a normalisation once: the reads left are 12 % of a
@@ -77,6 +82,7 @@ def pointwise(
     vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
     while vector > 1 and rows != 1 and columns % vector:
         vector //= 2
+    vector = _aligned(vector, facts.steps, sizes)
     lanes = threads
     while lanes > 1 and rows != 1 and columns <= lanes // 2 * vector:
         lanes //= 2
@@ -148,6 +154,17 @@ def _vector(facts: ReductionFacts, sizes: Mapping[str, int]) -> int:
     columns = evaluate(facts.range, sizes)
     while vector > 1 and columns % vector:
         vector //= 2
+    return _aligned(vector, facts.steps, sizes)
+
+
+def _aligned(vector: int, steps: Sequence[IntExpr], sizes: Mapping[str, int]) -> int:
+    """Elements of a vector with which reads at computed positions begin at multiples of it: else
+    its elements are read one by one, and each instruction of a warp touches all of its sectors.
+    """
+    for step in steps:
+        number = evaluate(step, sizes)
+        while vector > 1 and number % vector:
+            vector //= 2
     return vector
 
 
@@ -188,12 +205,21 @@ def _short_rows(
     unroll = 1
     while reduced > unroll * lanes * vector:
         unroll += 1
-    has_room = lanes <= _ROW_REGISTERS[0][0]  # for weights in registers too
+    has_room = lanes <= _ROOMY_THREADS
     repeats = _MOST_REPEATS if facts.weights and has_room else 1
     while repeats > 1 and kept * lanes < repeats * busy:
         repeats //= 2
     return ThreadedReduction(
-        True, lanes, unroll, 0, 1, lines=lines, vector=vector, repeats=repeats, is_whole=True
+        True,
+        lanes,
+        unroll,
+        0,
+        1,
+        lines=lines,
+        vector=vector,
+        repeats=repeats,
+        is_whole=True,
+        is_full=lanes > _ROOMY_THREADS and reduced == unroll * lanes * vector,
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +53,14 @@ Call = Callable[..., None]
 class ParameterLayout:
     """Where the parameters of a function are in a block of memory."""
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
-        self.format = "@" + "".join(map(_format, parameters))
+    def __init__(self, launch: Launch) -> None:
+        formats = [_format(parameter, launch.index_bits) for parameter in launch.parameters]
+        self.format = "@" + "".join(formats)
         self.bytes = struct.calcsize(self.format)
         self.offsets = []
-        for count, parameter in enumerate(parameters, start=1):
+        for count, each in enumerate(formats, start=1):
             end = struct.calcsize(self.format[: 1 + count])
-            self.offsets.append(end - struct.calcsize(_format(parameter)))
+            self.offsets.append(end - struct.calcsize(each))
 
     def block(self) -> tuple[Any, int, Any]:
         """(memory for the parameters, the address of the array of their addresses, the array)."""
@@ -78,12 +79,12 @@ class ParameterLayout:
             raise UnsupportedError(expected(launch.function, what, got))
 
 
-def _format(parameter: Parameter) -> str:
+def _format(parameter: Parameter, index_bits: int) -> str:
     match parameter:
         case Buffer():
             return "Q"
         case Symbol():
-            return "q"
+            return "i" if index_bits == 32 else "q"
         case ScalarParameter():
             return _FORMATS[parameter.dtype]
 
@@ -129,7 +130,7 @@ def launcher(
     current_stream: Callable[[int], int],
 ) -> Call:
     """What a plan calls to launch a function; see the module."""
-    layout, limits = ParameterLayout(function.launch.parameters), function.limits
+    layout, limits = ParameterLayout(function.launch), function.limits
     functions, handle = function.driver.functions, function.handle
     pack, launch_kernel = struct.Struct(layout.format).pack_into, functions.cuLaunchKernel
     wrong_context = functions.CUresult.CUDA_ERROR_INVALID_HANDLE

@@ -87,30 +87,47 @@ static __device__ __forceinline__ T random_sine(typename random_format<T>::integ
   return quarters * series;
 }
 
-template <class T> struct random_number;
-template <> struct random_number<float> {
-  static __device__ __forceinline__ float uniform(int64_t seed, int64_t offset, int64_t index) {
-    philox_words words = philox(uint64_t(index) >> 2, offset, seed);
+// The words of the last call, which serve all of its numbers: a thread's neighbouring elements take
+// theirs one after the other.  No call has this number at first.
+struct philox_group {
+  uint64_t call = ~uint64_t(0);
+  philox_words words;
+  __device__ __forceinline__ const philox_words& at(uint64_t wanted, int64_t offset, int64_t seed) {
+    if (wanted != call) {
+      words = philox(wanted, offset, seed);
+      call = wanted;
+    }
+    return words;
+  }
+};
+
+// The numbers of a seed and an offset.
+template <class T> struct random_numbers;
+template <> struct random_numbers<float> {
+  philox_group group;
+  __device__ __forceinline__ float uniform(int64_t seed, int64_t offset, int64_t index) {
+    const philox_words& words = group.at(uint64_t(index) >> 2, offset, seed);
     return float(picked(words, index) >> 8) * 0x1p-24f;
   }
-  static __device__ __forceinline__ float normal(int64_t seed, int64_t offset, int64_t index) {
-    philox_words words = philox(uint64_t(index) >> 2, offset, seed);
+  __device__ __forceinline__ float normal(int64_t seed, int64_t offset, int64_t index) {
+    const philox_words& words = group.at(uint64_t(index) >> 2, offset, seed);
     float fraction = float(picked(words, index & 2)) * 0x1p-32f + 0x1p-33f;
     uint32_t turn = picked(words, index | 1) + (uint32_t(~index & 1) << 30);
     return random_radius(fraction) * random_sine<float>(int32_t(turn));
   }
 };
-template <> struct random_number<double> {
+template <> struct random_numbers<double> {
+  philox_group group;
   static __device__ __forceinline__ uint64_t joined(uint32_t high, uint32_t low) {
     return uint64_t(high) << 32 | low;
   }
-  static __device__ __forceinline__ double uniform(int64_t seed, int64_t offset, int64_t index) {
-    philox_words words = philox(uint64_t(index) >> 1, offset, seed);
+  __device__ __forceinline__ double uniform(int64_t seed, int64_t offset, int64_t index) {
+    const philox_words& words = group.at(uint64_t(index) >> 1, offset, seed);
     uint64_t own = joined(picked(words, index << 1), picked(words, index << 1 | 1));
     return double(own >> 11) * 0x1p-53;
   }
-  static __device__ __forceinline__ double normal(int64_t seed, int64_t offset, int64_t index) {
-    philox_words words = philox(uint64_t(index) >> 1, offset, seed);
+  __device__ __forceinline__ double normal(int64_t seed, int64_t offset, int64_t index) {
+    const philox_words& words = group.at(uint64_t(index) >> 1, offset, seed);
     double fraction = double(joined(words.word[0], words.word[1]) >> 11) * 0x1p-53 + 0x1p-54;
     uint64_t turn = joined(words.word[2], words.word[3]) + (uint64_t(~index & 1) << 62);
     return random_radius(fraction) * random_sine<double>(int64_t(turn));
@@ -118,21 +135,23 @@ template <> struct random_number<double> {
 };
 
 // A half-precision type gets the float without the bits that it can't hold: rounding would give 1.
-template <> struct random_number<half> {
-  static __device__ __forceinline__ half uniform(int64_t seed, int64_t offset, int64_t index) {
-    float value = random_number<float>::uniform(seed, offset, index);
+template <> struct random_numbers<half> {
+  random_numbers<float> wide;
+  __device__ __forceinline__ half uniform(int64_t seed, int64_t offset, int64_t index) {
+    const float value = wide.uniform(seed, offset, index);
     return to_half(__uint_as_float(__float_as_uint(value) & 0xffffe000u));
   }
-  static __device__ __forceinline__ half normal(int64_t seed, int64_t offset, int64_t index) {
-    return to_half(random_number<float>::normal(seed, offset, index));
+  __device__ __forceinline__ half normal(int64_t seed, int64_t offset, int64_t index) {
+    return to_half(wide.normal(seed, offset, index));
   }
 };
-template <> struct random_number<bfloat16> {
-  static __device__ __forceinline__ bfloat16 uniform(int64_t seed, int64_t offset, int64_t index) {
-    float value = random_number<float>::uniform(seed, offset, index);
+template <> struct random_numbers<bfloat16> {
+  random_numbers<float> wide;
+  __device__ __forceinline__ bfloat16 uniform(int64_t seed, int64_t offset, int64_t index) {
+    const float value = wide.uniform(seed, offset, index);
     return to_bfloat16(__uint_as_float(__float_as_uint(value) & 0xffff0000u));
   }
-  static __device__ __forceinline__ bfloat16 normal(int64_t seed, int64_t offset, int64_t index) {
-    return to_bfloat16(random_number<float>::normal(seed, offset, index));
+  __device__ __forceinline__ bfloat16 normal(int64_t seed, int64_t offset, int64_t index) {
+    return to_bfloat16(wide.normal(seed, offset, index));
   }
 };

@@ -124,7 +124,7 @@ class CudaRuntime(Runtime):
     def compile(self, code: CudaSource) -> list[Launcher]:
         """What launches the functions of a text, one for each phase."""
         for launch in code.launches:
-            ParameterLayout(launch.parameters).check(launch, self._target.limits)
+            ParameterLayout(launch).check(launch, self._target.limits)
         cubin = self._compiler.cubin(code.text)
         with self._driver.current(self._context):
             module = self._driver.load(cubin, f"{code.kernel.name} on {self.device}")

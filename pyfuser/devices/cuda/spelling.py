@@ -2,8 +2,8 @@
 
 These are the leaves of the generated text: everything here is a pure function of one dtype, number
 or IntExpr.  Invariant: a literal has the bits of the number it represents, and every spelling
-except a sum is an atom, which needs no parentheses.  Sizes and indices are int64_t, and never
-negative where they are divided.
+except a sum is an atom, which needs no parentheses.  Sizes and indices are index_t, an integer of
+32 or 64 bits (index_width.py), and never negative where they are divided.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ...ir.scalars import (
 )
 from ...ir.vals import PythonNumber
 from ...ops.binding import convert_number
+from .index_width import index_factors
 
 _TYPES = {
     DataType.Double: "double",
@@ -91,7 +92,7 @@ def symbol_name(symbol: Symbol) -> str:
 
 
 def index_text(expr: IntExpr) -> str:
-    """A symbolic integer as an int64_t expression; sums have no parentheses."""
+    """A symbolic integer as an index_t expression; sums have no parentheses."""
     match expr:
         case Integer():
             return str(expr.value)
@@ -106,11 +107,11 @@ def index_text(expr: IntExpr) -> str:
         case Xor():
             return f"({_atom(expr.a)} ^ {_atom(expr.b)})"
         case CeilDiv():
-            return f"ceil_divide({index_text(expr.a)}, {index_text(expr.b)})"
+            return f"ceil_divide<index_t>({index_text(expr.a)}, {index_text(expr.b)})"
         case Min():
-            return f"minimum<int64_t>({index_text(expr.a)}, {index_text(expr.b)})"
+            return f"minimum<index_t>({index_text(expr.a)}, {index_text(expr.b)})"
         case Max():
-            return f"maximum<int64_t>({index_text(expr.a)}, {index_text(expr.b)})"
+            return f"maximum<index_t>({index_text(expr.a)}, {index_text(expr.b)})"
     raise TypeError(f"not an integer expression: {expr!r}")
 
 
@@ -123,9 +124,8 @@ def _sum_text(expr: Sum) -> str:
     terms = sorted(terms_of(expr), key=lambda term: term[1] < 0)
     text = ""
     for monomial, coefficient in terms:
-        factors = [_atom(atom) for atom in monomial]
+        factors = [_atom(atom) for atom in index_factors(monomial)]
         if abs(coefficient) != 1 or not factors:
-            # A number may be wider than int, so the product's type has to be int64_t.
             factors.append(str(abs(coefficient)))
         sign = " - " if coefficient < 0 else " + "
         text += (sign if text else sign.strip().replace("+", "")) + "*".join(factors)

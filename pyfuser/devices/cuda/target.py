@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...errors import UnsupportedError, expected
 from ...ir.exprs import Expr
-from ...ir.kernel import Kernel
+from ...ir.kernel import Kernel, Predicate
 from ...target.parameters import (
     InnerOuterFacts,
     InnerOuterParameters,
@@ -27,6 +27,7 @@ from ...target.target import Limits, Memory, Target
 from . import heuristics, scan_heuristics
 from .codegen import CudaSource, generate
 from .device_helpers import device_helpers, with_device_helpers
+from .index_width import narrow_conditions
 from .nvrtc import compile_to_ptx
 
 # Shared memory that a block can opt in to, by compute capability (CUDA programming guide, technical
@@ -151,6 +152,9 @@ class CudaTarget(Target):
 
     def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
         return scan_heuristics.greedy(self, facts, sizes)
+
+    def narrow_conditions(self, kernel: Kernel) -> Predicate:
+        return narrow_conditions(kernel)
 
     def generate(self, kernel: Kernel) -> CudaSource:
         """CUDA C++."""

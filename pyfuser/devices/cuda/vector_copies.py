@@ -2,8 +2,9 @@
 
 A vectorize loop that copies consecutive elements between memory and registers -> one call of
 `load_contiguous` or `store_contiguous` (device_helpers.cuh), which use vectors if the address is
-aligned.  If the loop has a predicate, the call runs under the predicate of the last element, and
-the loop itself runs otherwise.  Any other vectorize loop is just unrolled.
+aligned.  If the loop has a predicate, or reads through a window, the call runs where all elements
+are in bounds, and the loop itself runs otherwise.  A vector that an index points at is one of its
+row.  Any other vectorize loop is just unrolled.
 
 Where all vectors of a body are known to be aligned (`alignments`), `load_aligned` and
 `store_aligned` don't test each address.
@@ -11,15 +12,29 @@ Where all vectors of a body are known to be aligned (`alignments`), `load_aligne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 from ...dtypes import size_in_bytes
 from ...ir.domains import ParallelType
-from ...ir.kernel import Access, Compute, For, Less, Statement, walk
+from ...ir.kernel import (
+    Access,
+    Compute,
+    For,
+    Gathered,
+    Guarded,
+    Less,
+    Operand,
+    Predicate,
+    Statement,
+    operand_sizes,
+    operands,
+    walk,
+)
 from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, product, terms_of
 from ...ir.schedule import MemoryType
-from .expressions import is_private_array
+from .expressions import gathered_text, is_private_array
 from .spelling import index_text
 
 VECTOR_BYTES = 16  # of a thread's widest load or store
@@ -27,14 +42,16 @@ VECTOR_BYTES = 16  # of a thread's widest load or store
 
 @dataclass(frozen=True, slots=True)
 class VectorCopy:
-    """The call, and the condition under which all of its elements are in bounds.
+    """The call, and the conditions under which all of its elements are in bounds.
 
-    `alignments` are conditions under which the address is aligned, in all threads and iterations
-    alike; None if there are no such conditions.
+    `inside` are those under which it reads no element that is filled instead.  `alignments` are
+    conditions under which the address is aligned, in all threads and iterations alike; None if
+    there are no such conditions.
     """
 
     call: str
     conditions: tuple[Less, ...]
+    inside: tuple[Less, ...]
     alignments: tuple[str, ...] | None
 
     def text(self, is_aligned: bool) -> str:
@@ -49,12 +66,16 @@ def vector_copy(loop: For) -> VectorCopy | None:
     if loop.parallel_type is not ParallelType.vectorize or not isinstance(loop.stop, Integer):
         return None
     match loop.body:
-        case [Compute(op="set", output=output, inputs=(Access() as source,)) as statement]:
-            pass
+        case [Compute(op="set", output=output, inputs=(operand,)) as statement]:
+            found = _source(operand)
         case _:
             return None
+    if found is None:
+        return None
+    source, inside = found
     conditions = _whole(statement.predicate, loop.index, loop.stop)
-    if conditions is None or output.buffer.dtype is not source.buffer.dtype:
+    inside_ = _whole(inside, loop.index, loop.stop)
+    if conditions is None or inside_ is None or output.buffer.dtype is not source.buffer.dtype:
         return None
     to, start = _address(output, loop.index), _address(source, loop.index)
     if to is None or start is None or any(map(is_private_array, (output.buffer, source.buffer))):
@@ -62,10 +83,42 @@ def vector_copy(loop: For) -> VectorCopy | None:
     is_local = [a.buffer.memory is MemoryType.local for a in (output, source)]
     if is_local[0] == is_local[1]:
         return None
+    if isinstance(operand, Gathered):
+        if not is_local[0] or _depends(operand, loop.index):
+            return None
+        at_first = Access(source.buffer, substitute(operand.access.index, {loop.index: ZERO}))
+        start = f"&{gathered_text(replace(operand, access=at_first))}"
     name = "load_contiguous" if is_local[0] else "store_contiguous"
     memory = source if is_local[0] else output
     alignments = _alignments(memory, loop.index, loop.stop.value)
-    return VectorCopy(f"{name}<{loop.stop}>({to}, {start});", conditions, alignments)
+    return VectorCopy(f"{name}<{loop.stop}>({to}, {start});", conditions, inside_, alignments)
+
+
+def _source(operand: Operand) -> tuple[Access, Predicate] | None:
+    """(what an operand reads, the conditions under which it does); None if it computes something.
+
+    The element that an index points at is anywhere, a multiple of a stride away from the first.
+    """
+    match operand:
+        case Access():
+            return operand, ()
+        case Guarded(value=Access() as value, inside=inside):
+            return value, inside
+        case Gathered(access=access, stride=stride):
+            return Access(access.buffer, access.index + _ANY * stride), ()
+        case _:
+            return None
+
+
+_ANY = Symbol.of("any", Integer.of(1 << 31))
+
+
+def _depends(operand: Gathered, index: Symbol) -> bool:
+    """True if the position, or the source's shape, depends on an index."""
+    parts = [operand.stride, operand.extent]
+    parts += [each.index for each in operands((operand.position,)) if isinstance(each, Access)]
+    parts += operand_sizes((operand.position,))
+    return any(index in part.symbols for part in parts)
 
 
 def alignments(body: list[Statement]) -> list[str]:
@@ -97,7 +150,8 @@ def _alignments(access: Access, index: Symbol, length: int) -> tuple[str, ...] |
         sizes = [atom for atom in monomial if isinstance(atom, Symbol) and atom.upper is None]
         if not sizes:
             return None
-        conditions.append(f"{index_text(product(sizes) * coefficient)} % {width} == 0")
+        left = width // gcd(width, coefficient)
+        conditions.append(f"{index_text(product(sizes))} % {left} == 0")
     return tuple(dict.fromkeys(conditions))
 
 
@@ -110,13 +164,15 @@ def _address(access: Access, index: Symbol) -> str | None:
     return name if first is ZERO else f"&{name}[{index_text(first)}]"
 
 
-def _whole(predicate: tuple[Less, ...], index: Symbol, stop: IntExpr) -> tuple[Less, ...] | None:
-    """The predicate at the last index if that is the strictest; None if this isn't known."""
+def _whole(predicate: Predicate, index: Symbol, stop: IntExpr) -> Predicate | None:
+    """The predicate at the index where it is strictest; None if this isn't known."""
     conditions = []
     for condition in predicate:
-        coefficient = coefficient_of(condition.a, index)
-        growing = isinstance(coefficient, Integer) and coefficient.value >= 0
-        if not growing or index in condition.b.symbols:
+        growth = coefficient_of(condition.a - condition.b, index)
+        if not isinstance(growth, Integer):
             return None
-        conditions.append(Less(substitute(condition.a, {index: stop - 1}), condition.b))
+        strictest = {index: stop - 1 if growth.value >= 0 else ZERO}
+        conditions.append(
+            Less(substitute(condition.a, strictest), substitute(condition.b, strictest))
+        )
     return tuple(conditions)

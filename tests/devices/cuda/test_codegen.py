@@ -398,8 +398,8 @@ def test_index_expressions():
     thread = Symbol.of(ParallelType.block_x.value)
     assert index_text(n - i * 4) == "n - i*4"
     assert index_text(mod(thread + j, n) * 4) == "((j + threadIdx_x) % n)*4"
-    assert index_text(ceil_div(n, 4)) == "ceil_divide(n, 4)"
-    assert index_text(minimum(n, maximum(j, 0))) == "minimum<int64_t>(n, maximum<int64_t>(j, 0))"
+    assert index_text(ceil_div(n, 4)) == "ceil_divide<index_t>(n, 4)"
+    assert index_text(minimum(n, maximum(j, 0))) == "minimum<index_t>(n, maximum<index_t>(j, 0))"
     assert index_text(xor(i, j)) == "(i ^ j)"
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, can_fuse_on_gpu, fallback
-from pyfuser.devices.cuda.codegen import Launch
+from pyfuser.devices.cuda.codegen import Launch, Parameter
 from pyfuser.devices.cuda.launcher import ParameterLayout, bfloat16_bits
 from pyfuser.devices.registry import runtime_of
 from pyfuser.devices.switches import register_runtime
@@ -165,19 +166,29 @@ def test_bfloat16_bits() -> None:
     assert [bfloat16_bits(x) for x in numbers.double().tolist()] == bits.tolist()
 
 
+def launch_with(*parameters: Parameter) -> Launch:
+    return Launch("kernel", (ONE, ONE, ONE), (ONE, ONE, ONE), ZERO, parameters)
+
+
 def test_parameters_are_aligned_as_in_c() -> None:
     fusion = Fusion()
     dtypes = (DataType.Bool, DataType.Double, DataType.Half, DataType.Int32, DataType.Bool)
     scalars = [ScalarParameter(f"s{d}", d, fusion.new_scalar(d)) for d in dtypes]
-    layout = ParameterLayout(scalars)
+    layout = ParameterLayout(launch_with(*scalars))
     assert layout.offsets == [0, 8, 16, 20, 24] and layout.bytes == 25
+
+
+@pytest.mark.parametrize(("index_bits", "offsets"), [(32, [0, 4, 8]), (64, [0, 8, 16])], ids=str)
+def test_sizes_are_passed_with_the_width_of_indices(index_bits: int, offsets: list[int]) -> None:
+    launch = launch_with(*(Symbol.of(f"i{n}") for n in range(3)))
+    assert ParameterLayout(replace(launch, index_bits=index_bits)).offsets == offsets
 
 
 def test_too_many_parameters_name_the_kernel_and_the_limit() -> None:
     symbols = tuple(Symbol.of(f"i{n}") for n in range(600))
-    launch = Launch("kernel", (ONE, ONE, ONE), (ONE, ONE, ONE), ZERO, symbols)
+    launch = launch_with(*symbols)
     with pytest.raises(UnsupportedError, match="kernel: expected at most 4096 bytes of parameters"):
-        ParameterLayout(symbols).check(launch, PORTABLE_LIMITS)
+        ParameterLayout(launch).check(launch, PORTABLE_LIMITS)
 
 
 def test_what_has_no_elements_is_not_launched(gpus: FakeGpus) -> None:

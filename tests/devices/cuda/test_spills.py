@@ -1,0 +1,72 @@
+"""No kernel of the benchmark set has local memory, by ptxas' report for four architectures."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from pyfuser.devices.cuda import nvrtc
+from pyfuser.devices.cuda.device_helpers import with_device_helpers
+from pyfuser.devices.cuda.ptxas_report import kernel_resources
+from tests.cuda.cubins import requires_nvrtc
+from tests.devices.cuda.benchmark_kernels import FUNCTIONS, codes_of
+
+pytestmark = requires_nvrtc
+
+DTYPES = (torch.float32, torch.bfloat16)
+SHAPE = (2048, 4096)
+# Rows of these need most registers of a thread: two tensors, weights, sums of columns.  (With the
+# mask of a dropout, rows of 8192 spill up to 48 bytes.)
+NORMS = ("softmax", "layer norm", "rms norm")
+
+
+def spilled(names: list[str], architecture: str, dtype: torch.dtype, shape: tuple[int, int]):
+    """The functions of kernels that have local memory, with their resources."""
+    texts = [
+        (name, with_device_helpers(code.text))
+        for name in names
+        for code in codes_of(name, architecture, dtype, *shape)
+    ]
+    with ThreadPoolExecutor() as threads:
+        found = threads.map(lambda each: kernel_resources(each[1], architecture), texts)
+    reports = [(name, each) for (name, _), each in zip(texts, found, strict=True)]
+    assert all(each for _, each in reports)
+    return [
+        (name, report)
+        for name, report in reports
+        if any(
+            each.stack_bytes or each.spill_stores or each.spill_loads for each in report.values()
+        )
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_the_benchmark_set_spills_nothing(architecture, dtype):
+    assert not spilled(list(FUNCTIONS), architecture, dtype, SHAPE)
+
+
+@pytest.mark.parametrize("columns", [1024, 8192, 16384])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_normalisations_of_short_and_long_rows_spill_nothing(columns, dtype):
+    for architecture in ("sm_75", "sm_100"):
+        assert not spilled(list(NORMS), architecture, dtype, (2048, columns))
+
+
+def test_the_resources_of_a_kernel_that_spills():
+    """More values are alive at once than the registers that 1024 threads leave."""
+    text = with_device_helpers("""
+extern "C" __global__ void __launch_bounds__(1024) kernel(volatile float* a) {
+  float t[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) t[i] = a[i * 1024 + threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) a[i * 1024 + threadIdx.x] = t[95 - i];
+}
+""")
+    found = kernel_resources(text, "sm_90")["kernel"]
+    assert found.registers == 64
+    assert found.spill_stores > 0
+    assert found.stack_bytes > 0
