@@ -180,7 +180,7 @@ def refuse_inner_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
 
 
 def refuse_greedy(facts: Facts, sizes: SizeInfo) -> str | None:
-    """Scans along one axis, and tensors with the axes of the scanned ones."""
+    """Scans or scatters along one axis, and tensors with the axes of theirs."""
     return _problem(facts, sizes) or greedy_refusal(facts.summary)
 
 
@@ -278,7 +278,7 @@ def closest(facts: Facts, refusals: Sequence[Refusal]) -> Refusal:
     by_name = {refusal.scheduler: refusal for refusal in refusals}
     if not facts.summary.signatures:
         return by_name["pointwise"]
-    if facts.summary.has_scans:
+    if facts.summary.is_ordered:
         return by_name["greedy"]
     if reduction_refusal(facts.summary) == NORMALIZATION:
         return by_name["inner_persistent"]

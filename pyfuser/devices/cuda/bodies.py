@@ -27,6 +27,7 @@ from ...ir.kernel import (
     Phase,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     walk,
@@ -82,7 +83,7 @@ def is_collective(statement: Statement) -> bool:
 def writes(statement: Statement) -> list[Buffer]:
     """The buffers a statement itself writes."""
     match statement:
-        case Compute(output=output) | Scan(output=output):
+        case Compute(output=output) | Scan(output=output) | Scatter(output=output):
             return [output.buffer]
         case Initialise(outputs=outputs) | Reduce(outputs=outputs):
             return [output.buffer for output in outputs]
@@ -172,6 +173,8 @@ class BodyWriter:
                 return self._block_reduction(statement, place)
             case Compute():
                 return [self._item(statement, place, self.expressions.compute(statement))]
+            case Scatter():
+                return [self._item(statement, place, self.expressions.scatter(statement))]
             case Scan(block=block) if block:
                 return self._block_scan(statement, place)
             case Scan():
@@ -186,7 +189,10 @@ class BodyWriter:
                 return [*items, self._item(statement, place, stores)] if stores else items
 
     def _item(
-        self, statement: Compute | Initialise | Reduce | Scan, place: _Place, lines: list[str]
+        self,
+        statement: Compute | Initialise | Reduce | Scan | Scatter,
+        place: _Place,
+        lines: list[str],
     ) -> Item:
         firsts = [is_first(axis) for axis in idle_axes(statement, place.axes, self.phase)]
         conditions = [*firsts, *place.conditions, *statement.predicate]
@@ -372,7 +378,7 @@ def _computed(loop: For) -> str:
         if not outputs:
             continue
         found.setdefault(outputs, outputs)
-        if isinstance(statement, Compute | Reduce | Scan):
+        if isinstance(statement, Compute | Reduce | Scan | Scatter):
             inputs = ", ".join(
                 i.buffer.name if isinstance(i, Access) else str(i) for i in statement.inputs
             )

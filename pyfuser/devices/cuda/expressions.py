@@ -28,6 +28,7 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
     Scan,
+    Scatter,
 )
 from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
@@ -249,6 +250,30 @@ class ExpressionWriter:
             Assignment.of(running, combine.cuda_for(dtype, value, running)),
             Assignment.of(output, converted(running, dtype, target)),
         ]
+
+    def scatter(self, statement: Scatter) -> list[str]:
+        """`place = value`, or `place = combine(place, value)`."""
+        place, value = statement.inputs
+        assert isinstance(place, Gathered)
+        fits = [f"{index_text(c.a)} < {index_text(c.b)}" for c in place.inside]
+        checks = [f'require({" && ".join(fits)}, "{statement.op}");'] if fits else []
+        return [*checks, *self._scatter(statement, place, value)]
+
+    def _scatter(self, statement: Scatter, place: Gathered, value: Operand) -> list[str]:
+        target, text = place.access.buffer.dtype, gathered_text(place)
+        if statement.op == "set":
+            return [Assignment.of(text, operand_text(value, target))]
+        lines: list[str] = []
+        dtype = compute_dtype(target)
+        own = self._named(operand_text(value, dtype), dtype, lines)
+        if statement.is_concurrent:
+            combiner = f"{COMBINERS[statement.op]}<{type_name(dtype)}>()"
+            return [*lines, f"atomic_combine(&{text}, {own}, {combiner});"]
+        there = self._new_name()
+        lines.append(f"{type_name(target)}& {there} = {text};")
+        old = converted(there, target, dtype)
+        combined = OPS[REDUCTIONS[statement.op].combine].cuda_for(dtype, old, own)
+        return [*lines, Assignment.of(there, converted(combined, dtype, target))]
 
 
 def _is_name(operand: Operand, dtype: DataType) -> bool:
