@@ -451,7 +451,8 @@ def _gather_call(expr: GatherOp, arguments: Sequence[str]) -> str:
 
 
 def _write_call(expr: IndexedWrite, arguments: Sequence[str]) -> str:
-    is_aligned = expr.op.startswith("scatter")
+    rank = len(expr.base_axes)
+    is_aligned = expr.op.startswith("scatter") and len(expr.index_axes) == rank
     name = "scatter" if is_aligned else "index_put"
     how = "" if expr.how == "set" else f", how={expr.how!r}"
     op = "" if expr.op == name else f", op={expr.op!r}"

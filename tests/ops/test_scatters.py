@@ -248,3 +248,28 @@ def test_an_index_that_is_longer_than_the_base_is_refused() -> None:
     fd = defined(lambda fd, x, at, src: fd.ops.scatter(x, at, src, 1), [x, at, src])
     with pytest.raises(RuntimeError, match="an index of at most 3 in dimension 0"):
         fd.execute([x, at, src])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_counting_needs_no_matrix_of_rows_and_classes(dtype: torch.dtype) -> None:
+    classes = torch.randint(0, 10, (500,), generator=torch.Generator().manual_seed(2))
+    element = DataType.Int if dtype is torch.int64 else DataType.Int32
+
+    def define(fd: Any, at: Any) -> Any:
+        zeros = fd.ops.full([at.size(0), 10], 0, element)
+        column = fd.ops.broadcast(at, [False, True])
+        return fd.ops.sum(fd.ops.scatter(zeros, column, 1, 1), [0])
+
+    source = check(define, lambda at: torch.bincount(at, minlength=10), classes)
+    assert kernels(source) == 2  # one fills ten zeros
+
+
+def test_sums_that_count_equal_indices_once() -> None:
+    """Rows of several indices, which may be equal: each of them has one 1."""
+    at = torch.tensor([[0, 1, 1], [2, 2, 2]])
+
+    def define(fd: Any, at: Any) -> Any:
+        zeros = fd.ops.full([2, 4], 0, DataType.Int)
+        return fd.ops.sum(fd.ops.scatter(zeros, at, 1, 1), [0])
+
+    check(define, lambda at: torch.tensor([1, 1, 1, 0]), at)
