@@ -195,7 +195,7 @@ class Compute:
 
     A register may then hold anything; memory keeps its value.  `compute` is the dtype in which each
     operand is computed (never Half or BFloat16), `result` the dtype of the result.  `is_checked`
-    says that operands may be refused.
+    says that operands may be refused, `cache_op` how a copy's load uses the caches.
     """
 
     op: str
@@ -205,6 +205,7 @@ class Compute:
     compute: tuple[DataType, ...] = ()
     result: DataType = DataType.Null
     is_checked: bool = False
+    cache_op: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -458,6 +459,7 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                 arguments = ", ".join(map(str, statement.inputs))
                 condition = _condition(statement.predicate)
                 checked = ", checked" if statement.is_checked else ""
+                checked += f", {statement.cache_op} load" if statement.cache_op else ""
                 yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}{checked}"
             case Initialise():
                 outputs = ", ".join(map(str, statement.outputs))

@@ -202,7 +202,10 @@ class NestBuilder:
         compute = tuple(compute_dtype(d) for d in dtypes)
         result = tensor.dtype
         is_checked = op != "set" and may_refuse(expr)
-        return Compute(op, outputs[0], tuple(inputs), predicate, compute, result, is_checked)
+        cached = self.scheduled[tensor].cache_op if op == "set" else ""
+        return Compute(
+            op, outputs[0], tuple(inputs), predicate, compute, result, is_checked, cached
+        )
 
     def _write(self, expr: WriteOp, tensor: TensorView, predicate: Predicate) -> Scatter:
         place = self.memory.place(expr, tensor)

@@ -41,16 +41,20 @@ class SizeInfo:
 
     `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
     that sizes within a factor of two share their plan.  Without them only structure decides.
+    `disabled` has the names of schedulers that take nothing.
     """
 
     target: Target
     magnitudes: tuple[tuple[str, int], ...] = ()
+    disabled: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(sizes: Mapping[str, int], target: Target) -> SizeInfo:
+    def of(
+        sizes: Mapping[str, int], target: Target, disabled: frozenset[str] = frozenset()
+    ) -> SizeInfo:
         """The magnitudes of bound sizes (symbol name -> size in elements)."""
         ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
-        return SizeInfo(target, ordered)
+        return SizeInfo(target, ordered, disabled)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
         """About the product of the extents (too small by less than a factor of 2 per symbol)."""

@@ -225,7 +225,7 @@ class AutomaticScheduler:
 
     def refuse(self, facts: Facts, sizes: SizeInfo) -> Refusal | None:
         """`can_schedule` for facts that are already known."""
-        reason = self.refusal(facts, sizes)
+        reason = DISABLED if self.name in sizes.disabled else self.refusal(facts, sizes)
         return None if reason is None else Refusal(self.name, reason)
 
     def can_schedule(self, fusion: Fusion, sizes: SizeInfo) -> Refusal | None:
@@ -250,6 +250,9 @@ class AutomaticScheduler:
 def _module_of(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
+
+# Why a scheduler that is switched off takes nothing.
+DISABLED = "it is disabled"
 
 # Also for segments that no scheduler takes.
 BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, PartKind.library)

@@ -29,7 +29,7 @@ from ..schedule.acceptance import (
     reduced_bytes,
     reduction_refusal,
 )
-from ..schedule.registry import Refusal
+from ..schedule.registry import DISABLED, Refusal
 from .repeated_work import innermost, repeats
 from .units import Unit, UnitGraph
 
@@ -169,6 +169,8 @@ class Groups:
             return reason and str(Refusal("pointwise", reason))
         if summary.is_ordered:
             reason = greedy_refusal(summary)
+            if "greedy" in self.sizes.disabled:
+                reason = DISABLED
             return reason and str(Refusal("greedy", reason))
         reason = reduction_refusal(summary)
         if reason is None:

@@ -236,6 +236,21 @@ template <> struct word_of<4> { typedef uint32_t type; };
 template <> struct word_of<8> { typedef uint2 type; };
 template <> struct word_of<16> { typedef uint4 type; };
 
+// ---- loads with a cache operator
+
+#define LOAD_WITH_CACHE_OPERATOR(NAME, INTRINSIC)                                   \
+  template <class T> static __device__ __forceinline__ T load_##NAME(const T* from) { \
+    typedef typename word_of<sizeof(T)>::type word;                                 \
+    word raw = INTRINSIC(reinterpret_cast<const word*>(from));                      \
+    T value;                                                                        \
+    memcpy(&value, &raw, sizeof(T));                                                \
+    return value;                                                                   \
+  }
+LOAD_WITH_CACHE_OPERATOR(all_levels, __ldca)
+LOAD_WITH_CACHE_OPERATOR(streaming, __ldcs)
+LOAD_WITH_CACHE_OPERATOR(global, __ldcg)
+#undef LOAD_WITH_CACHE_OPERATOR
+
 template <class T, int N>
 static __device__ __forceinline__ vector<T, N> load_vector(const T* from) {
   typedef typename word_of<sizeof(T) * N>::type word;

@@ -150,6 +150,8 @@ class ExpressionWriter:
         """`output = op(inputs)` as one or more lines."""
         output, target = access_text(statement.output), statement.output.buffer.dtype
         match statement.op:
+            case "set" if statement.cache_op and (loaded := _cached_load(statement)):
+                return [Assignment.of(output, loaded)]
             case "set" | "cast":
                 return [Assignment.of(output, operand_text(statement.inputs[0], target))]
             case "iota":
@@ -274,6 +276,17 @@ class ExpressionWriter:
         old = converted(there, target, dtype)
         combined = OPS[REDUCTIONS[statement.op].combine].cuda_for(dtype, old, own)
         return [*lines, Assignment.of(there, converted(combined, dtype, target))]
+
+
+def _cached_load(statement: Compute) -> str | None:
+    """The load with a cache operator; None for a copy of something else than global memory."""
+    (source,) = statement.inputs
+    is_load = isinstance(source, Access) and source.buffer.memory is MemoryType.global_
+    if not isinstance(source, Access) or not is_load:
+        return None
+    if source.buffer.dtype is not statement.output.buffer.dtype:
+        return None
+    return f"load_{statement.cache_op}(&{access_text(source)})"
 
 
 def _is_name(operand: Operand, dtype: DataType) -> bool:

@@ -50,7 +50,8 @@ def vector_copy(loop: For) -> VectorCopy | None:
         return None
     match loop.body:
         case [Compute(op="set", output=output, inputs=(Access() as source,)) as statement]:
-            pass
+            if statement.cache_op:  # each element has its own load, with the cache operator
+                return None
         case _:
             return None
     conditions = _whole(statement.predicate, loop.index, loop.stop)
