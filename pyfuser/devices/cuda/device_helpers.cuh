@@ -448,7 +448,7 @@ template <class T, class V, class Combine>
 static __device__ __forceinline__ void atomic_combine(T* address, V value, Combine combine) {
   typedef typename atomic_word<sizeof(T)>::type word;
   word* place = reinterpret_cast<word*>(address);
-  word known = *place, before;
+  word known = atomicCAS(place, word(0), word(0)), before;  // an atomic load
   do {
     before = known;
     T old, next;
