@@ -327,7 +327,8 @@ def rough_sizes(sizes: Mapping[str, int], target: Target) -> SizeInfo:
             return short if size <= short else usual
         return 1 << size.bit_length() - 1
 
-    return SizeInfo.of({name: rough(size) for name, size in sizes.items()}, target)
+    known = {name: rough(size) for name, size in sizes.items()}
+    return SizeInfo.of(known, target, options.disabled_schedulers())
 
 
 def compile_program(

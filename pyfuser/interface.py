@@ -21,6 +21,7 @@ from .errors import InputError, UnsupportedError, expected
 from .executor import Executor
 from .ir.fusion import Fusion
 from .ir.keys import structure_key
+from .ir.scalar_queries import evaluate
 from .ir.schedule import ScheduledFusion
 from .kernel_cache import KernelCache
 from .ops.binding import bind
@@ -61,6 +62,17 @@ class ManualKernel:
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs."""
         return self.executor.execute(inputs)
+
+    def extents(self, inputs: Sequence[Any]) -> dict[str, int]:
+        """How long the loops over grid and block axes are at most, for these inputs; by kind."""
+        sizes = bind(self.executor.fusion, inputs).sizes
+        found: dict[str, int] = {}
+        for built in self.executor.resolve(inputs).kernels:
+            for phase in () if built is None else built.kernel.phases:
+                numbers = built.kernel.numbers(sizes) if built is not None else {}
+                for kind, extent in (phase.grid | phase.block).items():
+                    found[kind.value] = max(found.get(kind.value, 1), evaluate(extent, numbers))
+        return found
 
 
 class FusionKey(int):

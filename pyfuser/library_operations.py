@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from .ir.exprs import LibraryOp
-from .ir.vals import TensorView
 from .library_calls import LibraryCalls
 from .ops.library_ops import LIBRARY_OPS
 
@@ -90,16 +89,8 @@ def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[
     library.writer.line(f"{function}({', '.join(arguments)}, values={values}, indices={indices})")
 
 
-def _scatter(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
-    is_tensor = isinstance(expr.argument("src"), TensorView)
-    target = aten.scatter.src_out if is_tensor else aten.scatter.value_out
-    dim = str(dict(expr.options)["dim"])
-    library.call_into(names[0], target, [texts["arg"], dim, texts["index"], texts["src"]])
-
-
 _INTO: dict[str, _Into] = {
     "linear": _linear,
     "matmul": _matmul,
-    "scatter": _scatter,
     "topk": _topk,
 }

@@ -10,6 +10,8 @@ PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/p
                             if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
 PYFUSER_COMPILER_PROCESS=0  no second process that compiles kernels ahead
+PYFUSER_DISABLE_SCHEDULERS=name,...  these schedulers take nothing (greedy: torch runs scans and
+                            scatters)
 PYFUSER_REPRODUCER_DIR=DIR  where reproducer scripts of failed compilations go (default: a
                             temporary directory)
 PYFUSER_POOL_BYTES=N        the most bytes of freed memory that the CPU memory pool keeps
@@ -74,6 +76,11 @@ def _stages(text: str) -> frozenset[str]:
 def compiler_process() -> bool:
     """True unless the second process for LLVM is switched off."""
     return _variable("PYFUSER_COMPILER_PROCESS") != "0"
+
+
+def disabled_schedulers() -> frozenset[str]:
+    """The names of the schedulers that are switched off."""
+    return frozenset(filter(None, _variable("PYFUSER_DISABLE_SCHEDULERS").split(",")))
 
 
 def reproducer_directory() -> Path | None:

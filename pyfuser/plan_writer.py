@@ -22,7 +22,7 @@ from .devices.runtime import LoadedKernel
 from .dtypes import FLOATING, DataType, fits_64_bits, to_torch
 from .errors import InternalError, expected
 from .ir.domains import IterDomain
-from .ir.exprs import PointwiseOp
+from .ir.exprs import PointwiseOp, ScatterOp
 from .ir.fusion import Fusion
 from .ir.kernel import ScalarParameter, TensorParameter
 from .ir.scalars import ONE, IntExpr, Symbol
@@ -186,10 +186,40 @@ class ProgramWriter:
     def _write_launch(self, number: int, part: Part, built: LoadedKernel) -> None:
         self.tensors = {t.name: t for t in (*self.program.fusion.tensors, *part.segment.outputs)}
         for output in part.segment.outputs:
-            self._write_allocation(output)
+            if isinstance(output.expr, ScatterOp):
+                self._write_base(number, part, output, output.expr)
+            else:
+                self._write_allocation(output)
         launch = _Launch(self, number, part, built)
         built.write_launch(launch)
         launch.finish()
+
+    def _write_base(self, number: int, part: Part, output: TensorView, expr: ScatterOp) -> None:
+        """The memory of a scatter's result, which holds the base; its own if it ends here."""
+        base = expr.base
+        if output not in self.given and self._ends_as(number, part, output, base):
+            name = self._name(output)
+            self.writer.line(f"{name} = {self.local[base].tensor()}")
+            self.local[output] = PlanValue.of(name)
+            return
+        self._write_allocation(output)
+        made = self.local[output]
+        if base in self.local and made.pointer() == self.local[base].pointer():
+            return
+        self.writer.line(f"{made.tensor()}.copy_({self.plain_tensor(base)})")
+
+    def _ends_as(self, number: int, part: Part, output: TensorView, base: TensorView) -> bool:
+        """True if a result may have the memory of its base, which nothing else reads."""
+        fusion = self.program.fusion
+        if base in fusion.inputs or base in fusion.outputs or not self.is_stored_whole(base):
+            return False
+        if self._last_uses().get(base) != number or output in self.names:
+            return False
+        makers = [p for p in self.program.parts if base in p.segment.outputs]
+        readers = [expr for expr in part.segment.exprs if base in expr.inputs]
+        is_own = bool(makers) and not isinstance(makers[0], ViewPart) and len(readers) == 1
+        is_read = len(readers) == 1 and base in readers[0].aligned_inputs
+        return is_own and not is_read and base.domain.memory_order == output.domain.memory_order
 
     def _write_allocation(self, tensor: TensorView) -> None:
         if tensor in self.given:

@@ -100,6 +100,9 @@ class _PlanWriter:
         """The names of the sizes and strides that kernels read."""
         self.equal = representatives(fusion.equal_extents)
         self.checks: list[str] = []
+        if any(built is not None and built.kernel.has_an_order_of_threads for built in kernels):
+            demanded = torch.are_deterministic_algorithms_enabled
+            self.checks.append(f"not {self.writer.constant('is_deterministic', demanded)}()")
 
     def write(self) -> Plan:
         """The plan."""

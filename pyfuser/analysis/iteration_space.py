@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IdExpr, IterDomain, Split, history
-from ..ir.exprs import Expr, ReadOp, ScanOp
+from ..ir.exprs import Expr, IndexedWrite, ReadOp, ScanOp, ScatterOp
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView, Val
 from .mapping import producer_to_consumer
@@ -36,12 +36,19 @@ class Step:
 class Signature:
     """The axes that a reduction reduces, and the axes of its input that it keeps.
 
-    For a scan, the axis along which it combines elements is in place of those reduced.
+    For a scan, the axis along which it combines elements is in place of those reduced; for a
+    scatter, the axes of its values whose elements may go to the same place.
     """
 
     reduced: Axes
     kept: Axes
     is_scan: bool = False
+    is_scatter: bool = False
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if a kernel computes a result for each element, in the order of the elements."""
+        return self.is_scan or self.is_scatter
 
 
 class IterationSpace:
@@ -122,6 +129,8 @@ class IterationSpace:
     def _add(self, expr: Expr) -> None:
         for tensor in (*expr.tensor_inputs, *expr.tensor_outputs):
             self._enter(tensor)
+        if isinstance(expr, ScatterOp):
+            self._join_operands(expr)
         for producer in dict.fromkeys(expr.aligned_inputs):
             for consumer in expr.tensor_outputs if producer not in self.private else ():
                 pairs = producer_to_consumer(expr, producer, consumer).items()
@@ -134,6 +143,18 @@ class IterationSpace:
                 self._reshape(tensor)
         if self.private or isinstance(expr, ReadOp):
             self._match_copies(expr)
+
+    def _join_operands(self, expr: ScatterOp) -> None:
+        """Makes the index's axes those of the values that they run along."""
+        index, value = expr.index, expr.value
+        if index in self.private or value in self.private or index is value:
+            return
+        for axis, place in zip(index.axes, expr.index_axes, strict=True):
+            partner = value.axes[place]
+            if axis.is_broadcast or partner.is_broadcast:
+                continue
+            if not self._join(axis, partner):
+                self.conflicts.append((expr, index))
 
     def _match_copies(self, expr: Expr) -> None:
         """Makes the axes of a copy of an expression equal to the original's.
@@ -196,8 +217,17 @@ class IterationSpace:
             found = self._known[tensor] = self.of(tensor.axes)
         return found
 
+    def loops(self, tensor: TensorView) -> Axes:
+        """The axes of the loops that compute a tensor: its own, or those of a scatter's values."""
+        expr = tensor.expr
+        return self.axes(expr.value if isinstance(expr, ScatterOp) else tensor)
+
     def signature(self, tensor: TensorView) -> Signature | None:
-        """What the definition of a tensor reduces or scans; None if it does neither."""
+        """What the definition of a tensor reduces, scans or scatters; None if it does neither."""
+        if isinstance(tensor.expr, IndexedWrite):
+            value = tensor.expr.value
+            scattered = self.of(value.axes[place] for place in tensor.expr.scattered)
+            return Signature(scattered, self.axes(value) - scattered, is_scatter=True)
         if isinstance(tensor.expr, ScanOp):
             scanned = self.of((tensor.expr.scanned,))
             return Signature(scanned, self.axes(tensor) - scanned, is_scan=True)
@@ -219,6 +249,8 @@ class IterationSpace:
         found: Axes = frozenset()
         for tensor in expr.aligned_inputs:
             found |= self.axes(tensor)
+        if isinstance(expr, ScatterOp):
+            return found
         for tensor in expr.tensor_outputs:
             found |= self.of(tensor.domain.root_or_logical) | self.axes(tensor)
         return found

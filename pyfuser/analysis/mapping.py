@@ -22,9 +22,11 @@ from ..ir.exprs import (
     ReductionOp,
     ReshapeOp,
     ScanOp,
+    ScatterOp,
     SqueezeOp,
     WelfordOp,
     WindowOp,
+    WriteOp,
 )
 from ..ir.vals import TensorView
 
@@ -34,9 +36,10 @@ AxisMap = dict[IterDomain, IterDomain]
 def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView) -> AxisMap:
     """Logical axis of the producer -> root axis of the consumer.
 
-    Axes without a partner (new broadcast axes, squeezed axes, axes of a read's source) are absent.
+    Axes without a partner are absent: new broadcast axes, squeezed axes, axes of a read's source,
+    and all axes of a scatter's operands.
     """
-    if producer not in expr.aligned_inputs:
+    if producer not in expr.aligned_inputs or isinstance(expr, ScatterOp):
         return {}
     source, target = producer.axes, consumer.domain.root_or_logical
     match expr:
@@ -46,11 +49,13 @@ def producer_to_consumer(expr: Expr, producer: TensorView, consumer: TensorView)
             source = [axis for axis, gone in zip(source, flags, strict=True) if not gone]
         case PermuteOp(dims=dims) if consumer.domain.root is None:
             source = [source[d] for d in dims]
+        case WriteOp(index_axes=positions) if producer is expr.index:
+            target = [target[position] for position in positions]
         case GatherOp(index_axes=positions):
             target = [target[position] for position in positions]
         case PermuteOp() | PointwiseOp() | ReductionOp() | WelfordOp() | ExpandOp() | ReshapeOp():
             pass
-        case WindowOp() | RandomOp() | ScanOp():
+        case WindowOp() | RandomOp() | ScanOp() | WriteOp():
             pass
         case _:
             raise InternalError(f"mapping: expected an expression over tensors, got {expr.name}")

@@ -21,7 +21,7 @@ from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion
 from .options import applied
-from .params import CompileParams, LaunchParams
+from .params import CompileParams, LaunchParams, require_extents, require_index_type
 from .tensor_view import TensorView
 
 if TYPE_CHECKING:
@@ -209,13 +209,24 @@ class KernelExecutor:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
         self._fusion, self._kernel = fusion, None
         if args or not fusion.inputs():
-            self._kernel = self._build(fusion, args)
+            self._build(args, launch_constraints, compile_params)
 
-    @staticmethod
-    def _build(fusion: Fusion, args: Sequence[Any]) -> ManualKernel:
+    def _build(
+        self,
+        args: Sequence[Any],
+        constraints: LaunchParams | None,
+        compile_params: CompileParams | None,
+    ) -> None:
         from ..interface import ManualKernel
 
-        return ManualKernel(fusion.user_schedule, flattened(args))
+        assert self._fusion is not None
+        if self._kernel is None:
+            self._kernel = ManualKernel(self._fusion.user_schedule, flattened(args))
+        if constraints is not None:
+            extents = self._kernel.extents(flattened(args))
+            require_extents(constraints, extents)
+        if compile_params is not None:
+            require_index_type(compile_params, flattened(args))
 
     def run(
         self,
@@ -223,11 +234,15 @@ class KernelExecutor:
         launch_constraints: LaunchParams | None = None,
         compile_params: CompileParams | None = None,
     ) -> list[torch.Tensor]:
-        """Runs the kernel; it must have been compiled."""
+        """Runs the kernel; it must have been compiled.
+
+        ScheduleError if its launch has other extents than the constraints.
+        """
         if self._fusion is None:
             raise ScheduleError(expected("run", "a compiled kernel", "none; call compile first"))
-        if self._kernel is None:
-            self._kernel = self._build(self._fusion, args)
+        if self._kernel is None or launch_constraints is not None or compile_params is not None:
+            self._build(args, launch_constraints, compile_params)
+        assert self._kernel is not None
         return self._kernel.run(flattened(args))
 
     def is_compiled(self) -> bool:

@@ -331,7 +331,8 @@ def _built(name: str) -> Callable[..., Any]:
 
 
 _BUILT = (
-    "grouped_mm", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd", *builders.DEVICE_ONLY,
+    "grouped_mm", "index_put", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
+    *builders.DEVICE_ONLY,
 )  # fmt: skip
 
 _SHAPED = (

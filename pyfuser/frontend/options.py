@@ -28,13 +28,15 @@ ENABLE: Mapping[str, str] = {
 }  # fmt: skip
 DISABLE: Mapping[str, str] = {
     **dict.fromkeys((
-        "compile_to_sass", "contig_indexing", "expr_simplify", "fma", "greedy_scheduler",
+        "compile_to_sass", "contig_indexing", "expr_simplify", "fma",
         "grouped_grid_welford_outer_opt", "index_hoist", "magic_zero", "matmul_expr_eval", "nvtx",
         "predicate_elimination", "python_inline_definitions", "kernel_reuse",
-        "var_name_remapping", "welford_vectorization", "resize_scheduler",
+        "var_name_remapping", "welford_vectorization",
         "reuse_mismatched_type_registers", "multidevice", "infer_contiguity",
     ), ""),
     "fallback": "an error instead of running through torch, as PYFUSER_STRICT=1",
+    "greedy_scheduler": "torch runs scans and scatters, as PYFUSER_DISABLE_SCHEDULERS=greedy",
+    "resize_scheduler": "slices, pads and cats are the pointwise scheduler's",
     "nvrtc_caching": "no disk cache for what is compiled, as PYFUSER_DISABLE_CACHE=1",
     "parallel_compile": "no second process that compiles ahead, as PYFUSER_COMPILER_PROCESS=0",
 }  # fmt: skip
@@ -44,6 +46,8 @@ _VARIABLES = {
     "nvrtc_caching": {"PYFUSER_DISABLE_CACHE": "1"},
     "parallel_compile": {"PYFUSER_COMPILER_PROCESS": "0"},
 }
+
+_SCHEDULERS = {"greedy_scheduler": "greedy", "resize_scheduler": "resize"}
 
 
 def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
@@ -61,6 +65,9 @@ def applied(enable: Sequence[str], disable: Sequence[str]) -> Iterator[None]:
     variables: dict[str, str] = {}
     for option in disable:
         variables |= _VARIABLES.get(option, {})
+    schedulers = [name for option, name in _SCHEDULERS.items() if option in disable]
+    if schedulers:
+        variables["PYFUSER_DISABLE_SCHEDULERS"] = ",".join(schedulers)
     with ExitStack() as stack:
         stack.enter_context(options.overridden(variables))
         if "kernel_profile" in enable:

@@ -17,11 +17,12 @@ program that sets them runs.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from ..dtypes import DataType
+from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
 from ..target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from ..target.thread_parameters import ThreadedPointwise, ThreadedReduction
@@ -52,6 +53,37 @@ class CompileParams:
     enable_ptxas_verbose: bool = False
     device: object = None
     include_paths: Sequence[str] = field(default_factory=list)
+
+
+# The fields of LaunchParams and the axes of a launch.
+_EXTENTS = {
+    f"{letter}dim{axis}": f"{name}.{axis}"
+    for letter, name in (("g", "blockIdx"), ("b", "threadIdx"))
+    for axis in "xyz"
+}
+
+
+def require_extents(constraints: LaunchParams, extents: Mapping[str, int]) -> None:
+    """ScheduleError if a launch has other extents (by axis, 1 if absent) than the constraints."""
+    for name, axis in _EXTENTS.items():
+        wanted, found = getattr(constraints, name), extents.get(axis, 1)
+        if wanted not in (-1, found):
+            what = f"{name} of {wanted}, as the launch constraints say"
+            raise ScheduleError(expected("launch", what, found))
+
+
+def require_index_type(params: CompileParams, inputs: Sequence[Any]) -> None:
+    """ScheduleError if an index type of 32 bits is requested and too narrow for an input.
+
+    Kernels always compute 64-bit indices.
+    """
+    if params.index_type is not DataType.Int32:
+        return
+    for given in inputs:
+        span = getattr(given, "numel", lambda: 0)()
+        if span >= 1 << 31:
+            what = "tensors that indices of 32 bits address"
+            raise ScheduleError(expected("compile", what, f"one of {span} elements"))
 
 
 @dataclass

@@ -158,7 +158,11 @@ class TensorView(vals.TensorView):
         propagate_allocation_domain: bool = True,
         cached_uses: Sequence[Expr] = (),
     ) -> TensorView:
-        """Inserts a copy that the readers, or `cached_uses`, then read; returns it."""
+        """Inserts a copy that the readers, or `cached_uses`, then read; returns it.
+
+        On CUDA, the loads of a copy of an input have the cache operator, element by element. On a
+        CPU there is none: it has no effect.
+        """
         from ..schedule.rewrite import cache_after
 
         _check_set("cache_after", op_type)
@@ -166,7 +170,11 @@ class TensorView(vals.TensorView):
         if not chosen <= set(self.uses_list):
             what = f"cached_uses among the readers of T{self.name}"
             raise ScheduleError(expected("cache_after", what, [str(use) for use in cached_uses]))
-        return cast(TensorView, cache_after(self._rewritten(), self, chosen))
+        scheduled = self._rewritten()
+        made = cache_after(scheduled, self, chosen)
+        if cache_op is not None and cache_op.name != "unspecified":
+            scheduled[made].cache_op = cache_op.name.removesuffix("_")
+        return cast(TensorView, made)
 
     def rfactor(self, axes: Sequence[int]) -> TensorView:
         """Reduces these loop axes into a new tensor, which is returned, and the others after it."""

@@ -15,7 +15,7 @@ import torch
 
 from ..dtypes import COMPLEX, FLOATING, REDUCED_FLOATING, DataType
 from ..errors import InputError, PyfuserError, expected
-from ..ir.exprs import LibraryOp, ScanOp
+from ..ir.exprs import IndexedWrite, LibraryOp, ScanOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from ..ops.binding import Binding, bind
@@ -66,6 +66,8 @@ def reduction_sizes(fusion: Fusion, binding: Binding) -> dict[Val, int]:
             factor = prod(max(binding.size(size), 1) for size in summed)
             if isinstance(expr, ScanOp) and not SCANS[expr.op].is_exact:
                 factor *= binding.size(expr.scanned.size)
+            if isinstance(expr, IndexedWrite) and expr.how in ("sum", "prod"):
+                factor *= prod(binding.size(expr.value.axes[d].size) for d in expr.scattered)
             if expr.accumulates:
                 for axis in output.domain.root_or_logical:
                     factor *= binding.size(axis.extent) if axis.is_reduction else 1

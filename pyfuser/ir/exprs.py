@@ -10,6 +10,8 @@
            | out = uniform|normal(seed, offset)        RandomOp; of the element's place in out
            | out = slice(source) | pad(source, fill)   WindowOp; its windows specify where it reads
            | out = gather(source, index)               GatherOp; the index specifies where it reads
+           | out = scatter(base, index, value)         ScatterOp; the index says where it writes
+           | out = write(target, index, value)         WriteOp; a scatter in a schedule
            | out, ... = op(name=in, ..., name=number)  LibraryOp; `op` names a library operation
 
 Pointwise expressions map the logical axes of their inputs to the root axes of their output by
@@ -17,6 +19,11 @@ position; `pyfuser.analysis.mapping` defines the mapping for every kind of expre
 
 A *read* (WindowOp, GatherOp) reads its source at computed positions. A kernel can only do so if the
 source is in memory, and the source's axes correspond to none of the output's axes.
+
+A *scatter* gives the base with values written, or combined, at computed positions. A kernel does
+this in memory that already holds the base, in loops over the values; the result is complete when
+the kernel ends, and its axes correspond to none of the loops. Schedulers therefore replace a
+scatter by a *write*: its target is the memory of the result, and its own axes are the values'.
 
 A *library operation* (matmul, topk) is computed by torch as a whole: no kernel contains it, and the
 axes of its operands correspond to none of the output's axes.
@@ -356,6 +363,96 @@ class GatherOp(ReadOp):
 
     def attributes(self) -> tuple[Any, ...]:
         return (self.source_axes, self.index_axes, self.op)
+
+
+@dataclass(slots=True, eq=False)
+class IndexedWrite(Expr):
+    """Base class of scatter and write: inputs are (base or target, index, value).
+
+    `base_axes` has, for each axis of the base, the axis of the value that runs along it, or None
+    for the one that the index selects from. `index_axes` has the value's axis along each index
+    axis.  `how` is "set", or the reduction by which a value is combined with what is there. If
+    several values go to one element, they do so in the order of the value's elements. `op` is the
+    builder's name: it decides what an index out of range raises; for `index_put`, a negative index
+    counts from the end.
+    """
+
+    base_axes: tuple[int | None, ...]
+    index_axes: tuple[int, ...]
+    how: str
+    op: str
+
+    @property
+    def index(self) -> TensorView:
+        """The index, which has an integer dtype."""
+        assert isinstance(self.inputs[1], TensorView)
+        return self.inputs[1]
+
+    @property
+    def value(self) -> TensorView:
+        """The values, one for each write."""
+        assert isinstance(self.inputs[2], TensorView)
+        return self.inputs[2]
+
+    @property
+    def aligned_inputs(self) -> list[TensorView]:
+        return [self.index, self.value]
+
+    @property
+    def dim(self) -> int:
+        """The base's axis that the index selects from."""
+        return self.base_axes.index(None)
+
+    @property
+    def scattered(self) -> list[int]:
+        """The value's axes whose elements may go to the same place."""
+        return [axis for axis in range(len(self.value.axes)) if axis not in self.base_axes]
+
+    @property
+    def wraps(self) -> bool:
+        """True if a negative index counts from the end."""
+        return self.op == "index_put"
+
+    def attributes(self) -> tuple[Any, ...]:
+        return (self.base_axes, self.index_axes, self.how, self.op)
+
+
+@dataclass(slots=True, eq=False)
+class ScatterOp(IndexedWrite):
+    """The base with values written, or combined, where the index says."""
+
+    @property
+    def name(self) -> str:
+        return "scatter"
+
+    @property
+    def source(self) -> TensorView | None:
+        return self.base
+
+    @property
+    def base(self) -> TensorView:
+        """The tensor whose elements the result has where nothing is written."""
+        assert isinstance(self.inputs[0], TensorView)
+        return self.inputs[0]
+
+
+@dataclass(slots=True, eq=False)
+class WriteOp(IndexedWrite):
+    """The values, which are also written or combined in the memory of the target.
+
+    The target is an input that holds the base when the kernel starts, and the scatter's result when
+    it ends. The output has no memory: it stands for the loops.
+    """
+
+    @property
+    def name(self) -> str:
+        return "write"
+
+    @property
+    def target(self) -> TensorView:
+        """The tensor whose memory is written."""
+        assert isinstance(self.inputs[0], TensorView)
+        return self.inputs[0]
 
 
 Option = bool | int | float | str | None

@@ -8,6 +8,7 @@
                 | Initialise access... with the identity of a reduction
                 | Reduce   access... op= operand... [if predicate]
                 | Scan     access = (running access op= operand) [if predicate]
+                | Scatter  access, moved by an index from memory, op= operand [if predicate]
                 | Barrier
     operand   ::= access | literal | scalar parameter | index value
                 | access where predicate, else operand            (Guarded)
@@ -199,7 +200,7 @@ class Compute:
 
     A register may then hold anything; memory keeps its value.  `compute` is the dtype in which each
     operand is computed (never Half or BFloat16), `result` the dtype of the result.  `is_checked`
-    says that operands may be refused.
+    says that operands may be refused, `cache_op` how a copy's load uses the caches.
     """
 
     op: str
@@ -209,6 +210,7 @@ class Compute:
     compute: tuple[DataType, ...] = ()
     result: DataType = DataType.Null
     is_checked: bool = False
+    cache_op: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -257,11 +259,36 @@ class Scan:
 
 
 @dataclass(slots=True, eq=False)
+class Scatter:
+    """The element that the first input addresses, a Gathered, is set to the second input.
+
+    If `op` is a reduction rather than "set", the two are combined. Nothing is written where the
+    position is out of range. `is_concurrent` says that several threads may write one element.
+    """
+
+    op: str
+    inputs: tuple[Operand, ...]
+    predicate: Predicate = ()
+    is_concurrent: bool = False
+
+    @property
+    def place(self) -> Gathered:
+        """Where an element is written."""
+        assert isinstance(self.inputs[0], Gathered)
+        return self.inputs[0]
+
+    @property
+    def output(self) -> Access:
+        """The access that is moved by the position."""
+        return self.place.access
+
+
+@dataclass(slots=True, eq=False)
 class Barrier:
     """Synchronises all threads of the block."""
 
 
-Statement = For | Allocate | Compute | Initialise | Reduce | Scan | Barrier
+Statement = For | Allocate | Compute | Initialise | Reduce | Scan | Scatter | Barrier
 
 
 @dataclass(slots=True, eq=False)
@@ -322,6 +349,12 @@ class Kernel:
         """True if a call may be refused because of the values of its tensors."""
         return any(_may_refuse(s) for phase in self.phases for s in walk(phase.body))
 
+    @property
+    def has_an_order_of_threads(self) -> bool:
+        """True if results depend on the order in which threads run."""
+        statements = (s for phase in self.phases for s in walk(phase.body))
+        return any(isinstance(s, Scatter) and s.is_concurrent for s in statements)
+
     def __str__(self) -> str:
         return "\n".join(_kernel_lines(self)) + "\n"
 
@@ -338,7 +371,7 @@ def _may_refuse(statement: Statement) -> bool:
     match statement:
         case Compute(inputs=inputs, is_checked=is_checked):
             return is_checked or any(isinstance(o, Gathered) for o in operands(inputs))
-        case Reduce(inputs=inputs) | Scan(inputs=inputs):
+        case Reduce(inputs=inputs) | Scan(inputs=inputs) | Scatter(inputs=inputs):
             return any(isinstance(o, Gathered) for o in operands(inputs))
         case _:
             return False
@@ -381,6 +414,9 @@ def accesses(statement: Statement) -> Iterator[Access]:
             yield from (i for i in operands(inputs) if isinstance(i, Access))
         case Scan(output=output, running=running, inputs=inputs):
             yield from (output, running)
+            yield from (i for i in operands(inputs) if isinstance(i, Access))
+        case Scatter(output=output, inputs=inputs):
+            yield output
             yield from (i for i in operands(inputs) if isinstance(i, Access))
 
 
@@ -430,6 +466,7 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                 arguments = ", ".join(map(str, statement.inputs))
                 condition = _condition(statement.predicate)
                 checked = ", checked" if statement.is_checked else ""
+                checked += f", {statement.cache_op} load" if statement.cache_op else ""
                 yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}{checked}"
             case Initialise():
                 outputs = ", ".join(map(str, statement.outputs))
@@ -446,5 +483,9 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                 block = "".join(f" along {p.value}" for p in statement.block)
                 condition = _condition(statement.predicate)
                 yield f"{pad}{output} = ({running} {statement.op}= {arguments}){block}{condition}"
+            case Scatter(op=op, inputs=(place, value)):
+                shared = ", concurrent" if statement.is_concurrent else ""
+                condition = _condition(statement.predicate)
+                yield f"{pad}{place} {'' if op == 'set' else op}= {value}{condition}{shared}"
             case Barrier():
                 yield f"{pad}barrier"

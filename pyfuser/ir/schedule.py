@@ -41,6 +41,7 @@ class TensorSchedule:
 
     prefetch  how many bytes ahead reads of an input fetch
     padding   elements that are left free after each row of a buffer, a row being its innermost loop
+    cache_op  how a copy's loads use the caches: "streaming", "global", "all_levels"; "" for no wish
     """
 
     tensor: TensorView
@@ -49,6 +50,7 @@ class TensorSchedule:
     compute_at: int = 0
     prefetch: int = 0
     padding: int = 0
+    cache_op: str = ""
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -144,8 +146,9 @@ class TensorSchedule:
     def __str__(self) -> str:
         inline = f" ca_pos( {self.compute_at} )" if self.compute_at else ""
         padding = f" padding( {self.padding} )" if self.padding else ""
+        cached = f" cache_op( {self.cache_op} )" if self.cache_op else ""
         axes = ", ".join(map(str, self.loop))
-        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}{padding}"
+        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}{padding}{cached}"
 
 
 @dataclass(eq=False)
@@ -198,6 +201,7 @@ class ScheduledFusion:
                 schedule.compute_at,
                 schedule.prefetch,
                 schedule.padding,
+                schedule.cache_op,
             )
         return copy
 

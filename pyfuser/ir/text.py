@@ -20,6 +20,7 @@ from .exprs import (
     Expr,
     FullOp,
     GatherOp,
+    IndexedWrite,
     IotaOp,
     LibraryOp,
     PermuteOp,
@@ -312,6 +313,8 @@ class _Translator:
                 return self.window_call(expr, arguments, output)
             case GatherOp():
                 return _gather_call(expr, arguments)
+            case IndexedWrite():
+                return _write_call(expr, arguments)
             case LibraryOp():
                 named = [*zip(expr.names, arguments, strict=True)]
                 named += [(name, repr(option)) for name, option in expr.options]
@@ -445,6 +448,15 @@ def _gather_call(expr: GatherOp, arguments: Sequence[str]) -> str:
         pairs = zip(output.axes, index.axes, strict=True)
         name = "gather" if all(a.size is b.size for a, b in pairs) else "take_along_axis"
     return f"{name}({', '.join(arguments)}, dim={expr.dim})"
+
+
+def _write_call(expr: IndexedWrite, arguments: Sequence[str]) -> str:
+    rank = len(expr.base_axes)
+    is_aligned = expr.op.startswith("scatter") and len(expr.index_axes) == rank
+    name = "scatter" if is_aligned else "index_put"
+    how = "" if expr.how == "set" else f", how={expr.how!r}"
+    op = "" if expr.op == name else f", op={expr.op!r}"
+    return f"{name}({', '.join(arguments)}, dim={expr.dim}{how}{op})"
 
 
 def _reduced(output: TensorView) -> list[int]:

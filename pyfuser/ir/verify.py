@@ -22,6 +22,7 @@ from .exprs import (
     ExpandOp,
     Expr,
     GatherOp,
+    IndexedWrite,
     LibraryOp,
     PermuteOp,
     PointwiseOp,
@@ -29,9 +30,11 @@ from .exprs import (
     ReductionOp,
     ReshapeOp,
     ScanOp,
+    ScatterOp,
     SqueezeOp,
     WelfordOp,
     WindowOp,
+    WriteOp,
 )
 from .fusion import Fusion
 from .kernel import (
@@ -43,6 +46,7 @@ from .kernel import (
     Kernel,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     operand_sizes,
@@ -199,6 +203,11 @@ def _verify_expr(expr: Expr) -> None:
             _verify_window(expr, roots[0])
         case GatherOp():
             _verify_gather(expr, roots[0])
+        case ScatterOp():
+            _verify_write(expr, expr.value.axes)
+            _check(len(roots[0]) == len(expr.base_axes), "fusion", "the base's rank", expr)
+        case WriteOp():
+            _verify_write(expr, roots[0])
         case LibraryOp():
             _verify_library(expr)
 
@@ -220,6 +229,18 @@ def _verify_gather(expr: GatherOp, root: Sequence[IterDomain]) -> None:
     _check(expr.source_axes.count(None) == 1, "fusion", "one axis that is indexed", expr)
     used = {*expr.index_axes, *(axis for axis in expr.source_axes if axis is not None)}
     _check(used == set(range(len(root))), "fusion", "each output axis in an operand", expr)
+
+
+def _verify_write(expr: IndexedWrite, root: Sequence[IterDomain]) -> None:
+    base = expr.tensor_inputs[0]
+    _check(len(expr.base_axes) == base.ndim, "fusion", "an entry a base axis", expr)
+    _check(len(expr.index_axes) == expr.index.ndim, "fusion", "an entry an index axis", expr)
+    _check(expr.base_axes.count(None) == 1, "fusion", "one axis that is indexed", expr)
+    _check(expr.value.dtype is base.dtype, "fusion", "values of the base's dtype", expr)
+    used = {*expr.index_axes, *(axis for axis in expr.base_axes if axis is not None)}
+    _check(used == set(range(len(root))), "fusion", "each value axis in an operand", expr)
+    is_plain = not any(axis.is_broadcast and axis.size is not ONE for axis in expr.value.axes)
+    _check(is_plain, "fusion", "values that aren't expanded", expr)
 
 
 def _verify_library(expr: LibraryOp) -> None:
@@ -334,7 +355,7 @@ def _verify_body(body: Sequence[Statement], outer: set[Buffer], known: set[Symbo
                 buffers.add(buffer)
             case _:
                 _verify_accesses(accesses(statement), buffers, known)
-                if isinstance(statement, Compute | Scan):
+                if isinstance(statement, Compute | Scan | Scatter):
                     for size in operand_sizes(statement.inputs):
                         _verify_symbols(size, known, f"an operand of {statement.output}")
                 if isinstance(statement, Reduce):

@@ -22,6 +22,7 @@ from ..ir.kernel import (
     Initialise,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     walk,
@@ -46,7 +47,7 @@ def _reads_and_writes(
     for inner in walk([statement]):
         touched = list(accesses(inner))
         match inner:
-            case Compute():
+            case Compute() | Scatter():
                 writes.append(touched[0])
                 reads += touched[1:]
             case Reduce():

@@ -10,7 +10,7 @@ from math import prod
 
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir.domains import BLOCK, GRID, IterDomain, ParallelType
-from ..ir.exprs import LibraryOp, PointwiseOp, RandomOp, ReadOp, ScanOp
+from ..ir.exprs import LibraryOp, PointwiseOp, RandomOp, ReadOp, ScanOp, ScatterOp, WriteOp
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, Integer, IntExpr
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -18,6 +18,7 @@ from ..ir.vals import TensorView
 from ..target.target import PORTABLE_LIMITS
 from .loops import LoopStructure
 from .scans import scanned_positions
+from .scatters import check_order
 
 _LOOPS = (
     ParallelType.serial,
@@ -29,9 +30,14 @@ _LOOPS = (
 )
 
 
-def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None:
+def check_schedule(
+    scheduled: ScheduledFusion, structure: LoopStructure, threads_are_hardware: bool
+) -> None:
     """Raises ScheduleError for the first thing that no device can run."""
     for expr in scheduled.fusion.live_exprs():
+        if isinstance(expr, ScatterOp):
+            got = "a scatter, which only an automatic schedule makes loops for"
+            raise UnsupportedError(expected("schedule", "expressions that have loops", got))
         if isinstance(expr, LibraryOp):
             got = f"{expr.op}, an operation of torch's library"
             raise UnsupportedError(expected("schedule", "expressions that kernels compute", got))
@@ -40,6 +46,8 @@ def check_schedule(scheduled: ScheduledFusion, structure: LoopStructure) -> None
         seen: set[ParallelType] = set()
         if isinstance(tensor.expr, ScanOp):
             scanned_positions(structure, tensor)  # raises if they aren't in order
+        if isinstance(tensor.expr, WriteOp):
+            check_order(structure, tensor, threads_are_hardware)
         for position, axis in enumerate(schedule.loop):
             kind = structure.loop(tensor, position).parallel_type
             if kind not in _LOOPS:

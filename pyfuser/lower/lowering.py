@@ -20,6 +20,7 @@ from ..ir.kernel import (
     Phase,
     Reduce,
     Scan,
+    Scatter,
     TensorParameter,
     accesses,
     operand_sizes,
@@ -88,7 +89,7 @@ def drop_dead(scheduled: ScheduledFusion) -> None:
 def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel:
     """Loops, indices, memory and statements: the noun changes here."""
     structure = LoopStructure(scheduled)
-    check_schedule(scheduled, structure)
+    check_schedule(scheduled, structure, target.threads_are_hardware)
     indexer = Indexer(structure, target.threads_are_hardware)
     phase_of = assign_phases(indexer)
     indexer = Indexer(structure, target.threads_are_hardware)
@@ -176,7 +177,7 @@ def _used_symbols(phases: list[Phase]) -> set[Symbol]:
                 sizes += [statement.start, statement.stop]
             case Allocate(buffer=buffer):
                 sizes.append(buffer.size)
-            case Compute() | Reduce() | Scan():
+            case Compute() | Reduce() | Scan() | Scatter():
                 sizes += [side for less in statement.predicate for side in (less.a, less.b)]
                 sizes += operand_sizes(statement.inputs)
         for size in sizes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dtypes import compute_dtype
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ScanOp, WindowOp
+from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ScanOp, WindowOp, WriteOp
 from ..ir.kernel import (
     Access,
     Buffer,
@@ -24,7 +24,16 @@ from ..ir.schedule import MemoryType
 from ..ir.vals import Scalar, TensorView, Val
 from ..ops.table import SCANS
 from .indexing import Indexer, linear
-from .reads import check_source, gather_axes, gather_inside, inside, read_indices, window_axes
+from .reads import (
+    check_source,
+    gather_axes,
+    gather_inside,
+    inside,
+    read_indices,
+    window_axes,
+    write_predicate,
+    written_axes,
+)
 from .scans import running_positions
 
 
@@ -40,12 +49,14 @@ class KernelMemory:
         self._buffers: dict[TensorView, Buffer] = {}
         self._running: dict[TensorView, Access] = {}
         self._strides: dict[TensorView, dict[IterDomain, IntExpr]] = {}
-        for value in self.fusion.inputs:
-            if isinstance(value, TensorView):
-                self._parameter(value, is_output=False)
-        for output in self.fusion.outputs:
-            if isinstance(output, TensorView) and output not in self.parameters:
-                self._parameter(output, is_output=True)
+        outputs = (v for v in self.fusion.outputs if isinstance(v, TensorView))
+        written = dict.fromkeys(map(written_tensor, outputs))
+        for tensor in self.fusion.input_tensors:
+            if tensor not in written or tensor in self.fusion.outputs:
+                self._parameter(tensor, is_output=False)
+        for tensor in written:
+            if tensor not in self.parameters:
+                self._parameter(tensor, is_output=True)
 
     def _parameter(self, tensor: TensorView, is_output: bool) -> None:
         prefetch = self.indexer.scheduled[tensor].prefetch
@@ -126,9 +137,11 @@ class KernelMemory:
             return Access(self._buffers[tensor], offset)
         return Access(self.buffer(tensor), self.indexer.own_offset(tensor))
 
-    def _strided(self, tensor: TensorView, indices: dict[IterDomain, IntExpr]) -> IntExpr:
+    def _strided(
+        self, tensor: TensorView, indices: dict[IterDomain, IntExpr], is_output: bool = False
+    ) -> IntExpr:
         offset: IntExpr = ZERO
-        is_output = tensor.expr is not None
+        is_output |= tensor.expr is not None
         for axis, stride in self._strides[tensor].items():
             one_element = axis.extent is ONE and not (is_output and axis.size is not ONE)
             if not one_element:
@@ -160,6 +173,16 @@ class KernelMemory:
         assert isinstance(value, Access | Literal | ScalarParameter)
         return Guarded(value, conditions, others[0])
 
+    def place(self, expr: WriteOp, consumer: TensorView) -> Gathered:
+        """The element that a write's statement sets."""
+        target, indices = expr.target, read_indices(self.indexer, consumer)
+        axis = target.axes[expr.dim]
+        offset = self._strided(target, written_axes(expr, indices), is_output=True)
+        stride = ZERO if axis.size is ONE else self._strides[target][axis]
+        position = self.operand(expr, expr.index, consumer)
+        access, fits = Access(self._buffers[target], offset), write_predicate(expr, consumer)
+        return Gathered(access, position, stride, axis.size, expr.wraps, fits)
+
     def operand(self, expr: Expr, value: Val, consumer: TensorView) -> Operand:
         """The operand through which the statement of `consumer` reads one of its inputs.
 
@@ -181,3 +204,8 @@ class KernelMemory:
                 self._strided(value, {a: axes.get(a, ZERO) for a in value.axes}),
             )
         return Access(self.buffer(value), self.indexer.producer_offset(expr, value, consumer))
+
+
+def written_tensor(output: TensorView) -> TensorView:
+    """The tensor whose memory an output's statement writes: itself, or the target of a write."""
+    return output.expr.target if isinstance(output.expr, WriteOp) else output

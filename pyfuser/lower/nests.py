@@ -25,6 +25,7 @@ from ..ir.exprs import (
     ReductionOp,
     ScanOp,
     WelfordOp,
+    WriteOp,
 )
 from ..ir.kernel import (
     Allocate,
@@ -33,8 +34,10 @@ from ..ir.kernel import (
     IndexValue,
     Initialise,
     Operand,
+    Predicate,
     Reduce,
     Scan,
+    Scatter,
     Statement,
 )
 from ..ir.ordering import topological_order
@@ -49,6 +52,7 @@ from .loops import Loop
 from .memory import KernelMemory
 from .reads import gather_predicate
 from .scans import scanned_positions
+from .scatters import is_concurrent
 
 Unit = tuple[TensorView, ...]
 
@@ -158,6 +162,8 @@ class NestBuilder:
         assert expr is not None
         indices, predicate = self.indexer.indices(tensor)
         inputs: list[Operand]
+        if isinstance(expr, WriteOp):
+            return self._write(expr, tensor, predicate)
         if isinstance(expr, ReadOp):
             inputs = [self.memory.read(expr, tensor)]
         else:
@@ -196,7 +202,16 @@ class NestBuilder:
         compute = tuple(compute_dtype(d) for d in dtypes)
         result = tensor.dtype
         is_checked = op != "set" and may_refuse(expr)
-        return Compute(op, outputs[0], tuple(inputs), predicate, compute, result, is_checked)
+        cached = self.scheduled[tensor].cache_op if op == "set" else ""
+        return Compute(
+            op, outputs[0], tuple(inputs), predicate, compute, result, is_checked, cached
+        )
+
+    def _write(self, expr: WriteOp, tensor: TensorView, predicate: Predicate) -> Scatter:
+        place = self.memory.place(expr, tensor)
+        inputs = (place, self.memory.operand(expr, expr.value, tensor))
+        several = is_concurrent(self.structure, tensor)
+        return Scatter(expr.how, inputs, predicate, several)
 
     def _block(self, tensor: TensorView, positions: Sequence[int]) -> tuple[ParallelType, ...]:
         """The thread axes among the loops at some positions of a tensor."""

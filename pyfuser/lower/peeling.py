@@ -25,6 +25,7 @@ from ..ir.kernel import (
     Less,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     walk,
@@ -51,7 +52,7 @@ _THREADS = frozenset(kind.value for kind in BLOCK)
 def _predicates(body: list[Statement]) -> list[Less]:
     found: dict[Less, None] = {}
     for statement in walk(body):
-        if isinstance(statement, Compute | Reduce | Scan):
+        if isinstance(statement, Compute | Reduce | Scan | Scatter):
             for condition in statement.predicate:
                 found[condition] = None
     return list(found)
@@ -92,7 +93,7 @@ def _copy(body: list[Statement], keep: Callable[[Less], bool]) -> list[Statement
             case For():
                 inner = _copy(statement.body, keep)
                 copied.append(replace(statement, body=inner))
-            case Compute() | Reduce() | Scan():
+            case Compute() | Reduce() | Scan() | Scatter():
                 predicate = tuple(filter(keep, statement.predicate))
                 copied.append(replace(statement, predicate=predicate))
             case _:
@@ -213,6 +214,8 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
             case Scan():
                 is_global = statement.output.buffer.memory is MemoryType.global_
                 effective = is_global or statement.running.buffer not in own
+            case Scatter():
+                effective = True
             case _:
                 continue
         if effective:
@@ -222,7 +225,7 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
 
 
 def _needed(
-    statement: Compute | Reduce | Initialise | Scan,
+    statement: Compute | Reduce | Initialise | Scan | Scatter,
     of_partials: Mapping[tuple[Buffer, str], set[Less]],
 ) -> list[Less]:
     """The conditions of a statement, and those of the partial results it adds."""

@@ -1,4 +1,4 @@
-"""How the statement of a read accesses its source: the operands of windows and gathers.
+"""How the statement of a read or write accesses memory at computed positions.
 
 A source is a parameter of the kernel, so any of its elements can be addressed: a window's element
 is at `offset + step * i` of its axis, a gather's where the index points.  A window that is filled
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ..errors import ScheduleError, expected
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
-from ..ir.exprs import GatherOp, ReadOp, Window, WindowOp
+from ..ir.exprs import GatherOp, ReadOp, Window, WindowOp, WriteOp
 from ..ir.kernel import Less, Predicate
 from ..ir.scalars import ONE, ZERO, FloorDiv, Integer, IntExpr, ceil_div, floor_div, mod
 from ..ir.vals import TensorView
@@ -117,3 +117,18 @@ def gather_inside(expr: GatherOp, by_user: bool) -> Predicate:
     assert expr.source is not None
     size = expr.source.axes[expr.dim].size
     return (Less(ZERO, size),) if by_user and not isinstance(size, Integer) else ()
+
+
+def written_axes(expr: WriteOp, positions: list[IntExpr]) -> Indices:
+    """The index of each axis of the target; 0 for the one that is indexed."""
+    pairs = zip(expr.target.axes, expr.base_axes, strict=True)
+    return {axis: ZERO if place is None else positions[place] for axis, place in pairs}
+
+
+def write_predicate(expr: WriteOp, output: TensorView) -> Predicate:
+    """The conditions on sizes under which a write, at a valid index, is inside its target."""
+    conditions, roots = [], output.domain.root_or_logical
+    for axis, place in zip(expr.target.axes, expr.base_axes, strict=True):
+        if place is not None and not proves_at_most(roots[place].size, axis.size):
+            conditions.append(Less(roots[place].size, axis.size + 1))
+    return tuple(dict.fromkeys(conditions))

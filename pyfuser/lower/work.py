@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..analysis.costs import is_copy
 from ..ir.domains import ParallelType, history
-from ..ir.exprs import Expr, PointwiseOp, RandomOp, ReadOp, ScanOp
+from ..ir.exprs import Expr, IndexedWrite, PointwiseOp, RandomOp, ReadOp, ScanOp, ScatterOp
 from ..ir.fusion import Fusion
 from ..ir.kernel import Kernel, Runs
 from ..ir.scalar_queries import evaluate
@@ -45,7 +45,7 @@ def computes(expr: Expr) -> bool:
     """True for expressions that need instructions: not for views and copies."""
     if isinstance(expr, PointwiseOp):
         return not is_copy(expr)
-    return expr.accumulates or isinstance(expr, ReadOp | RandomOp | ScanOp)
+    return expr.accumulates or isinstance(expr, ReadOp | RandomOp | ScanOp | IndexedWrite)
 
 
 def count_runs(
@@ -91,7 +91,8 @@ def unfused_runs(fusion: Fusion) -> dict[int, IntExpr]:
         for tensor in expr.tensor_outputs[:1]:
             is_output = tensor in fusion.outputs
             if computes(expr) or is_output:
-                axes = tensor.domain.root_or_logical
+                writes = expr.value.axes if isinstance(expr, ScatterOp) else None
+                axes = writes or tensor.domain.root_or_logical
                 found[tensor.name] = product(a.size if is_output else a.extent for a in axes)
     return found
 

@@ -18,7 +18,7 @@ from ..ir.vals import TensorView, Val
 from .attention_builders import sdpfa_bwd, sdpfa_fwd
 from .composite_builders import embedding_fwd, triu
 from .gather_builders import gather, index, index_select, select, take_along_axis
-from .library_builders import argsort, linear, matmul, scatter, topk
+from .library_builders import argsort, linear, matmul, topk
 from .pointwise import Argument, cast, pointwise
 from .random_builders import normal, rand_like, randn_like, uniform
 from .read_builders import cat, pad, slice, slice_scatter
@@ -26,6 +26,7 @@ from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
 from .scaled_products import DEVICE_ONLY, grouped_mm, scaled_mm
 from .scan_builders import scan
+from .scatter_builders import index_put, scatter
 from .shape_builders import (
     broadcast,
     broadcast_in_dim,
@@ -54,6 +55,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "gather": gather,
     "grouped_mm": grouped_mm,
     "index": index,
+    "index_put": index_put,
     "index_select": index_select,
     "iota": iota,
     "linear": linear,
@@ -129,6 +131,7 @@ __all__ = [
     "gather",
     "grouped_mm",
     "index",
+    "index_put",
     "index_select",
     "iota",
     "linear",

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from ..dtypes import DataType, to_torch
-from ..ir.exprs import Expr, GatherOp, PointwiseOp
+from ..errors import expected
+from ..ir.exprs import Expr, GatherOp, IndexedWrite, PointwiseOp
 from ..ir.vals import Scalar, TensorView
 from .dtype_rules import Resolution
 from .op import Number, Op
@@ -22,7 +23,7 @@ from .value_checks import ZERO_DIVISION, index_error
 
 def may_refuse(expr: Expr) -> bool:
     """True if the values of an expression's operands may make it raise."""
-    if isinstance(expr, GatherOp):
+    if isinstance(expr, GatherOp | IndexedWrite):
         return True
     if not isinstance(expr, PointwiseOp) or not isinstance(expr.output, TensorView):
         return False
@@ -56,7 +57,7 @@ def check_op(op: Op, operands: Sequence[torch.Tensor], resolution: Resolution) -
     raise check.error(op.name, tuple(x.expand(shape).flatten()[place].item() for x in operands))
 
 
-def check_index(expr: GatherOp, index: torch.Tensor, size: int) -> torch.Tensor:
+def check_index(expr: GatherOp | IndexedWrite, index: torch.Tensor, size: int) -> torch.Tensor:
     """The index counted from the front; raises torch's error for the first one out of range."""
     lowest = -size if expr.wraps else 0
     bad = (index < lowest) | (index >= size)
@@ -64,3 +65,11 @@ def check_index(expr: GatherOp, index: torch.Tensor, size: int) -> torch.Tensor:
         place = int(bad.flatten().to(torch.uint8).argmax())
         raise index_error(expr.op, int(index.flatten()[place]), expr.dim, size)
     return torch.where(index < 0, index + size, index) if expr.wraps else index
+
+
+def check_shorter(expr: IndexedWrite, base: Sequence[int], values: Sequence[int]) -> None:
+    """Raises torch's error if there are more values than the base has elements beside the index."""
+    for dim, axis in enumerate(expr.base_axes):
+        if axis is not None and values[axis] > base[dim]:
+            what = f"an index of at most {base[dim]} in dimension {dim}"
+            raise RuntimeError(expected(expr.op, what, values[axis]))

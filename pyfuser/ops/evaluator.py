@@ -22,6 +22,7 @@ from ..ir.exprs import (
     Expr,
     FullOp,
     GatherOp,
+    IndexedWrite,
     IotaOp,
     LibraryOp,
     PermuteOp,
@@ -39,7 +40,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
-from .checking import check_index, check_op, may_refuse
+from .checking import check_index, check_op, check_shorter, may_refuse
 from .library_ops import LIBRARY_OPS
 from .metadata import device_of, is_cpu_scalar
 from .pointwise import resolve_expr
@@ -170,6 +171,8 @@ class _Evaluator:
                 return self.window(expr, output)
             case GatherOp():
                 return self.gathered(expr)
+            case IndexedWrite():
+                return self.scattered(expr)
             case _:
                 return self.reshaped(expr, self.values[expr.inputs[0]], output)
 
@@ -269,6 +272,34 @@ class _Evaluator:
                 shape[axis] = 1 if source.shape[dim] == 1 else sizes[axis]
                 places.append(torch.arange(shape[axis], device=self.device).reshape(shape))
         return source[tuple(places)].expand(sizes)
+
+    def scattered(self, expr: IndexedWrite) -> torch.Tensor:
+        """The base with the values written, or combined, in their order."""
+        base, index, value = (self.values[operand] for operand in expr.inputs)
+        made, sizes = base.clone(memory_format=torch.contiguous_format), list(value.shape)
+        if not index.is_meta:
+            index = check_index(expr, index, base.shape[expr.dim])
+            check_shorter(expr, base.shape, sizes)
+        place = torch.zeros((), dtype=torch.int64, device=self.device)
+        for dim, axis in enumerate(expr.base_axes):
+            shape = [1] * len(sizes)
+            if axis is None:
+                for size, position in zip(index.shape, expr.index_axes, strict=True):
+                    shape[position] = size
+                along = index.long().reshape(shape)
+            else:
+                shape[axis] = sizes[axis]
+                along = torch.arange(sizes[axis], device=self.device).reshape(shape)
+            place = place + along * made.stride(dim)
+        places, values = place.expand(sizes).flatten(), value.flatten()
+        # One axis, in whose order torch writes: the last of several values stays.
+        flat = made.view(-1)
+        if expr.how == "set":
+            flat.scatter_(0, places, values)
+        else:
+            how = {"max": "amax", "min": "amin"}.get(expr.how, expr.how)
+            flat.scatter_reduce_(0, places, values, how)
+        return made
 
     def reshaped(self, expr: Expr, source: torch.Tensor, output: TensorView) -> torch.Tensor:
         """A view of the input in the output's shape."""

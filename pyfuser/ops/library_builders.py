@@ -14,7 +14,7 @@ from ..errors import DefinitionError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import LibraryOp, Option
 from ..ir.fusion import Fusion
-from ..ir.scalars import Integer, IntExpr
+from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView, Val
 from .pointwise import (
     Argument,
@@ -164,40 +164,6 @@ def topk(
     options = {"dim": dim, "largest": bool(largest), "sorted": bool(sorted)}
     values, indices = library_op(fusion, "topk", {"arg": tensor, "k": count}, results, **options)
     return values, indices
-
-
-# -- writes at computed positions
-
-
-def scatter(fusion: Fusion, arg: Val, index: Val, src: Argument, dim: int) -> TensorView:
-    """`arg` with arg[index[i][j]][j] = src[i][j] for dim 0; `src` may be a number.
-
-    The index may be shorter than `arg` along the other dimensions, and than `src`.
-    """
-    tensor, positions = (as_tensor(fusion, value, "scatter") for value in (arg, index))
-    if positions.dtype not in (DataType.Int, DataType.Int32):
-        raise DefinitionError(expected("scatter", "an index of Int or Int32", positions.dtype))
-    source = as_val(fusion, src, "scatter")
-    dim = library_dim("scatter", dim, tensor)
-    _check_shorter(positions, tensor, dim)
-    if isinstance(source, TensorView):
-        _check_shorter(positions, source, None)
-        if source.dtype is not tensor.dtype:
-            raise DefinitionError(expected("scatter", f"a src of {tensor.dtype}", source.dtype))
-    inputs: dict[str, Val | None] = {"arg": tensor, "index": positions, "src": source}
-    results = [(sizes_of(tensor.axes), tensor.dtype)]
-    return library_op(fusion, "scatter", inputs, results, dim=dim)[0]
-
-
-def _check_shorter(index: TensorView, other: TensorView, dim: int | None) -> None:
-    """An index has the rank of the other tensor, and is no longer except along `dim`."""
-    if index.ndim != other.ndim:
-        raise DefinitionError(expected("scatter", f"an index of rank {other.ndim}", index.ndim))
-    for d, (a, b) in enumerate(zip(index.axes, other.axes, strict=True)):
-        match a.size, b.size:
-            case Integer(value=own), Integer(value=most) if d != dim and own > most:
-                what = f"an index of at most {most} in dimension {d}"
-                raise DefinitionError(expected("scatter", what, own))
 
 
 # -- products of groups

@@ -86,13 +86,6 @@ def topk(arg: torch.Tensor, k: int, dim: int, largest: bool, sorted: bool) -> Re
 # -- writes at computed positions
 
 
-def scatter(
-    arg: torch.Tensor, index: torch.Tensor, src: torch.Tensor | float, dim: int
-) -> torch.Tensor:
-    """torch.scatter, with a tensor or a number as source."""
-    return torch.scatter(arg, dim, index, src)
-
-
 # -- attention
 
 
@@ -224,7 +217,6 @@ _ROWS = (
     LibraryRow("linear", linear, _last_size),
     LibraryRow("argsort", argsort),
     LibraryRow("topk", topk),
-    LibraryRow("scatter", scatter),
     LibraryRow("sdpfa_fwd", sdpfa_fwd, _size_of_attention, is_repeatable=False),
     LibraryRow("sdpfa_bwd", sdpfa_bwd, _size_of_attention),
     LibraryRow("grouped_mm", grouped_mm, _last_size),

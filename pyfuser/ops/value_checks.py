@@ -109,22 +109,24 @@ TARGET_PROBABILITY = ValueCheck(_no_probability, _probability_error("target"), f
 
 # The names by which users know these builders.
 _NAMES = {"embedding_fwd": "embedding"}
+# The builders for which a negative index counts from the end.
+_COUNTED = ("index", "index_put")
 
 
 def index_error(op: str, index: int, dim: int, size: int) -> Exception:
     """torch's error for an index out of range of a dimension, by the builder's name."""
     kind: type[Exception] = IndexError
-    counted = 0 if op == "index" else dim  # torch counts the dimensions that are indexed
+    counted = 0 if op in _COUNTED else dim  # torch counts the dimensions that are indexed
     text = f"index {index} is out of bounds for dimension {counted} with size {size}"
     match op:
-        case "gather" | "take_along_axis":
+        case "gather" | "take_along_axis" | "scatter" | "scatter_add" | "scatter_reduce":
             kind = RuntimeError
         case "embedding_fwd" | "index_select" if size == 0:
             kind, text = RuntimeError, "index_select(): self indexing axis dim should be positive"
         case "index_select" if dim == 1:
             kind = RuntimeError
             text = f"INDICES element is out of DATA bounds, id={index} axis_dim={size}"
-        case "embedding_fwd" | "index_select":
+        case "embedding_fwd" | "index_select" | "index_add" | "embedding_dense_backward":
             text = "index out of range in self"
-    first = -size if op == "index" else 0
+    first = -size if op in _COUNTED else 0
     return kind(_with_details(text, _NAMES.get(op, op), f"an index in [{first}, {size})", index))

@@ -20,7 +20,9 @@ from .empty_tensors import empty_tensors
 from .expand_permute import expand_permute
 from .identities import identities
 from .move_gathers import move_gathers
+from .move_split_cat import move_split_cat
 from .move_windows import move_windows
+from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
 from .two_pass_moments import two_pass_moments
@@ -38,6 +40,8 @@ PIPELINE: tuple[Pass, ...] = (
     identities,
     broadcast_squeeze,
     expand_permute,
+    scatter_accumulate,
+    move_split_cat,
     move_windows,
     move_gathers,
     common_subexpressions,

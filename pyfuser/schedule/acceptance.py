@@ -22,6 +22,7 @@ from ..ir.exprs import (
     PermuteOp,
     PointwiseOp,
     ReshapeOp,
+    ScatterOp,
     SqueezeOp,
     WindowOp,
 )
@@ -40,16 +41,20 @@ class SizeInfo:
 
     `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
     that sizes within a factor of two share their plan.  Without them only structure decides.
+    `disabled` has the names of schedulers that take nothing.
     """
 
     target: Target
     magnitudes: tuple[tuple[str, int], ...] = ()
+    disabled: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(sizes: Mapping[str, int], target: Target) -> SizeInfo:
+    def of(
+        sizes: Mapping[str, int], target: Target, disabled: frozenset[str] = frozenset()
+    ) -> SizeInfo:
         """The magnitudes of bound sizes (symbol name -> size in elements)."""
         ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
-        return SizeInfo(target, ordered)
+        return SizeInfo(target, ordered, disabled)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
         """About the product of the extents (too small by less than a factor of 2 per symbol)."""
@@ -84,8 +89,8 @@ class Summary:
 
     axes        every concrete axis of every tensor that is read or computed
     outputs     how many of the group's outputs have these axes
-    signatures  the kinds of reductions and scans
-    after       the axes of the tensors that depend on a reduction or scan of the group, by its kind
+    signatures  the kinds of reductions, scans and scatters
+    after       the axes of the tensors that depend on one of these in the group, by its kind
     terminals   how many tensors with these axes are read by nothing in the group
     steps       the splits and merges of the reshapes
     row_bytes   bytes of the widest element that is reduced or scanned
@@ -110,9 +115,9 @@ class Summary:
             self.after[signature] = self.after.get(signature, axes) | axes
 
     @property
-    def has_scans(self) -> bool:
-        """True if the group combines elements with those before them."""
-        return any(signature.is_scan for signature in self.signatures)
+    def is_ordered(self) -> bool:
+        """True if the group scans or scatters elements."""
+        return any(signature.is_ordered for signature in self.signatures)
 
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
@@ -138,7 +143,7 @@ def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
 # -- one function per scheduler: why a summary can't be scheduled
 
 NO_REFERENCE = "cannot find reference tensor"
-SCAN = "a scan gives a result for each element"
+ORDERED = "a scan or scatter computes each element in turn"
 NORMALIZATION = "a reduction result is broadcast back along the reduced axes (a normalization)"
 
 
@@ -166,8 +171,8 @@ def pointwise_refusal(summary: Summary) -> str | None:
 def _single_signature(summary: Summary) -> Signature | str:
     if not summary.signatures:
         return "no reduction"
-    if summary.has_scans:
-        return SCAN
+    if summary.is_ordered:
+        return ORDERED
     if len({s.reduced for s in summary.signatures}) > 1:
         return "reductions over different axes"
     if len(summary.signatures) > 1:
@@ -217,7 +222,7 @@ def inner_outer_refusal(
     `innermost` is the number of the axis that is innermost in memory: it is along the rows.
     """
     found = sorted(summary.signatures, key=lambda s: innermost not in s.reduced)
-    if len(found) != 2 or summary.has_scans:
+    if len(found) != 2 or summary.is_ordered:
         return "not two kinds of reductions, of rows and of columns"
     rows, columns = found
     if innermost not in rows.reduced:
@@ -238,22 +243,24 @@ def inner_outer_refusal(
 
 
 def greedy_refusal(summary: Summary) -> str | None:
-    """Scans along one axis, and tensors that one loop over the scanned ones computes with them."""
-    if not summary.has_scans:
-        return "no scan"
-    if not all(signature.is_scan for signature in summary.signatures):
-        return "a reduction and a scan have different loops"
+    """Scans, or scatters, along one axis, and tensors that one loop over theirs computes too."""
+    if not summary.is_ordered:
+        return "no scan or scatter"
+    if not all(signature.is_ordered for signature in summary.signatures):
+        return "a reduction and a scan or scatter have different loops"
+    if len({s.is_scatter for s in summary.signatures}) > 1:
+        return "a scan and a scatter have different loops"
     if len({s.reduced for s in summary.signatures}) > 1:
-        return "scans along different axes"
+        return "scans or scatters along different axes"
     if len(summary.signatures) > 1:
-        return "scans of tensors with different axes"
+        return "scans or scatters of tensors with different axes"
     (signature,) = summary.signatures
     base = signature.reduced | signature.kept
     reach = backward_closure(base, summary.steps)
     if reach is None or not summary.axes <= reach:
-        return "a tensor has an axis that the scan doesn't have"
+        return "a tensor has an axis that the scan or scatter doesn't have"
     if not all(base <= axes for axes in summary.outputs):
-        return "an output doesn't have all axes of the scan"
+        return "an output doesn't have all axes of the scan or scatter"
     if not summary.post_axes <= base:
         return "the result of a scan is reshaped"
     return None
@@ -320,9 +327,9 @@ def examine_exprs(
                 summary.signatures.add(signature)
                 summary.row_bytes = max(summary.row_bytes, reduced_bytes(expr))
             after[tensor] = before if signature is None else before | {signature}
-            summary.add_after(after[tensor], space.axes(tensor))
-    summary.outputs = Counter(space.axes(tensor) for tensor in made)
-    summary.terminals = Counter(space.axes(tensor) for tensor in made if tensor not in read)
+            summary.add_after(after[tensor], space.loops(tensor))
+    summary.outputs = Counter(space.loops(tensor) for tensor in made)
+    summary.terminals = Counter(space.loops(tensor) for tensor in made if tensor not in read)
     problem = _common_problem(space, chosen)
     return Facts(space, summary, chosen, inputs, made, set(in_place), set(stored), problem)
 
@@ -340,6 +347,8 @@ def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
     for expr in exprs:
         if expr.source is not None and expr.source.expr in chosen:
             return f"{expr.name} reads T{expr.source.name} at other positions than it is computed"
+        if isinstance(expr, ScatterOp) and not chosen.isdisjoint(expr.output.uses_list):
+            return f"T{expr.output.name} is complete only when the scatter ends"
         if is_cut(expr) and not chosen.isdisjoint(expr.output.uses_list):
             return f"segment_set cuts after T{expr.output.name}"
     return None if is_connected(exprs) else "the fusion is not connected"

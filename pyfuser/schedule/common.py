@@ -14,7 +14,17 @@ from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, GatherOp, IotaOp, PointwiseOp, RandomOp, ScanOp, WindowOp
+from ..ir.exprs import (
+    Expr,
+    GatherOp,
+    IndexedWrite,
+    IotaOp,
+    PointwiseOp,
+    RandomOp,
+    ScanOp,
+    WindowOp,
+    WriteOp,
+)
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
@@ -34,7 +44,9 @@ def touched_bytes(fusion: Fusion) -> IntExpr:
 
 def work_each(fusion: Fusion) -> int:
     """The cost of computing an element, in additions."""
-    pointwise = (e for e in fusion.exprs if isinstance(e, PointwiseOp | RandomOp | ScanOp))
+    pointwise = (
+        e for e in fusion.exprs if isinstance(e, PointwiseOp | RandomOp | ScanOp | IndexedWrite)
+    )
     return sum(EXPENSIVE if is_expensive(e) else 1 for e in pointwise)
 
 
@@ -231,6 +243,8 @@ def fork_outputs(scheduled: ScheduledFusion) -> None:
     fusion = scheduled.fusion
     for output in dict.fromkeys(fusion.outputs):
         if not isinstance(output, TensorView) or output.expr is None:
+            continue
+        if isinstance(output.expr, WriteOp):
             continue
         if not output.uses_list and not is_reduction(output.expr):
             continue

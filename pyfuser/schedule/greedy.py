@@ -1,4 +1,5 @@
-"""The greedy scheduler: scans along one axis, with what feeds them and what reads their results.
+"""The greedy scheduler: scans along one axis, with what feeds them and what reads their results;
+and scatters, with what feeds them (scatters.py).
 
 If the scanned axis is innermost in memory, a task takes a row, and the scan goes through the lanes:
 
@@ -25,8 +26,9 @@ from ..ir.scalars import ONE, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.table import SCANS
-from ..target.parameters import ScanFacts, ScanParameters
+from ..target.parameters import ScanFacts, ScanParameters, ScatterParameters
 from ..target.target import Target
+from . import scatters
 from .common import (
     Layouts,
     fork_outputs,
@@ -86,13 +88,19 @@ def scan_facts(fusion: Fusion) -> ScanFacts:
     )
 
 
-def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ScanParameters:
+def heuristics(
+    fusion: Fusion, sizes: Mapping[str, int], target: Target
+) -> ScanParameters | ScatterParameters:
     """The target's decisions."""
+    if scatters.has_scatters(fusion):
+        return scatters.heuristics(fusion, sizes, target)
     return target.greedy(scan_facts(fusion), sizes)
 
 
-def schedule(fusion: Fusion, parameters: ScanParameters) -> ScheduledFusion:
+def schedule(fusion: Fusion, parameters: ScanParameters | ScatterParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
+    if isinstance(parameters, ScatterParameters):
+        return scatters.schedule(fusion, parameters)
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="greedy", parameters=parameters)
     fork_outputs(scheduled)

@@ -180,7 +180,7 @@ def refuse_inner_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
 
 
 def refuse_greedy(facts: Facts, sizes: SizeInfo) -> str | None:
-    """Scans along one axis, and tensors with the axes of the scanned ones."""
+    """Scans or scatters along one axis, and tensors with the axes of theirs."""
     return _problem(facts, sizes) or greedy_refusal(facts.summary)
 
 
@@ -225,7 +225,7 @@ class AutomaticScheduler:
 
     def refuse(self, facts: Facts, sizes: SizeInfo) -> Refusal | None:
         """`can_schedule` for facts that are already known."""
-        reason = self.refusal(facts, sizes)
+        reason = DISABLED if self.name in sizes.disabled else self.refusal(facts, sizes)
         return None if reason is None else Refusal(self.name, reason)
 
     def can_schedule(self, fusion: Fusion, sizes: SizeInfo) -> Refusal | None:
@@ -250,6 +250,9 @@ class AutomaticScheduler:
 def _module_of(name: str) -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
+
+# Why a scheduler that is switched off takes nothing.
+DISABLED = "it is disabled"
 
 # Also for segments that no scheduler takes.
 BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, PartKind.library)
@@ -278,7 +281,7 @@ def closest(facts: Facts, refusals: Sequence[Refusal]) -> Refusal:
     by_name = {refusal.scheduler: refusal for refusal in refusals}
     if not facts.summary.signatures:
         return by_name["pointwise"]
-    if facts.summary.has_scans:
+    if facts.summary.is_ordered:
         return by_name["greedy"]
     if reduction_refusal(facts.summary) == NORMALIZATION:
         return by_name["inner_persistent"]

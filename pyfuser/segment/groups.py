@@ -29,7 +29,7 @@ from ..schedule.acceptance import (
     reduced_bytes,
     reduction_refusal,
 )
-from ..schedule.registry import Refusal
+from ..schedule.registry import DISABLED, Refusal
 from .repeated_work import innermost, repeats
 from .units import Unit, UnitGraph
 
@@ -83,16 +83,16 @@ class Groups:
             group.consumers = {self.of[c] for c in unit.consumers}
 
     def _single(self, unit: Unit, order: int) -> Group:
-        axes = self.graph.space.axes
+        loops = self.graph.space.loops
         summary = Summary(axes=set(unit.axes), steps=set(unit.steps))
         leaving = (t for t in unit.outputs if self._outside[t] or t in self.graph.outputs)
-        summary.outputs = Counter(axes(tensor) for tensor in leaving)
+        summary.outputs = Counter(loops(tensor) for tensor in leaving)
         summary.terminals = summary.outputs.copy()
         if unit.signature is not None:
             summary.row_bytes = reduced_bytes(unit.expr)
             summary.signatures.add(unit.signature)
             for tensor in unit.outputs:
-                summary.add_after([unit.signature], axes(tensor))
+                summary.add_after([unit.signature], loops(tensor))
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.is_output = is_output
@@ -167,8 +167,10 @@ class Groups:
         if not summary.signatures:
             reason = pointwise_refusal(summary)
             return reason and str(Refusal("pointwise", reason))
-        if summary.has_scans:
+        if summary.is_ordered:
             reason = greedy_refusal(summary)
+            if "greedy" in self.sizes.disabled:
+                reason = DISABLED
             return reason and str(Refusal("greedy", reason))
         reason = reduction_refusal(summary)
         if reason is None:

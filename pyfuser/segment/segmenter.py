@@ -46,7 +46,9 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
         return _whole(fusion, chosen)
     graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
-    if len({unit.signature for unit in graph.units} - {None}) > 1:
+    kinds = {unit.signature for unit in graph.units} - {None}
+    # What follows a norm may go to another reduction, or to a reshape that no norm takes.
+    if len(kinds) > 1 or (kinds and any(unit.steps for unit in graph.units)):
         best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)
     set_memory_orders(best)
     return SegmentedFusion(fusion, [_segment_of(best, draft) for draft in best.drafts])

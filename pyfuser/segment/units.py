@@ -25,6 +25,7 @@ from ..ir.exprs import (
     IotaOp,
     LibraryOp,
     PointwiseOp,
+    ScatterOp,
     SqueezeOp,
     WindowOp,
     is_shown_by_strides,
@@ -221,8 +222,10 @@ def _set_barriers(graph: UnitGraph, free: set[Expr]) -> None:
                 graph.cuts.add(count)
             # A source of reads at computed positions has to be in memory before the kernel runs.
             is_source = unit.expr.source in producer.outputs
+            # The result of a scatter is complete when its kernel ends.
+            is_scattered = isinstance(producer.expr, ScatterOp)
             is_stored = not graph.stored.isdisjoint(producer.outputs)
-            if forced or clashing or is_source or is_stored:
+            if forced or clashing or is_source or is_scattered or is_stored:
                 producer.barriers.add(count)
                 unit.barriers.add(count)
                 count += 1

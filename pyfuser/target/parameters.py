@@ -179,6 +179,42 @@ class ScanParameters:
     prefetch: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ScatterFacts:
+    """rows       elements of the axes outside: scatters that are independent of each other
+    length     elements of the scattered axes
+    columns    elements of the innermost range in memory; None if it is scattered
+    bytes      bytes of the widest computed element
+    combined   bytes of the narrowest element with which values are combined; None if there is none
+    work       the cost of computing a value, in additions
+    touched    bytes of all inputs and outputs
+    """
+
+    rows: IntExpr
+    length: IntExpr
+    columns: IntExpr | None
+    bytes: int
+    combined: int | None
+    work: int
+    touched: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterParameters:
+    """lanes          elements of one vector
+    unroll         vectors per unrolled step
+    block          columns per task; on hardware threads, threads per block
+    is_concurrent  threads share all axes, so the order of the values is open
+    prefetch       how many bytes ahead reads fetch
+    """
+
+    lanes: int
+    unroll: int
+    block: int
+    is_concurrent: bool = False
+    prefetch: int = 0
+
+
 def without_kept_rows(
     parameters: object,
 ) -> ReductionParameters | InnerOuterParameters | None:

@@ -24,6 +24,8 @@ from .parameters import (
     ReductionParameters,
     ScanFacts,
     ScanParameters,
+    ScatterFacts,
+    ScatterParameters,
 )
 
 
@@ -181,7 +183,11 @@ class Target(ABC):
 
     @abstractmethod
     def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
-        """The parameters of the greedy scheduler."""
+        """The parameters of the greedy scheduler for scans."""
+
+    @abstractmethod
+    def scatter(self, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
+        """The parameters of the greedy scheduler for scatters."""
 
     # -- code
 

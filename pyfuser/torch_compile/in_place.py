@@ -5,6 +5,9 @@ from the old one, it can write it over the old one, and the copy disappears.  Th
 old value isn't read later, and if the kernel itself reads each element only where it writes it.  A
 call that raises because of the values of its tensors must leave its inputs unchanged: neither the
 kernel nor anything after it may refuse values.
+
+A scatter whose base is the input writes only where its index says, so nothing is copied at all.  If
+it refuses an index itself, the elements of valid indices are written, as in eager.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from torch.fx import Node
 from ..analysis.mapping import upstream
 from ..compiler import Part
 from ..executor import Resolved
-from ..ir.exprs import PointwiseOp
+from ..ir.exprs import PointwiseOp, ScatterOp
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from .fusion_nodes import FusionNode, is_dense
@@ -52,7 +55,10 @@ def updates_in_place(
             continue
         fusion = steps[number].fusion
         assert fusion is not None
-        if (number, _writing_part(fusion, resolved_at[number], value)) <= refusing:
+        place = number, _writing_part(fusion, resolved_at[number], value)
+        if place < refusing:
+            continue
+        if place == refusing and not _only_scatters_refuse(resolved_at, place):
             continue
         if _is_elementwise(fusion, resolved_at[number], value, target, views):
             found[value] = target
@@ -72,6 +78,13 @@ def _last_refusing(steps: Sequence[Step], resolved_at: Mapping[int, Resolved]) -
             if any(may_refuse(expr) for expr in parts[position].fusion.exprs):
                 return number, position
     return -1, -1
+
+
+def _only_scatters_refuse(resolved_at: Mapping[int, Resolved], place: tuple[int, int]) -> bool:
+    """True if nothing in a part of a program refuses values but the indices of scatters."""
+    number, part = place
+    exprs = resolved_at[number].program.parts[part].fusion.exprs
+    return all(isinstance(expr, ScatterOp) for expr in exprs if may_refuse(expr))
 
 
 def _writing_part(fusion: FusionNode, resolved: Resolved, value: Node) -> int:
@@ -112,7 +125,20 @@ def _is_elementwise(
         return False
     if not any(reader in parts[writing].segment.inputs for reader in readers):
         return True
+    if isinstance(output.expr, ScatterOp):
+        own = [
+            t for t, n in zip(definition.input_tensors, fusion.inputs, strict=True) if n is target
+        ]
+        return readers == own and _only_base_of(parts[writing], output.expr, own)
     return _reads_where_it_writes(parts[writing], readers)
+
+
+def _only_base_of(part: Part, scatter: ScatterOp, readers: Sequence[TensorView]) -> bool:
+    """True if the part reads the tensors only as the base of one scatter."""
+    if scatter.base not in readers or not set(scatter.aligned_inputs).isdisjoint(readers):
+        return False
+    others = (expr for expr in part.segment.exprs if expr is not scatter)
+    return all(set(readers).isdisjoint(expr.tensor_inputs) for expr in others)
 
 
 def _reads_where_it_writes(part: Part, readers: Sequence[TensorView]) -> bool:

@@ -9,10 +9,13 @@ import torch
 
 import pyfuser as nvfuser_direct
 from pyfuser import FusionDefinition, SchedulerType
-from pyfuser.frontend.params import decisions_of, params_of
+from pyfuser.compiler import lowered
+from pyfuser.errors import ScheduleError
+from pyfuser.frontend.params import decisions_of, params_of, require_index_type
 from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from pyfuser.target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from tests.frontend.definitions import doubled
+from tests.support.targets import SM_90
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +126,66 @@ def test_matrix_instructions_are_encoded() -> None:
         assert nvfuser_direct.MmaMacroEncode.of(each).mma_macro() is each
     with pytest.raises(ValueError, match="is not a valid MmaMacro"):
         nvfuser_direct.MmaMacroEncode(nvfuser_direct.MmaMacroArch.volta, 1, 2, 3).mma_macro()
+
+
+def scheduled_by_hand(cache_op: Any = None) -> tuple[FusionDefinition, torch.Tensor]:
+    """A kernel of 32 blocks of 128 threads for 4096 numbers."""
+    x = torch.randn(4096)
+    with FusionDefinition() as fd:
+        t = fd.from_pytorch(x)
+        made = fd.ops.mul(t, 2.0)
+        fd.add_output(made)
+        if cache_op is not None:
+            t.cache_after(cache_op=cache_op)
+        made.split(0, 128)
+        made.axis(0).parallelize(nvfuser_direct.ParallelType.grid_x)
+        made.axis(1).parallelize(nvfuser_direct.ParallelType.block_x)
+        nvfuser_direct.schedule.transform_like(made)
+        nvfuser_direct.schedule.parallelize_like(made)
+        nvfuser_direct.schedule.inline_most()
+    return fd, x
+
+
+def test_launch_constraints_are_checked() -> None:
+    fd, x = scheduled_by_hand()
+    executor = nvfuser_direct.KernelExecutor()
+    executor.compile(fd.fusion, [x], nvfuser_direct.LaunchParams(gdimx=32, bdimx=128))
+    (got,) = executor.run([x], nvfuser_direct.LaunchParams(bdimx=128, bdimy=1))
+    assert torch.equal(got, x * 2)
+    for constraints, found in (({"bdimx": 64}, 128), ({"gdimx": 31}, 32), ({"bdimy": 2}, 1)):
+        with pytest.raises(ScheduleError, match=f"as the launch constraints say, got {found}"):
+            executor.run([x], nvfuser_direct.LaunchParams(**constraints))
+    narrow = nvfuser_direct.CompileParams(index_type=nvfuser_direct.DataType.Int32)
+    executor.run([x], compile_params=narrow)
+    huge = torch.empty(1, dtype=torch.uint8).expand(1 << 31)
+    with pytest.raises(ScheduleError, match="indices of 32 bits"):
+        require_index_type(narrow, [huge])
+
+
+@pytest.mark.parametrize(
+    ("operator", "intrinsic"),
+    [("streaming", "load_streaming"), ("global", "load_global"), ("all_levels", "load_all_levels")],
+)
+def test_cache_operators_are_in_the_text_of_cuda_kernels(operator: str, intrinsic: str) -> None:
+    fd, x = scheduled_by_hand(getattr(nvfuser_direct.CacheOp, operator))
+    kernel = lowered(fd.fusion.user_schedule, SM_90)
+    assert "T0[" in str(kernel) and f"{operator} load" in str(kernel)
+    assert f"{intrinsic}(&T0[" in SM_90.generate(kernel).text
+    (got,) = fd.execute([x])
+    assert torch.equal(got, x * 2)
+
+
+def test_disabled_schedulers_take_nothing() -> None:
+    x = torch.randn(40, 30)
+
+    def schedulers(disable: list[str]) -> list[str]:
+        with FusionDefinition() as fd:
+            t = fd.from_pytorch(x)
+            fd.add_output(fd.ops.mul(fd.ops.cumsum(t, 1), fd.ops.exp(t)))
+        (got,) = fd.execute([x], _disable_options=disable)
+        torch.testing.assert_close(got, x.cumsum(1) * x.exp())
+        (program,) = fd.fec.engine.executor.programs.values()
+        return [part.segment.scheduler for part in program.parts]
+
+    assert schedulers([]) == ["greedy"]
+    assert schedulers(["greedy_scheduler"]) == ["expr_eval", "pointwise"]

@@ -33,12 +33,21 @@ def defined(define: Define, inputs: list[Any], static: bool = False) -> FusionDe
     return fd
 
 
-def check(define: Define, eager: Callable[..., Any], *inputs: Any, exact: bool = True) -> str:
-    """Compares a definition with eager and with the evaluator; the text of the last plan."""
+def check(
+    define: Define,
+    eager: Callable[..., Any],
+    *inputs: Any,
+    exact: bool = True,
+    statics: tuple[bool, ...] = (False, True),
+) -> str:
+    """Compares a definition with eager and with the evaluator; the text of the last plan.
+
+    `statics` says whether its sizes are numbers; by default both are tried.
+    """
     wanted = eager(*inputs)
     wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
     rounding = {"rtol": 0.0, "atol": 0.0} if exact else {}
-    for static in (False, True):
+    for static in statics:
         fd = defined(define, list(inputs), static)
         outputs = fd.execute(list(inputs))
         evaluated = evaluate(fd.fec.engine.executor.fusion, list(inputs))

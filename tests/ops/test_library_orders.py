@@ -1,4 +1,4 @@
-"""Orders and scatters are equal to torch's in every dtype, layout and shape."""
+"""Orders are equal to torch's in every dtype, layout and shape."""
 
 from __future__ import annotations
 
@@ -111,67 +111,3 @@ def test_wrong_orders_are_refused() -> None:
         }.items():
             with pytest.raises(DefinitionError, match=message):
                 call()
-
-
-# -- writes at computed positions
-
-SCATTERS = [
-    ((5, 4), (5, 4), (5, 4), 0), ((5, 4), (2, 3), (4, 4), 1), ((5, 4), (7, 4), (7, 4), 0),
-    ((6,), (3,), (3,), -1), ((2, 3, 4), (2, 3, 4), (2, 3, 4), 1), ((1, 1), (1, 1), (1, 1), 0),
-    ((5, 4), (0, 4), (0, 4), 0), ((0,), (0,), (0,), 0),
-]  # fmt: skip
-
-
-def places(shape: tuple[int, ...], size: int, dim: int) -> torch.Tensor:
-    """An index without duplicates along `dim`."""
-    order = torch.rand(shape, generator=torch.Generator().manual_seed(7)).argsort(dim)
-    return order % max(size, 1)
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
-@pytest.mark.parametrize(("shape", "index", "source", "dim"), SCATTERS)
-def test_scatter(dtype: torch.dtype, shape: Any, index: Any, source: Any, dim: int) -> None:
-    x, at = numbers(shape, dtype), places(index, shape[dim], dim)
-    at = at.clamp(max=max(shape[dim] - 1, 0))
-    if index[dim] > shape[dim]:
-        at, source = at[: shape[dim]], tuple(source)
-    check(
-        lambda fd, x, at, src: fd.ops.scatter(x, at, src, dim),
-        lambda x, at, src: x.scatter(dim, at, src),
-        x, at, numbers(source, dtype, 1),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
-@pytest.mark.parametrize("index_dtype", [torch.int64, torch.int32], ids=str)
-def test_scatter_of_a_number(dtype: torch.dtype, index_dtype: torch.dtype) -> None:
-    number = dtype is torch.bool or 3
-    check(
-        lambda fd, x, at: fd.ops.scatter(x, at, number, 1),
-        lambda x, at: x.scatter(1, at.long(), number),
-        numbers((5, 4), dtype), places((5, 2), 4, 1).to(index_dtype),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_scatter_between_kernels(layout: str) -> None:
-    """One-hot rows of the best, scaled: the scatter writes into a tensor that nothing fills."""
-
-    def define(fd: Any, x: Any) -> Any:
-        values, indices = fd.ops.topk(fd.ops.sigmoid(x), 2, 1, True, True)
-        empty = fd.ops.full(fd.ops.shape(x), 0.0, DataType.Float)
-        return fd.ops.mul(fd.ops.scatter(empty, indices, fd.ops.neg(values), 1), x)
-
-    def eager(x: torch.Tensor) -> torch.Tensor:
-        values, indices = x.sigmoid().topk(2, 1)
-        return torch.zeros_like(x).scatter(1, indices, -values) * x
-
-    source = check(define, eager, laid_out(distinct((6, 8)) / 16, layout), exact=False)
-    assert source.count("launch") == 3 and "run(" not in source
-
-
-def test_an_index_out_of_range_raises_torchs_error() -> None:
-    x, at = numbers((3, 4)), torch.tensor([[0, 9]])
-    fd = defined(lambda fd, x, at: fd.ops.scatter(x, at, 1.0, 1), [x, at])
-    with pytest.raises(RuntimeError, match="out of bounds"):
-        fd.execute([x, at])

@@ -276,10 +276,10 @@ def _reshaped(fd: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (_sum_of_scan, "a reduction and a scan have different loops"),
-        (_scan_of_sum, "a reduction and a scan have different loops"),
-        (_both_axes, "scans along different axes"),
-        (_broadcast, "a tensor has an axis that the scan doesn't have"),
+        (_sum_of_scan, "a reduction and a scan or scatter have different loops"),
+        (_scan_of_sum, "a reduction and a scan or scatter have different loops"),
+        (_both_axes, "scans or scatters along different axes"),
+        (_broadcast, "a tensor has an axis that the scan or scatter doesn't have"),
         (_reshaped, ""),
     ],
 )

@@ -100,6 +100,20 @@ def _move_windows(fusion: Fusion) -> TensorView:
     return builders.slice(fusion, builders.neg(fusion, x), [0], [half])
 
 
+def _move_split_cat(fusion: Fusion) -> TensorView:
+    x = fusion.new_tensor(plain_domain([fusion.ids.new(Integer.of(8))]), FLOAT)
+    fusion.add_input(x)
+    parts = [builders.slice(fusion, x, [start], [stop]) for start, stop in ((0, 3), (3, 8))]
+    return builders.cat(fusion, [builders.exp(fusion, part) for part in parts], 0)
+
+
+def _scatter_accumulate(fusion: Fusion) -> TensorView:
+    classes = tensor(fusion, 1, INT)
+    column = builders.broadcast(fusion, classes, [False, True])
+    zeros = builders.full(fusion, [builders.size(fusion, classes, 0), 10], 0, INT)
+    return builders.sum(fusion, builders.scatter(fusion, zeros, column, 1, 1), [0])
+
+
 def _move_gathers(fusion: Fusion) -> TensorView:
     x, index = tensor(fusion, 1), tensor(fusion, 1, INT)
     return builders.gather(fusion, builders.neg(fusion, x), index, 0)
@@ -129,6 +143,8 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "identities": _identities,
     "broadcast_squeeze": _broadcast_squeeze,
     "expand_permute": _expand_permute,
+    "move_split_cat": _move_split_cat,
+    "scatter_accumulate": _scatter_accumulate,
     "move_windows": _move_windows,
     "move_gathers": _move_gathers,
     "common_subexpressions": _common_subexpressions,
@@ -459,3 +475,58 @@ def test_expensive_constants_are_not_computed_again() -> None:
     row = builders.broadcast(fusion, power, [True, False])
     fusion.add_output(builders.sub(fusion, row, builders.broadcast(fusion, power, [False, True])))
     assert names(run(fusion)).count("exp") == 1
+
+
+# -- slices that a cat joins again
+
+
+def test_slices_that_a_cat_joins_again_disappear() -> None:
+    def static(fusion: Fusion, cuts: list[int]) -> tuple[TensorView, list[TensorView]]:
+        axes = [fusion.ids.new(Integer.of(size)) for size in (6, 8)]
+        x = fusion.new_tensor(plain_domain(axes), FLOAT)
+        fusion.add_input(x)
+        pairs = zip(cuts, [*cuts[1:], 8], strict=True)
+        return x, [builders.slice(fusion, x, [0, a], [6, b]) for a, b in pairs]
+
+    def left(build: Callable[..., TensorView], cuts: list[int]) -> list[str]:
+        fusion = Fusion()
+        x, parts = static(fusion, cuts)
+        fusion.add_output(build(fusion, x, parts))
+        simplified = run(fusion)
+        inputs = [torch.randn(6, 8, generator=torch.Generator().manual_seed(1))]
+        for old, new in zip(evaluate(fusion, inputs), evaluate(simplified, inputs), strict=True):
+            torch.testing.assert_close(new, old, rtol=0, atol=0)
+        return names(simplified)
+
+    def scaled(fusion: Fusion, x: TensorView, parts: list[TensorView]) -> TensorView:
+        return builders.cat(fusion, [builders.mul(fusion, p, 2.0) for p in parts], 1)
+
+    def squared(fusion: Fusion, x: TensorView, parts: list[TensorView]) -> TensorView:
+        return builders.cat(
+            fusion, [builders.mul(fusion, p, builders.exp(fusion, p)) for p in parts], 1
+        )
+
+    def transposed(fusion: Fusion, x: TensorView, parts: list[TensorView]) -> TensorView:
+        turned = [builders.permute(fusion, builders.neg(fusion, p), [1, 0]) for p in parts]
+        return builders.cat(fusion, turned, 0)
+
+    def unlike(fusion: Fusion, x: TensorView, parts: list[TensorView]) -> TensorView:
+        first, *others = parts
+        made = [builders.mul(fusion, first, 3.0)]
+        return builders.cat(fusion, [*made, *(builders.mul(fusion, p, 2.0) for p in others)], 1)
+
+    def swapped(fusion: Fusion, x: TensorView, parts: list[TensorView]) -> TensorView:
+        return builders.cat(fusion, [builders.neg(fusion, p) for p in reversed(parts)], 1)
+
+    def read(fusion: Fusion, x: TensorView, parts: list[TensorView]) -> TensorView:
+        made = [builders.exp(fusion, p) for p in parts]
+        fusion.add_output(made[0])
+        return builders.cat(fusion, made, 1)
+
+    assert left(scaled, [0, 3]) == ["mul", "set"]
+    assert left(scaled, [0, 3, 4]) == ["mul", "set"]
+    assert left(squared, [0, 3]) == ["exp", "mul", "set"]
+    assert left(transposed, [0, 2, 5]) == ["neg", "permute", "set"]
+    assert left(scaled, [2, 5]) == ["slice", "mul", "set"]
+    for build in (unlike, swapped, read):
+        assert "pad" in left(build, [0, 3])

@@ -295,6 +295,24 @@ def _scan(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     made.add(getattr(made.fd.ops, name)(tensor, dim), shape)
 
 
+def _index_put(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """Rows, or columns, in reverse, or combined: the first one counts as often as half of them."""
+    if not shape or 0 in shape:
+        return
+    others = [t for t, s in made.values if s == shape and t.dtype is tensor.dtype]
+    source, dim = draw(st.sampled_from(others)), draw(st.integers(0, len(shape) - 1))
+    ops, count = made.fd.ops, tensor.size(dim)
+    places = ops.iota(count)
+    hows = ["set", "max", "min"] if tensor.dtype is not DataType.Bool else ["set"]
+    hows += ["sum"] if tensor.dtype in (DataType.Float, DataType.Double, DataType.Int) else []
+    how = draw(st.sampled_from(hows))
+    if how == "set":
+        places = ops.sub(ops.sub(count, 1), places)
+    else:
+        places = ops.maximum(ops.sub(places, shape[dim] // 2), 0)
+    made.add(ops.index_put(tensor, places, source, dim, how), shape)
+
+
 def _triu(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     if len(shape) > 1:
         made.add(made.fd.ops.triu(tensor, draw(st.integers(-2, 2))), shape)
@@ -322,4 +340,5 @@ def _random(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
     _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk, _random,
+    _index_put,
 )  # fmt: skip

@@ -44,6 +44,14 @@ NOT_TRANSLATED = {
         ),
         (torch.int64, torch.int32),
     ),
+    **dict.fromkeys(
+        (
+            *(aten.scatter_add.default, aten.scatter_reduce.two, aten.index_add.default),
+            *(aten.index_put.default, aten._unsafe_index_put.default),
+            aten.embedding_dense_backward.default,
+        ),
+        (torch.bool,),
+    ),
     aten.nextafter.default: (torch.bfloat16, torch.float16),
     aten.__lshift__.Scalar: (torch.bool,),
     aten.__rshift__.Scalar: (torch.bool,),

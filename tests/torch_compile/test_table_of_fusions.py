@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cpu
 
 POINTWISE, TRANSPOSE, RESIZE, REDUCTION = "pointwise", "transpose", "resize", "reduction"
 INNER, OUTER, BOTH = "inner_persistent", "outer_persistent", "inner_outer_persistent"
+GREEDY = "greedy"
 
 
 def rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -88,7 +89,7 @@ TABLE = {
         lambda i, t, w, b: functional.layer_norm(functional.embedding(i, t), ROW, w, b),
         [(256,), (1000, 512), ROW, ROW],
         [INNER],
-        [BOTH],
+        [BOTH, POINTWISE, GREEDY],
         indices=1000,
     ),
     "batch norm": Row(

@@ -26,6 +26,7 @@ from ...ir.kernel import (
     Phase,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     walk,
 )
@@ -220,7 +221,7 @@ class PhaseGenerator:
                     self._for(statement)
                 case Allocate(buffer=buffer):
                     self._allocate(buffer)
-                case Compute() | Initialise() | Reduce() | Scan():
+                case Compute() | Initialise() | Reduce() | Scan() | Scatter():
                     missing = self._missing_grid(statement)
                     if missing:
                         self.branch_on(missing[0], lambda s=statement: self.statements.emit(s))
@@ -229,11 +230,13 @@ class PhaseGenerator:
                 case _:
                     pass  # barriers: threads are loops here
 
-    def _missing_grid(self, statement: Compute | Initialise | Reduce | Scan) -> list[Value]:
+    def _missing_grid(
+        self, statement: Compute | Initialise | Reduce | Scan | Scatter
+    ) -> list[Value]:
         """Conditions: only task 0 of an axis writes global memory that doesn't have this axis."""
         outputs: Sequence[Access]
         match statement:
-            case Compute(output=output) | Scan(output=output):
+            case Compute(output=output) | Scan(output=output) | Scatter(output=output):
                 outputs = (output,)
             case Initialise() | Reduce():
                 outputs = statement.outputs
@@ -390,6 +393,8 @@ def _widest(statement: Statement) -> int:
         case Compute():
             types = (*statement.compute, statement.result)
             return max(size_in_bytes(compute_dtype(d)) for d in types if d is not DataType.Null)
+        case Scatter(output=output):
+            return size_in_bytes(compute_dtype(output.buffer.dtype))
         case Scan(running=running):
             return size_in_bytes(running.buffer.dtype)
         case Reduce() | Initialise():

@@ -20,6 +20,8 @@ from ...target.parameters import (
     ReductionParameters,
     ScanFacts,
     ScanParameters,
+    ScatterFacts,
+    ScatterParameters,
 )
 from ...target.unrolling import inner_unroll, unroll_factor
 from .processor import Processor
@@ -143,6 +145,25 @@ def greedy(processor: Processor, facts: ScanFacts, sizes: Mapping[str, int]) -> 
     while block * 2 <= most and rows * columns > 2 * block * processor.cores:
         block *= 2
     return ScanParameters(False, lanes, unroll, block, prefetch)
+
+
+def scatter(
+    processor: Processor, facts: ScatterFacts, sizes: Mapping[str, int]
+) -> ScatterParameters:
+    """Vectors of columns; each task takes all values of its columns, in order."""
+    prefetch = _prefetch(processor, facts.touched, sizes)
+    if facts.columns is None:
+        return ScatterParameters(1, 4, 1, prefetch=prefetch)
+    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    lanes = processor.lanes(facts.bytes)
+    while lanes > 2 and lanes // 2 >= columns:
+        lanes //= 2
+    unroll = inner_unroll(columns, lanes, unroll_factor(facts.work))
+    # Each task reads all indices, so there are no more tasks than cores unless rows make them.
+    block = lanes
+    while block < columns and rows * columns > block * processor.cores:
+        block *= 2
+    return ScatterParameters(lanes, unroll, block, prefetch=prefetch)
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:

@@ -32,6 +32,7 @@ from ...ir.kernel import (
     Predicate,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     operand_sizes,
@@ -73,9 +74,9 @@ def _sizes(kernel: Kernel) -> Iterator[IntExpr]:
                         yield index.upper
                 case Allocate(buffer=buffer):
                     yield buffer.size
-                case Compute() | Reduce() | Scan():
+                case Compute() | Reduce() | Scan() | Scatter():
                     yield from operand_sizes(statement.inputs)
-            if isinstance(statement, Compute | Initialise | Reduce | Scan):
+            if isinstance(statement, Compute | Initialise | Reduce | Scan | Scatter):
                 yield from (side for less in statement.predicate for side in (less.a, less.b))
 
 
@@ -169,6 +170,12 @@ class _Rewriter:
                     inputs=tuple(self.operand(value) for value in statement.inputs),
                     predicate=self.predicate(statement.predicate),
                 )
+            case Scatter():
+                return replace(
+                    statement,
+                    inputs=tuple(self.operand(value) for value in statement.inputs),
+                    predicate=self.predicate(statement.predicate),
+                )
             case _:
                 return statement
 
@@ -194,6 +201,7 @@ class _Rewriter:
                     position=self.operand(position),
                     stride=self.size(stride),
                     extent=self.size(extent),
+                    inside=self.predicate(operand.inside),
                 )
             case Guarded(value=value, inside=inside, otherwise=otherwise):
                 return replace(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 
 from ...dtypes import DataType, size_in_bytes
+from ...errors import InternalError, expected
 from ...ir.kernel import (
     Access,
     Gathered,
@@ -23,7 +24,7 @@ from ...ir.kernel import (
     ScalarParameter,
 )
 from ...ir.scalars import ONE, ZERO, Integer
-from .conversions import emit_cast, load_convert, storage_type
+from .conversions import emit_cast, load_convert, storage_type, store_convert
 from .lanes import first_lane, stride_along
 from .llvm_writer import Value
 from .memory_access import MemoryAccess
@@ -110,14 +111,21 @@ class ReadAccess(MemoryAccess):
 
     def gathered(self, operand: Gathered, active: Value | None) -> Value:
         """The elements that an index points at."""
-        if self.lanes is None or self.is_uniform(operand.position):
-            shift = self._uniform_shift(operand, active)
-        else:
-            shift, wrong = self._shift(operand, self._position(operand, active))
-            self.refusals.note(wrong, active)
-        return self._load_shifted(operand.access, shift, self._readable(operand, active))
+        shift, _ = self.checked_shift(operand, active)
+        return self.load_shifted(operand.access, shift, self.readable(operand, active))
 
-    def _readable(self, operand: Gathered, active: Value | None) -> Value | None:
+    def checked_shift(self, operand: Gathered, active: Value | None) -> tuple[Value, Value]:
+        """(how far the index moves the access, a value other than 0 where it is out of range).
+
+        The shift is in elements, for each lane or for all. A call with a wrong index is refused.
+        """
+        if self.lanes is None or self.is_uniform(operand.position):
+            return self._uniform_shift(operand, active)
+        shift, wrong = self._shift(operand, self._position(operand, active))
+        self.refusals.note(wrong, active)
+        return shift, wrong
+
+    def readable(self, operand: Gathered, active: Value | None) -> Value | None:
         """Where there are elements to read; the call is refused if there are none."""
         inside = self.condition(operand.inside)
         if inside is None:
@@ -155,8 +163,8 @@ class ReadAccess(MemoryAccess):
             return emit_cast(self.writer, value, dtype, DataType.Int)
         return value
 
-    def _uniform_shift(self, operand: Gathered, active: Value | None) -> Value:
-        """How far the index moves the read, in elements; computed as far out as it is known.
+    def _uniform_shift(self, operand: Gathered, active: Value | None) -> tuple[Value, Value]:
+        """`checked_shift` for all lanes; computed as far out as it is known.
 
         The index is refused only here, because the loops in between may have no iterations.
         """
@@ -175,13 +183,13 @@ class ReadAccess(MemoryAccess):
                     index = emit_cast(self.writer, value, dtype, DataType.Int)
                     found.others[key], found.others["wrong", key] = self._shift(operand, index)
             self._note_once(found.others["wrong", key])
-            return found.others[key]
+            return found.others[key], found.others["wrong", key]
         index = self._position(operand, active)
         if index.type.lanes > 1:
             index = self.writer.extractelement(index, 0)
         shift, wrong = self._shift(operand, index)
         self.refusals.note(wrong, active)
-        return shift
+        return shift, wrong
 
     def _note_once(self, wrong: Value) -> None:
         """Notes a value that may be computed further out, unless an open scope has noted it."""
@@ -207,33 +215,59 @@ class ReadAccess(MemoryAccess):
             return clamped, wrong
         return w.mul(clamped, w.splat(self.scopes.integer(operand.stride), lanes)), wrong
 
-    def _load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
+    def load_shifted(self, access: Access, shift: Value, active: Value | None) -> Value:
         """The elements at `shift` after an access."""
         w, dtype, lanes = self.writer, access.buffer.dtype, self.lanes
-        index, step = self._indexed(access)
-        element, alignment = storage_type(dtype).element, size_in_bytes(dtype)
+        pointers, is_vector = self._shifted(access, shift)
+        alignment = size_in_bytes(dtype)
         if lanes is None:
+            return self._guarded_load(pointers, dtype, active)
+        if pointers.type.lanes == 1 and not is_vector:
+            some = None if active is None else w.any(active)
+            return w.splat(self._guarded_load(pointers, dtype, some), lanes.count)
+        type_ = storage_type(dtype, lanes.count)
+        if not is_vector:
+            mask = active if active is not None else self._all(lanes.count)
+            return load_convert(w, w.gather(type_, pointers, mask, alignment), dtype)
+        if active is None:
+            return load_convert(w, w.load(type_, pointers, alignment), dtype)
+        return load_convert(w, w.masked_load(type_, pointers, active, alignment), dtype)
+
+    def store_shifted(
+        self, access: Access, value: Value, shift: Value, active: Value | None
+    ) -> None:
+        """Writes a value in compute type to the elements at `shift` after an access."""
+        w, dtype, lanes = self.writer, access.buffer.dtype, self.lanes
+        pointers, is_vector = self._shifted(access, shift)
+        stored, alignment = store_convert(w, value, dtype), size_in_bytes(dtype)
+        if lanes is None:
+            assert active is None  # the caller's branch
+            w.store(stored, pointers, alignment)
+        elif not is_vector:
+            if pointers.type.lanes == 1:
+                raise InternalError(expected("scatter", "a place for each lane", "one for all"))
+            mask = active if active is not None else self._all(lanes.count)
+            w.scatter(stored, pointers, mask, alignment)
+        elif active is None:
+            w.store(stored, pointers, alignment)
+        else:
+            w.masked_store(stored, pointers, active, alignment)
+
+    def _shifted(self, access: Access, shift: Value) -> tuple[Value, bool]:
+        """(the address at `shift` after an access, or the lanes'; True if it is a vector's)."""
+        w, lanes = self.writer, self.lanes
+        index, step = self._indexed(access)
+        element = storage_type(access.buffer.dtype).element
+        if lanes is None or (shift.type.lanes == 1 and step in (ZERO, ONE)):
             pointer = w.element_pointer(self._address(access, index), element, shift)
-            return self._guarded_load(pointer, dtype, active)
-        if shift.type.lanes == 1 and step in (ZERO, ONE):
-            pointer = w.element_pointer(self._address(access, index), element, shift)
-            if step is ZERO:
-                some = None if active is None else w.any(active)
-                return w.splat(self._guarded_load(pointer, dtype, some), lanes.count)
-            type_ = storage_type(dtype, lanes.count)
-            if active is None:
-                return load_convert(w, w.load(type_, pointer, alignment), dtype)
-            return load_convert(w, w.masked_load(type_, pointer, active, alignment), dtype)
+            return pointer, lanes is not None and step is ONE
         if step is ZERO:
             pointers = self._address(access, index)
         else:
             pointers = self._addresses(access, index, step)
         if shift.type.lanes == 1:
             shift = w.splat(shift, lanes.count)
-        pointers = w.element_pointer(pointers, element, shift)
-        mask = active if active is not None else self._all(lanes.count)
-        value = w.gather(storage_type(dtype, lanes.count), pointers, mask, alignment)
-        return load_convert(w, value, dtype)
+        return w.element_pointer(pointers, element, shift), False
 
 
 def _is_zero(operand: Operand) -> bool:

@@ -18,6 +18,7 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
     Scan,
+    Scatter,
 )
 from ...ir.scalar_queries import divides, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr
@@ -43,7 +44,7 @@ from .welford import (
 class StatementEmitter(ReadAccess):
     """Emits the statements of one phase."""
 
-    def emit(self, statement: Compute | Initialise | Reduce | Scan) -> None:
+    def emit(self, statement: Compute | Initialise | Reduce | Scan | Scatter) -> None:
         """One statement."""
         match statement:
             case Compute():
@@ -54,6 +55,8 @@ class StatementEmitter(ReadAccess):
                 self._reduce(statement)
             case Scan():
                 self._scan(statement)
+            case Scatter():
+                self._scatter(statement)
 
     # -- reading
 
@@ -300,6 +303,34 @@ class StatementEmitter(ReadAccess):
             result, running = scan_lanes(w, value, running, combine, nothing, native)
         w.store(store_convert(w, running, dtype), pointer, alignment)
         return result
+
+    # -- writes at computed positions
+
+    def _scatter(self, statement: Scatter) -> None:
+        """The value at its place, alone or combined with what is there; no lanes share a place."""
+        place, given = statement.inputs
+        assert isinstance(place, Gathered)
+        active = self.active(statement.predicate)
+        dtype = place.access.buffer.dtype
+        value = self._converted(given, self.operand(given, dtype, active), dtype)
+        shift, wrong = self.checked_shift(place, active)
+        active = self.readable(place, active)
+        right = self.writer.icmp("eq", wrong, self.writer.constant(0, wrong.type))
+
+        def write(active: Value | None) -> None:
+            new = value
+            if statement.op != "set":
+                old = self.load_shifted(place.access, shift, active)
+                new = self._combined(statement.op, old, value, dtype)
+            self.store_shifted(place.access, new, shift, active)
+
+        if self.lanes is not None and shift.type.lanes > 1:
+            write(right if active is None else self.writer.and_(active, right))
+        elif self.lanes is not None:
+            self.phase.branch_on(right, lambda: write(active))
+        else:
+            condition = right if active is None else self.writer.and_(active, right)
+            self.phase.branch_on(condition, lambda: write(None))
 
     def _reduce_welford(self, statement: Reduce, active: Value | None, across_lanes: bool) -> None:
         w = self.writer

@@ -16,6 +16,8 @@ from ...target.parameters import (
     ReductionParameters,
     ScanFacts,
     ScanParameters,
+    ScatterFacts,
+    ScatterParameters,
 )
 from ...target.support import unsupported
 from ...target.target import PORTABLE_LIMITS, Limits, Memory, Target
@@ -127,6 +129,9 @@ class CpuTarget(Target):
 
     def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
         return heuristics.greedy(self.processor, facts, sizes)
+
+    def scatter(self, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
+        return heuristics.scatter(self.processor, facts, sizes)
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""

@@ -30,6 +30,7 @@ from ...ir.kernel import (
     Phase,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     walk,
@@ -85,7 +86,7 @@ def is_collective(statement: Statement) -> bool:
 def writes(statement: Statement) -> list[Buffer]:
     """The buffers a statement itself writes."""
     match statement:
-        case Compute(output=output) | Scan(output=output):
+        case Compute(output=output) | Scan(output=output) | Scatter(output=output):
             return [output.buffer]
         case Initialise(outputs=outputs) | Reduce(outputs=outputs):
             return [output.buffer for output in outputs]
@@ -177,6 +178,8 @@ class BodyWriter:
                 return self._block_reduction(statement, place)
             case Compute():
                 return [self._item(statement, place, self.expressions.compute(statement))]
+            case Scatter():
+                return [self._item(statement, place, self.expressions.scatter(statement))]
             case Scan(block=block) if block:
                 return self._block_scan(statement, place)
             case Scan():
@@ -191,7 +194,10 @@ class BodyWriter:
                 return [*items, self._item(statement, place, stores)] if stores else items
 
     def _item(
-        self, statement: Compute | Initialise | Reduce | Scan, place: _Place, lines: list[str]
+        self,
+        statement: Compute | Initialise | Reduce | Scan | Scatter,
+        place: _Place,
+        lines: list[str],
     ) -> Item:
         firsts = [is_first(axis) for axis in idle_axes(statement, place.axes, self.phase)]
         conditions = [*firsts, *place.conditions, *statement.predicate]
@@ -377,7 +383,7 @@ def _computed(loop: For) -> str:
         if not outputs:
             continue
         found.setdefault(outputs, outputs)
-        if isinstance(statement, Compute | Reduce | Scan):
+        if isinstance(statement, Compute | Reduce | Scan | Scatter):
             inputs = ", ".join(map(_name_of, statement.inputs))
             found[outputs] = f"{outputs} = {statement.op}({inputs})"
     return ", ".join(found if len(found) > _MOST_EXPLAINED else found.values())

@@ -28,6 +28,7 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
     Scan,
+    Scatter,
     accesses,
     operand_sizes,
     operands,
@@ -225,7 +226,7 @@ def _parameters(kernel: Kernel, phase: Phase, launched: list[IntExpr]) -> tuple[
     scalars: set[ScalarParameter] = set()
     for statement in walk(phase.body):
         buffers |= {access.buffer for access in accesses(statement)}
-        if isinstance(statement, Compute | Reduce | Scan):
+        if isinstance(statement, Compute | Reduce | Scan | Scatter):
             used = operands(statement.inputs)
             scalars |= {i for i in used if isinstance(i, ScalarParameter)}
     symbols = frozenset().union(*(expr.symbols for expr in _index_expressions(phase)))
@@ -250,7 +251,7 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
                 yield buffer.size
             case Initialise():
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
-            case Compute() | Reduce() | Scan():
+            case Compute() | Reduce() | Scan() | Scatter():
                 yield from (side for c in statement.predicate for side in (c.a, c.b))
                 yield from operand_sizes(statement.inputs)
 

@@ -236,6 +236,21 @@ template <> struct word_of<4> { typedef uint32_t type; };
 template <> struct word_of<8> { typedef uint2 type; };
 template <> struct word_of<16> { typedef uint4 type; };
 
+// ---- loads with a cache operator
+
+#define LOAD_WITH_CACHE_OPERATOR(NAME, INTRINSIC)                                   \
+  template <class T> static __device__ __forceinline__ T load_##NAME(const T* from) { \
+    typedef typename word_of<sizeof(T)>::type word;                                 \
+    word raw = INTRINSIC(reinterpret_cast<const word*>(from));                      \
+    T value;                                                                        \
+    memcpy(&value, &raw, sizeof(T));                                                \
+    return value;                                                                   \
+  }
+LOAD_WITH_CACHE_OPERATOR(all_levels, __ldca)
+LOAD_WITH_CACHE_OPERATOR(streaming, __ldcs)
+LOAD_WITH_CACHE_OPERATOR(global, __ldcg)
+#undef LOAD_WITH_CACHE_OPERATOR
+
 template <class T, int N>
 static __device__ __forceinline__ vector<T, N> load_vector(const T* from) {
   typedef typename word_of<sizeof(T) * N>::type word;
@@ -427,6 +442,45 @@ template <class T> struct minimum_of {
 template <class T> struct maximum_of {
   __device__ __forceinline__ T operator()(T a, T b) const { return maximum(a, b); }
 };
+
+// ---- values combined with an element of memory that other threads combine theirs with
+
+template <int Bytes> struct atomic_word;
+template <> struct atomic_word<2> { typedef unsigned short type; };
+template <> struct atomic_word<4> { typedef unsigned int type; };
+template <> struct atomic_word<8> { typedef unsigned long long type; };
+
+template <class T, class V, class Combine>
+static __device__ __forceinline__ void atomic_combine(T* address, V value, Combine combine) {
+  typedef typename atomic_word<sizeof(T)>::type word;
+  word* place = reinterpret_cast<word*>(address);
+  word known = atomicCAS(place, word(0), word(0)), before;  // an atomic load
+  do {
+    before = known;
+    T old, next;
+    memcpy(&old, &before, sizeof(T));
+    next = convert<T>(combine(convert<V>(old), value));
+    word wanted;
+    memcpy(&wanted, &next, sizeof(T));
+    known = atomicCAS(place, before, wanted);
+  } while (known != before);
+}
+static __device__ __forceinline__ void atomic_combine(float* address, float value, sum_of<float>) {
+  atomicAdd(address, value);
+}
+static __device__ __forceinline__ void atomic_combine(
+    double* address, double value, sum_of<double>) {
+  atomicAdd(address, value);
+}
+static __device__ __forceinline__ void atomic_combine(
+    int32_t* address, int32_t value, sum_of<int32_t>) {
+  atomicAdd(reinterpret_cast<int*>(address), int(value));
+}
+static __device__ __forceinline__ void atomic_combine(
+    int64_t* address, int64_t value, sum_of<int64_t>) {
+  atomicAdd(
+      reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
 
 // Mean, sum of squared deviations and count; Chan, Golub and LeVeque's rule combines two of them.
 template <class T> struct welford {

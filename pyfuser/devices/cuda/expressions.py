@@ -28,6 +28,7 @@ from ...ir.kernel import (
     Reduce,
     ScalarParameter,
     Scan,
+    Scatter,
 )
 from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
@@ -153,6 +154,8 @@ class ExpressionWriter:
         """`output = op(inputs)` as one or more lines."""
         output, target = access_text(statement.output), statement.output.buffer.dtype
         match statement.op:
+            case "set" if statement.cache_op and (loaded := _cached_load(statement)):
+                return [Assignment.of(output, loaded)]
             case "set" | "cast":
                 return [Assignment.of(output, operand_text(statement.inputs[0], target))]
             case "iota":
@@ -268,6 +271,41 @@ class ExpressionWriter:
             Assignment.of(running, combine.cuda_for(dtype, value, running)),
             Assignment.of(output, converted(running, dtype, target)),
         ]
+
+    def scatter(self, statement: Scatter) -> list[str]:
+        """`place = value`, or `place = combine(place, value)`."""
+        place, value = statement.inputs
+        assert isinstance(place, Gathered)
+        fits = [f"{index_text(c.a)} < {index_text(c.b)}" for c in place.inside]
+        checks = [f'require({" && ".join(fits)}, "{statement.op}");'] if fits else []
+        return [*checks, *self._scatter(statement, place, value)]
+
+    def _scatter(self, statement: Scatter, place: Gathered, value: Operand) -> list[str]:
+        target, text = place.access.buffer.dtype, gathered_text(place)
+        if statement.op == "set":
+            return [Assignment.of(text, operand_text(value, target))]
+        lines: list[str] = []
+        dtype = compute_dtype(target)
+        own = self._named(operand_text(value, dtype), dtype, lines)
+        if statement.is_concurrent:
+            combiner = f"{COMBINERS[statement.op]}<{type_name(dtype)}>()"
+            return [*lines, f"atomic_combine(&{text}, {own}, {combiner});"]
+        there = self._new_name()
+        lines.append(f"{type_name(target)}& {there} = {text};")
+        old = converted(there, target, dtype)
+        combined = OPS[REDUCTIONS[statement.op].combine].cuda_for(dtype, old, own)
+        return [*lines, Assignment.of(there, converted(combined, dtype, target))]
+
+
+def _cached_load(statement: Compute) -> str | None:
+    """The load with a cache operator; None for a copy of something else than global memory."""
+    (source,) = statement.inputs
+    is_load = isinstance(source, Access) and source.buffer.memory is MemoryType.global_
+    if not isinstance(source, Access) or not is_load:
+        return None
+    if source.buffer.dtype is not statement.output.buffer.dtype:
+        return None
+    return f"load_{statement.cache_op}(&{access_text(source)})"
 
 
 def _is_name(operand: Operand, dtype: DataType) -> bool:

@@ -32,6 +32,7 @@ from ...ir.kernel import (
     Predicate,
     Reduce,
     Scan,
+    Scatter,
     Statement,
     accesses,
     operand_sizes,
@@ -212,13 +213,13 @@ def integers_of(body: Sequence[Statement]) -> Iterator[IntExpr]:
                 yield buffer.size
             case Initialise():
                 yield from (side for each in statement.predicate for side in (each.a, each.b))
-            case Compute() | Reduce() | Scan():
+            case Compute() | Reduce() | Scan() | Scatter():
                 yield from (side for each in statement.predicate for side in (each.a, each.b))
                 yield from operand_sizes(statement.inputs)
 
 
 def _gathers(statement: Statement) -> list[Gathered]:
-    if not isinstance(statement, Compute | Reduce | Scan):
+    if not isinstance(statement, Compute | Reduce | Scan | Scatter):
         return []
     return [each for each in operands(statement.inputs) if isinstance(each, Gathered)]
 

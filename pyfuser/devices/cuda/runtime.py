@@ -97,7 +97,8 @@ class CudaRuntime(Runtime):
 
     @property
     def target(self) -> CudaTarget:
-        return self._target
+        is_demanded = torch.are_deterministic_algorithms_enabled()
+        return self._target.made_deterministic(is_demanded)
 
     @property
     def empty_strided(self) -> EmptyStrided:

@@ -1,4 +1,5 @@
-"""The parameters of scans for an NVIDIA GPU: a block scans a row, or a thread scans a column.
+"""The parameters of scans and scatters for an NVIDIA GPU: a block scans a row, or a thread scans a
+column; threads scatter values concurrently, or a thread scatters all values of a column in order.
 
 Not measured on a GPU yet: the results are correct and compile for every architecture.
 """
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...ir.scalar_queries import evaluate
-from ...target.parameters import ScanFacts, ScanParameters
+from ...target.parameters import ScanFacts, ScanParameters, ScatterFacts, ScatterParameters
 
 if TYPE_CHECKING:
     from .target import CudaTarget
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _WARP = 32
 # Threads that scan a row together: each step of a block takes two barriers, whatever its width.
 _MOST_THREADS = 256
+# Bytes of the narrowest element that threads can combine values with.
+_NARROWEST_ATOMIC = 2
 
 
 def greedy(target: CudaTarget, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
@@ -31,3 +34,17 @@ def greedy(target: CudaTarget, facts: ScanFacts, sizes: Mapping[str, int]) -> Sc
     while threads > _WARP and columns < target.multiprocessors * threads:
         threads //= 2
     return ScanParameters(False, threads, 1, threads)
+
+
+def scatter(target: CudaTarget, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
+    """Any thread writes any value, unless the order is needed or there is no atomic operation."""
+    is_narrow = facts.combined is not None and facts.combined < _NARROWEST_ATOMIC
+    if not target.is_deterministic and not is_narrow:
+        return ScatterParameters(1, 1, target.threads, is_concurrent=True)
+    rows, columns = evaluate(facts.rows, sizes), 1
+    if facts.columns is not None:
+        columns = evaluate(facts.columns, sizes)
+    threads = target.threads
+    while threads > _WARP and rows * columns < target.multiprocessors * threads:
+        threads //= 2
+    return ScatterParameters(threads, 1, threads)

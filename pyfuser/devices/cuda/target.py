@@ -7,7 +7,7 @@ otherwise, the number of multiprocessors and the cache sizes are those of a comm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedError, expected
 from ...ir.exprs import Expr
@@ -21,6 +21,8 @@ from ...target.parameters import (
     ReductionParameters,
     ScanFacts,
     ScanParameters,
+    ScatterFacts,
+    ScatterParameters,
 )
 from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
@@ -43,6 +45,7 @@ class CudaTarget(Target):
     threads            of a block: four warps, one for each scheduler of a multiprocessor
     l1_bytes           of a multiprocessor, which its shared memory is taken from
     most_shared_bytes  of a block; 0 for as much as GPUs of the architecture have
+    is_deterministic   results don't depend on the order in which threads run
 
     The defaults are an A100's: NVIDIA A100 Tensor Core GPU architecture, tables 4 and 5.
     """
@@ -53,6 +56,7 @@ class CudaTarget(Target):
     l1_bytes: int = 192 << 10
     l2_bytes: int = 40 << 20
     most_shared_bytes: int = 0
+    is_deterministic: bool = False
 
     @staticmethod
     def of(architecture: str) -> CudaTarget:
@@ -94,6 +98,11 @@ class CudaTarget(Target):
     @property
     def threads_are_hardware(self) -> bool:
         return True
+
+    def made_deterministic(self, is_demanded: bool) -> CudaTarget:
+        """The target whose results don't depend on the order of threads, if that is demanded."""
+        is_same = self.is_deterministic is is_demanded
+        return self if is_same else replace(self, is_deterministic=is_demanded)
 
     def refusal(self, expr: Expr) -> str | None:
         return unsupported(expr, "cuda")
@@ -152,6 +161,9 @@ class CudaTarget(Target):
 
     def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
         return scan_heuristics.greedy(self, facts, sizes)
+
+    def scatter(self, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
+        return scan_heuristics.scatter(self, facts, sizes)
 
     def narrow_conditions(self, kernel: Kernel) -> Predicate:
         return narrow_conditions(kernel)

@@ -67,6 +67,8 @@ def vector_copy(loop: For) -> VectorCopy | None:
         return None
     match loop.body:
         case [Compute(op="set", output=output, inputs=(operand,)) as statement]:
+            if statement.cache_op:  # each element has its own load, with the cache operator
+                return None
             found = _source(operand)
         case _:
             return None

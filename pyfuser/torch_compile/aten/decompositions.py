@@ -2,8 +2,8 @@
 
 An operation is decomposed here if eager composes it of slower pieces and its parts are all
 translated, so that it fuses with its neighbours. torch's own decompositions are used if their
-numbers equal eager's.  Matrix products, convolutions, attention, pooling, sorting and scatters stay
-whole: eager's kernels are good.  Never decomposed: the attention of the CPU, whose decomposition
+numbers equal eager's.  Matrix products, convolutions, attention, pooling and sorting stay whole:
+eager's kernels are good.  Never decomposed: the attention of the CPU, whose decomposition
 computes something else.
 """
 

@@ -213,16 +213,8 @@ def _triangle(is_lower: bool) -> Build:
     return build
 
 
-def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term:
-    """One index per row: the value where the position equals the index."""
-    at = dim % len(call.meta.shape)
-    size = call.builder.sizes.entry(call.meta.shape[at])
-    checked = call.held(index, DataType.Int).op("checked_place", size, at)
-    place = index_along(call, call.meta.shape, at).equals(checked)
-    return place.choose(call.number(value, call.dtype), call.held(x))
-
-
-def _one_index_a_row(node: Node, x: Any, dim: int, index: Any, value: Any) -> str | None:
+def one_index_a_row(node: Node, x: Any, dim: int, index: Any, value: Any) -> str | None:
+    """Why a scatter along `dim` has not exactly one index for each row; None if it has."""
     source, places = meta_of(x), meta_of(index)
     if places.dim() != source.dim() or not source.dim():
         return "an index of another rank"
@@ -281,5 +273,4 @@ TRANSLATIONS: Table = {
     aten.zero.default: Translation(_filled_like(0)),
     aten.triu.default: Translation(_triangle(False), keeps_values=True),
     aten.tril.default: Translation(_triangle(True), keeps_values=True),
-    aten.scatter.value: Translation(_scatter_value, check=_one_index_a_row),
 }  # fmt: skip

@@ -15,7 +15,18 @@ from torch.fx import Node
 from ...devices.switches import can_fuse_on
 from ...dtypes import KERNEL_DTYPES, from_torch
 from ..views import is_getitem
-from . import activations, checked, norms, pointwise, reads, reductions, scans, shapes, special
+from . import (
+    activations,
+    checked,
+    norms,
+    pointwise,
+    reads,
+    reductions,
+    scans,
+    scatters,
+    shapes,
+    special,
+)
 from .translation import Cost, Table, Translation, arguments
 
 TRANSLATIONS: Table = {
@@ -27,6 +38,7 @@ TRANSLATIONS: Table = {
     **norms.TRANSLATIONS,
     **shapes.TRANSLATIONS,
     **reads.TRANSLATIONS,
+    **scatters.TRANSLATIONS,
     **checked.TRANSLATIONS,
 }
 

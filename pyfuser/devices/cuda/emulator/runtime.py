@@ -123,7 +123,8 @@ class EmulatedRuntime(Runtime):
 
     @property
     def target(self) -> Target:
-        return self._target
+        is_demanded = torch.are_deterministic_algorithms_enabled()
+        return self._target.made_deterministic(is_demanded)
 
     @property
     def empty_strided(self) -> EmptyStrided:

@@ -268,6 +268,18 @@ SIMT_VECTORS(double, double)
 #undef SIMT_VECTORS
 
 template <class T>
+T __ldca(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
+template <class T>
 T __ldg(const T* address) {
   return *address;
 }

@@ -1,0 +1,202 @@
+"""Writes by index tensors: scatter, scatter_add, scatter_reduce, index_put, index_add, index_copy
+and the gradient of an embedding.
+
+The base stays in its own dtype, because most of it is only moved, and values are rounded to it, as
+in eager, which also adds half-precision values one by one in their dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ...dtypes import DataType, from_torch
+from ...ir.vals import TensorView
+from ...ops.pointwise import require_equal
+from ...ops.scatter_builders import index_put, scatter
+from ...ops.shape_builders import full
+from .region_builder import Call, meta_of
+from .shapes import index_along, one_index_a_row
+from .sizes import size_key
+from .term import Term
+from .translation import Build, Table, Translation
+
+aten = torch.ops.aten
+
+# torch's names of reductions -> the scatter's.
+_HOW = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}
+
+
+def _logical(call: Call, argument: Any) -> TensorView:
+    """A tensor in the dtype of the result."""
+    return call.builder.cast(call.tensor(argument), from_torch(call.meta.dtype))
+
+
+def _scatter(
+    call: Call, x: Any, dim: int, index: Any, source: Any, how: str = "set", op: str = "scatter"
+) -> TensorView:
+    base, positions = _logical(call, x), call.tensor(index)
+    is_tensor = isinstance(meta_of(source), torch.Tensor)
+    value = _logical(call, source) if is_tensor else call.number(source, base.dtype).value
+    for d, (own, other) in enumerate(zip(call.sizes_of(x), call.sizes_of(index), strict=True)):
+        if d != dim % len(base.axes) and size_key(own) == size_key(other):
+            require_equal(call.fusion, op, base.axes[d].size, positions.axes[d].size)
+    return scatter(call.fusion, base, positions, value, dim, how, op)
+
+
+def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term | TensorView:
+    """A number for each index; with one index per row, the value where the position equals it."""
+    if one_index_a_row(call.node, x, dim, index, value) is not None:
+        return _scatter(call, x, dim, index, value)
+    at = dim % len(call.meta.shape)
+    size = call.builder.sizes.entry(call.meta.shape[at])
+    checked = call.held(index, DataType.Int).op("checked_place", size, at)
+    place = index_along(call, call.meta.shape, at).equals(checked)
+    return place.choose(call.number(value, call.dtype), call.held(x))
+
+
+def _scatter_add(call: Call, x: Any, dim: int, index: Any, source: Any) -> TensorView:
+    return _scatter(call, x, dim, index, source, "sum", "scatter_add")
+
+
+def _scatter_reduce(
+    call: Call, x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True
+) -> TensorView:
+    return _scatter(call, x, dim, index, source, _HOW[reduce], "scatter_reduce")
+
+
+def _index_put(
+    call: Call, x: Any, indices: Any, values: Any, accumulate: bool = False, *rest: Any
+) -> TensorView:
+    """x[:, index] = values: a negative index counts from the end."""
+    dim, positions = next((d, i) for d, i in enumerate(indices) if i is not None)
+    how = "sum" if accumulate else "set"
+    base, value = _logical(call, x), _logical(call, values)
+    return index_put(call.fusion, base, call.tensor(positions), value, dim, how)
+
+
+def _row_writes(how: str, op: str) -> Build:
+    """index_add and index_copy: whole rows, or columns, at the elements of a list."""
+
+    def build(call: Call, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> TensorView:
+        base, value = _logical(call, x), _logical(call, source)
+        if alpha != 1:
+            scaled = call.held(source) * call.number(alpha, call.dtype)
+            value = call.builder.cast(scaled.tensor, base.dtype)
+        return index_put(call.fusion, base, call.tensor(index), value, dim, how, op)
+
+    return build
+
+
+def _embedding_backward(
+    call: Call, grad: Any, index: Any, count: Any, padding: Any, by_frequency: bool
+) -> TensorView:
+    """Zeros, to whose rows the gradients are added; those of the padding aren't."""
+    dtype = from_torch(call.meta.dtype)
+    sizes = [call.builder.sizes.entry(size) for size in call.meta.shape]
+    zeros = full(call.fusion, sizes, call.number(0, dtype).value, dtype)
+    rows, value = call.tensor(index), _logical(call, grad)
+    if isinstance(padding, int) and padding >= 0:
+        place = call.held(index, DataType.Int)
+        flags = [False] * rows.ndim + [True]
+        is_padding = place.equals(call.number(padding, DataType.Int)).with_new_axes(flags)
+        kept = is_padding.choose(call.number(0, call.dtype), call.held(grad))
+        value = call.builder.cast(kept.tensor, dtype)
+    name = "embedding_dense_backward"
+    return index_put(call.fusion, zeros, rows, value, 0, "sum", name)
+
+
+# -- refusals
+
+
+def _usable(node: Node, x: Any, index: Any, combines: bool) -> str | None:
+    base, places = meta_of(x), meta_of(index)
+    if not isinstance(places, torch.Tensor) or places.dtype not in (torch.int64, torch.int32):
+        return "an index that isn't an integer tensor"
+    if not base.dim():
+        return "a tensor of rank 0"
+    if combines and base.dtype is torch.bool:
+        return "a reduction of Bool"
+    return None
+
+
+def _aligned(combines: bool) -> Any:
+    def check(node: Node, x: Any, dim: int, index: Any, source: Any, *rest: Any) -> str | None:
+        reason = _usable(node, x, index, combines)
+        if reason is not None:
+            return reason
+        if rest and (rest[0] not in _HOW or rest[1:] == (False,)):
+            return "a mean, or a reduction without the base"
+        values = meta_of(source)
+        if not isinstance(values, torch.Tensor):
+            return None
+        if values.dim() != meta_of(index).dim():
+            return "a source of another rank than the index"
+        pairs = zip(meta_of(index).shape, values.shape, strict=True)
+        is_equal = all(size_key(a) == size_key(b) for a, b in pairs)
+        return None if is_equal else "a source that is longer than the index"
+
+    return check
+
+
+def _one_list(node: Node, x: Any, indices: Any, values: Any, *rest: Any) -> str | None:
+    """Accepts one integer tensor among slices; several tensors are a scatter of points."""
+    given = [index for index in indices if index is not None]
+    if len(given) != 1:
+        return "several index tensors"
+    base, value = meta_of(x), meta_of(values)
+    reason = _usable(node, x, given[0], combines=bool(rest and rest[0]))
+    if reason is None and not meta_of(given[0]).dim():
+        reason = "an index of rank 0"
+    rank = base.dim() - 1 + meta_of(given[0]).dim()
+    if reason is None and value.dim() > rank:
+        reason = "values of a higher rank than their place"
+    return reason
+
+
+def _one_row(combines: bool) -> Any:
+    def check(node: Node, x: Any, dim: int, index: Any, source: Any, *rest: Any) -> str | None:
+        reason = _usable(node, x, index, combines)
+        if reason is None and meta_of(index).dim() != 1:
+            reason = "an index of rank 0"
+        if reason is None and rest and isinstance(meta_of(rest[0]), complex):
+            reason = "a complex factor"
+        return reason
+
+    return check
+
+
+def _plain_gradient(node: Node, grad: Any, index: Any, *rest: Any) -> str | None:
+    if rest[2]:
+        return "gradients that are scaled by frequency"
+    if meta_of(grad).dtype is torch.bool:
+        return "a reduction of Bool"
+    if meta_of(index).dtype not in (torch.int64, torch.int32):
+        return "an index that isn't an integer tensor"
+    return None if meta_of(index).dim() else "an index of rank 0"
+
+
+def _scatter_row(build: Build, combines: bool) -> Translation:
+    """A scatter on its own is left to torch, whose loop along the innermost axis is faster."""
+    return Translation(build, "read", _aligned(combines))
+
+
+TRANSLATIONS: Table = {
+    aten.scatter.src: Translation(_scatter, "read", _aligned(False), keeps_values=True),
+    aten.scatter.value: Translation(_scatter_value, check=_aligned(False)),
+    aten.scatter_add.default: _scatter_row(_scatter_add, True),
+    aten.scatter_reduce.two: _scatter_row(_scatter_reduce, True),
+    aten.index_put.default: Translation(_index_put, "reduction", _one_list),
+    aten._unsafe_index_put.default: Translation(_index_put, "reduction", _one_list),
+    aten.index_add.default: Translation(
+        _row_writes("sum", "index_add"), "reduction", _one_row(True)
+    ),
+    aten.index_copy.default: Translation(
+        _row_writes("set", "index_copy"), "reduction", _one_row(False)
+    ),
+    aten.embedding_dense_backward.default: Translation(
+        _embedding_backward, "reduction", _plain_gradient
+    ),
+}

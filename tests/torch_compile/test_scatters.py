@@ -1,0 +1,192 @@
+"""torch.compile computes scatters in kernels, and so gradients of reads, and writes over inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pyfuser.torch_compile.explain import explain
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+
+def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Multiples of 1/4, whose sums have no rounding error."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(-8, 9, shape, generator=generator) / 4).to(dtype)
+
+
+def places(size: int, *shape: int, lowest: int = 0) -> Tensor:
+    """Random positions, several of which are equal."""
+    return torch.randint(lowest, size, shape, generator=torch.Generator().manual_seed(5))
+
+
+def distinct(size: int, count: int) -> Tensor:
+    """Different positions."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(6))[:count]
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "index_add": (
+        lambda x, i, v: x.index_add(0, i, v.sin()) * 2,
+        (numbers(9, 40), places(9, 50), numbers(50, 40)),
+    ),
+    "index_add of columns": (
+        lambda x, i, v: x.index_add(1, i, v.sin(), alpha=2),
+        (numbers(40, 9), places(9, 50), numbers(40, 50)),
+    ),
+    "index_copy": (
+        lambda x, i, v: (x * 2).index_copy(0, i, v.abs()),
+        (numbers(9, 40), distinct(9, 4), numbers(4, 40)),
+    ),
+    "index_put": (
+        lambda x, i, v: x.index_put((i,), v * 2, accumulate=True) + 1,
+        (numbers(9, 40), places(9, 50, lowest=-9), numbers(50, 40)),
+    ),
+    "index_put of a row": (
+        lambda x, i, v: x.exp().index_put((i,), v * 2),
+        (numbers(9, 40), distinct(9, 4), numbers(40)),
+    ),
+    "scatter": (
+        lambda x, i, v: x.exp().scatter(0, i, v.sin()) - 1,
+        (numbers(9, 4), distinct(9, 8)[:, None].repeat(1, 4), numbers(8, 4)),
+    ),
+    "scatter of a number": (
+        lambda x, i: x.exp().scatter(1, i, 3.0) - 1, (numbers(4, 9), places(9, 4, 5)),
+    ),
+    "scatter_add": (
+        lambda x, i, v: x.neg().scatter_add(1, i, v.sin()) - 1,
+        (numbers(4, 9), places(9, 4, 50), numbers(4, 50)),
+    ),
+    "scatter_reduce": (
+        lambda x, i, v: x.neg().scatter_reduce(0, i, v.abs(), "amax") - 1,
+        (numbers(9, 4), places(9, 50, 4), numbers(50, 4)),
+    ),
+    "scatter of a longer source": (
+        lambda x, i, v: x.neg().scatter_add(0, i, v.abs()) - 1,
+        (numbers(9, 4), places(9, 5, 4), numbers(7, 4)),
+    ),
+    "a scatter after a scatter": (
+        lambda x, i, v: x.index_add(0, i, v).index_add(0, i, v * 2) + x,
+        (numbers(9, 40), places(9, 5), numbers(5, 40)),
+    ),
+}  # fmt: skip
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    made: Callable[..., Any] = torch.compile(function, backend="pyfuser")
+    return made
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_scatters(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    function, given = FUNCTIONS[name]
+    inputs = [x.to(dtype) if x.is_floating_point() else x for x in given]
+    rounding = {"rtol": 3e-2, "atol": 6e-2} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(compiled(function)(*inputs), function(*inputs), **rounding)
+
+
+def _assigned(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    x[i] = v.sin()
+    return x.sum(0)
+
+
+def _cached(cache: Tensor, i: Tensor, v: Tensor) -> Tensor:
+    cache.index_copy_(2, i, v * 2)
+    return cache.mean(2)
+
+
+def _added(x: Tensor, i: Tensor, v: Tensor) -> None:
+    x[:, i] += v
+    x.index_add_(1, i, v)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (_assigned, (numbers(9, 40), distinct(9, 4), numbers(4, 40))),
+        (_cached, (numbers(2, 3, 50, 8), distinct(50, 5), numbers(2, 3, 5, 8))),
+        (_added, (numbers(6, 50), distinct(50, 7), numbers(6, 7))),
+    ],
+)
+def test_inputs_are_written_in_place(
+    function: Callable[..., Any],
+    inputs: tuple[Tensor, ...],
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The elements that the index names are written, and the input isn't copied."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    given = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+    wanted, made = ([x.clone() for x in given] for _ in range(2))
+    want, got = function(*wanted), compiled(function)(*made)
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(made[0], wanted[0], rtol=2e-2, atol=2e-2)
+    if function is not _added:
+        source = explain(function, *[x.clone() for x in given]).graphs[0].source
+        assert "copy_" not in source
+
+
+def test_a_value_that_is_read_from_the_input_is_computed_before() -> None:
+    def function(x: Tensor, i: Tensor) -> Tensor:
+        x[i] = x.flip(0)[i] * 2
+        return x + 1
+
+    x, i = numbers(9, 40), distinct(9, 6)
+    wanted, made = x.clone(), x.clone()
+    assert torch.equal(compiled(function)(made, i), function(wanted, i))
+    assert torch.equal(made, wanted)
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+def test_the_gradient_of_an_embedding(padding: int | None) -> None:
+    """It is summed up by the kernel that computes the gradients of the rows."""
+
+    def loss(weight: Tensor, index: Tensor) -> Tensor:
+        rows = functional.embedding(index, weight, padding_idx=padding)
+        return (functional.gelu(rows) * rows).sum()
+
+    weight = numbers(20, 32).requires_grad_()
+    index = places(20, 6, 15)
+    (want,) = torch.autograd.grad(loss(weight, index), weight)
+    (got,) = torch.autograd.grad(compiled(loss)(weight, index), weight)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_an_embedding_and_its_norm_have_no_library_calls() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.norm = nn.Embedding(30, 64), nn.LayerNorm(64)
+
+        def forward(self, index: Tensor) -> Tensor:
+            return self.norm(self.embed(index)).sin().sum()
+
+    report = explain(Model(), places(30, 4, 16))
+    assert all(not graph.library_calls for graph in report.graphs)
+
+
+def test_a_wrong_index_raises_torchs_error() -> None:
+    def function(x: Tensor, i: Tensor, v: Tensor) -> Tensor:
+        return x.index_put((i,), v.sin(), accumulate=True) * 2
+
+    x, v = numbers(9, 40), numbers(2, 40)
+    run = compiled(function)
+    run(x, torch.tensor([0, -9]), v)
+    with pytest.raises(IndexError, match="index 9 is out of bounds for dimension 0 with size 9"):
+        run(x, torch.tensor([0, 9]), v)
+
+
+def test_sizes_may_change() -> None:
+    function, run = FUNCTIONS["index_add"][0], compiled(FUNCTIONS["index_add"][0])
+    for count in (50, 7, 1, 33, 20):
+        inputs = numbers(9, 40), places(9, count), numbers(count, 40)
+        torch.testing.assert_close(run(*inputs), function(*inputs))
