@@ -222,7 +222,8 @@ class KernelExecutor:
         assert self._fusion is not None
         if self._kernel is None:
             self._kernel = ManualKernel(self._fusion.user_schedule, flattened(args))
-        if constraints is not None:
+        if constraints not in (None, LaunchParams()):
+            assert constraints is not None
             extents = self._kernel.extents(flattened(args))
             require_extents(constraints, extents)
         if compile_params is not None:

@@ -75,7 +75,7 @@ def require_extents(constraints: LaunchParams, extents: Mapping[str, int]) -> No
 def require_index_type(params: CompileParams, inputs: Sequence[Any]) -> None:
     """ScheduleError if an index type of 32 bits is requested and too narrow for an input.
 
-    Kernels always compute 64-bit indices.
+    It changes nothing: a kernel has 32-bit indices on CUDA whenever its sizes allow them.
     """
     if params.index_type is not DataType.Int32:
         return

@@ -41,15 +41,16 @@ def _lerp(o: Any, start: Any, end: Any, weight: Any) -> Any:
 _ARITHMETIC = (
     Op(
         "add", 2, DtypeRule.PROMOTE, torch.add, "a + b; or for Bool", "fadd|add|add|or",
-        "{0} + {1}",
+        "{0} + {1}", "wrapping_add({0}, {1})",
     ),
     Op(
         "sub", 2, DtypeRule.PROMOTE, references.through_integers(torch.sub),
-        "a - b; exclusive or for Bool", "fsub|sub|sub|xor", "{0} - {1}", aten="sub",
+        "a - b; exclusive or for Bool", "fsub|sub|sub|xor",
+        "{0} - {1}", "wrapping_subtract({0}, {1})", aten="sub",
     ),
     Op(
         "mul", 2, DtypeRule.PROMOTE, torch.mul, "a * b; and for Bool", "fmul|mul|mul|and",
-        "{0} * {1}",
+        "{0} * {1}", "wrapping_multiply({0}, {1})",
     ),
     Op(
         "div", 2, DtypeRule.PROMOTE, references.div,

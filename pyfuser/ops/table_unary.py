@@ -170,7 +170,8 @@ _KEPT = (
     Op("imag", 1, DtypeRule.IMAGINARY_PART, torch.imag, "imaginary part of a complex"),
     Op(
         "neg", 1, DtypeRule.PROMOTE, references.through_integers(torch.neg),
-        "-x; Bool stays itself", "fneg|@neg|@neg|copy", "-{0}", keeps_values=True, aten="neg",
+        "-x; Bool stays itself", "fneg|@neg|@neg|copy", "-{0}", "wrapping_negate({0})",
+        keeps_values=True, aten="neg",
     ),
     Op(
         "sign", 1, DtypeRule.KEEP, torch.sign, "-1, 0 or 1; 0 for NaN", definition=_sign,

@@ -53,7 +53,8 @@ def test_the_passes_are_listed_in_their_order(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, *names = shown(capsys, script, "--stage", "graph_passes").splitlines()
-    assert names == [*(change.__name__ for change in GRAPH_PASSES), "move_numbers"]
+    passes = (change.__name__ for change in GRAPH_PASSES)
+    assert names == ["return_views_of_arguments", *passes, "move_numbers"]
 
 
 def test_after_a_graph_pass(script: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +89,10 @@ def test_the_fusions_of_a_graph_for_another_device(
 
 def test_a_pass_that_there_is_not(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", script, "--after", "nothing"]) == 1
-    assert "expected one of the passes complete_metadata, " in capsys.readouterr().err
+    assert (
+        "expected one of the passes return_views_of_arguments, complete_metadata, "
+        in capsys.readouterr().err
+    )
 
 
 def test_a_stage_can_be_dumped(

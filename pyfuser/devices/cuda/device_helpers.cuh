@@ -339,6 +339,12 @@ template <class T> static __device__ __forceinline__ T maximum(T a, T b) {
 template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
   return T(typename unsigned_of<T>::type(0) - typename unsigned_of<T>::type(a));
 }
+template <class T> static __device__ __forceinline__ T wrapping_add(T a, T b) {
+  return T(typename unsigned_of<T>::type(a) + typename unsigned_of<T>::type(b));
+}
+template <class T> static __device__ __forceinline__ T wrapping_subtract(T a, T b) {
+  return T(typename unsigned_of<T>::type(a) - typename unsigned_of<T>::type(b));
+}
 template <class T> static __device__ __forceinline__ T wrapping_multiply(T a, T b) {
   return T(uint64_t(a) * uint64_t(b));
 }
@@ -426,8 +432,7 @@ template <class T> static __device__ __forceinline__ T shift_right_logical(T a, 
 
 template <class T> struct sum_of {
   __device__ __forceinline__ T operator()(T a, T b) const {
-    typedef typename unsigned_of<T>::type bits;  // integers wrap
-    return T(bits(a) + bits(b));
+    return wrapping_add(a, b);
   }
 };
 template <class T> struct product_of {
