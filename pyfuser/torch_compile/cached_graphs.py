@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.utils import GmWrapper
 from torch._functorch import config as functorch_config
 from torch.fx import GraphModule
 
@@ -123,12 +124,14 @@ def may_cache() -> bool:
 
 
 @contextmanager
-def cached(graph_module: GraphModule, chosen: object) -> Iterator[None]:
+def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
     """While AOTAutograd runs: its cache takes pyfuser's graphs.
 
     The backward is cut at once, for an entry has both graphs; it is compiled when it is needed.
     """
-    graph_module.__dict__["pyfuser"] = f"{__version__} {_sources()} {chosen}"
+    # A graph whose inputs are lists is wrapped.
+    inner = graph_module.gm if isinstance(graph_module, GmWrapper) else graph_module
+    inner.__dict__["pyfuser"] = f"{__version__} {_sources()} {chosen}"
     with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
         yield
 
