@@ -190,3 +190,20 @@ def test_sizes_may_change() -> None:
     for count in (50, 7, 1, 33, 20):
         inputs = numbers(9, 40), places(9, count), numbers(count, 40)
         torch.testing.assert_close(run(*inputs), function(*inputs))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i, v: x.sin().index_put((i,), v),
+        lambda x, i, v: x.sin().index_add(0, i, v),
+    ],
+)
+def test_values_of_another_dtype_are_refused_as_in_eager(function: Any) -> None:
+    given = torch.randn(5, 3), torch.tensor([0, 1]), torch.ones(2, 3, dtype=torch.int64)
+    messages = []
+    for run in (function, torch.compile(function, backend="pyfuser")):
+        with pytest.raises(RuntimeError) as refused:
+            run(*given)
+        messages.append(str(refused.value))
+    assert messages[0] == messages[1]

@@ -111,8 +111,10 @@ def _embedding_backward(
 # -- refusals
 
 
-def _usable(node: Node, x: Any, index: Any, combines: bool) -> str | None:
-    base, places = meta_of(x), meta_of(index)
+def _usable(node: Node, x: Any, index: Any, values: Any, combines: bool) -> str | None:
+    base, places, source = meta_of(x), meta_of(index), meta_of(values)
+    if isinstance(source, torch.Tensor) and source.dtype != base.dtype:
+        return "values of another dtype, which torch refuses"
     if not isinstance(places, torch.Tensor) or places.dtype not in (torch.int64, torch.int32):
         return "an index that isn't an integer tensor"
     if not base.dim():
@@ -124,7 +126,7 @@ def _usable(node: Node, x: Any, index: Any, combines: bool) -> str | None:
 
 def _aligned(combines: bool) -> Any:
     def check(node: Node, x: Any, dim: int, index: Any, source: Any, *rest: Any) -> str | None:
-        reason = _usable(node, x, index, combines)
+        reason = _usable(node, x, index, source, combines)
         if reason is not None:
             return reason
         if rest and (rest[0] not in _HOW or rest[1:] == (False,)):
@@ -147,7 +149,7 @@ def _one_list(node: Node, x: Any, indices: Any, values: Any, *rest: Any) -> str 
     if len(given) != 1:
         return "several index tensors"
     base, value = meta_of(x), meta_of(values)
-    reason = _usable(node, x, given[0], combines=bool(rest and rest[0]))
+    reason = _usable(node, x, given[0], values, combines=bool(rest and rest[0]))
     if reason is None and not meta_of(given[0]).dim():
         reason = "an index of rank 0"
     rank = base.dim() - 1 + meta_of(given[0]).dim()
@@ -158,7 +160,7 @@ def _one_list(node: Node, x: Any, indices: Any, values: Any, *rest: Any) -> str 
 
 def _one_row(combines: bool) -> Any:
     def check(node: Node, x: Any, dim: int, index: Any, source: Any, *rest: Any) -> str | None:
-        reason = _usable(node, x, index, combines)
+        reason = _usable(node, x, index, source, combines)
         if reason is None and meta_of(index).dim() != 1:
             reason = "an index of rank 0"
         if reason is None and rest and isinstance(meta_of(rest[0]), complex):
