@@ -88,7 +88,7 @@ def compile_with(
     compiler: Callable[[GraphModule], Call] | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd with `compiler` for each of its graphs, or pyfuser's, whose graphs are cached."""
-    caches = compiler is None and not options.async_compile and may_cache()
+    caches = compiler is None and not options.async_compile and may_cache(graph_module)
 
     def compile_one(traced: GraphModule, _: Sequence[Any], is_forward: bool = True) -> Call:
         if is_forward:

@@ -45,6 +45,9 @@ except ImportError:  # this torch has no such cache for other compilers than its
     IS_KNOWN = False
     OutputCode = object  # type: ignore[assignment, misc]
 
+# Graphs with fewer calls are traced again.  Measured: the first key of a process takes 0.4 s, most
+# of it imports, and tracing takes 5 to 10 ms for each call that Dynamo records, with gradients.
+LEAST_CALLS = 64
 # The only metadata of a node that is read: its value, with the layout and the sizes.
 _METADATA = frozenset({"val"})
 
@@ -114,11 +117,16 @@ def _loaded(text: bytes) -> GraphModule:
     return made
 
 
-def may_cache() -> bool:
-    """True if this torch can keep graphs, nobody has switched that off, and only this user (or
-    root) can have written what would be loaded.
+def may_cache(graph_module: torch.nn.Module) -> bool:
+    """True if a graph is worth keeping, this torch can, nobody has switched that off, and only this
+    user (or root) can have written what would be loaded.
     """
     if not IS_KNOWN or settings.cache_directory() is None:
+        return False
+    inner = _plain(graph_module)
+    if not isinstance(inner, GraphModule):
+        return False
+    if sum(node.op.startswith("call") for node in inner.graph.nodes) < LEAST_CALLS:
         return False
     return untrusted(Path(cache_dir())) is None
 
@@ -129,9 +137,7 @@ def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
 
     The backward is cut at once, for an entry has both graphs; it is compiled when it is needed.
     """
-    # A graph whose inputs are lists is wrapped.
-    inner = graph_module.gm if isinstance(graph_module, GmWrapper) else graph_module
-    inner.__dict__["pyfuser"] = f"{__version__} {_sources()} {chosen}"
+    _plain(graph_module).__dict__["pyfuser"] = f"{__version__} {_sources()} {chosen}"
     with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
         yield
 
@@ -139,6 +145,11 @@ def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
 def serializable(compiler: Callable[[GraphModule, Sequence[Any]], Any]) -> Any:
     """A compiler of a graph as AOTAutograd wants it, if its cache may be used."""
     return SerializableAOTDispatchCompiler(CachedGraph, compiler)
+
+
+def _plain(graph_module: torch.nn.Module) -> torch.nn.Module:
+    """The graph itself; it is wrapped if its inputs are lists."""
+    return graph_module.gm if isinstance(graph_module, GmWrapper) else graph_module
 
 
 @cache

@@ -15,14 +15,15 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from pyfuser.torch_compile.cached_graphs import IS_KNOWN
+from pyfuser.torch_compile import cached_graphs
 
-pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="this torch has no such cache")
+pytestmark = pytest.mark.skipif(not cached_graphs.IS_KNOWN, reason="this torch has no such cache")
 
 
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 1)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -185,7 +186,8 @@ import torch
 from torch._dynamo.utils import counters
 import pyfuser
 
-model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+layers = [torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)] * 22
+model = torch.nn.Sequential(*layers)
 compiled = torch.compile(model, backend="pyfuser")
 compiled(torch.ones(3, 8)).square().sum().backward()
 found = counters["aot_autograd"]
@@ -214,3 +216,12 @@ def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> Non
     x = torch.randn(5)
     torch.testing.assert_close(again(torch.cos)(x), x.cos())
     assert events() == {}
+
+
+def test_small_graphs_are_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 2)
+    x = torch.randn(5)
+    torch.testing.assert_close(again(torch.cos)(x), x.cos())
+    assert events() == {}
+    torch.testing.assert_close(again(lambda t: t.cos().exp())(x), x.cos().exp())
+    assert events() == MISS
