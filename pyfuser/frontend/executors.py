@@ -41,6 +41,11 @@ def flattened(inputs: Sequence[Any]) -> list[torch.Tensor | PythonNumber]:
     return flat
 
 
+def all_inputs(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The inputs of the definition: these, and any state of a random generator."""
+    return with_any_random_state(fusion.definition, flattened(inputs))
+
+
 def require_list(inputs: object, operation: str = "execute") -> None:
     """Raises InputError if something other than a list of inputs is given.
 
@@ -102,7 +107,7 @@ class FusionExecutorCache:
 
     def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
         """True if a call with these inputs would compile nothing."""
-        flat = with_any_random_state(self._fusion.definition, flattened(inputs))
+        flat = all_inputs(self._fusion, inputs)
         return any(plan.fits(flat) for plan in self.engine.executor.plans)
 
     def get_output_shardings(self) -> list[Sharding]:
@@ -165,7 +170,7 @@ def stage_texts(fusion: Fusion, inputs: Sequence[Any]) -> dict[str, str]:
             if isinstance(value, ScheduledFusion):
                 super().stage("transforms", value.transforms())
 
-    flat = with_any_random_state(fusion.definition, flattened(inputs))
+    flat = all_inputs(fusion, inputs)
     target = target_for(device_of(flat))
     layouts = input_layouts(fusion.definition, flat)
     sizes = bind_extents(fusion.definition, flat)
@@ -222,8 +227,7 @@ class KernelExecutor:
         assert self._fusion is not None
         if self._kernel is None:
             self._kernel = ManualKernel(self._fusion.user_schedule, flattened(args))
-        if constraints not in (None, LaunchParams()):
-            assert constraints is not None
+        if constraints is not None and constraints != LaunchParams():
             extents = self._kernel.extents(flattened(args))
             require_extents(constraints, extents)
         if compile_params is not None:

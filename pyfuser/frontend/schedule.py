@@ -18,9 +18,8 @@ from ..ir.segmented import PartKind
 from ..ir.vals import TensorView
 from ..ops.binding import bind_extents
 from ..ops.metadata import device_of
-from ..ops.random_state import with_any_random_state
 from .enums import SchedulerType
-from .executors import flattened
+from .executors import all_inputs, flattened
 from .fusion import Fusion
 from .guard import active_fusion
 from .params import HeuristicParams, decisions_of, params_of
@@ -125,7 +124,7 @@ def _sizes(fusion: Fusion, inputs: Sequence[Any]) -> SizeInfo:
     from ..devices.registry import target_for
     from ..schedule.acceptance import SizeInfo
 
-    flat = with_any_random_state(fusion.definition, flattened(inputs))
+    flat = all_inputs(fusion, inputs)
     return SizeInfo.of(bind_extents(fusion.definition, flat), target_for(device_of(flat)))
 
 
@@ -166,9 +165,7 @@ def compute_heuristics(
     if chosen.kind is not PartKind.kernel:  # torch computes it: there is nothing to decide
         return params_of(scheduler_type, None, target.threads_are_hardware)
     prepared = _specialised(fusion, inputs)
-    sizes = bind_extents(
-        fusion.definition, with_any_random_state(fusion.definition, flattened(inputs))
-    )
+    sizes = bind_extents(fusion.definition, all_inputs(fusion, inputs))
     decisions = chosen.heuristics(prepared, sizes, target)
     return params_of(scheduler_type, decisions, target.threads_are_hardware)
 
@@ -206,7 +203,7 @@ def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
     """The definition for the layouts of these inputs."""
     from ..analysis.layouts import input_layouts, specialise
 
-    given = with_any_random_state(fusion.definition, flattened(inputs))
+    given = all_inputs(fusion, inputs)
     return specialise(fusion.definition, input_layouts(fusion.definition, given))
 
 

@@ -83,9 +83,6 @@ def topk(arg: torch.Tensor, k: int, dim: int, largest: bool, sorted: bool) -> Re
     return values, indices
 
 
-# -- writes at computed positions
-
-
 # -- attention
 
 

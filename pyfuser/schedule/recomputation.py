@@ -115,7 +115,9 @@ def recompute_cheap(
             if is_kept and later and tensor not in fusion.outputs:
                 _keep_for(fusion, tensor, [reader for group in later for reader in group])
             copied = [] if is_kept else later
-            for group in [*copied, late] if groups and late else copied:
+            if groups and late:
+                copied = [*copied, late]
+            for group in copied:
                 passes.add_copy(_give_copy(fusion, expr, tensor, group), group[0])
 
 

@@ -31,13 +31,15 @@ def after_columns(fusion: Fusion, layouts: Layouts, columns: list[TensorView]) -
     These are the ones that follow from the sums, outputs that have no axis of the rows, and what is
     computed for these alone.
     """
+    if not columns:
+        return set()
     found = downstream(t for e in columns if e.expr for t in e.expr.tensor_outputs)
-    kept = layouts.space.axes(columns[0]) if columns else set()
+    kept = layouts.space.axes(columns[0])
     for tensor in reversed([t for t in fusion.tensors if t.expr is not None]):
         readers = tensor.uses_list
         is_column = tensor in fusion.outputs and layouts.space.axes(tensor) <= kept
         is_after = (not is_reduction(e) and found.issuperset(e.tensor_outputs) for e in readers)
-        if all(is_after) and (readers or (columns and is_column)):
+        if all(is_after) and (readers or is_column):
             found.add(tensor)
     return found
 

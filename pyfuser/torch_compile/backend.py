@@ -18,13 +18,18 @@ from torch._dynamo import disable
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch.fx import GraphModule
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import fallback
 from ..errors import InputError, UnsupportedError, expected
 from .aten import check_classes, decompositions
 from .cached_graphs import CachedGraph, cached, may_cache, serializable
-from .compiled_graph import Call, compile_graph, compile_in_background, no_collection
+from .compiled_graph import (
+    Call,
+    compile_graph,
+    compile_in_background,
+    no_collection,
+    undisturbed,
+)
 from .input_aliases import note_input_aliases
 from .rematerialisation import partition_joint_graph
 from .upsampling import keep_upsampling_whole
@@ -98,10 +103,9 @@ def compile_with(
             if is_forward:
                 graph.compiled()
             return graph
-        with _disable_current_modes(), no_collection():
-            if options.async_compile:
-                return compile_in_background(traced)
-            return (compiler or compile_graph)(traced)
+        if options.async_compile:
+            return undisturbed(compile_in_background, traced)
+        return undisturbed(compiler or compile_graph, traced)
 
     def compile_backward(traced: GraphModule, inputs: Sequence[Any]) -> Call:
         # Dynamo must trace neither the compiler nor its result: the backward may be

@@ -30,7 +30,7 @@ from torch.fx import GraphModule
 from .. import options as settings
 from ..disk_cache import untrusted
 from ..nvfuser_direct_version import __version__
-from .compiled_graph import Call, compile_undisturbed
+from .compiled_graph import Call, compile_graph, undisturbed
 
 try:
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
@@ -73,7 +73,7 @@ class CachedGraph(OutputCode):
         with self._lock:
             if self._call is None:
                 assert self._graph is not None
-                self._call = compile_undisturbed(self._graph)
+                self._call = undisturbed(compile_graph, self._graph)
                 self._graph = None
             return self._call
 

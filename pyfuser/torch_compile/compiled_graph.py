@@ -105,10 +105,10 @@ def compile_graph(graph_module: GraphModule) -> Call:
         return by_torch
 
 
-def compile_undisturbed(graph_module: GraphModule) -> Call:
-    """The compiled graph, whatever is being traced or dispatched around this call."""
+def undisturbed(compiler: Callable[[GraphModule], Call], graph_module: GraphModule) -> Call:
+    """The graph by this compiler, whatever is being traced or dispatched around this call."""
     with _disable_current_modes(), no_collection():
-        return compile_graph(graph_module)
+        return compiler(graph_module)
 
 
 @contextmanager
