@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+PEERS := $(VENV)/peers-installed
 # Two test processes: each runs kernels on all cores, so more processes gain little.
 WORKERS ?= 2
 # The device-independent test files.
@@ -18,7 +19,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden emulate cubins fuzz bench bench-models zoo bench-gpu gpu opdb show profile clean
+.PHONY: help demo test lint format golden emulate cubins fuzz bench bench-full bench-models zoo bench-gpu gpu opdb show profile clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +45,11 @@ golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read th
 fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions"
 	$(BIN)/python -m tests.programs --workers $(WORKERS) $(FUZZ_ARGS)
 
-bench: $(STAMP) ## measure kernels and call overhead against eager torch and torch.compile
+bench: $(PEERS) ## measure functions and call overhead against eager torch, Inductor, JAX and others; BENCH_ARGS="--cases softmax"
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-full: $(PEERS) ## the same for every function, size and dtype (hours)
+	$(BIN)/python -m benchmarks --full $(BENCH_ARGS)
 
 bench-models: $(STAMP) ## measure whole models; BENCH_ARGS="--models gpt2,vit --quick" runs a subset
 	$(BIN)/python -m benchmarks.models $(BENCH_ARGS)
@@ -100,4 +104,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev,cuda,bench]' -c constraints.txt \
 		--config-settings editable_mode=compat
 	$(BIN)/python -m pip install --quiet --no-deps timm -c constraints.txt
+	@touch $@
+
+# What `make bench` compares with; a peer that has no build for this machine is left out of the tables.
+$(PEERS): $(STAMP)
+	for peer in jax numexpr openvino matplotlib; do \
+		$(BIN)/python -m pip install --quiet $$peer -c constraints.txt || echo "make bench: goes on without $$peer"; done
 	@touch $@

@@ -1,12 +1,13 @@
-"""`make bench`: measures kernels (fresh and warm memory) and overheads, and writes the tables.
+"""`make bench`: measures functions (fresh and warm memory) and overheads, and writes the tables.
 
 Each part runs in its own process: `fresh` with the memory allocator as the system configures it,
 `warm` with glibc configured to keep freed blocks, so that no contestant pays for page faults.  A
-whole run writes results/*.json and the tables of README.md; a partial run (`--cases softmax --sizes
-4096x4096 --dtypes float32 --mode warm`) prints its table and writes nothing, unless `--write` is
-given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as gpu_kernels.py says,
-and a file with the GPU's name; the tables of README.md are the CPU's.  `--dry-run` does the same at
-tiny sizes with the CPU as the GPU, to see that all of it runs.
+whole run writes results/*.json, the tables of README.md and the plots; `--full` (`make bench-full`)
+measures every function at every size and dtype.  A partial run (`--cases softmax --sizes 4096x4096
+--dtypes float32 --peers inductor --mode warm`) prints its table and writes nothing, unless
+`--write` is given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as
+gpu_kernels.py says, and a file with the GPU's name; the tables of README.md are the CPU's.
+`--dry-run` does the same at tiny sizes with the CPU as the GPU, to see that all of it runs.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from . import gpu, gpu_kernels, kernels, overhead, predictions, report
-from .cases import DEFAULT_DTYPES, DTYPES, SIZES
+from . import functions, gpu, gpu_kernels, kernels, overhead, peers, plots, predictions, report
+from .cases import DEFAULT_DTYPES, DTYPES
+from .function_report import OURS, FunctionResults
 
 MODES = ("fresh", "warm")
 PARTS = (*MODES, "overhead")
 ON_GPU = "gpu"
-SECONDS = 0.25  # per contestant and row
 # Blocks of any size stay with the allocator: neither mapped one by one nor returned.
 _KEEP_FREED_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 40),
@@ -47,7 +48,8 @@ def main() -> int:
         print(complaint, file=sys.stderr)
         return 2
     on_cpu = arguments.device == "cpu" and not arguments.dry_run
-    whole = not (arguments.cases or arguments.sizes or arguments.dtypes or arguments.mode)
+    subset = arguments.cases, arguments.sizes, arguments.dtypes, arguments.peers, arguments.mode
+    whole = not any(subset)
     write = (whole or arguments.write) and not arguments.dry_run
     parts = [arguments.mode] if arguments.mode else list(PARTS if on_cpu else [ON_GPU])
     results = Path(arguments.results) if arguments.results else report.FOLDER / "results"
@@ -76,6 +78,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="*", default=[], help="parts of case names")
     parser.add_argument("--sizes", nargs="*", default=[], help="ROWSxCOLUMNS")
     parser.add_argument("--dtypes", nargs="*", default=[], choices=tuple(DTYPES))
+    parser.add_argument("--peers", nargs="*", default=[], help="contestants besides pyfuser")
+    parser.add_argument("--full", action="store_true", help="all functions, sizes and dtypes")
     parser.add_argument("--mode", choices=PARTS, help="one part only")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--seconds", type=float, help="per contestant and row")
@@ -129,22 +133,39 @@ def _child(arguments: argparse.Namespace) -> int:
         found = overhead.measure(inductor=kernels.inductor_works("cpu"))
         path.write_text(found.to_json(), encoding="utf-8")
         return 0
+    measured = _on_gpu if arguments.child == ON_GPU else _on_cpu
     with console.status("starting") as status:
-        results = _measured(arguments, lambda text: status.update(f"{arguments.child}: {text}"))
-    path.write_text(results.to_json(), encoding="utf-8")
-    return 1 if any(row.failure for row in results.rows) else 0
+        text, failed = measured(arguments, lambda t: status.update(f"{arguments.child}: {t}"))
+    path.write_text(text, encoding="utf-8")
+    return int(failed)
 
 
-def _measured(arguments: argparse.Namespace, progress: Callable[[str], None]) -> report.Results:
-    """The rows of a part that measures kernels."""
+def _on_cpu(arguments: argparse.Namespace, progress: Callable[[str], None]) -> tuple[str, bool]:
+    """The results as JSON, and whether pyfuser failed in a row."""
+    wanted = arguments.peers and {*OURS, *arguments.peers}
+    contestants = [
+        peer
+        for peer in peers.available(arguments.full)
+        if (not wanted or peer.name in wanted)
+        and not (arguments.no_inductor and peer.name in ("inductor", "max-autotune"))
+    ]
     sizes = [_size(text) for text in arguments.sizes]
+    rows = functions.selected(arguments.cases, sizes, arguments.dtypes, arguments.full)
+    found = functions.measure(
+        arguments.child, rows, contestants, arguments.seconds or functions.SECONDS, progress
+    )
+    return found.to_json(), any("pyfuser" in row.failures for row in found.rows)
+
+
+def _on_gpu(arguments: argparse.Namespace, progress: Callable[[str], None]) -> tuple[str, bool]:
+    """As `_on_cpu`."""
     dtypes = arguments.dtypes or DEFAULT_DTYPES
     if arguments.dry_run:
-        return gpu_kernels.dry_run(arguments.cases, dtypes, not arguments.no_inductor, progress)
-    if arguments.child == ON_GPU:
-        return gpu_kernels.measure(
+        found = gpu_kernels.dry_run(arguments.cases, dtypes, not arguments.no_inductor, progress)
+    else:
+        found = gpu_kernels.measure(
             arguments.cases,
-            sizes or gpu_kernels.SIZES,
+            [_size(text) for text in arguments.sizes] or gpu_kernels.SIZES,
             dtypes,
             arguments.device,
             arguments.seconds or gpu.SECONDS,
@@ -153,16 +174,7 @@ def _measured(arguments: argparse.Namespace, progress: Callable[[str], None]) ->
             predictions.load(),
             progress,
         )
-    return kernels.measure(
-        arguments.child,
-        arguments.cases,
-        sizes or SIZES,
-        dtypes,
-        arguments.device,
-        arguments.seconds or SECONDS,
-        not arguments.no_inductor,
-        progress,
-    )
+    return found.to_json(), any(row.failure for row in found.rows)
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -175,12 +187,17 @@ def _sections(part: str, folder: Path) -> dict[str, str]:
     text = (folder / f"{part}.json").read_text(encoding="utf-8")
     if part == "overhead":
         return {"overhead": overhead.Overheads.from_json(text).table()}
+    if part in MODES:
+        found = FunctionResults.from_json(text)
+        return {
+            f"{part} summary": f"{found.facts()}\n\n{found.summary()}",
+            f"{part} rows": found.table(),
+        }
     results = report.Results.from_json(text)
     facts = report.facts_line(results.machine, results.copy_bytes_per_second)
-    if part == ON_GPU:
-        left_out = results.machine.get("left out", [])
-        facts += f" {gpu_kernels.comparison(results.rows, results.copy_bytes_per_second)}"
-        facts += f" Left out: {len(left_out)} rows." if left_out else ""  # type: ignore[arg-type]
+    left_out = results.machine.get("left out", [])
+    facts += f" {gpu_kernels.comparison(results.rows, results.copy_bytes_per_second)}"
+    facts += f" Left out: {len(left_out)} rows." if left_out else ""  # type: ignore[arg-type]
     return {
         f"{part} summary": f"{facts}\n\n{results.summary()}",
         f"{part} rows": results.table(),
@@ -200,6 +217,9 @@ def _write_readme(results: Path) -> None:
         if (results / f"{part}.json").exists():
             sections |= _sections(part, results)
     report.write_readme(sections)
+    warm = results / "warm.json"
+    if warm.exists():
+        plots.write(FunctionResults.from_json(warm.read_text(encoding="utf-8")), results)
 
 
 if __name__ == "__main__":

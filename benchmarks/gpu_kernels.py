@@ -17,13 +17,13 @@ import torch
 
 from . import gpu
 from .cases import CASES, Case
-from .gpu_cases import GPU_CASES
 from .gradients import GRADIENTS
 from .harness import machine_facts
 from .kernels import first_calls, selected
 from .report import Key, Results, Row
+from .torch_cases import TORCH_CASES
 
-ALL_CASES = (*CASES, *GPU_CASES, *GRADIENTS)
+ALL_CASES = (*CASES, *TORCH_CASES, *GRADIENTS)
 SIZES = ((16384, 4096), (1024, 1024), (64, 1 << 20), (1 << 20, 64), (131072, 4096))
 MINUTES = 7.0  # of measuring; starting, and the bandwidth of copies, take the rest of eight
 _DRY_SIZES = ((128, 192),)

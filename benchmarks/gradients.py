@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from .cases import Case, Factory, Outputs
-from .gpu_cases import CHANNELS, HEAD, KEPT, angles, indices
+from .torch_cases import CHANNELS, HEAD, KEPT, angles, indices
 
 aten = torch.ops.aten
 

@@ -29,7 +29,18 @@ def interleaved(
     fewest_rounds: int = 7,
     synchronise: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Median seconds per call of each contestant.
+    """Median seconds per call of each contestant."""
+    found = rounds(contestants, seconds, fewest_rounds, synchronise)
+    return {name: statistics.median(samples) for name, samples in found.items()}
+
+
+def rounds(
+    contestants: Mapping[str, Callable[[], object]],
+    seconds: float = 0.5,
+    fewest_rounds: int = 7,
+    synchronise: Callable[[], None] | None = None,
+) -> dict[str, list[float]]:
+    """Seconds per call of each contestant in each round.
 
     Each round times every contestant once, in a rotating order; rounds continue until about
     `seconds` have passed for each, and for at least `fewest_rounds`.  A result is dropped before
@@ -44,7 +55,7 @@ def interleaved(
         for name in order:
             samples[name].append(_sample(contestants[name], calls[name], wait))
         order.append(order.pop(0))
-    return {name: statistics.median(samples[name]) for name in contestants}
+    return samples
 
 
 def _sample(function: Callable[[], object], calls: int, wait: Callable[[], None]) -> float:

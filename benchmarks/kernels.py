@@ -1,16 +1,13 @@
-"""Measures every case at every size and dtype in this process: pyfuser, eager torch, Inductor.
+"""The contestants of a kernel: pyfuser, eager torch, Inductor, each checked against float64.
 
-The memory mode belongs to the process: `__main__` starts this module once with the system's memory
-allocation (fresh) and once with glibc configured to keep freed blocks (warm), so all contestants
-are treated alike.  Each result is compared with float64 before its time counts.  On a GPU
-gpu_kernels.py measures the rows that are made here.
+gpu_kernels.py measures them on a GPU; functions.py measures the same cases on the CPU, with more
+peers.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,43 +16,15 @@ import torch
 
 from .cases import CASES, DTYPES, Case, definition
 from .harness import (
-    copy_bandwidth,
     error_of,
-    interleaved,
-    machine_facts,
-    synchroniser,
     traffic_bytes,
 )
-from .report import Results, Row
+from .report import Row
 
 # How much a result may differ from float64, relative to the greatest value: 16 roundings of the
 # storage dtype, or four times the difference of eager torch on the same inputs.
 _ROUNDINGS = 16
 _EAGER_FACTOR = 4
-
-
-def measure(
-    mode: str,
-    names: Sequence[str],
-    sizes: Sequence[tuple[int, int]],
-    dtypes: Sequence[str],
-    device: str = "cpu",
-    seconds: float = 0.3,
-    inductor: bool = True,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Results:
-    """The rows of one mode.  `names` are parts of case names; empty means all of them."""
-    compilable = inductor and inductor_works(device)
-    rows, bandwidths = [], [copy_bandwidth(device)]
-    for case, (height, width), dtype in selected(names, sizes, dtypes):
-        progress(f"{case.name} {height}x{width} {dtype}")
-        row, contestants = first_calls(case, height, width, dtype, device, compilable)
-        row.seconds = interleaved(contestants, seconds, synchronise=synchroniser(device))
-        rows.append(row)
-        del contestants
-        if len(rows) % 15 == 0:
-            bandwidths.append(copy_bandwidth(device))
-    return Results(mode, machine_facts(device), statistics.median(bandwidths), rows)
 
 
 def selected(
@@ -65,16 +34,20 @@ def selected(
     cases: Sequence[Case] = CASES,
 ) -> Iterator[tuple[Case, tuple[int, int], str]]:
     """The rows to measure, in the order of the table; a complete name selects only that case."""
-    complete = {case.name for case in cases}
     for case in cases:
-        if names and not any(
-            name == case.name if name in complete else name.lower() in case.name.lower()
-            for name in names
-        ):
+        if not is_named(case.name, names, cases):
             continue
         for dtype in dtypes:
             for size in sizes:
                 yield case, size, dtype
+
+
+def is_named(case: str, names: Sequence[str], cases: Sequence[Case]) -> bool:
+    """True if `names` are none, or have this case; part of a name will do if it is no other's."""
+    complete = {each.name for each in cases}
+    return not names or any(
+        name == case if name in complete else name.lower() in case.lower() for name in names
+    )
 
 
 def inductor_works(device: str) -> bool:

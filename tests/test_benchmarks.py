@@ -15,12 +15,12 @@ from rich.console import Console
 from benchmarks import __main__ as benchmarks
 from benchmarks import child, gpu, gpu_kernels, peak_memory, predictions
 from benchmarks.cases import CASES, DTYPES, Case, definition
-from benchmarks.gpu_cases import GPU_CASES
 from benchmarks.gradients import GRADIENTS
 from benchmarks.harness import error_of, geometric_mean, interleaved, traffic_bytes
 from benchmarks.kernels import first_calls, selected
 from benchmarks.models.results import ModelResults, ModelRow
 from benchmarks.report import Results, Row, write_readme
+from benchmarks.torch_cases import TORCH_CASES
 from benchmarks.zoo.results import ZooResults, ZooRow
 from demo import gpt, kernels, training
 from tests.cuda.host_compiler import requires_host_compiler
@@ -155,7 +155,7 @@ def test_rows_of_a_gpu_have_the_time_of_the_host_and_a_prediction() -> None:
     assert Results.from_json(found.to_json()) == found
 
 
-@pytest.mark.parametrize("case", [*GPU_CASES, *GRADIENTS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*TORCH_CASES, *GRADIENTS], ids=lambda case: case.name)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_case_of_gpus_computes_what_its_reference_does(case: Case, dtype: str) -> None:
     """Two sizes: one image and several, a head and several."""
@@ -241,7 +241,7 @@ def test_the_benchmark_of_gpus_runs_dry(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every line but the GPU's, from the arguments to the table."""
-    arguments = ["--dry-run", "--cases", "SiLU", "cross entropy", "--no-inductor"]
+    arguments = ["--dry-run", "--cases", "SiLU *", "cross entropy", "--no-inductor"]
     monkeypatch.setattr(sys, "argv", ["benchmarks", "--device", "cuda", *arguments])
     assert benchmarks.main() == 0
     shown = capsys.readouterr().out

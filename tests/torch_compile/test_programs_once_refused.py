@@ -75,3 +75,12 @@ def test_a_gather_of_the_first_columns_only() -> None:
         index = torch.tensor([2, 0])[:, None].expand(2, columns)
         expected = first(mask, x, index)
         assert torch.equal(torch.compile(first, backend="pyfuser")(mask, x, index), expected)
+
+
+def test_a_cat_of_hundreds_of_parts() -> None:
+    def reversed_parts(x: Tensor) -> Tensor:
+        return torch.cat([part.sin() for part in x.split(2)][::-1])
+
+    x = torch.randn(600, 5)
+    compiled = torch.compile(reversed_parts, backend="pyfuser")
+    torch.testing.assert_close(compiled(x), reversed_parts(x))

@@ -219,6 +219,17 @@ def _some_result(node: Node, *rest: Any) -> str | None:
     return None
 
 
+# The offset of a part is the sum of all sizes before it, so the time that a cat takes to compile
+# grows with the square of its parts: 64 parts take 1 s, 1000 took minutes.
+_MOST_PARTS = 64
+
+
+def _few_parts(node: Node, parts: Any, *rest: Any) -> str | None:
+    if len(parts) > _MOST_PARTS:
+        return f"a cat of {len(parts)} tensors, more than {_MOST_PARTS}"
+    return _some_result(node)
+
+
 def _numeric_step(node: Node, x: Any, *rest: Any) -> str | None:
     steps = rest[3:] if node.target is aten.slice.Tensor else rest[4:]
     if steps and not isinstance(steps[0], int):
@@ -250,7 +261,7 @@ def _read(build: Build, check: Any = _some_result) -> Translation:
 TRANSLATIONS: Table = {
     aten.slice.Tensor: _read(_slice, _numeric_step),
     aten.select.int: _read(_select),
-    aten.cat.default: _read(_cat),
+    aten.cat.default: _read(_cat, _few_parts),
     aten.constant_pad_nd.default: Translation(_pad, "read", _some_result),
     aten.slice_scatter.default: _read(_slice_scatter, _numeric_step),
     aten.select_scatter.default: _read(_select_scatter),
