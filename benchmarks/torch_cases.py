@@ -102,7 +102,7 @@ def _masked_log_softmax(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def _images_last(rows: int, columns: int, make: Factory) -> list[torch.Tensor]:
     """Images whose channels are next to each other in memory."""
-    x = make(max(rows // CHANNELS, 1), columns, CHANNELS).permute(0, 2, 1)
+    x = make(max(rows // CHANNELS, 1), 1, columns, CHANNELS).permute(0, 3, 1, 2)
     return [x, make(CHANNELS).float(), make(CHANNELS).float()]
 
 

@@ -110,7 +110,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "transposed add": lambda x, y: x + y.T,
     "transpose": lambda x: (x * 2).T,
     "batch norm": _batch_norm,
-    "batch norm, channels last": _batch_norm,
     "dropout + layer norm": lambda x, y, *of: _layer_norm(y + _dropout(x), *of),
     "cross entropy": _cross_entropy,
     "RoPE": _rope,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import openvino
 import torch
 
 from .peer import Call, Work
 from .torch_peers import module_of
+
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # its reports fork a process
+import openvino  # noqa: E402
 
 
 def openvino_model(work: Work) -> Call | None:

@@ -119,6 +119,11 @@ class Summary:
         """True if the group scans or scatters elements."""
         return any(signature.is_ordered for signature in self.signatures)
 
+    @property
+    def has_rows(self) -> bool:
+        """True if the group reduces or scans elements."""
+        return any(not signature.is_scatter for signature in self.signatures)
+
 
 def backward_closure(base: Axes, steps: Collection[Step]) -> Axes | None:
     """The axes whose indices follow from those of `base`, going up through reshapes.

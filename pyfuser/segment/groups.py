@@ -30,6 +30,7 @@ from ..schedule.acceptance import (
     reduction_refusal,
 )
 from ..schedule.registry import DISABLED, Refusal
+from .memory_directions import Direction, crossing, directions
 from .repeated_work import innermost, repeats
 from .units import Unit, UnitGraph
 
@@ -39,7 +40,8 @@ class Group:
     """Units that will be one kernel; `version` counts its merges.
 
     `is_expensive` says that it has expensive operations, `inner` how many axes its largest tensor
-    has and which of them is innermost in memory.
+    has and which of them is innermost in memory; `directions` are those of the fusion's inputs and
+    outputs in it.
     """
 
     units: list[Unit]
@@ -54,6 +56,7 @@ class Group:
     is_output: bool = False
     is_expensive: bool = False
     inner: tuple[int, int] = (0, -1)
+    directions: set[Direction] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -98,6 +101,9 @@ class Groups:
         group.is_output = is_output
         group.is_expensive = is_expensive(unit.expr)
         group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
+        fixed = [tensor for tensor in unit.aligned if tensor.expr is None]
+        fixed += [tensor for tensor in unit.outputs if tensor in self.graph.outputs]
+        group.directions = directions(self.graph.space, fixed)
         return group
 
     def in_order(self) -> list[Group]:
@@ -129,6 +135,9 @@ class Groups:
             return repeated
         merge = self._joined(a, b)
         reason = self._kernel_refusal(merge.summary, max(a.inner, b.inner)[1])
+        if reason is None and merge.summary.has_rows:
+            both = a.directions | b.directions
+            reason = crossing(both, self.sizes, self.graph.space.extents)
         return merge if reason is None else reason
 
     def _is_linked(self, a: Group, b: Group) -> bool:
@@ -322,6 +331,7 @@ class Groups:
         keep.is_output |= gone.is_output
         keep.is_expensive |= gone.is_expensive
         keep.inner = max(keep.inner, gone.inner)
+        keep.directions |= gone.directions
         keep.version += 1
         for group in gone.producers:
             group.consumers.discard(gone)

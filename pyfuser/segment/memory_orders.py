@@ -16,13 +16,21 @@ from collections.abc import Iterator
 from ..ir.domains import IterDomain
 from ..ir.exprs import WindowOp
 from ..ir.vals import TensorView
+from ..schedule.registry import find
 from .drafts import Cut, SegmentDraft
 
 Order = tuple[int, ...]
 
+# A byte beside a reduction counts as so many: pointwise kernels transpose in tiles, others can't.
+_REDUCING = 2
+
 
 def set_memory_orders(cut: Cut) -> None:
-    """Gives each tensor that only drafts read the order of most bytes that are moved with it."""
+    """Gives each tensor that only drafts read the order of most bytes that are moved with it.
+
+    A draft that makes or reads one in a new order is asked for its scheduler again.
+    """
+    changed: set[int] = set()
     undecided = {t for t in cut.readers if t in cut.maker and t not in cut.graph.outputs}
     for draft in cut.drafts:
         for tensor in cut.outputs(draft):
@@ -34,6 +42,11 @@ def set_memory_orders(cut: Cut) -> None:
                 if order is not None:
                     tensor.domain.allocation = order
                     tensor.domain.contiguity = [True] * len(order)
+                    changed |= {cut.maker[tensor], *cut.readers[tensor]}
+    for number in changed:
+        draft = cut.drafts[number]
+        chosen, _ = find(cut.facts(draft), cut.sizes)
+        draft.scheduler = chosen or draft.scheduler
 
 
 def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[IterDomain] | None:
@@ -44,10 +57,11 @@ def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[Ite
     own = tuple(numbers)
     votes: dict[Order, int] = {own: 0}
     for number in (cut.maker[tensor], *cut.readers[tensor]):
+        weight = _REDUCING if any(e.accumulates for e in cut.drafts[number].exprs) else 1
         for beside, all_axes in _layouts(cut, cut.drafts[number]):
             order = tuple(n for n in all_axes if n in numbers)
             if beside is not tensor and beside not in undecided and len(order) == len(own):
-                votes[order] = votes.get(order, 0) + cut.bytes_of(beside)
+                votes[order] = votes.get(order, 0) + weight * cut.bytes_of(beside)
     best = max(votes, key=votes.__getitem__)
     return None if best == own else [numbers[n] for n in best]
 

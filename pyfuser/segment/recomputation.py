@@ -18,6 +18,7 @@ from ..ir.exprs import Expr
 from ..ir.vals import TensorView
 from ..schedule.registry import AutomaticScheduler, find
 from .drafts import Cut, SegmentDraft
+from .memory_directions import has_crossing
 
 # Also reading a row or column of scales doesn't count next to a tensor of many of them.
 _ROW_SHARE = 16
@@ -102,8 +103,9 @@ def _accepted(cut: Cut, chains: dict[int, Chain]) -> Cut | None:
     for draft in tried.drafts:
         if before.get(draft) == tried.outputs(draft):
             continue
-        chosen, _ = find(tried.facts(draft), tried.sizes)
-        if chosen is None:
+        facts = tried.facts(draft)
+        chosen, _ = find(facts, tried.sizes)
+        if chosen is None or has_crossing(facts, tried.sizes):
             return None
         schedulers[draft] = chosen
     for draft, scheduler in schedulers.items():

@@ -24,6 +24,7 @@ from ..schedule.registry import BY_LIBRARY, AutomaticScheduler, closest, find
 from .boundary import make_segment
 from .drafts import Cut, SegmentDraft, with_free
 from .groups import Group, Groups
+from .memory_directions import has_crossing
 from .memory_orders import set_memory_orders
 from .recomputation import recompute_across_cuts
 from .repeated_work import has_repeated_work
@@ -42,7 +43,9 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
     """
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
-    if chosen is not None and not stored and not has_repeated_work(facts, sizes):
+    is_whole = chosen is not None and not stored
+    if is_whole and not has_repeated_work(facts, sizes) and not has_crossing(facts, sizes):
+        assert chosen is not None
         return _whole(fusion, chosen)
     graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
