@@ -130,10 +130,12 @@ def synchronise(kernel: Kernel, target: Target) -> None:
 
 
 def peel_loops(kernel: Kernel, target: Target) -> None:
-    """Separates the last iterations from loops whose predicates hold in all the others."""
-    del target
+    """Separates the last iterations from loops whose predicates hold in all the others.
+
+    Where threads are not hardware, also the parts of a cat.
+    """
     for phase in kernel.phases:
-        phase.body = peel(phase.body)
+        phase.body = peel(phase.body, at_windows=not target.threads_are_hardware)
 
 
 def name_symbols(kernel: Kernel, target: Target) -> None:

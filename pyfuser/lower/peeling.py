@@ -45,6 +45,7 @@ from ..ir.scalars import (
     terms_of,
 )
 from ..ir.schedule import MemoryType
+from .windows import split_at_windows
 
 _THREADS = frozenset(kind.value for kind in BLOCK)
 
@@ -109,9 +110,9 @@ def _innermost_serial(loop: For) -> bool:
     )
 
 
-def peel(body: list[Statement]) -> list[Statement]:
+def peel(body: list[Statement], at_windows: bool = False) -> list[Statement]:
     """Trims serial loops to the iterations that have an effect, and cuts those right outside
-    unrolled and vectorised loops.
+    unrolled and vectorised loops; these also where windows begin and end, if `at_windows`.
     """
     result: list[Statement] = []
     for statement in body:
@@ -120,16 +121,29 @@ def peel(body: list[Statement]) -> list[Statement]:
             continue
         serial = statement.parallel_type in (ParallelType.serial, ParallelType.unswitch)
         if serial and _innermost_serial(statement):
-            result += _cut(statement)
+            for part in _cut(statement):
+                result += _at_windows(part) if at_windows else [part]
         else:
             if serial:
                 statement = _trimmed(statement)
-            statement.body = peel(statement.body)
+            statement.body = peel(statement.body, at_windows)
             result.append(statement)
     return result
 
 
-def _cut(loop: For) -> list[Statement]:
+def _at_windows(loop: For) -> list[For]:
+    """The loop in parts, if it has no predicates left."""
+    if _predicates(loop.body):
+        return [loop]
+    return split_at_windows(loop, _compact(loop.body))
+
+
+def _compact(body: list[Statement]) -> list[Statement]:
+    """The body for a few iterations: without unrolling, where that is possible."""
+    return body if _needs_unrolling(body) else _rolled(body)
+
+
+def _cut(loop: For) -> list[For]:
     bounds: dict[IntExpr, list[Less]] = {}
     for condition in _predicates(loop.body):
         bound = _safe_bound(condition, loop)
@@ -149,8 +163,7 @@ def _cut(loop: For) -> list[Statement]:
         _copy(loop.body, lambda c: c not in dropped),
         loop.start,
     )
-    body = loop.body if _needs_unrolling(loop.body) else _rolled(loop.body)
-    checked = For(loop.index, loop.stop, loop.parallel_type, body, limit)
+    checked = For(loop.index, loop.stop, loop.parallel_type, _compact(loop.body), limit)
     return [fast, _trimmed(checked)]
 
 

@@ -1,0 +1,72 @@
+"""Loops that are cut where slices and pads begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyfuser import FusionDefinition
+from pyfuser.frontend.executors import stage_texts
+from tests.support.compiled import fresh as fresh
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+def _rolled(a: Tensor, b: Tensor) -> Tensor:
+    half = a.shape[1] // 2
+    return torch.cat((-a[:, half:], a[:, :half]), 1) * b[:, :1] + a
+
+
+def _updated(a: Tensor, b: Tensor) -> Tensor:
+    copy = a.clone()
+    copy[:, a.shape[1] // 3 : a.shape[1] // 2] = 7.0
+    return copy * b[:, :1]
+
+
+FUNCTIONS = {
+    "three parts": lambda a, b: torch.cat((a * 2, b.sigmoid(), a - 1), 1),
+    "six parts": lambda a, b: torch.cat((a, b, a.exp(), b.neg(), a, b * 2), 1),
+    "sum of rows": lambda a, b: torch.cat((a * 2, b.sigmoid()), 1).sum(1),
+    "sum of columns": lambda a, b: torch.cat((a * 2, b.sigmoid()), 1).sum(0),
+    "softmax": lambda a, b: torch.cat((a * 2, b.sigmoid()), 1).softmax(1),
+    "pad": lambda a, b: functional.pad(a.exp(), (3, 7), value=-2.0) * 2,
+    "rotated halves": _rolled,
+    "updated slice": _updated,
+    "first axis": lambda a, b: torch.cat((a.t() * 2, b.t().sigmoid()), 0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_parts_of_any_size(name: str, dynamic: bool) -> None:
+    """Shorter than a vector, ending on its boundary and around it, longer."""
+    function: Function = FUNCTIONS[name]
+    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    torch.manual_seed(0)
+    for rows, first, second in ((2, 5, 9), (3, 31, 33), (3, 64, 64), (2, 100, 1), (1, 257, 1000)):
+        for dtype in (torch.float32, torch.bfloat16):
+            a, b = torch.randn(rows, first).to(dtype), torch.randn(rows, second).to(dtype)
+            tolerance = 1e-5 if dtype is torch.float32 else 2e-2
+            expected = function(a, b)
+            torch.testing.assert_close(compiled(a, b), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_no_condition_is_left_within_a_part() -> None:
+    """Two parts, in the order of the cat, and between them a loop that decides."""
+    with FusionDefinition() as fd:
+        a, b = (fd.define_tensor(shape=[-1, -1], contiguity=[True, True]) for _ in range(2))
+        fd.add_output(fd.ops.cat([fd.ops.exp(a), fd.ops.neg(b)], 1))
+    given = [torch.randn(4, 96), torch.randn(4, 64)]
+    (result,) = fd.execute(given)
+    torch.testing.assert_close(result, torch.cat((given[0].exp(), -given[1]), 1))
+    loops = stage_texts(fd.fusion, given)["kernel"].split("for j1 in ")[1:]
+    of_exp, deciding, of_neg = (
+        ("exp(" in loop, "neg(" in loop, " if " in loop) for loop in loops[:3]
+    )
+    assert of_exp == (True, False, False)
+    assert deciding == (True, True, True)
+    assert of_neg == (False, True, False)
