@@ -361,6 +361,7 @@ class FakeGpus:
             lambda index: self.streams[index],
             empty,
             lambda: self.synchronised.append(ordinal),
+            lambda: self.driver.captured is not None,
         )
         driver = Driver(self.driver)
         target = target_of_gpu(driver, ordinal, (13, 0), ("sm_75", "sm_90", "sm_100"))

@@ -28,7 +28,7 @@ from ...errors import DeviceError, UnsupportedError, expected
 from ...ir.kernel import Buffer, ScalarParameter
 from ...ir.scalars import Symbol
 from ...target.target import Limits
-from .codegen import Geometry, Launch, Parameter
+from .codegen import Counters, Geometry, Launch, Parameter
 from .driver import Driver
 
 # How Python's struct packs a parameter; offsets are those of C's natural alignment.
@@ -81,7 +81,7 @@ class ParameterLayout:
 
 def _format(parameter: Parameter, index_bits: int) -> str:
     match parameter:
-        case Buffer():
+        case Buffer() | Counters():
             return "Q"
         case Symbol():
             return "i" if index_bits == 32 else "q"
