@@ -44,6 +44,9 @@ _VECTORS = 4
 # of two tensors, they leave enough for the rest, so that nothing is spilled.  A multiprocessor has
 # 65,536 registers, so a thread of a block of 512 may have 128 (and 255 at most), of 1024 64.
 _ROW_REGISTERS = ((512, 32), (1024, 16))
+# Of more tensors than this, 16 elements each leave a thread of 512 too few of its 128 registers; 32
+# elements leave one of 256 enough of its 255.
+_MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
 # Threads that have registers to spare: for weights of several rows, and for the conditions on a row
 # that may be shorter than its threads' parts.
 _ROOMY_THREADS = 256
@@ -180,6 +183,8 @@ def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
     """
     registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
     tensors = sum(facts.rows) + facts.weights
+    if tensors > _MOST_TENSORS and threads >= _CROWDED_THREADS:
+        registers = 2 * _CROWDED_EACH if threads == _CROWDED_THREADS else registers // 2
     elements = 4 * registers // max(facts.bytes, 4) // (1 if tensors <= 2 else 2)
     return elements // vector * vector
 
@@ -225,7 +230,8 @@ def _short_rows(
         vector=vector,
         repeats=repeats,
         is_whole=True,
-        is_full=lanes > _ROOMY_THREADS and reduced == unroll * lanes * vector,
+        is_full=(lanes > _ROOMY_THREADS or unroll * vector == _CROWDED_EACH)
+        and reduced == unroll * lanes * vector,
     )
 
 
