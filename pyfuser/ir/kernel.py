@@ -293,11 +293,17 @@ Statement = For | Allocate | Compute | Initialise | Reduce | Scan | Scatter | Ba
 
 @dataclass(slots=True, eq=False)
 class Phase:
-    """The part of a kernel between two grid-wide synchronisations."""
+    """The part of a kernel between two grid-wide synchronisations.
+
+    `last_along` is an axis of the grid of the phase before, whose other axes are this phase's grid:
+    what a block reads was written by the blocks at its place along these.  So the last of the
+    blocks along that axis can run this phase; the grid needn't end.
+    """
 
     grid: dict[ParallelType, IntExpr]
     block: dict[ParallelType, IntExpr]
     body: list[Statement]
+    last_along: ParallelType | None = None
 
     def task_count(self) -> IntExpr:
         """The number of blocks (tasks)."""
@@ -436,7 +442,9 @@ def _kernel_lines(kernel: Kernel) -> Iterator[str]:
     for phase in kernel.phases:
         grid = ", ".join(f"{p.value}: {e}" for p, e in phase.grid.items())
         block = ", ".join(f"{p.value}: {e}" for p, e in phase.block.items())
-        yield f"phase grid({grid}) block({block}) {{"
+        last = phase.last_along
+        where = f" in the last block along {last.value}" if last else ""
+        yield f"phase grid({grid}) block({block}){where} {{"
         yield from _body_lines(phase.body, 1)
         yield "}"
 

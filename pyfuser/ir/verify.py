@@ -326,7 +326,11 @@ def verify_kernel(kernel: Kernel) -> None:
     for parameter in kernel.scalars:
         if parameter.scalar.extent is not None:
             symbols |= parameter.scalar.extent.symbols
-    for phase in kernel.phases:
+    for before, phase in zip([None, *kernel.phases], kernel.phases, strict=False):
+        if phase.last_along is not None:
+            grid = {*phase.grid, phase.last_along}
+            is_known = before is not None and set(before.grid) == grid
+            _check(is_known, "kernel", "a grid of the phase before less one axis", phase.grid)
         for kind in phase.grid:
             _check(kind.is_grid, "kernel", "grid types for the grid", kind)
         for kind in phase.block:

@@ -40,7 +40,7 @@ from .loops import LoopStructure
 from .memory import KernelMemory
 from .nests import NestBuilder
 from .peeling import peel
-from .phases import assign_phases
+from .phases import assign_phases, last_block_axis
 from .siblings import schedule_siblings_alike
 from .work import count_runs
 
@@ -104,6 +104,8 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
         check_threads(scheduled, block, {})
         runs += count_runs(indexer, tensors, grid)
         phases.append(Phase(grid, block, body))
+        if target.threads_are_hardware:
+            phases[-1].last_along = last_block_axis(indexer, phase_of, phases)
     tensors_, scalars = list(memory.parameters.values()), list(memory.scalars.values())
     found = (c for tensor in structure.tensors for c in indexer.size_conditions(tensor))
     conditions = tuple(dict.fromkeys(found))

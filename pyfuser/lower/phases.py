@@ -4,17 +4,21 @@ If a consumer reads a tensor in global scratch from another block than the one t
 consumer goes into a later phase.  A tensor in registers or shared memory can't be read that way:
 this is an error in the schedule.  A tensor in registers that is read in a later phase moves to
 scratch memory.
+
+The end of a launch is such a synchronisation.  If the consumer reads only what the blocks along one
+axis of the grid have written, it can also be run by the last of these blocks, in the same launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ..analysis.mapping import consumers
 from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr
-from ..ir.scalars import ONE, ZERO, IntExpr
+from ..ir.exprs import Expr, IndexedWrite
+from ..ir.kernel import Phase
+from ..ir.scalars import ONE, ZERO, Integer, IntExpr, maximum
 from ..ir.schedule import MemoryType, TensorSchedule
 from ..ir.vals import TensorView
 from .indexing import Indexer
@@ -131,3 +135,45 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
         if phase[cluster[producer]] < phase[cluster[consumer]]:
             scheduled[producer].memory_type = MemoryType.global_
     return {tensor: phase[cluster[tensor]] for tensor in structure.tensors}
+
+
+def last_block_axis(
+    indexer: Indexer, phase_of: Mapping[TensorView, int], phases: Sequence[Phase]
+) -> ParallelType | None:
+    """The axis along which the last block of the phase before can run the last of `phases`.
+
+    None if it can't: if a block reads what blocks elsewhere along the other axes have written, if
+    it needs other threads, or if memory is overwritten that blocks may still have to read.
+    """
+    number, scheduled = len(phases) - 1, indexer.scheduled
+    if number == 0 or phases[-2].last_along is not None or scheduled.fusion.overwritten:
+        return None
+    before, after = phases[-2:]
+    axes = [kind for kind in before.grid if kind not in after.grid]
+    is_rest = all(before.grid.get(kind) is extent for kind, extent in after.grid.items())
+    if len(axes) != 1 or not is_rest or not _has_threads(before, after):
+        return None
+    for tensor in indexer.structure.tensors:
+        if phase_of[tensor] < number - 1:
+            continue
+        # What is written once along another axis is written by one block for all.
+        is_stored = scheduled[tensor].memory_type is MemoryType.global_
+        if is_stored and not after.grid.keys() <= _thread_loops(indexer, tensor).keys():
+            return None
+        if isinstance(tensor.expr, IndexedWrite):
+            return None
+        for expr, consumer in consumers(tensor):
+            if phase_of[tensor] == number or phase_of.get(consumer) != number:
+                continue
+            foreign = _foreign_axes(indexer, expr, tensor, consumer)
+            if any(kind.is_grid and kind is not axes[0] for kind in foreign):
+                return None
+    return axes[0]
+
+
+def _has_threads(before: Phase, after: Phase) -> bool:
+    """True if a block of the phase before has the threads that the phase after needs."""
+    if not all(isinstance(extent, Integer) for extent in before.block.values()):
+        return False
+    own = {kind: before.block.get(kind, ONE) for kind in after.block}
+    return all(maximum(own[kind], extent) is own[kind] for kind, extent in after.block.items())

@@ -101,7 +101,9 @@ def _long_columns(
         rfactor(scheduled, tensor, list(range(start, start + left + 1)))
         if parameters.parts > 1:
             kind = ParallelType.block_y
-            copies.limits |= combine_parts(scheduled, tensor, start, start - 1, kind)
+            copies.limits |= combine_parts(
+                scheduled, tensor, start, start - 1, kind, parameters.lines
+            )
     return unrolled, unrolled + 4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir.domains import ParallelType
-from ..ir.scalars import ONE
+from ..ir.scalars import ONE, as_expr, maximum
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
@@ -41,25 +41,37 @@ def store_partials(
 
 
 def combine_parts(
-    scheduled: ScheduledFusion, tensor: TensorView, threads: int, part: int, kind: ParallelType
+    scheduled: ScheduledFusion,
+    tensor: TensorView,
+    threads: int,
+    part: int,
+    kind: ParallelType,
+    width: int,
 ) -> dict[TensorView, int]:
     """Splits the reduction of the loops at `part` and `threads` in two: the threads of a block have
-    a result for each part, in scratch memory, and those of one block along `kind` reduce the parts.
+    a result for each part, in scratch memory, and those of one block along `kind`, of which there
+    are `width`, reduce the parts.  No block needs more threads than those of the parts have, so
+    the last of these can do it.
 
     Returns the positions past which the new tensors mustn't be inlined.  If the tensor has a loop
     inside that of the threads, its results are moved as vectors, which is its innermost loop.
 
     Before:  T1[row | part, thread] = sum(T0)
     After:   T2[row, part | thread] = sum(T0)  T3[row, part] = set(T2)  in scratch memory
-             T4[row, part] = set(T3)  T1[row | part] = sum(T4)
+             T4[row, parts, part] = set(T3)  T1[row | parts, part] = sum(T4)
     """
     stored = store_partials(scheduled, tensor, [threads])
-    scheduled[tensor].parallelize(part, kind)
+    parts = scheduled[tensor].loop[part].extent
+    scheduled[tensor].split(part, width)
+    scheduled[tensor].parallelize(part + 1, kind)
+    if maximum(parts, width) is not as_expr(width):
+        # A thread adds up its parts before the threads combine theirs.
+        tensor = rfactor_results(scheduled, tensor, [part])[0]
     last = len(scheduled[tensor].loop) - 1
     limits: dict[TensorView, int] = {}
     for partial, result in stored.items():
         limits |= {partial: 0, result: part + 1}
-        if last > part and scheduled[tensor].loop[last].extent is not ONE:
+        if last > part + 1 and scheduled[tensor].loop[last].extent is not ONE:
             copy = cache_after(scheduled, partial)
             transform_like(scheduled, tensor, [copy])
             parallelize_like(scheduled, tensor, tensors=[copy])

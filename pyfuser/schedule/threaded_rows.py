@@ -110,5 +110,5 @@ def _long_rows(
         rfactor(scheduled, tensor, [start + 1])
         if parameters.parts > 1:
             kind = ParallelType.block_x
-            copies.limits |= combine_parts(scheduled, tensor, start, rows, kind)
+            copies.limits |= combine_parts(scheduled, tensor, start, rows, kind, parameters.lanes)
     return position, position + 3

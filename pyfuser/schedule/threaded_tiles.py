@@ -1,11 +1,13 @@
 """Transposed inputs on hardware threads: a block reads a tile along its memory, then its columns.
 
-    reference output:  [outer: grid_z][rows: grid_y][columns: grid_x][rows: unroll][lines][lanes]
-    tile of an input:  [outer: grid_z][rows: grid_y][columns: grid_x][columns: unroll][lines][lanes]
+    tasks:             [outer: grid_z][rows: grid_y][columns: grid_x][switch]
+    reference output:  [tasks][rows: unroll][lines][lanes]
+    tile of an input:  [tasks][columns: unroll][lines][lanes]
 
 `lines` is block_y and `lanes` block_x: columns in the reference, rows in the tile, along which the
 input is contiguous.  The tile has as many rows as columns, so the same threads fit both.  Its rows
-are padded in shared memory: the elements of a column are in different banks.
+are padded in shared memory: the elements of a column are in different banks.  A block tests once
+whether its tile is whole; the switch is a loop of one iteration, which peeling cuts.
 """
 
 from __future__ import annotations
@@ -46,9 +48,10 @@ def schedule_tiles(
     own.split(first, parameters.tile)
     own.split(first + 2, parameters.chunk)
     own.reorder({first + 1: first + 2})
-    grid = dict(zip(range(first + 2), (ParallelType.grid_z,) * first + _GRID, strict=True))
-    # [outer][rows][columns][rows of a tile][columns of a tile]
-    inside = first + 2
+    own.split(first + 1, 1)
+    kinds = (ParallelType.grid_z,) * first + _TILES
+    # [outer][rows][columns][switch][rows of a tile][columns of a tile]
+    inside = len(kinds)
     transform_like(scheduled, reference)
     for tile in tiles:
         schedule = scheduled[tile]
@@ -56,11 +59,11 @@ def schedule_tiles(
         schedule.padding = parameters.padding * max(_WORD_BYTES // size_in_bytes(tile.dtype), 1)
         schedule.split(inside + 1, parameters.lines)
         schedule.reorder({inside: inside + 2})
-        for position, kind in grid.items():
+        for position, kind in enumerate(kinds):
             schedule.parallelize(position, kind)
         _parallelize_inside(scheduled, tile, inside)
     own.split(inside, parameters.lines)
-    for position, kind in grid.items():
+    for position, kind in enumerate(kinds):
         own.parallelize(position, kind)
     _parallelize_inside(scheduled, reference, inside)
     others = [t for t in scheduled.fusion.tensors if t.expr is not None and t not in tiles]
@@ -69,7 +72,7 @@ def schedule_tiles(
     inline_most(scheduled)
 
 
-_GRID = (ParallelType.grid_y, ParallelType.grid_x)
+_TILES = (ParallelType.grid_y, ParallelType.grid_x, ParallelType.unswitch)
 _WORD_BYTES = 4  # of a bank of shared memory
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from pyfuser.devices.cuda.codegen import CudaSource, Parameter, generate
+from pyfuser.devices.cuda.codegen import Counters, CudaSource, Parameter, generate
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.cuda.emulator.counters import Profile
 from pyfuser.devices.cuda.emulator.harness import Module, compile_and_load
@@ -110,7 +111,7 @@ def _run(
         tensors[buffer.name] = garbage([size], [1], to_torch(buffer.dtype))
     scalars = {f"s{scalar.name}": number for scalar, number in binding.scalars.items()}
 
-    def argument(parameter: Parameter) -> object:
+    def argument(parameter: Parameter) -> Any:
         match parameter:
             case Buffer():
                 return tensors[parameter.name]
@@ -118,20 +119,25 @@ def _run(
                 return numbers[parameter.name]
             case ScalarParameter():
                 return scalars[parameter.name]
+            case Counters(count=count):
+                return torch.zeros(evaluate(count, numbers), dtype=torch.int32)
 
     for launch in source.launches:
         geometry = launch.geometry(numbers)
         if geometry is not None:
             counts = profile and profile.counts(source.text, launch.function, geometry)
+            arguments = [argument(parameter) for parameter in launch.parameters]
             module.launch(
                 launch.function,
                 geometry.grid,
                 geometry.block,
                 geometry.shared_bytes,
-                [argument(parameter) for parameter in launch.parameters],
+                arguments,
                 seed=seed,
                 counts=counts,
                 scratch=[tensors[each.name] for each in kernel.scratch],
             )
+            for parameter, given_ in zip(launch.parameters, arguments, strict=True):
+                assert not (isinstance(parameter, Counters) and given_.any()), "a counter isn't 0"
     hidden = fusion.hidden_outputs
     return [tensors[f"T{value.name}"] for value in fusion.outputs if value not in hidden]

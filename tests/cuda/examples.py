@@ -137,7 +137,7 @@ def shared_sum() -> ScheduledFusion:
 
 
 def grid_sum() -> ScheduledFusion:
-    """2 * sum of all elements, over grid_x and block_x: two launches."""
+    """2 * sum of all elements, over grid_x and block_x, finished by the last block."""
     fusion = Fusion()
     t0 = input_tensor(fusion, 1)
     t1 = builders.sum(fusion, t0, [0])

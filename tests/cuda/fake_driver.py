@@ -70,7 +70,12 @@ class _Function:
     context: _Context
     module: Module
     name: str
+    owner: Any  # its module, as the driver knows it
     dynamic_bytes: int = WITHOUT_OPT_IN - STATIC_SHARED_BYTES
+
+    def is_unloaded(self, unloaded: Sequence[Any]) -> bool:
+        """True if its module is one of these."""
+        return any(each is self.owner for each in unloaded)
 
 
 @dataclass(eq=False)
@@ -87,6 +92,7 @@ class FakeDriver:
     failures: dict[str, Any] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     launches: list[Launched] = field(default_factory=list)
+    unloaded: list[Any] = field(default_factory=list)
     captured: list[Callable[[], None]] | None = None
     memory: Callable[[], list[tuple[int, int]]] = list
     interruption: Callable[[], None] | None = None
@@ -168,12 +174,17 @@ class FakeDriver:
             return Result.CUDA_ERROR_NO_BINARY_FOR_GPU, None
         return OK, (context, compile_and_load(text.decode()))
 
+    def cuModuleUnload(self, module: Any) -> tuple[Any]:
+        assert self._stack() and self._stack()[-1] is module[0]
+        self.unloaded.append(module)
+        return (self._enter("cuModuleUnload"),)
+
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, Any]:
         status = self._enter("cuModuleGetFunction")
         context, code = module
         if status == OK and name.decode() not in code.kernels:
             status = Result.CUDA_ERROR_NOT_FOUND
-        return status, _Function(context, code, name.decode())
+        return status, _Function(context, code, name.decode(), module)
 
     def cuFuncGetAttribute(self, kind: Any, function: _Function) -> tuple[Any, int]:
         assert kind.name == "CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES"
@@ -204,7 +215,7 @@ class FakeDriver:
             return (status,)
         if not self._stack():
             return (Result.CUDA_ERROR_INVALID_CONTEXT,)
-        if self._stack()[-1] is not function.context:
+        if self._stack()[-1] is not function.context or function.is_unloaded(self.unloaded):
             return (Result.CUDA_ERROR_INVALID_HANDLE,)
         if shared_bytes > function.dynamic_bytes or min(extents) < 1:
             return (Result.CUDA_ERROR_INVALID_VALUE,)
@@ -232,6 +243,7 @@ class FakeDriver:
         parameters: Sequence[bytes],
     ) -> None:
         """Runs a launch; a failed assertion is reported by the next call, as on a GPU."""
+        assert not function.is_unloaded(self.unloaded), "a graph has a function of this module"
         packed = [ctypes.create_string_buffer(each, len(each)) for each in parameters]
         array = (ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed))
         where = ctypes.addressof(array)
@@ -361,6 +373,7 @@ class FakeGpus:
             lambda index: self.streams[index],
             empty,
             lambda: self.synchronised.append(ordinal),
+            lambda: self.driver.captured is not None,
         )
         driver = Driver(self.driver)
         target = target_of_gpu(driver, ordinal, (13, 0), ("sm_75", "sm_90", "sm_100"))

@@ -1,17 +1,20 @@
 """Kernel -> CUDA C++ text, and how to launch it.
 
 Each phase of a kernel becomes one `extern "C" __global__` function, because a grid-wide
-synchronisation is the boundary between two launches.  The text is for human readers; a compiler
-gets it after the device helpers (device_helpers.py).  Launch geometry and the sizes of shared
-memory stay symbolic: one text serves all sizes.
+synchronisation is the boundary between two launches.  A phase that the last block of the phase
+before can run (`Phase.last_along`) is part of its function: a counter tells which block is the last
+to arrive.  The text is for human readers; a compiler gets it after the device helpers
+(device_helpers.py).  Launch geometry and the sizes of shared memory stay symbolic: one text serves
+all sizes.
 
 Invariant: a function takes exactly the tensors, sizes, strides and scalars that it uses.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...dtypes import size_in_bytes
@@ -29,6 +32,7 @@ from ...ir.kernel import (
     ScalarParameter,
     Scan,
     Scatter,
+    Statement,
     accesses,
     operand_sizes,
     operands,
@@ -42,13 +46,24 @@ from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, accumulators, is_private_array
 from .shadows import shadows_of
-from .shared_memory import SharedArray, shared_layout
+from .shared_memory import SCRATCH, SharedArray, shared_layout
 from .spelling import index_text, symbol_name, type_name
 
-# A tensor or scratch buffer is passed as its address, a symbol as index_t, a scalar as itself.
-Parameter = Buffer | Symbol | ScalarParameter
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Numbers of blocks that have arrived, zero before a launch and after it: `count` of them."""
+
+    count: IntExpr
+
+
+# Tensors, scratch buffers and counters are passed as their addresses, a symbol as index_t, a scalar
+# as itself.
+Parameter = Buffer | Symbol | ScalarParameter | Counters
 
 Extents = tuple[IntExpr, IntExpr, IntExpr]
+
+ARRIVED = "arrived"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +142,28 @@ def generate(kernel: Kernel) -> CudaSource:
     ops that kernels can't compute.
     """
     texts, launches = [], []
-    for number, phase in enumerate(kernel.phases):
-        name = kernel.name if len(kernel.phases) == 1 else f"{kernel.name}_phase{number}"
-        text, launch = _function(kernel, phase, name)
+    functions: list[list[Phase]] = []
+    for phase in kernel.phases:
+        if phase.last_along is None:
+            functions.append([])
+        functions[-1].append(phase)
+    for number, phases in enumerate(functions):
+        name = kernel.name if len(functions) == 1 else f"{kernel.name}_phase{number}"
+        text, launch = _function(kernel, phases, name)
         texts.append(text)
         launches.append(launch)
     width = f"typedef int{kernel.index_bits}_t index_t;\n"
     return CudaSource(kernel, "\n".join([width, *texts]), launches)
 
 
-def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
+def _function(kernel: Kernel, phases: Sequence[Phase], name: str) -> tuple[str, Launch]:
+    """The function of a phase, and of the one that its last blocks run, if there is one."""
+    phase, last = phases[0], phases[1] if len(phases) > 1 else None
+    if last is not None:
+        phase, last = _in_one_launch(phase, last)
     grid, block = launch_extents(phase, GRID), launch_extents(phase, BLOCK)
-    arrays = _shared_arrays(phase, block)
-    declarations, shared_bytes = shared_layout(arrays)
+    arrays = list(dict.fromkeys(a for each in phases for a in _shared_arrays(each, block)))
+    declarations, shared_bytes = shared_layout(_with_one_scratch(arrays))
     limits = zip(GRID[1:], grid[1:], PORTABLE_LIMITS.grid[1:], strict=True)
     loops = {
         axis: extent
@@ -147,15 +171,50 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> tuple[str, Launch]:
         if not isinstance(extent, Integer) or extent.value > most
     }
     body = BodyWriter(phase).lines()
+    counters = []
+    if last is not None:
+        counters = [Counters(product(last.grid.values()))]
+        body += [_arrival(phase, last), *indented(BodyWriter(last).lines()), "}"]
     if loops and any(not array.is_private for array in arrays):
         body.append("__syncthreads();")
     for axis, extent in loops.items():
         body = _grid_stride_loop(axis, extent, body)
-    body = [*_bindings(phase, block, loops), *declarations, *body]
-    parameters = _parameters(kernel, phase, [*grid, *block])
+    has_private = any(array.is_private for array in arrays)
+    body = [*_bindings(phase, block, loops, has_private), *declarations, *body]
+    parameters = (*_parameters(kernel, phases, [*grid, *block]), *counters)
     launch = Launch(name, grid, block, shared_bytes, parameters, kernel.index_bits)
-    lines = [*_signature(kernel, phase, launch), *indented(body), "}"]
+    lines = [*_signature(kernel, phases, launch), *indented(body), "}"]
     return "".join(line + "\n" for line in lines), launch
+
+
+def _in_one_launch(phase: Phase, last: Phase) -> tuple[Phase, Phase]:
+    """The two phases with the same blocks, at least one along the axis whose last block is awaited:
+    it has work even if there is nothing to reduce.
+    """
+    axis = last.last_along
+    assert axis is not None
+    grid = {kind: n if kind is not axis else maximum(n, ONE) for kind, n in phase.grid.items()}
+    return replace(phase, grid=grid), replace(last, block=phase.block)
+
+
+def _arrival(phase: Phase, last: Phase) -> str:
+    """The condition of being the last block along an axis: there is a counter for each place."""
+    place: IntExpr = ZERO
+    for axis in reversed(last.grid):
+        place = place * last.grid[axis] + Symbol.of(axis.value)
+    assert last.last_along is not None
+    blocks = index_text(phase.grid[last.last_along])
+    counter = ARRIVED if place is ZERO else f"{ARRIVED} + {index_text(place)}"
+    return f"if (is_last_block({counter}, {blocks})) {{"
+
+
+def _with_one_scratch(arrays: Sequence[SharedArray]) -> list[SharedArray]:
+    """The arrays, of which one is the scratch of all block reductions."""
+    scratch = [array for array in arrays if array.name == SCRATCH]
+    if len(scratch) < 2:
+        return list(arrays)
+    largest = functools.reduce(lambda a, b: a if maximum(a.size, b.size) is a.size else b, scratch)
+    return [*(array for array in arrays if array.name != SCRATCH), largest]
 
 
 def _grid_stride_loop(axis: ParallelType, extent: IntExpr, body: list[str]) -> list[str]:
@@ -203,14 +262,16 @@ def _private_arrays(phase: Phase) -> list[Buffer]:
     return [buffer for buffer in own if is_private_array(buffer)]
 
 
-def _bindings(phase: Phase, block: Extents, loops: Container[ParallelType]) -> list[str]:
+def _bindings(
+    phase: Phase, block: Extents, loops: Container[ParallelType], has_private: bool
+) -> list[str]:
     """The indices of the axes that the phase launches and doesn't loop over, as variables."""
     lines = [
         f"const index_t {symbol_name(Symbol.of(axis.value))} = {axis.value};"
         for axis in (*phase.grid, *phase.block)
         if axis not in loops
     ]
-    if _private_arrays(phase):
+    if has_private:
         threads = [axis for axis in BLOCK if axis in phase.block]
         index: IntExpr = ZERO
         for axis in reversed(threads):
@@ -220,16 +281,19 @@ def _bindings(phase: Phase, block: Extents, loops: Container[ParallelType]) -> l
     return lines
 
 
-def _parameters(kernel: Kernel, phase: Phase, launched: list[IntExpr]) -> tuple[Parameter, ...]:
-    """What the phase uses, tensors first, then sizes and strides, scalars and scratch."""
+def _parameters(
+    kernel: Kernel, phases: Sequence[Phase], launched: list[IntExpr]
+) -> tuple[Parameter, ...]:
+    """What the phases use, tensors first, then sizes and strides, scalars and scratch."""
     buffers: set[Buffer] = set()
     scalars: set[ScalarParameter] = set()
-    for statement in walk(phase.body):
+    for statement in _statements(phases):
         buffers |= {access.buffer for access in accesses(statement)}
         if isinstance(statement, Compute | Reduce | Scan | Scatter):
             used = operands(statement.inputs)
             scalars |= {i for i in used if isinstance(i, ScalarParameter)}
-    symbols = frozenset().union(*(expr.symbols for expr in _index_expressions(phase)))
+    used_sizes = (expr for phase in phases for expr in _index_expressions(phase))
+    symbols = frozenset().union(*(expr.symbols for expr in used_sizes))
     names = {symbol.name for symbol in symbols.union(*(e.symbols for e in launched))}
     return (
         *(tensor.buffer for tensor in kernel.tensors if tensor.buffer in buffers),
@@ -237,6 +301,11 @@ def _parameters(kernel: Kernel, phase: Phase, launched: list[IntExpr]) -> tuple[
         *(scalar for scalar in kernel.scalars if scalar in scalars),
         *(buffer for buffer in kernel.scratch if buffer in buffers),
     )
+
+
+def _statements(phases: Sequence[Phase]) -> Iterator[Statement]:
+    """Every statement of the phases."""
+    return (statement for phase in phases for statement in walk(phase.body))
 
 
 def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
@@ -256,14 +325,14 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
                 yield from operand_sizes(statement.inputs)
 
 
-def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
+def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[str]:
     threads = product(launch.block)
     # With a least number of blocks on a multiprocessor, ptxas gives a thread the registers that it
     # needs; without, it aims at an occupancy, and spills a few to reach it.
     bounds = f"__launch_bounds__({threads}, 1) " if isinstance(threads, Integer) else ""
     written = {
         access.buffer
-        for statement in walk(phase.body)
+        for statement in _statements(phases)
         for access in list(accesses(statement))[: len(getattr(statement, "outputs", [0]))]
     }
     tensors = {tensor.buffer: tensor for tensor in kernel.tensors}
@@ -285,6 +354,8 @@ def _signature(kernel: Kernel, phase: Phase, launch: Launch) -> list[str]:
                 declared.append((f"index_t {symbol_name(parameter)}", ""))
             case ScalarParameter():
                 declared.append((f"{type_name(parameter.dtype)} {parameter.name}", ""))
+            case Counters():
+                declared.append((f"unsigned* {ARRIVED}", f"  // [{parameter.count}], zeros"))
     head = f'extern "C" __global__ void {bounds}{launch.function}('
     return [head, *_comma_separated(declared)] if declared else [f"{head}) {{"]
 

@@ -5,7 +5,7 @@ through `cuda.core`, because a launch is then one call with a prepared array of 
 `cuda.core` makes several objects for each.  The package is imported by `system_driver`, never by
 importing this module.
 
-Invariant: no call here waits for the GPU.
+Invariant: no call here waits for the GPU, except that `unload` may.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ class Driver:
     def load(self, image: bytes, where: str) -> Any:
         """The module of a cubin in the current context; `where` names kernel and device."""
         return self.checked(f"loading {where}", self.functions.cuModuleLoadData(image))
+
+    def unload(self, module: Any) -> None:
+        """Frees the memory of a module.  If that fails, as all calls do after a kernel has failed,
+        nothing else is lost.
+        """
+        self.functions.cuModuleUnload(module)
 
     def function(self, module: Any, name: str, where: str) -> Any:
         """A function of a module."""

@@ -44,6 +44,9 @@ _VECTORS = 4
 # of two tensors, they leave enough for the rest, so that nothing is spilled.  A multiprocessor has
 # 65,536 registers, so a thread of a block of 512 may have 128 (and 255 at most), of 1024 64.
 _ROW_REGISTERS = ((512, 32), (1024, 16))
+# Of more tensors than this, 16 elements each leave a thread of 512 too few of its 128 registers; 32
+# elements leave one of 256 enough of its 255.
+_MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
 # Threads that have registers to spare: for weights of several rows, and for the conditions on a row
 # that may be shorter than its threads' parts.
 _ROOMY_THREADS = 256
@@ -56,8 +59,11 @@ _MOST_REPEATS = 8
 _BUSY_THREADS = 256
 # Shared memory for each thread's part of a block reduction: a mean, a sum of squares, a count.
 _SCRATCH_BYTES = 24
-# Elements below which a reduction takes about as long as a second launch.
-_WORTH_A_LAUNCH = 64 << 10
+# Elements of a block for which its work is split over the grid.  The last block to arrive waits for
+# the counter, after a fence, and for the partial results: two round trips to the second cache, 0.6
+# us each, instead of the 4 us of another launch.  A multiprocessor reads at most 64 bytes a cycle:
+# 32 Ki elements of float32 take as long.
+_WORTH_SPLITTING = 32 << 10
 # Rows of a column that a thread reads before it adds them.
 _ROWS = 8
 # Rows that a block of columns adds at least, before it writes partial results: these are written
@@ -100,11 +106,11 @@ def reduction(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
     """Short rows, several for a block, or one row per block; few rows are split over the grid."""
-    kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
+    kept = evaluate(facts.kept, sizes)
     if facts.inner:
-        is_split = kept < target.multiprocessors and kept * reduced >= _WORTH_A_LAUNCH
-        whole = None if is_split else _short_rows(target, facts, sizes)
-        return whole or _long_rows(target, facts, sizes)
+        long = _long_rows(target, facts, sizes)
+        is_split = kept < target.multiprocessors and long.parts > 1
+        return long if is_split else _short_rows(target, facts, sizes) or long
     return _columns(target, facts, sizes)
 
 
@@ -128,12 +134,15 @@ def _columns(
         )
     step = lines * unroll
     parts = 1
-    if kept * reduced >= _WORTH_A_LAUNCH:
+    if reduced * lanes * vector >= _WORTH_SPLITTING:
         least = max(_LEAST_ROWS, step)
-        while blocks * parts < 2 * target.multiprocessors and reduced >= 2 * parts * least:
+        # The last block reads no more partial results than each block has read rows.
+        while (
+            blocks * parts < 2 * target.multiprocessors
+            and reduced >= 2 * parts * least
+            and reduced >= (2 * parts) ** 2
+        ):
             parts *= 2
-    while parts > 1 and parts * lanes > 2 * threads:
-        parts //= 2
     cascade = chain_levels(facts.chain, sizes, step * parts)
     return ThreadedReduction(
         False, lanes, unroll, 0, parts, cascade=cascade, lines=lines, vector=vector
@@ -174,6 +183,8 @@ def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
     """
     registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
     tensors = sum(facts.rows) + facts.weights
+    if tensors > _MOST_TENSORS and threads >= _CROWDED_THREADS:
+        registers = 2 * _CROWDED_EACH if threads == _CROWDED_THREADS else registers // 2
     elements = 4 * registers // max(facts.bytes, 4) // (1 if tensors <= 2 else 2)
     return elements // vector * vector
 
@@ -219,7 +230,8 @@ def _short_rows(
         vector=vector,
         repeats=repeats,
         is_whole=True,
-        is_full=lanes > _ROOMY_THREADS and reduced == unroll * lanes * vector,
+        is_full=(lanes > _ROOMY_THREADS or unroll * vector == _CROWDED_EACH)
+        and reduced == unroll * lanes * vector,
     )
 
 
@@ -231,19 +243,19 @@ def _long_rows(
     vector = _vector(facts, sizes)
     unroll = inner_unroll(reduced, target.threads * vector, _VECTORS)
     step = target.threads * vector * unroll
-    parts = _parts(target, kept, reduced, step, kept * reduced)
+    parts = _parts(target, kept, reduced, step)
     cascade = chain_levels(facts.chain, sizes, step * parts)
     return ThreadedReduction(True, target.threads, unroll, 0, parts, cascade=cascade, vector=vector)
 
 
-def _parts(target: CudaTarget, blocks: int, reduced: int, step: int, elements: int) -> int:
+def _parts(target: CudaTarget, blocks: int, reduced: int, step: int) -> int:
     """Into how many parts each block's chain is cut, so that there are two blocks for each
     multiprocessor: a power of two, and no part has less than two steps.
 
-    One, if there is less to do than a second launch costs.
+    One, if the last block would wait for as long as a block works.
     """
     parts = 1
-    if elements < _WORTH_A_LAUNCH:
+    if reduced < _WORTH_SPLITTING:
         return parts
     while blocks * parts < 2 * target.multiprocessors and reduced >= 4 * parts * step:
         parts *= 2

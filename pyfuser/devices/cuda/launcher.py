@@ -28,8 +28,9 @@ from ...errors import DeviceError, UnsupportedError, expected
 from ...ir.kernel import Buffer, ScalarParameter
 from ...ir.scalars import Symbol
 from ...target.target import Limits
-from .codegen import Geometry, Launch, Parameter
+from .codegen import Counters, Geometry, Launch, Parameter
 from .driver import Driver
+from .modules import LoadedModule
 
 # How Python's struct packs a parameter; offsets are those of C's natural alignment.
 _FORMATS = {
@@ -81,7 +82,7 @@ class ParameterLayout:
 
 def _format(parameter: Parameter, index_bits: int) -> str:
     match parameter:
-        case Buffer():
+        case Buffer() | Counters():
             return "Q"
         case Symbol():
             return "i" if index_bits == 32 else "q"
@@ -97,11 +98,12 @@ def bfloat16_bits(value: float) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedFunction:
-    """A function in a GPU's context; `handle` is the driver's."""
+    """A function in a GPU's context; `handle` is the driver's.  It keeps its module loaded."""
 
     driver: Driver
     device: torch.device
     context: Any
+    module: LoadedModule
     handle: Any
     launch: Launch
     limits: Limits
@@ -128,6 +130,7 @@ def launcher(
     function: LoadedFunction,
     current_device: Callable[[], int],
     current_stream: Callable[[int], int],
+    is_capturing: Callable[[], bool],
 ) -> Call:
     """What a plan calls to launch a function; see the module."""
     layout, limits = ParameterLayout(function.launch), function.limits
@@ -157,6 +160,8 @@ def launcher(
         memory, addresses, _ = block
         pack(memory, 0, *arguments)
         stream = current_stream(ordinal)
+        if stream and is_capturing():  # never on the default stream
+            function.module.keep()
         given = (handle, x, y, z, width, height, depth, shared, stream, addresses, 0)
         # A thread's context is that of its current device.  One that hasn't used CUDA yet has none;
         # the driver says so, and nothing has been launched.

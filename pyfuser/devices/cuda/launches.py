@@ -5,19 +5,23 @@ kernel is given one callable per phase,
 
     launch(grid x, y, z, block x, y, z, bytes of shared memory, *arguments)
 
-so the same plans run on a GPU and on a simulator.
+so the same plans run on a GPU and on a simulator.  A launch whose last blocks finish the work is
+given counters, which are zero:
+
+    counters(count) -> an argument
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ...dtypes import DataType
 from ...ir.kernel import Buffer, ScalarParameter, TensorParameter
 from ...ir.scalar_queries import evaluate, substitute
 from ...ir.scalars import Symbol
 from ..runtime import LaunchWriter, LoadedKernel
-from .codegen import CudaSource, Parameter
+from .codegen import Counters, CudaSource, Parameter
 from .launcher import bfloat16_bits
 
 # Returns whether the kernel refused the call; a GPU doesn't report it (an assertion fails), and
@@ -29,9 +33,11 @@ Launcher = Callable[..., "bool | None"]
 class FusedKernelCUDA(LoadedKernel):
     """A kernel whose phases are launches."""
 
-    def __init__(self, code: CudaSource, launchers: Sequence[Launcher]) -> None:
+    def __init__(
+        self, code: CudaSource, launchers: Sequence[Launcher], counters: Callable[[int], Any]
+    ) -> None:
         self.code: CudaSource = code
-        self.launchers = launchers
+        self.launchers, self.counters = launchers, counters
 
     def shared_bytes(self, sizes: Mapping[str, int]) -> int:
         """The most bytes that a block of one of the launches has."""
@@ -55,6 +61,9 @@ class FusedKernelCUDA(LoadedKernel):
                     return self.tensor_argument(writer, tensors[parameter])
                 case Buffer():
                     return self.scratch_argument(*scratch[parameter])
+                case Counters(count=count):
+                    counters = writer.constant("counters", self.counters)
+                    return f"{counters}({writer.size(count)})"
 
         for number, each in enumerate(self.code.launches):
             phase = f"_{number}_" if len(self.code.launches) > 1 else ""

@@ -4,8 +4,8 @@ Code -> cubin (cubins.py) -> module in the device's context (driver.py) -> funct
 (launcher.py).  Once a plan has run, its next calls only allocate and launch: nothing is compiled,
 loaded or waited for, so they can be captured into a CUDA graph.
 
-Modules are never unloaded: a captured graph may still launch their functions when their kernels
-have long been dropped.
+Modules are unloaded when their kernels have been dropped (modules.py), but not if a captured graph
+may still launch their functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -22,12 +21,14 @@ from ...ir.scalars import ZERO
 from ..runtime import ObjectCache, Runtime
 from ..tensor_memory import EmptyStrided, RequireMemory
 from . import nvrtc
-from .codegen import CudaSource, Launch
+from .arrival_counters import ArrivalCounters
+from .codegen import Counters, CudaSource, Launch
 from .cubins import CubinCompiler, cubin_compiler
 from .device_memory import require_memory
 from .driver import Driver, system_driver
 from .launcher import LoadedFunction, ParameterLayout, launcher
 from .launches import FusedKernelCUDA, Launcher
+from .modules import LoadedModule, LoadedModules
 from .target import CudaTarget
 
 # The first cache and shared memory of a multiprocessor together, in KiB, by compute capability
@@ -45,6 +46,7 @@ class Gpu:
     current_stream  a device's index -> the handle of this thread's stream on it
     empty_strided   uninitialised tensors on the GPU
     synchronize     waits for the GPU
+    is_capturing    whether this thread's stream on the GPU is being captured into a CUDA graph
     """
 
     device: torch.device
@@ -52,6 +54,7 @@ class Gpu:
     current_stream: Callable[[int], int]
     empty_strided: EmptyStrided
     synchronize: Callable[[], None]
+    is_capturing: Callable[[], bool]
 
     @staticmethod
     def of_torch(device: torch.device) -> Gpu:
@@ -63,9 +66,20 @@ class Gpu:
         # torch's own bindings take 0.1 us, the public functions several.
         native_stream = getattr(torch._C, "_cuda_getCurrentRawStream", stream)
         native_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-        empty = _allocator(device, native_device)
+
+        def capturing() -> bool:
+            if native_device() == device.index:
+                return torch.cuda.is_current_stream_capturing()
+            with torch.cuda.device(device):
+                return torch.cuda.is_current_stream_capturing()
+
         return Gpu(
-            device, native_device, native_stream, empty, partial(torch.cuda.synchronize, device)
+            device,
+            native_device,
+            native_stream,
+            _allocator(device, native_device),
+            partial(torch.cuda.synchronize, device),
+            capturing,
         )
 
 
@@ -90,6 +104,9 @@ class CudaRuntime(Runtime):
     ) -> None:
         self._gpu, self._driver, self._target, self._compiler = gpu, driver, target, compiler
         self._context = driver.primary_context(gpu.device.index)
+        stream = partial(gpu.current_stream, gpu.device.index)
+        self._modules = LoadedModules(driver, gpu.synchronize)
+        self._counters = ArrivalCounters(gpu.empty_strided, stream, gpu.is_capturing)
 
     @property
     def device(self) -> torch.device:
@@ -128,22 +145,26 @@ class CudaRuntime(Runtime):
             ParameterLayout(launch).check(launch, self._target.limits)
         cubin = self._compiler.cubin(code.text)
         with self._driver.current(self._context):
-            module = self._driver.load(cubin, f"{code.kernel.name} on {self.device}")
+            module = self._modules.load(cubin, f"{code.kernel.name} on {self.device}")
             functions = [self._function(module, launch) for launch in code.launches]
         gpu = self._gpu
-        return [launcher(each, gpu.current_device, gpu.current_stream) for each in functions]
+        if any(isinstance(p, Counters) for launch in code.launches for p in launch.parameters):
+            self._counters.prepare(gpu.synchronize)
+        asked = gpu.current_device, gpu.current_stream, gpu.is_capturing
+        return [launcher(each, *asked) for each in functions]
 
-    def _function(self, module: Any, launch: Launch) -> LoadedFunction:
+    def _function(self, module: LoadedModule, launch: Launch) -> LoadedFunction:
         """A function of a module, which the current context has."""
         where, limits = f"{launch.function} on {self.device}", self._target.limits
-        handle = self._driver.function(module, launch.function, where)
+        handle = self._driver.function(module.handle, launch.function, where)
         if launch.shared_bytes is not ZERO:
             self._driver.allow_shared(handle, limits.shared_bytes, where)
-        return LoadedFunction(self._driver, self.device, self._context, handle, launch, limits)
+        own = self._driver, self.device, self._context, module
+        return LoadedFunction(*own, handle, launch, limits)
 
     def load(self, code: CudaSource, binary: Sequence[Launcher]) -> FusedKernelCUDA:
         """A kernel with its functions."""
-        return FusedKernelCUDA(code, binary)
+        return FusedKernelCUDA(code, binary, self._counters.address)
 
 
 def runtime(device: torch.device) -> Runtime:

@@ -26,7 +26,7 @@ class UnlaunchedKernel(FusedKernelCUDA):
     """A kernel whose launches do nothing."""
 
     def __init__(self, code: Any) -> None:
-        super().__init__(code, [lambda *_: None for _ in code.launches])
+        super().__init__(code, [lambda *_: None for _ in code.launches], lambda count: 0)
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
         return "0"

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from pyfuser.devices.cuda import nvrtc
-from pyfuser.devices.cuda.codegen import generate
+from pyfuser.devices.cuda.codegen import Counters, generate
 from pyfuser.devices.cuda.spelling import index_text, literal
 from pyfuser.dtypes import KERNEL_DTYPES, DataType, is_floating, to_torch
 from pyfuser.errors import ScheduleError, UnsupportedError
 from pyfuser.ir.domains import ParallelType
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.kernel import Buffer
-from pyfuser.ir.scalars import Symbol, as_expr, ceil_div, maximum, minimum, mod, xor
+from pyfuser.ir.scalars import ONE, Symbol, as_expr, ceil_div, maximum, minimum, mod, xor
 from pyfuser.ir.schedule import MemoryType, ScheduledFusion
 from pyfuser.ops import builders
 from pyfuser.ops.evaluator import evaluate
@@ -352,16 +352,15 @@ def test_strided_expanded_and_transposed_inputs():
 
 
 def test_a_launch_is_bound_to_sizes():
-    source = generate(cuda_kernel(grid_sum(), "total"))
-    assert [launch.function for launch in source.launches] == ["total_phase0", "total_phase1"]
-    first, second = source.launches
-    geometry = first.geometry({"i0": 1025})
+    (launch,) = generate(cuda_kernel(grid_sum(), "total")).launches
+    geometry = launch.geometry({"i0": 1025})
     assert geometry is not None
     assert (geometry.grid, geometry.block) == ((3, 1, 1), (128, 1, 1))
-    assert first.geometry({"i0": 0}) is None, "there is nothing to add up"
-    assert second.geometry({"i0": 0}) is not None, "the result is still written"
-    names = [p.name for p in first.parameters if isinstance(p, Buffer | Symbol)]
-    assert names == ["T0", "i0", "T4"]
+    empty = launch.geometry({"i0": 0})
+    assert empty is not None and empty.grid == (1, 1, 1), "the result is still written"
+    *others, counters = launch.parameters
+    assert [p.name for p in others if isinstance(p, Buffer | Symbol)] == ["T0", "T2", "i0", "T4"]
+    assert counters == Counters(ONE)
 
 
 def test_a_launch_of_too_many_threads_is_refused():

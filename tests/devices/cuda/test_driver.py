@@ -28,6 +28,7 @@ import torch
 from pyfuser.devices.cuda.codegen import Launch
 from pyfuser.devices.cuda.driver import system_driver
 from pyfuser.devices.cuda.launcher import LoadedFunction, launcher
+from pyfuser.devices.cuda.modules import LoadedModule
 from pyfuser.dtypes import DataType
 from pyfuser.errors import DeviceError
 from pyfuser.ir.fusion import Fusion
@@ -54,8 +55,10 @@ fusion = Fusion()
 parameters = tuple(ScalarParameter(f"s{d}", d, fusion.new_scalar(d)) for d in dtypes)
 launch = Launch("kernel", (ONE,) * 3, (ONE,) * 3, ZERO, parameters)
 gpu = torch.device("cuda", 0)
-loaded = LoadedFunction(driver, gpu, context, function, launch, PORTABLE_LIMITS)
-call = launcher(loaded, lambda: 0, lambda index: 0x77)
+loaded = LoadedFunction(
+    driver, gpu, context, LoadedModule(module, []), function, launch, PORTABLE_LIMITS
+)
+call = launcher(loaded, lambda: 0, lambda index: 0x77, lambda: False)
 call(2, 3, 4, 5, 6, 7, 8, -11, 0.5, True)
 """
 

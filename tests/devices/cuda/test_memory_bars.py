@@ -231,3 +231,10 @@ def test_a_script_that_fails_is_profiled_up_to_there(tmp_path):
 def test_a_profile_is_of_a_gpu():
     with pytest.raises(InputError, match="expected a device sm_NN, got cpu"):
         profiled("script.py", "cpu")
+
+
+def test_a_whole_tile_is_transposed_without_predicates():
+    """A block whose tile is cut off tests each of its elements."""
+    whole, cut = (profile_of(transpose, shape).total for shape in (LARGE, (31, 31)))
+    assert whole.divergent_branches == 0
+    assert whole.operations_per_thread <= 0.8 * cut.operations_per_thread

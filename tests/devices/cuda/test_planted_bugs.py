@@ -19,6 +19,7 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ops import builders
 from tests.cuda.emulate import run_emulated
 from tests.cuda.examples import (
+    grid_sum,
     input_tensor,
     row_softmax,
     shared_sum,
@@ -49,6 +50,10 @@ def vector() -> list[torch.Tensor]:
     return [torch.randn(1025)[1:]]  # its first element is not at a multiple of 16 bytes
 
 
+def long_vector() -> list[torch.Tensor]:
+    return [torch.randn(1025)]
+
+
 @dataclass(frozen=True)
 class Bug:
     """`pattern` is replaced, everywhere; the message, and what is in the kernel's line."""
@@ -71,6 +76,14 @@ BUGS = {
     "a missing barrier": Bug(tiled_transpose, columns, BARRIER, "", UNORDERED, "T2"),
     "a missing barrier in a helper": Bug(
         shared_sum, rows, r"__syncthreads\(\);(?=\n    result = )", "", UNORDERED, "block_reduce"
+    ),
+    "partial results read by every block": Bug(
+        *(grid_sum, long_vector, r"if \(is_last_block\(arrived, .*\{", "__syncthreads(); {"),
+        *("race in global memory.* another block", "T4"),
+    ),
+    "no fence before the counter": Bug(
+        *(grid_sum, long_vector, r"__threadfence\(\);", ""),
+        *("race in global memory.* another block", "T4"),
     ),
     "a barrier for some threads": Bug(
         *(tiled_transpose, columns, LAST_BARRIER, "if (threadIdx_x < 7) __syncthreads();"),

@@ -23,7 +23,7 @@ from ....target.target import Limits, Target
 from ...runtime import LaunchWriter, ObjectCache, Runtime
 from ...switches import register_runtime
 from ...tensor_memory import EmptyStrided, RequireMemory, poisoned, require_memory
-from ..codegen import CudaSource, Geometry, Parameter
+from ..codegen import Counters, CudaSource, Geometry, Parameter
 from ..device_helpers import with_device_helpers
 from ..launches import FusedKernelCUDA
 from ..target import CudaTarget
@@ -47,7 +47,8 @@ class EmulatedKernel(FusedKernelCUDA):
         limits: Limits = SM_90.limits,
         profile: Profile | None = None,
     ) -> None:
-        super().__init__(code, [partial(self._run, n) for n in range(len(code.launches))])
+        launchers = [partial(self._run, n) for n in range(len(code.launches))]
+        super().__init__(code, launchers, partial(torch.zeros, dtype=torch.int32))
         self.module, self.seed, self.limits, self.profile = module, seed, limits, profile
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
@@ -76,7 +77,7 @@ class EmulatedKernel(FusedKernelCUDA):
         scratch = [
             argument
             for parameter, argument in zip(launch.parameters, passed, strict=True)
-            if parameter in self.kernel.scratch
+            if parameter in self.kernel.scratch or isinstance(parameter, Counters)
         ]
         try:
             self.module.launch(
@@ -94,6 +95,12 @@ class EmulatedKernel(FusedKernelCUDA):
             if _ASSERTION.search(str(error)):
                 return True
             raise
+        is_sample = self.profile is not None and self.profile.most_blocks
+        for parameter, argument in zip(launch.parameters, passed, strict=True):
+            if isinstance(parameter, Counters) and argument.any() and not is_sample:
+                raise SimtError(
+                    f"{function}: expected counters of 0 after a launch, got {argument}"
+                )
         return None
 
 

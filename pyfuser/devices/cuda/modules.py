@@ -1,0 +1,52 @@
+"""Loaded modules of a GPU, unloaded when nothing can launch their functions any more.
+
+The rule: a module is unloaded when all kernels that have its functions are garbage, and the cache
+of the process (compiler.py, thousands of texts) has dropped them, unless one of its functions was
+launched while a CUDA graph was captured.  The graph may then launch it at any
+time, and nothing tells when the graph is gone, so such a module stays loaded.
+
+The garbage collector may run at any moment, also during a capture, when the driver must not be
+called.  So a dropped module only goes on a list, and a later load unloads what is on it, once it is
+worth waiting for the GPU: launches of these modules may still be under way.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .driver import Driver
+
+# Modules of some 20 KB each that are unloaded together: the GPU is waited for once for all of them.
+WORTH_WAITING = 64
+
+
+class LoadedModule:
+    """A module in a GPU's context; `handle` is the driver's."""
+
+    def __init__(self, handle: Any, dropped: list[Any]) -> None:
+        self.handle = handle
+        self._finalizer = weakref.finalize(self, dropped.append, handle)
+        self._finalizer.atexit = False
+
+    def keep(self) -> None:
+        """Never unloads it: a CUDA graph has one of its functions."""
+        self._finalizer.detach()
+
+
+class LoadedModules:
+    """The modules of one GPU; its context is current whenever a method is called."""
+
+    def __init__(self, driver: Driver, synchronize: Callable[[], None]) -> None:
+        self._driver, self._synchronize = driver, synchronize
+        self._dropped: list[Any] = []
+
+    def load(self, cubin: bytes, where: str) -> LoadedModule:
+        """The module of a cubin; see Driver.load."""
+        if len(self._dropped) >= WORTH_WAITING:
+            dropped = [self._dropped.pop() for _ in range(WORTH_WAITING)]
+            self._synchronize()
+            for handle in dropped:
+                self._driver.unload(handle)
+        return LoadedModule(self._driver.load(cubin, where), self._dropped)
