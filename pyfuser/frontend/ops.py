@@ -305,13 +305,16 @@ def _reduction(name: str) -> Callable[..., TensorView]:
 
 
 def _scan(name: str) -> Callable[..., TensorView]:
-    def function(arg: Val, dim: int, init: Val | PythonNumber | None = None) -> TensorView:
-        made: TensorView = builders.BUILDERS[name](fusion_to_define(name).graph, arg, dim, init)
+    def function(
+        arg: Val, dim: int, init: Val | PythonNumber | None = None, *, reverse: bool = False
+    ) -> TensorView:
+        graph = fusion_to_define(name).graph
+        made: TensorView = builders.BUILDERS[name](graph, arg, dim, init, reverse)
         return made
 
     function.__name__ = function.__qualname__ = name
-    doc = f"The {SCANS[name].doc}, of each element, those before it along `dim`, and `init`."
-    function.__doc__ = doc
+    doc = f"The {SCANS[name].doc}, of each element, those before it along `dim`, and `init`;"
+    function.__doc__ = f"{doc} with `reverse`, of those after it."
     return function
 
 
