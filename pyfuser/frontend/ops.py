@@ -257,6 +257,7 @@ _ARGUMENTS = {1: ("x",), 2: ("lhs", "rhs")}
 _NAMED_ARGUMENTS = {
     "addcmul": ("a", "b", "c", "alpha"),
     "checked_class": ("x", "classes"),
+    "checked_index": ("x", "size", "dim"),
     "checked_place": ("x", "size", "dim"),
     "checked_target": ("x", "classes", "ignored"),
     "clamp": ("x", "min", "max"),

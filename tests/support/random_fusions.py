@@ -292,7 +292,7 @@ def _scan(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
         return
     name = draw(st.sampled_from(("cumsum", "cummax", "cummin")))
     dim = draw(st.integers(0, len(shape) - 1))
-    made.add(getattr(made.fd.ops, name)(tensor, dim), shape)
+    made.add(getattr(made.fd.ops, name)(tensor, dim, reverse=draw(st.booleans())), shape)
 
 
 def _index_put(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
