@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .true_metadata import is_mixed
+from .true_metadata import is_channels_last, is_mixed
 from .widening import widened
 
 aten = torch.ops.aten
@@ -28,14 +28,7 @@ def _sizes(x: torch.Tensor, n: Any, c: Any, hxw: Any, group: int) -> list[Any] |
         return None
     if x.is_contiguous():
         return [n, group, c // group, hxw]
-    return [n, group, c // group, *x.shape[2:]] if _is_channels_last(x) else None
-
-
-def _is_channels_last(x: torch.Tensor) -> bool:
-    return any(
-        x.dim() == rank and x.is_contiguous(memory_format=order)
-        for rank, order in ((4, torch.channels_last), (5, torch.channels_last_3d))
-    )
+    return [n, group, c // group, *x.shape[2:]] if is_channels_last(x) else None
 
 
 def _per_channel(parameter: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
