@@ -63,6 +63,13 @@ class ManualKernel:
         """The outputs."""
         return self.executor.execute(inputs)
 
+    def report(self, inputs: Sequence[Any]) -> str:
+        """What the target's compiler reports about the kernel for these inputs."""
+        resolved = self.executor.resolve(inputs)
+        target = resolved.program.runtime.target
+        texts = [built.code.text for built in resolved.kernels if built is not None]
+        return "".join(map(target.compiler_report, texts))
+
     def extents(self, inputs: Sequence[Any]) -> dict[str, int]:
         """How long the loops over grid and block axes are at most, for these inputs; by kind."""
         sizes = bind(self.executor.fusion, inputs).sizes

@@ -165,7 +165,7 @@ def _call(expr: Expr) -> Call | None:
             dtype = to_torch(expr.inputs[0].dtype)
             compute, places = (expr.inputs[0].dtype,), (str(list(dims)),)
             return Call(aten.sum.dim_IntList, compute, dtype, places, dtype)
-        case ScanOp(op=op, dim=dim) if aten_name := SCANS[op].aten:
+        case ScanOp(op=op, dim=dim, is_reversed=False) if aten_name := SCANS[op].aten:
             dtype, scan = to_torch(output.dtype), getattr(aten, aten_name).default
             return Call(scan, (output.dtype,), dtype, (str(dim),), dtype)
     return None

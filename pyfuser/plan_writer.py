@@ -209,13 +209,19 @@ class ProgramWriter:
         self.writer.line(f"{made.tensor()}.copy_({self.plain_tensor(base)})")
 
     def _ends_as(self, number: int, part: Part, output: TensorView, base: TensorView) -> bool:
-        """True if a result may have the memory of its base, which nothing else reads."""
+        """True if a result may have the memory of its base, which nothing else reads.
+
+        What torch made of the base, such as a view, may be its memory; kernels have new memory.
+        """
         fusion = self.program.fusion
         if base in fusion.inputs or base in fusion.outputs or not self.is_stored_whole(base):
             return False
         if self._last_uses().get(base) != number or output in self.names:
             return False
         makers = [p for p in self.program.parts if base in p.segment.outputs]
+        pairs = zip(self.program.parts, self.kernels, strict=True)
+        if any(made is None and base in p.segment.inputs for p, made in pairs):
+            return False
         readers = [expr for expr in part.segment.exprs if base in expr.inputs]
         is_own = bool(makers) and not isinstance(makers[0], ViewPart) and len(readers) == 1
         is_read = len(readers) == 1 and base in readers[0].aligned_inputs

@@ -248,7 +248,7 @@ class _PlanWriter:
             if isinstance(value, TensorView):
                 found += self._composite_sizes(value, sizes)
         for a, b in self.fusion.equal_extents:
-            if self._is_known(a) and self._is_known(b):
+            if _is_known(a, sizes) and _is_known(b, sizes):
                 found.append(f"{sizes.text(a)} == {sizes.text(b)}")
         found += condition_texts(self.conditions, sizes.text)
         self.writer.require(text for text in found if not _is_trivial(text))
@@ -260,11 +260,8 @@ class _PlanWriter:
             for d, axis in enumerate(value.axes)
             if axis.size is not ONE
             and not isinstance(axis.size, (Symbol, Integer))
-            and self._is_known(axis.size)
+            and _is_known(axis.size, sizes)
         ]
-
-    def _is_known(self, expr: IntExpr) -> bool:
-        return all(symbol.name in self.symbols for symbol in expr.symbols)
 
     # -- results
 
@@ -284,6 +281,11 @@ class _PlanWriter:
             if output not in fusion.hidden_outputs
         ]
         self.writer.line(f"return [{', '.join(results)}]")
+
+
+def _is_known(expr: IntExpr, sizes: Sizes) -> bool:
+    """True if all sizes of an expression are those of inputs or the values of scalars."""
+    return all(symbol.name in sizes.symbols for symbol in expr.symbols)
 
 
 def _is_trivial(condition: str) -> bool:

@@ -161,3 +161,15 @@ def test_a_graph_is_written_once_for_its_sizes(
     (graph,) = graphs
     assert len(graph.functions) <= 2  # an axis of one element may be a separate layout
     assert compiled_kernel_count() - count <= len(graph.functions) - 1
+
+
+def test_a_size_that_a_scalar_computes_is_compared_at_each_call() -> None:
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1] * rank, contiguity=True) for rank in (2, 1))
+        last = fd.ops.add(fd.define_scalar(None, dtype=DataType.Int), 1)
+        part = fd.ops.slice(x, [0, 0], [fd.ops.size(x, 0), last])
+        fd.add_output(fd.ops.add(part, y))
+    a, b = torch.randn(3, 8), torch.randn(5)
+    torch.testing.assert_close(fd.execute([a, b, 4])[0], a[:, :5] + b)
+    with pytest.raises(InputError, match="to be equal"):
+        fd.execute([a, b, 5])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..ir.domains import IterDomain, Merge, Split, history
+from ..ir.domains import IterDomain, Merge, Reverse, Split, Swizzle, history
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -39,8 +39,8 @@ def effective_extents(
                 extents[expr.outer_id], extents[expr.inner_id] = pair
             case Merge():
                 extents[expr.output_id] = scheduled.fusion.ids.merged(*inputs)
-            case _:
-                extents[expr.out_x_id], extents[expr.out_y_id] = inputs
+            case Swizzle() | Reverse():
+                extents.update(zip(expr.outputs, inputs, strict=True))
         if not real.isdisjoint(expr.inputs):
             real.update(expr.outputs)
     for axis in loop:

@@ -44,6 +44,7 @@ class Signature:
     kept: Axes
     is_scan: bool = False
     is_scatter: bool = False
+    is_reversed: bool = False
 
     @property
     def is_ordered(self) -> bool:
@@ -230,7 +231,9 @@ class IterationSpace:
             return Signature(scattered, self.axes(value) - scattered, is_scatter=True)
         if isinstance(tensor.expr, ScanOp):
             scanned = self.of((tensor.expr.scanned,))
-            return Signature(scanned, self.axes(tensor) - scanned, is_scan=True)
+            return Signature(
+                scanned, self.axes(tensor) - scanned, True, is_reversed=tensor.expr.is_reversed
+            )
         reduced = self.of(a for a in tensor.domain.root_or_logical if a.is_reduction)
         return Signature(reduced, self.axes(tensor)) if reduced else None
 

@@ -1,14 +1,14 @@
 """Whether an axis of a producer's loop domain is the same loop as one of its consumer's.
 
-Two axes match if they come from mapped axes by the same splits, merges and swizzles.  A broadcast
-axis of the producer matches any axis of its consumer in the same position: sharing the loop means
-that the producer is computed (or its one value read) once per iteration.  `pairs` collects these
-axes, so that their extents and indices can be taken from the consumer.
+Two axes match if they come from mapped axes by the same splits, merges, swizzles and reversals.  A
+broadcast axis of the producer matches any axis of its consumer in the same position: sharing the
+loop means that the producer is computed (or its one value read) once per iteration.  `pairs`
+collects these axes, so that their extents and indices can be taken from the consumer.
 """
 
 from __future__ import annotations
 
-from ..ir.domains import IterDomain, Merge, Split, Swizzle
+from ..ir.domains import IterDomain, Merge, Reverse, Split, Swizzle
 from .mapping import AxisMap
 
 Pairs = dict[IterDomain, IterDomain]
@@ -35,7 +35,7 @@ def axes_match(producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pai
         case Split(), Split():
             if not made.is_like(other):
                 return False
-        case (Merge(), Merge()) | (Swizzle(), Swizzle()):
+        case (Merge(), Merge()) | (Swizzle(), Swizzle()) | (Reverse(), Reverse()):
             pass
     return all(
         axes_match(p, c, mapping, pairs) for p, c in zip(made.inputs, other.inputs, strict=True)

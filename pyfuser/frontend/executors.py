@@ -21,7 +21,7 @@ from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion
 from .options import applied
-from .params import CompileParams, LaunchParams, require_extents, require_index_type
+from .params import CompileParams, LaunchParams, check_compile_params, require_extents
 from .tensor_view import TensorView
 
 if TYPE_CHECKING:
@@ -231,7 +231,9 @@ class KernelExecutor:
             extents = self._kernel.extents(flattened(args))
             require_extents(constraints, extents)
         if compile_params is not None:
-            require_index_type(compile_params, flattened(args))
+            check_compile_params(compile_params, flattened(args))
+            if compile_params.enable_ptxas_verbose:
+                print(self._kernel.report(flattened(args)), end="")
 
     def run(
         self,

@@ -50,7 +50,7 @@ class IterDomain(Statement):
         require_member("parallelize", ParallelType, parallel_type)
         self._axis.parallel_type = parallel_type
 
-    def definition(self) -> Split | Merge | domains.Swizzle | None:
+    def definition(self) -> Split | Merge | domains.Swizzle | domains.Reverse | None:
         """The split or merge that made the axis; None for an axis of the definition."""
         return axis_expr_handle(self._fusion, self._axis.definition)
 
@@ -108,7 +108,7 @@ class Merge(_AxisExpr):
 
 def axis_expr_handle(
     fusion: object, expr: domains.IdExpr | None
-) -> Split | Merge | domains.Swizzle | None:
+) -> Split | Merge | domains.Swizzle | domains.Reverse | None:
     """The handle of the expression that made an axis."""
     match expr:
         case domains.Split():

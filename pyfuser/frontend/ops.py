@@ -257,6 +257,7 @@ _ARGUMENTS = {1: ("x",), 2: ("lhs", "rhs")}
 _NAMED_ARGUMENTS = {
     "addcmul": ("a", "b", "c", "alpha"),
     "checked_class": ("x", "classes"),
+    "checked_index": ("x", "size", "dim"),
     "checked_place": ("x", "size", "dim"),
     "checked_target": ("x", "classes", "ignored"),
     "clamp": ("x", "min", "max"),
@@ -305,13 +306,16 @@ def _reduction(name: str) -> Callable[..., TensorView]:
 
 
 def _scan(name: str) -> Callable[..., TensorView]:
-    def function(arg: Val, dim: int, init: Val | PythonNumber | None = None) -> TensorView:
-        made: TensorView = builders.BUILDERS[name](fusion_to_define(name).graph, arg, dim, init)
+    def function(
+        arg: Val, dim: int, init: Val | PythonNumber | None = None, *, reverse: bool = False
+    ) -> TensorView:
+        graph = fusion_to_define(name).graph
+        made: TensorView = builders.BUILDERS[name](graph, arg, dim, init, reverse)
         return made
 
     function.__name__ = function.__qualname__ = name
-    doc = f"The {SCANS[name].doc}, of each element, those before it along `dim`, and `init`."
-    function.__doc__ = doc
+    doc = f"The {SCANS[name].doc}, of each element, those before it along `dim`, and `init`;"
+    function.__doc__ = f"{doc} with `reverse`, of those after it."
     return function
 
 

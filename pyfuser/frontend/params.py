@@ -21,6 +21,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..dtypes import DataType
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
@@ -45,7 +47,12 @@ class LaunchParams:
 
 @dataclass(kw_only=True)
 class CompileParams:
-    """How a kernel is compiled."""
+    """How a kernel is compiled.
+
+    `index_type` and `device` are checked against the inputs, and with `enable_ptxas_verbose` a CUDA
+    kernel's registers and spills are printed. The rest has no effect here: ptxas chooses the
+    registers, indices aren't hoisted so that they need a magic zero, and no text includes a file.
+    """
 
     index_type: DataType | None = None
     maxrregcount: int = 255
@@ -72,12 +79,44 @@ def require_extents(constraints: LaunchParams, extents: Mapping[str, int]) -> No
             raise ScheduleError(expected("launch", what, found))
 
 
-def require_index_type(params: CompileParams, inputs: Sequence[Any]) -> None:
-    """ScheduleError if an index type of 32 bits is requested and too narrow for an input.
+def check_compile_params(params: CompileParams, inputs: Sequence[Any]) -> None:
+    """ScheduleError if a kernel for these inputs can't be compiled as the parameters say."""
+    registers = params.maxrregcount
+    if not isinstance(registers, int) or isinstance(registers, bool) or registers < 1:
+        raise ScheduleError(expected("compile", "a maxrregcount of at least 1", repr(registers)))
+    if isinstance(params.include_paths, str):
+        what = "a list of include_paths"
+        raise ScheduleError(expected("compile", what, repr(params.include_paths)))
+    _require_device(params.device, inputs)
+    _require_index_type(params.index_type, inputs)
+
+
+def _require_device(wanted: object, inputs: Sequence[Any]) -> None:
+    """Kernels are compiled for the device of their inputs."""
+    if wanted is None:
+        return
+    try:
+        device = torch.device(wanted)  # type: ignore[call-overload]
+    except (RuntimeError, TypeError):
+        what = "a torch.device in CompileParams"
+        raise ScheduleError(expected("compile", what, repr(wanted))) from None
+    for given in inputs:
+        if not isinstance(given, torch.Tensor) or (given.is_cpu and not given.dim()):
+            continue
+        if given.device.type != device.type or device.index not in (None, given.device.index):
+            what = f"inputs on {device}, as CompileParams says"
+            raise ScheduleError(expected("compile", what, f"one on {given.device}"))
+
+
+def _require_index_type(index_type: object, inputs: Sequence[Any]) -> None:
+    """An index type of 32 bits has to be wide enough for all inputs.
 
     It changes nothing: a kernel has 32-bit indices on CUDA whenever its sizes allow them.
     """
-    if params.index_type is not DataType.Int32:
+    if index_type not in (None, DataType.Int, DataType.Int32):
+        what = "an index_type of Int or Int32"
+        raise ScheduleError(expected("compile", what, index_type))
+    if index_type is not DataType.Int32:
         return
     for given in inputs:
         span = getattr(given, "numel", lambda: 0)()

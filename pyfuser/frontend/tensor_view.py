@@ -128,6 +128,11 @@ class TensorView(vals.TensorView):
         self._schedule.swizzle(x, y)
         return self
 
+    def reverse(self, axis: int) -> TensorView:
+        """Runs the loop of an axis from its last element to its first, as a reversed scan needs."""
+        self._schedule.reverse(axis)
+        return self
+
     def swizzle1d(self, x: int, parallel_type: ParallelType) -> TensorView:
         """Not supported yet: raises UnsupportedError."""
         raise UnsupportedError(expected("swizzle1d", "a swizzle of two axes", parallel_type))

@@ -2,7 +2,7 @@
 
     iter_domain ::= (iteration | reduction | broadcast) extent [expanded_extent] [parallel_type]
     id_expr     ::= outer, inner = Split(input, factor) | output = Merge(outer, inner)
-                  | out_x, out_y = Swizzle(x, y)
+                  | out_x, out_y = Swizzle(x, y) | output = Reverse(input)
     domain      ::= root --reshape--> logical --schedule--> loop, allocation, contiguity
 
 A tensor's *root* domain is what its producers index, and its *logical* domain is what its consumers
@@ -216,7 +216,26 @@ class Swizzle:
         return f"{self.out_x_id}, {self.out_y_id} = swizzle({self.x_id}, {self.y_id})"
 
 
-IdExpr = Split | Merge | Swizzle
+@dataclass(slots=True, eq=False)
+class Reverse:
+    """input -> output, from the last element to the first."""
+
+    input_id: IterDomain
+    output_id: IterDomain
+
+    @property
+    def inputs(self) -> tuple[IterDomain, ...]:
+        return (self.input_id,)
+
+    @property
+    def outputs(self) -> tuple[IterDomain, ...]:
+        return (self.output_id,)
+
+    def __str__(self) -> str:
+        return f"{self.output_id} = reverse({self.input_id})"
+
+
+IdExpr = Split | Merge | Swizzle | Reverse
 
 
 @dataclass(slots=True, eq=False)
@@ -356,6 +375,12 @@ class IdFactory:
         out_x, out_y = self.new(x.extent, x.iter_type), self.new(y.extent, y.iter_type)
         out_x.definition = out_y.definition = Swizzle(x, y, out_x, out_y)
         return out_x, out_y
+
+    def reverse(self, axis: IterDomain) -> IterDomain:
+        """The axis from its last element to its first."""
+        reversed_axis = self.new(axis.extent, axis.iter_type)
+        reversed_axis.definition = Reverse(axis, reversed_axis)
+        return reversed_axis
 
     def broadcast(self) -> IterDomain:
         """A broadcast axis of extent 1."""

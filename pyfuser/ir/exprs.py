@@ -145,10 +145,14 @@ class WelfordOp(Expr):
 
 @dataclass(slots=True, eq=False)
 class ScanOp(Expr):
-    """Combines each element with those before it along output axis `dim`; `op` names the scan."""
+    """Combines each element with those before it along output axis `dim`; `op` names the scan.
+
+    If it `is_reversed`, each element is combined with those after it.
+    """
 
     op: str
     dim: int
+    is_reversed: bool = False
 
     @property
     def name(self) -> str:
@@ -160,7 +164,7 @@ class ScanOp(Expr):
         return self.tensor_outputs[0].domain.root_or_logical[self.dim]
 
     def attributes(self) -> tuple[Any, ...]:
-        return (self.op, self.dim)
+        return (self.op, self.dim, self.is_reversed)
 
 
 @dataclass(slots=True, eq=False)

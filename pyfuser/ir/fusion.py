@@ -18,6 +18,7 @@ from .domains import (
     IdFactory,
     IterDomain,
     Merge,
+    Reverse,
     Split,
     Swizzle,
     TensorDomain,
@@ -264,6 +265,8 @@ class Cloner:
                     copy = Merge(*axes)
                 case Swizzle():
                     copy = Swizzle(*axes)
+                case Reverse():
+                    copy = Reverse(*axes)
             for output in copy.outputs:
                 output.definition = copy
 

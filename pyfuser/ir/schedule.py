@@ -139,6 +139,12 @@ class TensorSchedule:
             raise ScheduleError(expected("swizzle", what, got))
         self.loop[px], self.loop[py] = self.tensor.fusion.ids.swizzle(self.loop[px], self.loop[py])
 
+    def reverse(self, axis: int) -> None:
+        """Runs the loop of an axis from its last element to its first."""
+        position = self.position(axis, "reverse")
+        self._movable(position, "reverse")
+        self.loop[position] = self.tensor.fusion.ids.reverse(self.loop[position])
+
     def parallelize(self, axis: int, parallel_type: ParallelType) -> None:
         """Sets how the loop of an axis runs."""
         self.loop[self.position(axis, "parallelize")].parallel_type = parallel_type

@@ -302,7 +302,8 @@ class _Translator:
             case WelfordOp() if len(arguments) == 1:
                 return f"welford({arguments[0]}, dims={_reduced(output)})"
             case ScanOp(op=op, dim=dim):
-                return f"{op}({arguments[0]}, dim={dim})"
+                direction = ", reverse=True" if expr.is_reversed else ""
+                return f"{op}({arguments[0]}, dim={dim}{direction})"
             case FullOp():
                 shape = self.shape([axis.size for axis in output.axes])
                 return f"full(shape={shape}, fill_value={arguments[0]}, dtype={output.dtype})"

@@ -1,9 +1,10 @@
 """From loop indices to element offsets, and to the predicates that keep them in bounds.
 
-Going from the loops towards the root axes, a split gives `outer * inner_extent + inner`, and a
-merge `index // inner_extent` and `index % inner_extent`.  A producer in registers or scratch memory
-is read at *its* loop indices, found by going the other way through its own history.  Every split
-that isn't known to divide contributes the predicate `index of its input < extent of its input`.
+Going from the loops towards the root axes, a split gives `outer * inner_extent + inner`, a merge
+`index // inner_extent` and `index % inner_extent`, and a reversal `extent - 1 - index`.  A producer
+in registers or scratch memory is read at *its* loop indices, found by going the other way through
+its own history.  Every split that isn't known to divide contributes the predicate
+`index of its input < extent of its input`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.mapping import producer_to_consumer
 from ..analysis.matching import axes_match
-from ..ir.domains import IdExpr, IterDomain, Merge, Split, Swizzle, history
+from ..ir.domains import IdExpr, IterDomain, Merge, Reverse, Split, Swizzle, history
 from ..ir.exprs import Expr
 from ..ir.kernel import Less, Predicate
 from ..ir.scalar_queries import divides
@@ -70,6 +71,9 @@ def backward(
                 x = indices[expr.out_x_id]
                 indices[expr.x_id] = x
                 indices[expr.y_id] = xor(x, indices[expr.out_y_id])
+            case Reverse():
+                last = extents[expr.input_id] - 1
+                indices[expr.input_id] = last - indices[expr.output_id]
     return predicates
 
 
@@ -106,6 +110,10 @@ def forward(
                 x, y = indices.get(expr.x_id), indices.get(expr.y_id)
                 if x is not None and y is not None:
                     indices[expr.out_x_id], indices[expr.out_y_id] = x, xor(x, y)
+            case Reverse():
+                index = indices.get(expr.input_id)
+                if index is not None:
+                    indices[expr.output_id] = extents[expr.input_id] - 1 - index
 
 
 def without_implied(predicates: Iterable[Less]) -> Predicate:

@@ -2,7 +2,8 @@
 
 The running result of a scan is set to the identity right before the outermost of these loops.  It
 has an element for each iteration of the other loops inside, because each of these is a row of its
-own.  A scan is computed in order: its loops are the parts of the scanned axis, outermost first.
+own.  A scan is computed in order: its loops are the parts of the scanned axis, outermost first.  A
+reversed scan begins at the last element, so its loops are the parts of the reversed axis.
 
     T1[i, s] = cumsum(T0) in loops [i][s / 4][s % 4]:
     for i { running = 0   for s / 4 { for s % 4 { T1[..] = (running sum= T0[..]) } } }
@@ -11,7 +12,7 @@ own.  A scan is computed in order: its loops are the parts of the scanned axis, 
 from __future__ import annotations
 
 from ..errors import ScheduleError, expected
-from ..ir.domains import IdExpr, IterDomain, Merge, ParallelType, Split, history
+from ..ir.domains import IdExpr, IterDomain, Merge, ParallelType, Reverse, Split, history
 from ..ir.exprs import ScanOp
 from ..ir.scalars import ONE
 from ..ir.vals import TensorView
@@ -42,7 +43,14 @@ def scanned_positions(structure: LoopStructure, tensor: TensorView) -> list[int]
                 what = f"the scanned axis of T{tensor.name} to be split only"
                 raise ScheduleError(expected("schedule", what, f"axis {axis} in another"))
 
-    wanted = parts(scanned)
+    is_reversed, whole = False, scanned
+    while isinstance(made := made_by.get(whole), Reverse):
+        is_reversed, whole = not is_reversed, made.output_id
+    wanted = parts(whole)
+    if is_reversed is not tensor.expr.is_reversed:
+        way = "last to its first" if tensor.expr.is_reversed else "first to its last"
+        what = f"loops over the scanned axis of T{tensor.name} from its {way} element"
+        raise ScheduleError(expected("schedule", what, "the other direction"))
     positions = [loop.index(axis) for axis in wanted]
     several = [p for p in positions if structure.loop(tensor, p).extent is not ONE]
     if several != sorted(several):

@@ -197,7 +197,8 @@ class _Evaluator:
 
     def scan(self, expr: ScanOp, output: TensorView) -> torch.Tensor:
         """A scan, rounded where the definition has half precision."""
-        made = SCANS[expr.op].reference(self.values[expr.inputs[0]], expr.dim)
+        source, dims = self.values[expr.inputs[0]], [expr.dim] * expr.is_reversed
+        made = SCANS[expr.op].reference(source.flip(dims), expr.dim).flip(dims)
         is_rounded = self.keep_rounding and output.dtype in REDUCED_FLOATING
         return made.to(to_torch(output.dtype)) if is_rounded else made
 

@@ -14,7 +14,7 @@ from ..ir.exprs import GatherOp, Window
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, Integer
 from ..ir.vals import Scalar, TensorView, Val
-from .pointwise import as_tensor, copy_axis, joined_axis, new_tensor, size_of_scalar
+from .pointwise import as_tensor, copy_axis, joined_axis, new_tensor, require_equal, size_of_scalar
 from .read_builders import sliced
 from .shape_builders import broadcast, new_axis, squeeze, wrapped_dim
 
@@ -67,6 +67,9 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
         case int(), Integer(value=length) if not -length <= number < length:
             what = f"an index in [{-length}, {length - 1}]"
             raise DefinitionError(expected("select", what, number))
+    if isinstance(number, int) and not extent.is_constant:
+        needed = Integer.of(number + 1 if number >= 0 else -number)
+        require_equal(fusion, "select", smaller(extent, needed), needed)
     if isinstance(number, int) and number < 0:
         start = larger(extent + Integer.of(number), ZERO)
     else:

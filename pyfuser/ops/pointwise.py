@@ -32,6 +32,7 @@ from ..ir.scalars import Integer, IntExpr, floor_div, maximum, minimum, mod
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from .dtype_rules import OperandType, Resolution, resolve
 from .op import Op
+from .single_elements import aligned_singles
 from .table import OPS
 from .value_checks import ZERO_DIVISION
 
@@ -219,7 +220,10 @@ def _tensor_pointwise(
             converted = value if value.dtype is dtype else cast_tensor(fusion, value, dtype)
             aligned = made[value, dtype] = prepend_axes(fusion, converted, rank)
         ready.append(aligned)
-    columns = zip(*(v.axes for v in ready if isinstance(v, TensorView)), strict=True)
+    tensors = [value for value in ready if isinstance(value, TensorView)]
+    singles = dict(zip(tensors, aligned_singles(fusion, tensors), strict=True))
+    ready = [singles.get(v, v) if isinstance(v, TensorView) else v for v in ready]
+    columns = zip(*(tensor.axes for tensor in singles.values()), strict=True)
     axes = [joined_axis(fusion, op.name, column) for column in columns]
     output = new_tensor(fusion, axes, compute_dtype(resolution.result))
     fusion.add_expr(PointwiseOp(tuple(ready), (output,), op.name))

@@ -17,7 +17,7 @@ from ..dtypes import DataType, from_torch, is_complex, is_floating, is_integer, 
 from ..errors import DefinitionError, UnsupportedError, expected
 from ..ir.bounds import larger, proves_at_most, smaller
 from ..ir.domains import IterDomain
-from ..ir.exprs import Window, WindowOp
+from ..ir.exprs import PointwiseOp, Window, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, Integer, IntExpr, ceil_div
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
@@ -74,12 +74,36 @@ def _stride(entry: SizeEntry, op: str) -> int:
     return value
 
 
-def slice_window(start: IntExpr, stop: IntExpr, step: int, extent: IntExpr) -> Window | None:
-    """The window of source[start:stop:step] for bounds inside [0, extent]; None for all."""
+def _most(fusion: Fusion, extent: IntExpr, start: SizeEntry, end: SizeEntry) -> int | None:
+    """The distance between the bounds as they were given, if it is the same for all sizes."""
+    match end:
+        case Scalar(expr=PointwiseOp(op="add", inputs=(first, Scalar(constant=int() as count)))):
+            if first is start:
+                return count
+    bounds: list[IntExpr] = []
+    for entry in (start, end):
+        value = entry.constant if isinstance(entry, Scalar) else entry
+        if isinstance(value, int) and value < 0:
+            bounds.append(extent + Integer.of(value))
+        else:
+            bounds.append(size_of_scalar(fusion, "slice", entry))
+    distance = bounds[1] - bounds[0]
+    return distance.value if isinstance(distance, Integer) else None
+
+
+def slice_window(
+    start: IntExpr, stop: IntExpr, step: int, extent: IntExpr, most: int | None = None
+) -> Window | None:
+    """The window of source[start:stop:step] for bounds inside [0, extent]; None for all.
+
+    The bounds are at most `most` apart.
+    """
     if start is ZERO and stop is extent and step == 1:
         return None
     is_ordered = proves_at_most(start, stop)
     count = stop - start if is_ordered else larger(stop - start, ZERO)
+    if most is not None and 0 < most <= step:  # an axis of at most one element may broadcast
+        return Window(ZERO, smaller(count, ONE), start, Integer.of(step))
     return Window(ZERO, ceil_div(count, Integer.of(step)), start, Integer.of(step))
 
 
@@ -101,7 +125,9 @@ def slice(
     columns = zip(tensor.axes, start_indices, end_indices, strides, strict=True)
     for axis, start, end, stride in columns:
         first, last = (clamped(fusion, "slice", entry, axis.size) for entry in (start, end))
-        windows.append(slice_window(first, last, _stride(stride, "slice"), axis.size))
+        every = _stride(stride, "slice")
+        most = _most(fusion, axis.size, start, end)
+        windows.append(slice_window(first, last, every, axis.size, most))
     return sliced(fusion, tensor, tuple(windows))
 
 

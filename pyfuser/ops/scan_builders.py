@@ -18,8 +18,18 @@ from .shape_builders import new_axis
 from .table import REDUCTIONS, SCANS
 
 
-def scan(op: str, fusion: Fusion, arg: Val, dim: int, init: Argument | None = None) -> TensorView:
-    """Each element combined with those before it along `dim`, and with `init`."""
+def scan(
+    op: str,
+    fusion: Fusion,
+    arg: Val,
+    dim: int,
+    init: Argument | None = None,
+    reverse: bool = False,
+) -> TensorView:
+    """Each element combined with those before it along `dim`, and with `init`.
+
+    With `reverse`, it is combined with those after it: flip, scan and flip.
+    """
     tensor = as_tensor(fusion, arg, op)
     dim = library_dim(op, dim, tensor)
     reduction = REDUCTIONS[SCANS[op].reduction]
@@ -29,7 +39,7 @@ def scan(op: str, fusion: Fusion, arg: Val, dim: int, init: Argument | None = No
     dtype = DataType.Int if reduction.widens and is_whole else tensor.dtype
     made = tensor if tensor.dtype is dtype else cast_tensor(fusion, tensor, dtype)
     if tensor.ndim and tensor.axes[dim].size is not ONE:
-        made = _scan(fusion, op, made, dim)
+        made = _scan(fusion, op, made, dim, reverse)
     elif tensor.ndim and op == "cumsum":
         made = _combined(fusion, "add", made, 0)  # torch starts from 0, which makes -0.0 0.0
     elif made is tensor:
@@ -37,9 +47,9 @@ def scan(op: str, fusion: Fusion, arg: Val, dim: int, init: Argument | None = No
     return made if init is None else _combined(fusion, reduction.combine, made, init)
 
 
-def _scan(fusion: Fusion, op: str, tensor: TensorView, dim: int) -> TensorView:
+def _scan(fusion: Fusion, op: str, tensor: TensorView, dim: int, reverse: bool) -> TensorView:
     output = new_tensor(fusion, [new_axis(fusion, axis.size) for axis in tensor.axes], tensor.dtype)
-    fusion.add_expr(ScanOp((tensor,), (output,), op, dim))
+    fusion.add_expr(ScanOp((tensor,), (output,), op, dim, reverse))
     return output
 
 

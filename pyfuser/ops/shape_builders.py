@@ -34,6 +34,7 @@ from .pointwise import (
     require_equal,
     size_of_scalar,
 )
+from .single_elements import as_single, may_be_single
 
 SizeEntry = int | Scalar
 Shape = Sequence[SizeEntry]
@@ -119,6 +120,13 @@ def _expanded_axis(fusion: Fusion, axis: IterDomain, entry: SizeEntry) -> tuple[
     return copy_axis(fusion, axis), False
 
 
+def _grows(fusion: Fusion, axis: IterDomain, entry: SizeEntry) -> bool:
+    """True if the size of an axis that may be single isn't the one for `expand`."""
+    if is_unchanged(entry) or not may_be_single(axis):
+        return False
+    return size_of_scalar(fusion, "expand", entry) is not axis.size
+
+
 def expand(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
     """Repeats axes of size 1, without copying; -1 keeps a size; new axes come first."""
     tensor = as_tensor(fusion, operand, "expand")
@@ -126,6 +134,8 @@ def expand(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
         what = f"a shape of at least {tensor.ndim} sizes"
         raise DefinitionError(expected("expand", what, len(new_shape)))
     tensor = prepend_axes(fusion, tensor, len(new_shape))
+    changed_dims = [d for d, entry in enumerate(new_shape) if _grows(fusion, tensor.axes[d], entry)]
+    tensor = as_single(fusion, tensor, changed_dims)
     pairs = [_expanded_axis(fusion, a, e) for a, e in zip(tensor.axes, new_shape, strict=True)]
     if not any(changed for _, changed in pairs):
         return copy(fusion, tensor)
@@ -155,6 +165,7 @@ def squeeze(
     """Drops dimensions of size 1 (with `squeeze_expanded`, expanded ones too)."""
     tensor = as_tensor(fusion, operand, "squeeze")
     wrapped = {wrapped_dim("squeeze", dim, tensor.ndim) for dim in dims}
+    tensor = as_single(fusion, tensor, wrapped)
     for dim in wrapped:
         axis = tensor.axes[dim]
         if not axis.is_broadcast or (axis.is_expanded and not squeeze_expanded):

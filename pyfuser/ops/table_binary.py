@@ -15,7 +15,7 @@ import torch
 from pyfuser.ops import references
 from pyfuser.ops.dtype_rules import DtypeRule
 from pyfuser.ops.op import DIVISION, EXPENSIVE, Op
-from pyfuser.ops.value_checks import CLASS, PLACE, TARGET, ZERO_DIVISION
+from pyfuser.ops.value_checks import CLASS, INDEX, PLACE, TARGET, ZERO_DIVISION
 
 
 def _compare(name: str, doc: str, reference: references.Reference, llvm: str, sign: str) -> Op:
@@ -180,6 +180,11 @@ TERNARY = (
         "threshold", 3, DtypeRule.KEEP_FIRST, references.threshold,
         "the scalar c where a is at most the scalar b, else a",
         definition=lambda o, x, bound, value: o.where(o.le(x, bound), value, x),
+    ),
+    Op(
+        "checked_index", 3, DtypeRule.KEEP_FIRST, references.first,
+        "a, checked to be an index, perhaps from the end, into dimension c of size b (a scalar)",
+        definition=lambda o, x, size, dim: x, check=INDEX,
     ),
     Op(
         "checked_place", 3, DtypeRule.KEEP_FIRST, references.first,

@@ -61,6 +61,13 @@ def _outside(o: Any, x: Any, size: Any) -> Any:
     return o.bitwise_or(o.lt(x, o.constant(0)), o.ge(x, size))
 
 
+def _outside_both(o: Any, x: Any, size: Any) -> Any:
+    """Outside [-size, size); unsigned dtypes have no -size."""
+    zero = o.constant(0)
+    below = o.bitwise_and(o.lt(x, zero), o.lt(o.add(x, size), zero))
+    return o.bitwise_or(below, o.ge(x, size))
+
+
 def _target_error(op: str, operands: tuple[Number, ...]) -> Exception:
     target, classes = operands[:2]
     what = f"a class in [0, {classes})"
@@ -71,6 +78,12 @@ def _scatter_error(op: str, operands: tuple[Number, ...]) -> Exception:
     index, size, dim = operands
     text = f"index {index} is out of bounds for dimension {dim} with size {size}"
     return RuntimeError(_with_details(text, "scatter", f"an index in [0, {size})", index))
+
+
+def _index_put_error(op: str, operands: tuple[Number, ...]) -> Exception:
+    index, size, dim = operands
+    text = f"index {index} is out of bounds for dimension {dim} with size {size}"
+    return IndexError(_with_details(text, "index_put", f"an index in [-{size}, {size})", index))
 
 
 def _class_error(op: str, operands: tuple[Number, ...]) -> Exception:
@@ -101,6 +114,7 @@ TARGET = ValueCheck(
 )
 CLASS = ValueCheck(_outside, _class_error)
 PLACE = ValueCheck(lambda o, x, size, dim: _outside(o, x, size), _scatter_error)
+INDEX = ValueCheck(lambda o, x, size, dim: _outside_both(o, x, size), _index_put_error)
 PROBABILITY = ValueCheck(_no_probability, _probability_error("input"), floating=True)
 TARGET_PROBABILITY = ValueCheck(_no_probability, _probability_error("target"), floating=True)
 

@@ -257,6 +257,8 @@ def greedy_refusal(summary: Summary) -> str | None:
         return "a scan and a scatter have different loops"
     if len({s.reduced for s in summary.signatures}) > 1:
         return "scans or scatters along different axes"
+    if len({s.is_reversed for s in summary.signatures}) > 1:
+        return "scans in opposite directions"
     if len(summary.signatures) > 1:
         return "scans or scatters of tensors with different axes"
     (signature,) = summary.signatures

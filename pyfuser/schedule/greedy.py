@@ -10,6 +10,8 @@ Otherwise the lanes are columns, each with a running result of its own:
     [other | scanned | columns]  ->  [task: other][task: columns][serial: scanned]
                                      [serial][unroll][lanes]
 
+The loop over the scanned axis of a reversed scan begins at its last element.
+
 Every tensor is computed in the loop that its readers share, so each input is read once.
 """
 
@@ -107,9 +109,12 @@ def schedule(fusion: Fusion, parameters: ScanParameters | ScatterParameters) -> 
     prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)
     reference = scanned_tensors(copy)[0]
+    assert isinstance(reference.expr, ScanOp)
     outer, columns = columns_of(reference, layouts)
     own = scheduled[reference]
     own.loop = [*outer, *columns, scanned_axis(reference)]
+    if reference.expr.is_reversed:
+        own.reverse(-1)
     merge_range(scheduled, reference, len(outer), len(outer) + len(columns))
     merge_range(scheduled, reference, 0, len(outer))
     position = 1 if outer else 0

@@ -1,10 +1,10 @@
 """Gives other tensors the loop domain of a reference tensor.
 
-`transform_like` replays the splits, merges and swizzles that made the reference's loops on every
-other tensor.  Corresponding axes are found in the iteration space of the whole fusion, so it
-doesn't matter along which path a tensor is reached.  If a tensor lacks an axis that a merge needs,
-or one left of axes it does have, it gets a broadcast stand-in, so that the loops of all tensors
-line up from the left and can be shared.
+`transform_like` replays the splits, merges, swizzles and reversals that made the reference's loops
+on every other tensor.  Corresponding axes are found in the iteration space of the whole fusion, so
+it doesn't matter along which path a tensor is reached.  If a tensor lacks an axis that a merge
+needs, or one left of axes it does have, it gets a broadcast stand-in, so that the loops of all
+tensors line up from the left and can be shared.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..ir.domains import (
     IterDomain,
     Merge,
     ParallelType,
+    Reverse,
     Split,
     history,
 )
@@ -71,6 +72,8 @@ class Replay:
             case Merge():
                 self._check_merge(*inputs)
                 return (self.ids.merge(*inputs),)
+            case Reverse():
+                return (self.ids.reverse(*inputs),)
             case _:
                 return self.ids.swizzle(*inputs)
 

@@ -207,6 +207,10 @@ class Target(ABC):
         """What precedes every kernel's text; empty if a text is complete."""
         return ""
 
+    def compiler_report(self, text: str) -> str:
+        """What the compiler of a kernel's text says about it; empty if there is nothing to say."""
+        return ""
+
     @abstractmethod
     def texts(self, code: Code) -> dict[str, str]:
         """The target's own stages by name: generated code, machine code."""

@@ -11,9 +11,10 @@ import pyfuser as nvfuser_direct
 from pyfuser import FusionDefinition, SchedulerType
 from pyfuser.compiler import lowered
 from pyfuser.errors import ScheduleError
-from pyfuser.frontend.params import decisions_of, params_of, require_index_type
+from pyfuser.frontend.params import check_compile_params, decisions_of, params_of
 from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from pyfuser.target.thread_parameters import ThreadedPointwise, ThreadedReduction
+from tests.cuda.cubins import requires_nvrtc
 from tests.frontend.definitions import doubled
 from tests.support.targets import SM_90
 
@@ -159,7 +160,45 @@ def test_launch_constraints_are_checked() -> None:
     executor.run([x], compile_params=narrow)
     huge = torch.empty(1, dtype=torch.uint8).expand(1 << 31)
     with pytest.raises(ScheduleError, match="indices of 32 bits"):
-        require_index_type(narrow, [huge])
+        check_compile_params(narrow, [huge])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"maxrregcount": 0}, "a maxrregcount of at least 1, got 0"),
+        ({"maxrregcount": "all"}, "a maxrregcount of at least 1, got 'all'"),
+        ({"include_paths": "/usr/include"}, "a list of include_paths, got '/usr/include'"),
+        ({"device": torch.device("meta")}, "inputs on meta, as CompileParams says, got one on cpu"),
+        ({"device": object}, "a torch.device in CompileParams, got <class 'object'>"),
+        ({"index_type": nvfuser_direct.DataType.Float}, "an index_type of Int or Int32, got"),
+    ],
+)
+def test_compile_parameters_are_checked(fields: dict[str, Any], message: str) -> None:
+    fd, x = scheduled_by_hand()
+    executor = nvfuser_direct.KernelExecutor()
+    with pytest.raises(ScheduleError, match=message):
+        executor.compile(fd.fusion, [x], compile_params=nvfuser_direct.CompileParams(**fields))
+
+
+def test_compile_parameters_without_effect_are_accepted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fd, x = scheduled_by_hand()
+    executor = nvfuser_direct.KernelExecutor()
+    params = nvfuser_direct.CompileParams(
+        index_type=nvfuser_direct.DataType.Int, maxrregcount=64, enable_magic_zero=False,
+        enable_ptxas_verbose=True, device=torch.device("cpu"), include_paths=["/usr/include"],
+    )  # fmt: skip
+    executor.compile(fd.fusion, [x], compile_params=params)
+    assert torch.equal(executor.run([x])[0], x * 2)
+    assert capsys.readouterr().out == ""
+
+
+@requires_nvrtc
+def test_the_report_of_a_cuda_kernels_compiler() -> None:
+    text = SM_90.generate(lowered(scheduled_by_hand()[0].fusion.user_schedule, SM_90)).text
+    assert "registers" in SM_90.compiler_report(text)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ COMPUTE_DTYPES = (
 )
 # Ops that check their operands: not in the interface.
 CHECKED = (
-    *("checked_class", "checked_place", "checked_probability", "checked_target"),
+    *("checked_class", "checked_index", "checked_place", "checked_probability", "checked_target"),
     "checked_target_probability",
 )
 

@@ -33,7 +33,7 @@ FEWER_DTYPES = {
 # Operands that must be scalars.
 SCALARS = {
     "clamp": (1, 3), "threshold": (1, 2), "addcmul": (2,), "checked_class": (9,),
-    "checked_place": (9, 0), "checked_target": (8, 8),
+    "checked_index": (9, 0), "checked_place": (9, 0), "checked_target": (8, 8),
 }  # fmt: skip
 
 

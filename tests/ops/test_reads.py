@@ -15,7 +15,7 @@ from pyfuser import DataType
 from pyfuser.compiler import compiled_kernel_count
 from pyfuser.devices.registry import target_for
 from pyfuser.dtypes import from_torch
-from pyfuser.errors import DefinitionError, UnsupportedError
+from pyfuser.errors import DefinitionError, InputError, UnsupportedError
 from tests.ops.read_definitions import Define, check, fused, kernels, laid_out, values
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -76,6 +76,75 @@ def test_halves_of_any_length_make_the_whole() -> None:
         want = torch.cat([x[:, columns // 2 :], x[:, : columns // 2]], 1) + y
         fd = check(define, [x, y], want)
         assert kernels(fd) == ["resize"]
+
+
+# Slices of symbolic axes to one element, joined with axes of other sizes.
+SINGLES: dict[str, tuple[Define, Any]] = {
+    "first": (lambda o, x: o.add(o.slice(x, [0, 0], [1, o.size(x, 1)]), x), lambda x: x[:1] + x),
+    "last": (
+        lambda o, x: o.mul(x, o.slice(x, [0, -1], [o.size(x, 0), o.size(x, 1)])),
+        lambda x: x * x[:, -1:],
+    ),
+    "from the end": (
+        lambda o, x: o.sub(x, o.slice(o.exp(x), [-2, 0], [-1, o.size(x, 1)])),
+        lambda x: x - x.exp()[-2:-1],
+    ),
+    "corner": (lambda o, x: o.sub(x, o.slice(x, [0, 1], [1, 2])), lambda x: x - x[:1, 1:2]),
+    "in steps": (
+        lambda o, x: o.sub(x, o.slice(x, [1, 0], [4, o.size(x, 1)], [5, 1])),
+        lambda x: x - x[1:4:5],
+    ),
+    "expanded": (
+        lambda o, x: o.expand(o.slice(x, [1, 0], [2, o.size(x, 1)]), [4, -1]),
+        lambda x: x[1:2].expand(4, -1),
+    ),
+    "squeezed": (
+        lambda o, x: o.squeeze(o.slice(x, [1, 0], [2, o.size(x, 1)]), [0]),
+        lambda x: x[1],
+    ),
+    "of rows": (
+        lambda o, x: o.mul(o.sub(x, o.max(x, [1], True)), o.slice(x, [0, 1], [o.size(x, 0), 2])),
+        lambda x: (x - x.amax(1, True)) * x[:, 1:2],
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 129), (7, 2)], ids=str)
+@pytest.mark.parametrize("name", SINGLES)
+def test_a_slice_to_one_element_broadcasts(name: str, shape: tuple[int, int]) -> None:
+    define, call = SINGLES[name]
+    x = values(shape, torch.float32)
+    assert len(kernels(check(define, [x], call(x)))) == 1
+
+
+def test_a_slice_to_one_element_at_a_scalar_broadcasts() -> None:
+    def define(o: Any, x: Any, k: Any) -> Any:
+        return o.sub(x, o.slice(x, [k, 0], [o.add(k, 1), o.size(x, 1)]))
+
+    x = values((5, 4), torch.float32)
+    fd = fused(define, [x, 2])
+    for rows, place in ((5, 0), (5, 4), (2, 1)):
+        part = x[:rows].clone()
+        got = fd.execute([part, place])[0]
+        torch.testing.assert_close(got, part - part[place : place + 1])
+    with pytest.raises(InputError, match="to be equal"):
+        fd.execute([x, 5])
+
+
+def test_a_slice_to_one_element_is_empty_where_there_is_none() -> None:
+    fd = fused(lambda o, x: o.exp(o.slice(x, [2, 0], [3, 4])), [values((5, 4), torch.float32)])
+    for rows in (0, 1, 2, 3, 9):
+        x = values((rows, 4), torch.float32)
+        torch.testing.assert_close(fd.execute([x])[0], x[2:3].exp())
+
+
+def test_select_refuses_a_number_outside_the_axis() -> None:
+    x = values((5, 4), torch.float32)
+    for number, rows in ((2, 2), (0, 0), (-3, 2)):
+        fd = fused(lambda o, x, n=number: o.exp(o.select(x, n, 0)), [x])
+        torch.testing.assert_close(fd.execute([x])[0], x[number].exp())
+        with pytest.raises(InputError, match="to be equal"):
+            fd.execute([x[:rows].clone()])
 
 
 # -- pad, cat, slice_scatter

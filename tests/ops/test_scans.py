@@ -26,11 +26,16 @@ pytestmark = pytest.mark.usefixtures("poison")
 SHAPES = [((7,), 0), ((5, 3), 0), ((5, 3), -1), ((2, 5, 3), 1), ((1,), 0), ((0, 3), 0), ((5, 0), 0)]
 # More than a vector, an unrolled step and a task, and no multiple of them.
 LONG = [((1001,), 0), ((3, 333), 1), ((333, 3), 0), ((70, 333), 0), ((2, 67, 35), 1), ((2, 1), 1)]
-SCANS: dict[str, Callable[..., Any]] = {
+FORWARD: dict[str, Callable[..., Any]] = {
     "cumsum": torch.cumsum,
     "cumprod": torch.cumprod,
     "cummin": lambda x, dim: torch.cummin(x, dim)[0],
     "cummax": lambda x, dim: torch.cummax(x, dim)[0],
+}
+SCANS = FORWARD | {
+    f"reversed {name}": lambda x, dim, eager=eager: eager(x.flip(dim), dim).flip(dim)
+    for name, eager in FORWARD.items()
+    if name != "cummin"
 }
 
 
@@ -38,6 +43,12 @@ SCANS: dict[str, Callable[..., Any]] = {
 def _strictly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that a kernel should compute is an error if it can't."""
     monkeypatch.setenv("PYFUSER_STRICT", "1")
+
+
+def scan(fd: Any, name: str, x: Any, dim: int, **options: Any) -> Any:
+    """A scan of `SCANS` in a definition."""
+    op = getattr(fd.ops, name.removeprefix("reversed "))
+    return op(x, dim, reverse=name.startswith("reversed "), **options)
 
 
 def schedulers_of(fd: FusionDefinition) -> list[str]:
@@ -53,7 +64,7 @@ def schedulers_of(fd: FusionDefinition) -> list[str]:
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 def test_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) -> None:
     def define(fd: Any, x: Any) -> Any:
-        return getattr(fd.ops, name)(x, dim)
+        return scan(fd, name, x, dim)
 
     source = check(define, lambda x: SCANS[name](x, dim), numbers(shape, dtype))
     assert "library" not in source and "call_" not in source
@@ -64,7 +75,7 @@ def test_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) 
 @pytest.mark.parametrize(("shape", "dim"), LONG)
 def test_long_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) -> None:
     def define(fd: Any, x: Any) -> Any:
-        return getattr(fd.ops, name)(x, dim)
+        return scan(fd, name, x, dim)
 
     x = numbers(shape, dtype)
     if name == "cumprod" and dtype.is_floating_point:
@@ -76,7 +87,7 @@ def test_long_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: 
 @pytest.mark.parametrize("name", SCANS)
 def test_scans_take_every_layout(name: str, layout: str) -> None:
     def define(fd: Any, x: Any) -> Any:
-        return getattr(fd.ops, name)(fd.ops.add(x, 1.0), 1), getattr(fd.ops, name)(x, 0)
+        return scan(fd, name, fd.ops.add(x, 1.0), 1), scan(fd, name, x, 0)
 
     def eager(x: torch.Tensor) -> Any:
         return SCANS[name](x + 1, 1), SCANS[name](x, 0)
@@ -114,7 +125,7 @@ def test_special_values(name: str, dim: int) -> None:
     x = x if dim else x.t().contiguous()
 
     def define(fd: Any, x: Any) -> Any:
-        return getattr(fd.ops, name)(x, dim)
+        return scan(fd, name, x, dim)
 
     check(define, lambda x: SCANS[name](x, dim), x)
     got = defined(define, [x]).execute([x])[0]
@@ -126,7 +137,7 @@ def test_zeros_keep_torchs_signs() -> None:
     zeros = torch.tensor([-0.0, -0.0, 0.0, -0.0] * 9)
     for x in (zeros, zeros[:1], zeros[:1].expand(4), zeros[0]):
         for name, eager in SCANS.items():
-            fd = defined(lambda fd, x, name=name: getattr(fd.ops, name)(x, 0), [x], static=True)
+            fd = defined(lambda fd, x, name=name: scan(fd, name, x, 0), [x], static=True)
             got, want = fd.execute([x])[0], eager(x, 0)
             assert torch.equal(torch.signbit(got), torch.signbit(want)), (name, x, got)
 
@@ -148,7 +159,7 @@ def test_products_stay_in_range_where_they_are_in_range_in_order() -> None:
 def test_scans_start_with_an_initial_value() -> None:
     for name, first in {"cumsum": 3.5, "cumprod": 2.5, "cummin": 1.0, "cummax": 2.5}.items():
         x = torch.tensor([1.0, 2.0, 0.5])
-        fd = defined(lambda fd, x, name=name: getattr(fd.ops, name)(x, 0, init=2.5), [x])
+        fd = defined(lambda fd, x, name=name: scan(fd, name, x, 0, init=2.5), [x])
         got = fd.execute([x])[0]
         assert got[0].item() == first, name
         assert got.dtype is torch.float32
@@ -170,7 +181,7 @@ def test_a_number_is_its_own_scan() -> None:
         for dtype in (torch.float32, torch.int32, torch.bool):
             x = torch.tensor(3).to(dtype)
             check(
-                lambda fd, x, name=name: getattr(fd.ops, name)(x, -1),
+                lambda fd, x, name=name: scan(fd, name, x, -1),
                 lambda x, eager=eager: eager(x, 0),
                 x,
             )
@@ -269,6 +280,10 @@ def _broadcast(fd: Any, x: Any) -> Any:
     return fd.ops.add(x, fd.ops.broadcast(counts, [False, True]))
 
 
+def _both_ways(fd: Any, x: Any) -> Any:
+    return fd.ops.cumsum(fd.ops.cumsum(x, 1), 1, reverse=True)
+
+
 def _reshaped(fd: Any, x: Any) -> Any:
     return fd.ops.exp(fd.ops.reshape(fd.ops.cumsum(x, 1), [-1]))
 
@@ -279,6 +294,7 @@ def _reshaped(fd: Any, x: Any) -> Any:
         (_sum_of_scan, "a reduction and a scan or scatter have different loops"),
         (_scan_of_sum, "a reduction and a scan or scatter have different loops"),
         (_both_axes, "scans or scatters along different axes"),
+        (_both_ways, "scans in opposite directions"),
         (_broadcast, "a tensor has an axis that the scan or scatter doesn't have"),
         (_reshaped, ""),
     ],
@@ -298,6 +314,7 @@ def _eager(build: Callable[[Any, Any], Any], x: torch.Tensor) -> torch.Tensor:
         _sum_of_scan: lambda x: x.cumsum(1).sum(1),
         _scan_of_sum: lambda x: x.sum(1).cumsum(0),
         _both_axes: lambda x: x.cumsum(1).cumsum(0),
+        _both_ways: lambda x: x.cumsum(1).flip(1).cumsum(1).flip(1),
         _broadcast: lambda x: x + x.sum(1).cumsum(0)[:, None],
         _reshaped: lambda x: x.cumsum(1).reshape(-1).exp(),
     }

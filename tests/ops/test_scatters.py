@@ -273,3 +273,17 @@ def test_sums_that_count_equal_indices_once() -> None:
         return fd.ops.sum(fd.ops.scatter(zeros, at, 1, 1), [0])
 
     check(define, lambda at: torch.tensor([1, 1, 1, 0]), at)
+
+
+def test_a_view_of_the_base_keeps_the_base() -> None:
+    def define(fd: Any, x: Any, i: Any) -> Any:
+        doubled = fd.ops.mul(x, 2.0)
+        total = fd.ops.sum(doubled, [0], True)
+        scaled = fd.ops.div(doubled, total)
+        return fd.ops.reshape(scaled, [-1]), fd.ops.index_put(scaled, i, x, 0)
+
+    x, i = numbers((6, 5)) + 10, torch.tensor([5, 4, 3, 2, 1, 0])
+    fd = defined(define, [x, i])
+    scaled = x * 2 / (x * 2).sum(0, True)
+    for got, want in zip(fd.execute([x, i]), (scaled.flatten(), x.flip(0)), strict=True):
+        torch.testing.assert_close(got, want)

@@ -28,6 +28,8 @@ INTEGER_REDUCTIONS = (
 )  # fmt: skip
 SCANS = (
     "{x}.cumsum({o})", "{x}.cumsum({o})", "{x}.cummax({o})[0]", "{x}.cumprod({o})",
+    "{x}.cummin({o})[0]", "{x}.cummax({o})[1]", "{x}.flip({o}).cumsum({o}).flip({o})",
+    "{x}.flip({o}).cumprod({o}).flip({o})",
     "{x}.logcumsumexp({o})", "{x}.diff(dim={o})", "{x}.sort({o})[0]", "{x}.argmax({o}{k})",
     "{x}.max({o}{k})[0]", "{x}.min({o}{k})[1]",
 )  # fmt: skip

@@ -196,7 +196,9 @@ def index_put(m: Maker) -> Made:
         second = m.extent(x, 1)
         j = index(m, m.size(x, 1), str(number))
         del second
-        return InPlace(f"{x}[{i}, {j}] = {source_for(m, (number, *shape[2:]))}")
+        source = source_for(m, (number, *shape[2:]))
+        way = m.choice(("{x}[{i}, {j}] = {v}", "{x}[{i}, {j}] += {v}", "{x}[{i}, {j}] *= {v}"))
+        return InPlace(way.format(x=x, i=i, j=j, v=source))
     if kind == 2 and m.values[x].dim() > 1 and number <= m.values[x].shape[-1]:
         return InPlace(
             f"{x}[..., torch.arange({number})] = {source_for(m, (*m.values[x].shape[:-1], number))}"

@@ -168,3 +168,28 @@ def test_the_loops_of_a_scan_in_text() -> None:
     assert lines[start - 1] == "allocate T2_running: local Double[1]"
     assert lines[start + 1].startswith("for j1 in [0, i1)")
     assert "T2[0] = (T2_running[0] sum= T1[0])" in lines[start:]
+
+
+@pytest.mark.parametrize("loops", [rows_in_lanes, rows_in_threads, scan_outside, scan_between])
+def test_hand_written_schedules_of_reversed_scans(loops: Any) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        total = fd.ops.cumsum(fd.ops.mul(x, 2.0), 1, reverse=True)
+        fd.add_output(fd.ops.add(total, 1.0))
+        total.reverse(1)
+        loops(total)
+        follow(fd, total)
+    for shape in SHAPES:
+        y = torch.randint(-8, 8, shape).float()
+        (got,) = fd.manual_execute([y])
+        assert torch.equal(got, (y * 2).flip(1).cumsum(1).flip(1) + 1), shape
+
+
+def test_a_reversed_scan_needs_a_reversed_loop() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        total = fd.ops.cumsum(x, 1, reverse=True)
+        fd.add_output(total)
+        follow(fd, total)
+    with pytest.raises(ScheduleError, match="from its last to its first element"):
+        fd.manual_execute([torch.ones(3, 4)])

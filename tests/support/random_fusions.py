@@ -292,7 +292,7 @@ def _scan(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
         return
     name = draw(st.sampled_from(("cumsum", "cummax", "cummin")))
     dim = draw(st.integers(0, len(shape) - 1))
-    made.add(getattr(made.fd.ops, name)(tensor, dim), shape)
+    made.add(getattr(made.fd.ops, name)(tensor, dim, reverse=draw(st.booleans())), shape)
 
 
 def _index_put(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
@@ -337,8 +337,20 @@ def _random(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     made.add(ops.sub(ops.mul(sixteenths, 0.25), 2.0), shape)
 
 
+def _single(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """A slice of one element along an axis, next to the whole tensor."""
+    if not shape or 0 in shape or tensor.dtype is DataType.Bool:
+        return
+    dim = draw(st.integers(0, len(shape) - 1))
+    first = draw(st.integers(0, shape[dim] - 1))
+    starts: list[Any] = [0] * len(shape)
+    stops = [tensor.size(d) for d in range(len(shape))]
+    starts[dim], stops[dim] = first, first + 1
+    made.add(made.fd.ops.maximum(tensor, made.fd.ops.slice(tensor, starts, stops)), shape)
+
+
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
     _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk, _random,
-    _index_put,
+    _index_put, _single,
 )  # fmt: skip

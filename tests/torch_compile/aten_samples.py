@@ -84,6 +84,10 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten.amax.default: lambda t, n: ((t(n, 6), [0]), {}),
     aten.cumsum.default: lambda t, n: ((t(n, 6), 1), {}),
     aten.cumprod.default: lambda t, n: ((t(n, 6), 0), {}),
+    aten.cummax.default: lambda t, n: ((t(n, 6), 1), {}),
+    aten.cummin.default: lambda t, n: ((t(n, 6), 0), {}),
+    ops.reversed_cumsum.default: lambda t, n: ((t(n, 6), 1), {}),
+    ops.reversed_cumprod.default: lambda t, n: ((t(n, 6), 0), {}),
     aten.amin.default: lambda t, n: ((t(n, 6), [], True), {}),
     aten.max.default: lambda t, n: ((t(n, 6),), {}),
     aten.min.default: lambda t, n: ((t(n, 6),), {}),
@@ -186,6 +190,7 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten._unsafe_index.Tensor: lambda t, n: ((t(9, n), [_index(9, 4)]), {}),
     # ops that check their operands
     ops.checked_class.default: lambda t, n: ((_index(n, n, 6), n), {}),
+    ops.checked_index.default: lambda t, n: ((_index(n, n, 6) - 1, n, 0), {}),
     ops.checked_target.default: lambda t, n: ((_index(n, n, 6) - 1, n, -1), {}),
     ops.checked_probability.default: lambda t, n: ((t(n, 6).abs().clamp(0, 1),), {}),
     ops.checked_target_probability.default: lambda t, n: ((t(n, 6).abs().clamp(0, 1),), {}),

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pyfuser.interface import CompiledFusion
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.torch_compile.aten import decompositions, refusal
+from tests.support.compiled import assert_as_close_as_eager
 from tests.torch_compile.aten_graphs import (
     OneNode,
     called_with,
@@ -113,8 +114,41 @@ def test_group_norm_is_one_region_between_views(
     assert {refusal(node) for node in nodes} == {None, "a reshape of real axes"}
 
 
-def test_group_norm_that_is_not_contiguous_stays_whole() -> None:
-    x = torch.randn(2, 5, 3, 4).permute(0, 2, 3, 1)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS[:3], ids=str)
+@pytest.mark.parametrize(
+    "shape, order",
+    [
+        ((2, 6, 7, 5), torch.channels_last),
+        ((1, 12, 1, 3), torch.channels_last),
+        ((2, 6, 3, 5, 4), torch.channels_last_3d),
+        ((3, 12, 9), None),
+    ],
+    ids=str,
+)
+def test_group_norm_keeps_the_order_of_channels(
+    shape: tuple[int, ...], order: torch.memory_format | None, dtype: torch.dtype, dynamic: bool
+) -> None:
+    torch._dynamo.reset()
+    make = tensor_maker(dtype)
+    x = make(*shape) if order is None else make(*shape).to(memory_format=order)
+    x = x.movedim(1, -1).contiguous().movedim(-1, 1) if order is None else x
+    inputs = [x, make(shape[1]), make(shape[1]), make(*shape)]
+
+    def run(inputs: list[torch.Tensor], compiled: bool = False) -> dict[str, torch.Tensor]:
+        x, weight, bias = (t.detach().requires_grad_() for t in inputs[:3])
+        norm = torch.compile(F.group_norm, backend="pyfuser", dynamic=dynamic)
+        result = (norm if compiled else F.group_norm)(x, 3, weight, bias)
+        of = torch.autograd.grad(result, (x, weight, bias), inputs[3].to(result))
+        return {"y": result, "of x": of[0], "of weight": of[1], "of bias": of[2]}
+
+    eager, got = run(inputs), run(inputs, True)
+    assert_as_close_as_eager(got, eager, run([t.double() for t in inputs]))
+    assert [t.stride() for t in got.values()] == [t.stride() for t in eager.values()]
+
+
+def test_group_norm_that_would_be_copied_stays_whole() -> None:
+    x = torch.randn(2, 3, 4, 5).transpose(2, 3)
     decomposed = decompositions()[aten.native_group_norm.default]
     assert decomposed(x, None, None, 2, 3, 20, 3, 1e-5) is NotImplemented
 

@@ -71,6 +71,30 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda x, i, v: x.neg().scatter_add(0, i, v.abs()) - 1,
         (numbers(9, 4), places(9, 5, 4), numbers(7, 4)),
     ),
+    "index_put at points": (
+        lambda x, i, j, v: (x * 2).index_put((i, j), v.sin(), accumulate=True) + 1,
+        (numbers(9, 5), places(9, 30, lowest=-9), places(5, 30, lowest=-5), numbers(30)),
+    ),
+    "index_put at different points": (
+        lambda x, p, v: (x * 2).index_put((p // 5, p % 5 - 5), v.sin()) + 1,
+        (numbers(9, 5), distinct(45, 30), numbers(30)),
+    ),
+    "index_put of rows at points": (
+        lambda x, i, j, v: (x * 2).index_put((i, j), v, accumulate=True) + 1,
+        (numbers(9, 5, 7), places(9, 4, 1), places(5, 3), numbers(4, 3, 7)),
+    ),
+    "index_put at points of a row": (
+        lambda x, i, v: (x * 2).index_put((i, torch.tensor(-2)), v, accumulate=True) + 1,
+        (numbers(9, 5, 7), places(9, 4).int(), numbers(7)),
+    ),
+    "index_put at points of matrices": (
+        lambda x, i, j, k, v: x.neg().index_put((i, j, k), v, accumulate=True),
+        (numbers(3, 4, 5), places(3, 50), places(4, 50), places(5, 50, lowest=-5), numbers(50)),
+    ),
+    "index_put at no points": (
+        lambda x, i, v: (x * 2).index_put((i, i), v, accumulate=True) + 1,
+        (numbers(9, 5), places(5, 0), numbers(0)),
+    ),
     "a scatter after a scatter": (
         lambda x, i, v: x.index_add(0, i, v).index_add(0, i, v * 2) + x,
         (numbers(9, 40), places(9, 5), numbers(5, 40)),
@@ -183,6 +207,66 @@ def test_a_wrong_index_raises_torchs_error() -> None:
     run(x, torch.tensor([0, -9]), v)
     with pytest.raises(IndexError, match="index 9 is out of bounds for dimension 0 with size 9"):
         run(x, torch.tensor([0, 9]), v)
+
+
+@pytest.mark.parametrize(("i", "j"), [(9, 0), (-10, 0), (0, 5), (0, -6)])
+def test_a_wrong_point_raises_torchs_error(i: int, j: int) -> None:
+    def function(x: Tensor, i: Tensor, j: Tensor, v: Tensor) -> Tensor:
+        return x.index_put((i, j), v.sin(), accumulate=True) * 2
+
+    x, v, run = numbers(9, 5), numbers(2), compiled(function)
+    run(x, torch.tensor([0, -9]), torch.tensor([4, -5]), v)
+    for call in (function, run):
+        index, dim, size = (i, 0, 9) if i else (j, 1, 5)
+        message = f"index {index} is out of bounds for dimension {dim} with size {size}"
+        with pytest.raises(IndexError, match=message):
+            call(x, torch.tensor([0, i]), torch.tensor([0, j]), v)
+
+
+def _set_points(x: Tensor, i: Tensor, j: Tensor, v: Tensor) -> Tensor:
+    x[i, j] = v * 2
+    return x + 1
+
+
+def _add_points(x: Tensor, i: Tensor, j: Tensor, v: Tensor) -> Tensor:
+    x[:, i, j] += v
+    return x + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", ["dense", "transposed", "strided"])
+def test_points_of_inputs_are_updated(layout: str, dynamic: bool) -> None:
+    """Base and values in every layout; the other elements stay."""
+    points = distinct(45, 30)
+    i, j = points // 5, points % 5 - 5
+    for function, shape in ((_set_points, (9, 5, 6)), (_add_points, (6, 9, 5))):
+        run = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+        for count in (30, 7):
+            x = numbers(*shape)
+            if layout == "transposed":
+                x = numbers(shape[2], shape[1], shape[0]).permute(2, 1, 0)
+            if layout == "strided":
+                x = numbers(*shape[:-1], 2 * shape[-1])[..., ::2]
+            v = numbers(count, 6) if function is _set_points else numbers(6, count)
+            wanted, made = x.clone(), x.clone()
+            want = function(wanted, i[:count], j[:count], v)
+            torch.testing.assert_close(run(made, i[:count], j[:count], v), want)
+            torch.testing.assert_close(made, wanted)
+
+
+def test_the_gradient_of_points_is_summed_up_by_a_kernel() -> None:
+    i, j = places(20, 40), places(6, 40, lowest=-6)
+    x = numbers(20, 6, 16).requires_grad_()
+
+    def function(x: Tensor) -> Tensor:
+        return (x * 2)[i, j].sin().sum()
+
+    (want,) = torch.autograd.grad(function(x), x)
+    (got,) = torch.autograd.grad(compiled(function)(x), x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    backward = explain(function, x).graphs[1]
+    assert not backward.library_calls
+    assert "greedy" in [kernel.scheduler for r in backward.regions for kernel in r.kernels]
 
 
 def test_sizes_may_change() -> None:

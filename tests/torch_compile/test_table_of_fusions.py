@@ -111,6 +111,24 @@ TABLE = {
         [INNER],
         [INNER, REDUCTION],
     ),
+    "group norm, channels last": Row(
+        lambda x, w, b: functional.group_norm(x.permute(0, 3, 1, 2), 8, w, b),
+        [(4, 14, 14, 64), (64,), (64,)],
+        [INNER],
+        [INNER, REDUCTION],
+    ),
+    "group norm of videos, channels last": Row(
+        lambda x, w, b: functional.group_norm(x.permute(0, 4, 1, 2, 3), 4, w, b),
+        [(2, 3, 5, 7, 32), (32,), (32,)],
+        [INNER],
+        [INNER, REDUCTION],
+    ),
+    "instance norm, channels last": Row(
+        lambda x, w, b: functional.instance_norm(x.permute(0, 3, 1, 2), None, None, w, b),
+        [(4, 14, 14, 64), (64,), (64,)],
+        [INNER],
+        [INNER, REDUCTION, REDUCTION],
+    ),
     "group norm and SiLU": Row(
         lambda x, w, b: functional.silu(functional.group_norm(x, 8, w, b)),
         [IMAGE, (64,), (64,)],

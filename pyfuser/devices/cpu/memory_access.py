@@ -1,9 +1,10 @@
 """Reads and writes of a kernel's buffers, along the lanes.
 
-An access is classified along the lanes: step 1 is a vector access, step 0 a scalar one; a square
-tile that was written by rows is transposed in registers; anything else is a gather or scatter.
-Conditions become lane masks, or branches where no lanes are open.  Vectors that go to an output are
-collected and written past the caches if the launch says that the output doesn't fit.
+An access is classified along the lanes: step 1 is a vector access, step -1 one whose lanes are
+reversed, step 0 a scalar one; a square tile that was written by rows is transposed in registers;
+anything else is a gather or scatter.  Conditions become lane masks, or branches where no lanes are
+open.  Vectors that go to an output are collected and written past the caches if the launch says
+that the output doesn't fit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...ir.kernel import (
     Buffer,
     Less,
 )
-from ...ir.scalars import ONE, ZERO, IntExpr, Symbol
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
 from ...ir.schedule import MemoryType
 from .conversions import load_convert, storage_type, store_convert
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, transposed, vector_integer
@@ -27,6 +28,9 @@ from .scopes import Scopes, split_constant
 
 if TYPE_CHECKING:
     from .codegen import PhaseGenerator
+
+
+_BACK = Integer.of(-1)
 
 
 class MemoryAccess:
@@ -166,6 +170,14 @@ class MemoryAccess:
             else:
                 value = w.masked_load(type_, pointer, active, alignment)
             return load_convert(w, value, dtype)
+        if step is _BACK:
+            pointer = self._address(access, index - (count - 1))
+            if active is None:
+                value = w.load(type_, pointer, size_in_bytes(dtype))
+            else:
+                mask = self._backwards(active)
+                value = w.masked_load(type_, pointer, mask, size_in_bytes(dtype))
+            return load_convert(w, self._backwards(value), dtype)
         column = self._tile_column(access, index, step)
         if column is not None:
             return load_convert(w, column, dtype)
@@ -198,6 +210,10 @@ class MemoryAccess:
                 rows.append(self.writer.load(row_type, place, size_in_bytes(dtype)))
             columns = self.tiles[key] = transposed(self.writer, rows)
         return columns[column]
+
+    def _backwards(self, vector: Value) -> Value:
+        """The lanes from the last to the first."""
+        return self.writer.shufflevector(vector, None, range(vector.type.lanes)[::-1])
 
     def _all(self, count: int) -> Value:
         return self.writer.constant(True, I1.with_lanes(count))
@@ -335,6 +351,12 @@ class MemoryAccess:
                     self.flush_streaming()
             else:
                 w.store(stored, pointer, alignment)
+        elif step is _BACK:
+            pointer = self._address(access, index - (self.lanes.count - 1))
+            if active is not None:
+                w.masked_store(self._backwards(stored), pointer, self._backwards(active), alignment)
+            else:
+                w.store(self._backwards(stored), pointer, alignment)
         elif step is ZERO:
             first = w.extractelement(stored, 0)
             self._guarded_store(access, first, index, None if active is None else w.any(active))

@@ -30,7 +30,7 @@ from . import heuristics, scan_heuristics
 from .codegen import CudaSource, generate
 from .device_helpers import device_helpers, with_device_helpers
 from .index_width import narrow_conditions
-from .nvrtc import compile_to_ptx
+from .nvrtc import compile_to_ptx, compile_with_report
 
 # Shared memory that a block can opt in to, by compute capability (CUDA programming guide, technical
 # specifications); for an architecture that isn't listed, the smallest value.
@@ -175,6 +175,13 @@ class CudaTarget(Target):
     @property
     def prelude(self) -> str:
         return device_helpers()
+
+    def compiler_report(self, text: str) -> str:
+        """ptxas' registers, shared memory and spills, or the reason why there are none."""
+        try:
+            return compile_with_report(with_device_helpers(text), self.architecture)[1]
+        except UnsupportedError as error:
+            return f"{error}\n"
 
     def texts(self, code: CudaSource) -> dict[str, str]:  # type: ignore[override]
         """cuda and ptx, or the reason why there is no PTX."""

@@ -1,6 +1,7 @@
 """pyfuser's own ops that return their operand, but raise torch's error for values it refuses.
 
     pyfuser::checked_class(x, classes)              each is a class (one_hot)
+    pyfuser::checked_index(x, size, dim)            each is an index, also from the end (index_put)
     pyfuser::checked_target(x, classes, ignored)    each is a class, or is ignored (nll_loss)
     pyfuser::checked_probability(x)                 each is in [0, 1] (binary_cross_entropy)
     pyfuser::checked_target_probability(x)          the same, of its target
@@ -31,6 +32,7 @@ aten = torch.ops.aten
 
 _SCHEMAS = {
     "checked_class": "(Tensor x, SymInt classes) -> Tensor",
+    "checked_index": "(Tensor x, SymInt size, int dim) -> Tensor",
     "checked_target": "(Tensor x, SymInt classes, SymInt ignored) -> Tensor",
     "checked_probability": "(Tensor x) -> Tensor",
     "checked_target_probability": "(Tensor x) -> Tensor",
@@ -73,6 +75,10 @@ def _classes(call: Call, x: Any, classes: Any) -> Term:
     return call.held(x).op("checked_class", call.builder.sizes.entry(meta_of(classes)))
 
 
+def _place(call: Call, x: Any, size: Any, dim: int) -> Term:
+    return call.held(x).op("checked_index", call.builder.sizes.entry(meta_of(size)), dim)
+
+
 def _target(call: Call, x: Any, classes: Any, ignored: Any) -> Term:
     number = call.number(ignored, DataType.Int).value
     return call.held(x).op("checked_target", call.builder.sizes.entry(meta_of(classes)), number)
@@ -84,6 +90,7 @@ def _probability(name: str, call: Call, x: Any) -> Term:
 
 TRANSLATIONS: Table = {
     ops.checked_class.default: Translation(_classes, keeps_values=True),
+    ops.checked_index.default: Translation(_place, keeps_values=True),
     ops.checked_target.default: Translation(_target, keeps_values=True),
     **{
         getattr(ops, name).default: Translation(partial(_probability, name), keeps_values=True)

@@ -1,10 +1,11 @@
-"""Group norm and its gradient as plain operations on [N, group, C // group, H * W].
+"""Group norm and its gradient as plain operations on [N, group, C // group, ...].
 
 The change of shape is a view outside the kernel, so everything between is one kernel, including the
-weight and the bias as [group, C // group, 1]. Statistics of half-precision inputs are in float32.
-An input that isn't contiguous stays whole, because it would have to be copied first.  A
-half-precision input with parameters of float32 is widened, because torch traces its statistics in
-half precision.
+weight and the bias as [group, C // group, 1, ...].  A contiguous input has one axis of H * W; one
+in channels-last order, which eager's kernel for the CPU reads too, keeps its axes, and its result
+has its order.  Statistics of half-precision inputs are in float32.  An input in another order stays
+whole, because it would have to be copied first.  A half-precision input with parameters of float32
+is widened, because torch traces its statistics in half precision.
 """
 
 from __future__ import annotations
@@ -15,16 +16,27 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .true_metadata import is_mixed
+from .true_metadata import is_channels_last, is_mixed
 from .widening import widened
 
 aten = torch.ops.aten
 
-_INNER = (2, 3)
+
+def _sizes(x: torch.Tensor, n: Any, c: Any, hxw: Any, group: int) -> list[Any] | None:
+    """The sizes with the groups split off the channels; None if that isn't a view."""
+    if x.numel() == 0:
+        return None
+    if x.is_contiguous():
+        return [n, group, c // group, hxw]
+    return [n, group, c // group, *x.shape[2:]] if is_channels_last(x) else None
 
 
-def _per_channel(parameter: torch.Tensor, group: int, width: Any) -> torch.Tensor:
-    return parameter.view(group, width, 1)
+def _per_channel(parameter: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
+    return parameter.view(sizes[1], sizes[2], *[1] * (len(sizes) - 3))
+
+
+def _of_groups(statistic: torch.Tensor, sizes: Sequence[Any]) -> torch.Tensor:
+    return widened(statistic).view(sizes[0], sizes[1], *[1] * (len(sizes) - 2))
 
 
 def native_group_norm(
@@ -38,24 +50,25 @@ def native_group_norm(
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | Any:
     """(result, mean, 1 / standard deviation), the two of shape [N, group]."""
-    if not x.is_contiguous() or x.numel() == 0:
+    sizes = _sizes(x, n, c, hxw, group)
+    if sizes is None:
         if not is_mixed(x, weight):
             return NotImplemented
         whole = aten.native_group_norm.default
         wide, mean, rstd = whole(x.float(), weight, bias, n, c, hxw, group, eps)
         return wide.to(x.dtype), mean, rstd
-    width = c // group
-    grouped = widened(x.view(n, group, width, hxw))
-    variance, mean = torch.var_mean(grouped, _INNER, correction=0, keepdim=True)
+    inner = list(range(2, len(sizes)))
+    grouped = widened(x.view(sizes))
+    variance, mean = torch.var_mean(grouped, inner, correction=0, keepdim=True)
     rstd = (variance + eps).rsqrt()
     result = (grouped - mean) * rstd
     if weight is not None:
-        result = result * _per_channel(weight, group, width)
+        result = result * _per_channel(weight, sizes)
     if bias is not None:
-        result = result + _per_channel(bias, group, width)
+        result = result + _per_channel(bias, sizes)
     # With parameters of float32, eager keeps the statistics of half precision in float32.
     kept = x.dtype if weight is None else weight.dtype
-    statistics = (t.squeeze(_INNER).to(kept) for t in (mean, rstd))
+    statistics = (t.squeeze(inner).to(kept) for t in (mean, rstd))
     return result.to(x.dtype).view(x.shape), *statistics
 
 
@@ -72,28 +85,29 @@ def native_group_norm_backward(
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...] | Any:
     """The gradients of the input, the weight and the bias that `mask` selects."""
-    if not x.is_contiguous() or not grad.is_contiguous() or x.numel() == 0:
+    sizes = _sizes(x, n, c, hxw, group)
+    if sizes is None or sizes != _sizes(grad, n, c, hxw, group):
         if not is_mixed(x, weight):
             return NotImplemented
         rest = (mean, rstd, weight, n, c, hxw, group, mask)
         whole = aten.native_group_norm_backward.default
         wide, *of_parameters = whole(grad.float(), x.float(), *rest)
         return None if wide is None else wide.to(x.dtype), *of_parameters
-    shape, width = (n, group, c // group, hxw), c // group
-    slope, grouped = widened(grad.view(shape)), widened(x.view(shape))
-    scale = widened(rstd).unsqueeze(-1).unsqueeze(-1)
-    xhat = (grouped - widened(mean).unsqueeze(-1).unsqueeze(-1)) * scale
+    slope, grouped = widened(grad.view(sizes)), widened(x.view(sizes))
+    scale = _of_groups(rstd, sizes)
+    xhat = (grouped - _of_groups(mean, sizes)) * scale
     of_input = of_weight = of_bias = None
     parameter = x.dtype if weight is None else weight.dtype
+    inner, of_channels = list(range(2, len(sizes))), [0, *range(3, len(sizes))]
     if mask[0]:
-        weighted = slope if weight is None else slope * _per_channel(widened(weight), group, width)
-        across = weighted.mean(_INNER, keepdim=True)
-        along = (weighted * xhat).mean(_INNER, keepdim=True)
+        weighted = slope if weight is None else slope * _per_channel(widened(weight), sizes)
+        across = weighted.mean(inner, keepdim=True)
+        along = (weighted * xhat).mean(inner, keepdim=True)
         of_input = ((weighted - across - xhat * along) * scale).to(x.dtype).view(x.shape)
     if mask[1]:
-        of_weight = (slope * xhat).sum((0, 3)).to(parameter).view(c)
+        of_weight = (slope * xhat).sum(of_channels).to(parameter).view(c)
     if mask[2]:
-        of_bias = slope.sum((0, 3)).to(parameter).view(c)
+        of_bias = slope.sum(of_channels).to(parameter).view(c)
     return of_input, of_weight, of_bias
 
 

@@ -130,9 +130,9 @@ class Term:
         """The sum over `dims`."""
         return self.reduced("sum", dims, keepdim)
 
-    def scanned(self, name: str, dim: int) -> Term:
-        """The scan `name` along a dimension."""
-        return Term(self.fusion, scan(name, self.fusion, self.value, dim))
+    def scanned(self, name: str, dim: int, reverse: bool = False) -> Term:
+        """The scan `name` along a dimension, perhaps from its end."""
+        return Term(self.fusion, scan(name, self.fusion, self.value, dim, reverse=reverse))
 
     def mean(self, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
         """The mean over `dims`."""

@@ -117,7 +117,7 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
     """For an operation whose result is contiguous in eager, or channels-last if its input is."""
 
     def laid_out(x: Tensor, *rest: Any, **keywords: Any) -> Any:
-        if x.is_contiguous() or (keeps_channels_last and _is_channels_last(x)):
+        if x.is_contiguous() or (keeps_channels_last and is_channels_last(x)):
             return NotImplemented
         return op(x.contiguous(), *rest, **keywords)
 
@@ -129,7 +129,8 @@ def _power_of_number(base: Any, x: Tensor) -> Tensor | Any:
     return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
 
 
-def _is_channels_last(x: Tensor) -> bool:
+def is_channels_last(x: Tensor) -> bool:
+    """True for images and videos whose channels are innermost in memory."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
 

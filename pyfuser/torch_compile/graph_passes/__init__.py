@@ -18,10 +18,12 @@ from .pooling import spell_out_pooling
 from .random_state import complete_metadata
 from .reshaped_results import move_readers_of_reshapes
 from .reshapes import move_reshapes
+from .reversed_scans import join_reversed_scans
 
 GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     complete_metadata,
     flatten_foreach,
+    join_reversed_scans,
     spell_out_pooling,
     drop_copies,
     join_biases,
