@@ -4,7 +4,7 @@
     phase     ::= grid extents, block extents, statement...     (a grid-wide sync between phases)
     statement ::= For index in [start, stop) { statement... }
                 | Allocate buffer
-                | Compute  access = op(operand, ...) [if predicate] [, checked]
+                | Compute  access = op(operand, ...) [if predicate] [, checked] [to n bits]
                 | Initialise access... with the identity of a reduction
                 | Reduce   access... op= operand... [if predicate]
                 | Scan     access = (running access op= operand) [if predicate]
@@ -200,7 +200,9 @@ class Compute:
 
     A register may then hold anything; memory keeps its value.  `compute` is the dtype in which each
     operand is computed (never Half or BFloat16), `result` the dtype of the result.  `is_checked`
-    says that operands may be refused, `cache_op` how a copy's load uses the caches.
+    says that operands may be refused, `cache_op` how a copy's load uses the caches. If `bits` isn't
+    0, a relative error of 2**-bits in the result does no harm, because it will be rounded
+    (`analysis/precision.py`).
     """
 
     op: str
@@ -211,6 +213,7 @@ class Compute:
     result: DataType = DataType.Null
     is_checked: bool = False
     cache_op: str = ""
+    bits: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -475,6 +478,7 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                 condition = _condition(statement.predicate)
                 checked = ", checked" if statement.is_checked else ""
                 checked += f", {statement.cache_op} load" if statement.cache_op else ""
+                checked += f" to {statement.bits} bits" if statement.bits else ""
                 yield f"{pad}{statement.output} = {statement.op}({arguments}){condition}{checked}"
             case Initialise():
                 outputs = ", ".join(map(str, statement.outputs))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ..analysis.costs import is_copy
 from ..analysis.mapping import producers
+from ..analysis.precision import ALL_BITS, needed_bits, own_bits
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
@@ -65,6 +66,7 @@ class NestBuilder:
         self.structure = indexer.structure
         self.scheduled = indexer.scheduled
         self.memory = memory
+        self.needed_bits = needed_bits(self.scheduled.fusion)
 
     def build(self, tensors: Sequence[TensorView], depth: int = 0) -> list[Statement]:
         """The body for `tensors`, all of which are inside the same `depth` loops."""
@@ -203,8 +205,9 @@ class NestBuilder:
         result = tensor.dtype
         is_checked = op != "set" and may_refuse(expr)
         cached = self.scheduled[tensor].cache_op if op == "set" else ""
+        bits = own_bits(expr, self.needed_bits.get(tensor, ALL_BITS))
         return Compute(
-            op, outputs[0], tuple(inputs), predicate, compute, result, is_checked, cached
+            op, outputs[0], tuple(inputs), predicate, compute, result, is_checked, cached, bits
         )
 
     def _write(self, expr: WriteOp, tensor: TensorView, predicate: Predicate) -> Scatter:

@@ -103,7 +103,11 @@ def _schedule_tiles(
     transposed: list[TensorView],
     parameters: PointwiseParameters,
 ) -> None:
-    """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]"""
+    """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]
+
+    Tasks follow each other along the rows: they read on in the memory of the transposed inputs,
+    where the last task's pages and the rest of its cache lines are.
+    """
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
     *outer, column_axis = [axis for axis in own.loop if axis is not row_axis]
@@ -118,8 +122,8 @@ def _schedule_tiles(
     # [outer][tile][rows][rows unroll][chunk][columns][columns of a line][lanes]
     own.reorder({rows + 1: rows + 3, rows + 2: rows + 5, rows + 3: rows + 1, rows + 4: rows + 2})
     kinds = {
-        rows: ParallelType.grid_y,
-        rows + 1: ParallelType.grid_x,
+        rows: ParallelType.grid_x,
+        rows + 1: ParallelType.grid_y,
         rows + 5: ParallelType.unroll,
         rows + 6: ParallelType.block_x,
     }

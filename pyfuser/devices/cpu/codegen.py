@@ -75,7 +75,10 @@ class PhaseGenerator:
     def __init__(self, kernel: Kernel, phase: Phase, name: str, processor: Processor) -> None:
         self.kernel, self.phase, self.name = kernel, phase, name
         has_avx512 = processor.vector_bits >= 512
-        self.writer = FunctionWriter(has_fma=processor.has_fma, has_avx512=has_avx512)
+        has_bf16 = has_avx512 and processor.has("avx512bf16")
+        self.writer = FunctionWriter(
+            has_fma=processor.has_fma, has_avx512=has_avx512, has_bf16=has_bf16
+        )
         self.vector_bytes = processor.vector_bits // 8
         self.scopes = Scopes(self.writer)
         self.entry: list[str] = []

@@ -1,10 +1,11 @@
 """Conversions between dtypes in LLVM: storage <-> compute, and the `cast` op.
 
 A kernel computes Half and BFloat16 in float, Bool in i1, and everything else in the type it is
-stored in. bfloat16 is stored as i16 and converted by integer arithmetic (the machine's instruction
-flushes subnormals). Out-of-range floats become what x86's cvtt instructions give, as in torch: the
-smallest integer, of which the narrow integers keep the low bits; nothing traps. Invariant: a cast
-to Half or BFloat16 rounds to its values, though the result stays in float.
+stored in. bfloat16 is stored as i16; rounding to it is integer arithmetic, or the machine's
+instruction, which flushes subnormals and therefore never sees one. Out-of-range floats become what
+x86's cvtt instructions give, as in torch: the smallest integer, of which the narrow integers keep
+the low bits; nothing traps. Invariant: a cast to Half or BFloat16 rounds to its values, though the
+result stays in float.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def store_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
 
 def _bfloat16(w: FunctionWriter, value: Value) -> Value:
     """The upper half of a float's bits, rounded to nearest even; NaN stays a quiet NaN."""
+    if w.has_bf16 and value.type.lanes == 16:
+        return _bfloat16_instruction(w, value)
     bits = w.bitcast(value, "i32")
     sixteen = w.constant(16, bits.type)
     upper = w.lshr(bits, sixteen)
@@ -91,6 +94,25 @@ def _bfloat16(w: FunctionWriter, value: Value) -> Value:
     rounded = w.lshr(w.add(bits, rounding), sixteen)
     quiet = w.or_(upper, w.constant(0x40, bits.type))
     return w.truncate(w.select(w.is_nan(value), quiet, rounded), "i16")
+
+
+def _bfloat16_instruction(w: FunctionWriter, value: Value) -> Value:
+    """The same by AVX-512's conversion, which rounds and keeps NaN, but takes subnormals for 0.
+
+    Setting the lowest bit of a subnormal's exponent adds the least normal number, whose neighbours
+    are as far apart as the subnormals are: the sum rounds as the subnormal does. The bit is
+    subtracted from the result, which also is right if the sum was rounded up to the next exponent.
+    """
+    text = f"call <16 x i1> @llvm.x86.avx512.fpclass.ps.512({value.typed}, i32 32)"
+    name = "llvm.x86.avx512.fpclass.ps.512"
+    w.declarations.setdefault(name, f"declare <16 x i1> @{name}(<16 x float>, i32 immarg)")
+    subnormal = w.pure(value.type.with_element("i1"), text)
+    bits = w.bitcast(value, "i32")
+    normal = w.select(subnormal, w.or_(bits, w.constant(1 << 23, bits.type)), bits)
+    bfloat = value.type.with_element("bfloat")
+    name = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+    rounded = w.bitcast(w.call(bfloat, name, w.bitcast(normal, "float")), "i16")
+    return w.select(subnormal, w.sub(rounded, w.constant(1 << 7, rounded.type)), rounded)
 
 
 def emit_cast(w: FunctionWriter, value: Value, source: DataType, target: DataType) -> Value:

@@ -25,22 +25,27 @@ class InstructionWriter:
         "_count",
         "_seen",
         "_seen_lines",
+        "computed_by",
         "declarations",
         "definitions",
         "has_avx512",
+        "has_bf16",
         "has_fma",
         "lines",
         "stored_form",
     )
 
-    def __init__(self, *, has_fma: bool, has_avx512: bool = False) -> None:
+    def __init__(self, *, has_fma: bool, has_avx512: bool = False, has_bf16: bool = False) -> None:
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
+        self.has_bf16 = has_bf16  # AVX-512's conversion of 16 floats to bfloat16
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
         self.definitions: dict[str, str] = {}
         # Name of a float value -> the narrower stored value that it was widened from, exactly.
         self.stored_form: dict[str, tuple[DataType, Value]] = {}
+        # Name of the result of some functions -> the function and its operand.
+        self.computed_by: dict[str, tuple[str, Value]] = {}
         self._count = 0
         self._seen: dict[str, Value] = {}
         self._seen_lines = self.lines

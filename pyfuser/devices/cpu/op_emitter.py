@@ -20,6 +20,7 @@ from pyfuser.devices.cpu.conversions import (
 )
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math import VECTOR_MATH, integer
+from pyfuser.devices.cpu.vector_math.half_precision import COMPLEMENTS, ROUTINES, routine_for
 from pyfuser.dtypes import DataType
 from pyfuser.errors import InternalError, UnsupportedError, expected
 from pyfuser.ops.dtype_rules import Resolution
@@ -54,13 +55,18 @@ def emit_op(
     args: Sequence[Value],
     compute: DataType,
     result: DataType,
+    bits: int = 0,
 ) -> Value:
     """The op on operands in the compute type of `compute` (the condition of `where` is i1).
 
-    Returns a value in the compute type of `result`.  Raises UnsupportedError for ops and dtypes
-    that kernels can't compute.
+    Returns a value in the compute type of `result`.  `bits` are those of `Compute`.  Raises
+    UnsupportedError for ops and dtypes that kernels can't compute.
     """
     row = OPS[op]
+    if bits and compute is result is DataType.Float:
+        value = _half_precision(w, op, args, bits)
+        if value is not None:
+            return value
     if op == "cast":
         return emit_cast(w, args[0], compute, result)
     if row.definition is None:
@@ -79,6 +85,21 @@ def emit_op(
     if result in dtypes.REDUCED_FLOATING and not row.is_copy:
         return emit_cast(w, value, DataType.Float, result)
     return value
+
+
+def _half_precision(w: FunctionWriter, op: str, args: Sequence[Value], bits: int) -> Value | None:
+    """A float result that needs only `bits`; None if the usual one isn't slower."""
+    routine = routine_for(ROUTINES, op, bits)
+    if routine is not None:
+        return routine(w, bits, *args)
+    if op == "add":
+        one = w.constant(1.0, args[0].type).name
+        for number, other in (args, args[::-1]):
+            name, operand = w.computed_by.get(other.name, ("", other))
+            routine = routine_for(COMPLEMENTS, name, bits)
+            if number.name == one and routine is not None:
+                return routine(w, bits, operand)
+    return None
 
 
 def emit_refused(w: FunctionWriter, op: str, args: Sequence[Value], compute: DataType) -> Value:
@@ -123,7 +144,10 @@ def _routine(w: FunctionWriter, name: str, args: Sequence[Value], compute: DataT
     if dtypes.is_floating(compute):
         routine = _FLOAT.get(name) or VECTOR_MATH.get(name)
         if routine is not None:
-            return routine(w, *args)
+            value = routine(w, *args)
+            if name in COMPLEMENTS:
+                w.computed_by[value.name] = name, args[0]
+            return value
     elif compute is DataType.Bool:
         if name in _BOOL:
             return _BOOL[name](w, *args)

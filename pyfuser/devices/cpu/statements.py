@@ -131,7 +131,9 @@ class StatementEmitter(ReadAccess):
             if statement.is_checked:
                 bad = emit_refused(self.writer, statement.op, operands, types[-1])
                 self.refusals.note_mask(bad, active)
-            value = emit_op(self.writer, statement.op, operands, types[-1], statement.result)
+            value = emit_op(
+                self.writer, statement.op, operands, types[-1], statement.result, statement.bits
+            )
         self.store(statement.output, value, active)
         if statement.output.buffer in self.phase.registers:
             is_uniform = all(map(self.is_uniform, statement.inputs))

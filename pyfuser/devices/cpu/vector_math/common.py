@@ -73,7 +73,7 @@ def outlined(routine: Routine) -> Routine:
 
 
 def _define(w: FunctionWriter, name: str, routine: Routine, arguments: Sequence[Value]) -> str:
-    inner = FunctionWriter(has_fma=w.has_fma, has_avx512=w.has_avx512)
+    inner = FunctionWriter(has_fma=w.has_fma, has_avx512=w.has_avx512, has_bf16=w.has_bf16)
     inner.declarations, inner.definitions = w.declarations, w.definitions
     parameters = [Value(f"%a{i}", a.type) for i, a in enumerate(arguments)]
     inner.label("entry")
