@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 import threading
 import warnings
@@ -105,14 +106,23 @@ def operations_of(fusion: Fusion) -> str:
     return ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
 
 
-class TuningStore(TrustedDirectory):
-    """Entries as files of JSON, and in memory; without a directory, in memory alone."""
-
+class _Files(TrustedDirectory):
     contents = "results of tuning"
 
+    def names(self) -> set[str]:
+        """The names of the files of entries."""
+        try:
+            return {name for name in os.listdir(self.directory) if _FILE.fullmatch(name)}
+        except OSError:
+            return set()
+
+
+class TuningStore:
+    """Entries as files of JSON, and in memory; without a directory, in memory alone."""
+
     def __init__(self, directory: Path | None) -> None:
-        super().__init__(directory or Path("/"))
-        self._has_directory = directory is not None
+        self._files = None if directory is None else _Files(directory)
+        self._machines: set[str] = set()
         self._entries: dict[str, Entry | None] = {}
         self._complained: set[str] = set()
         self._lock = threading.RLock()
@@ -123,13 +133,14 @@ class TuningStore(TrustedDirectory):
         """The names of the entries: those that another process adds from now on aren't seen."""
         if self._listed is None:
             with self._lock:
-                self._listed = self._list()
+                self._list()
+        assert self._listed is not None
         return self._listed
 
-    def _list(self) -> set[str]:
-        if not self._has_directory or not self.directory.is_dir():
-            return set()
-        return {path.name for path in self.directory.iterdir() if _FILE.fullmatch(path.name)}
+    def _list(self) -> None:
+        found = set() if self._files is None else self._files.names()
+        self._machines = {_machine_of(name) for name in found}
+        self._listed = found
 
     def entry(self, name: str) -> Entry | None:
         """The entry of a name; None if there is none, or no whole one (with one warning)."""
@@ -146,9 +157,11 @@ class TuningStore(TrustedDirectory):
                 yield found
 
     def _load(self, name: str) -> Entry | None:
+        if self._files is None:
+            return None
         with suppress(OSError):
             try:
-                found = _entry(json.loads(self.read(name)))
+                found = _entry(json.loads(self._files.read(name)))
                 if _name(found.version, found.machine, found.scheduler, found.structure) == name:
                     return found
                 raise ValueError("an entry of another name")
@@ -156,7 +169,7 @@ class TuningStore(TrustedDirectory):
                 if name in self._complained:
                     return None
                 self._complained.add(name)
-                path = self.directory / name
+                path = self._files.directory / name
                 what = expected("tuning", f"results of tuning in {path}", f"{error}")
                 warnings.warn(f"{what}; the file is ignored", RuntimeWarning, stacklevel=2)
         return None
@@ -169,19 +182,18 @@ class TuningStore(TrustedDirectory):
         version = str(__version__)
         name = _name(version, machine, scheduler.name, structure)
         with self._lock:
-            self._entries.pop(name, None)  # another process may have added to it
-            self._listed = self.names | ({name} if self._exists(name) else set())
+            if self._files is not None:  # another process may have added to it
+                self._entries.pop(name, None)
+                self._list()
             operations = operations_of(fusion)
             empty = Entry(version, machine, scheduler.name, structure, operations, {})
             found = self.entry(name) or empty
             results = {**found.results, shape_class(result.sizes): result}
             self._entries[name] = made = replace(found, results=results)
             self.names.add(name)
-            if self._has_directory:
-                self.write(name, (json.dumps(_record(made), indent=1) + "\n").encode())
-
-    def _exists(self, name: str) -> bool:
-        return self._has_directory and (self.directory / name).is_file()
+            self._machines.add(_machine_of(name))
+            if self._files is not None:
+                self._files.write(name, (json.dumps(_record(made), indent=1) + "\n").encode())
 
     def result(
         self,
@@ -194,7 +206,7 @@ class TuningStore(TrustedDirectory):
         if not self.names:
             return None
         machine = target.machine()
-        if not any(name.startswith(_machine_digest(machine)) for name in self.names):
+        if _machine_digest(machine) not in self._machines:
             return None
         name = _name(str(__version__), machine, scheduler.name, _structure(fusion))
         found = self.entry(name)
@@ -234,6 +246,10 @@ def _name(version: str, machine: Machine, scheduler: str, structure: str) -> str
     """The name of an entry's file: which machine, and which kernel in which version."""
     kernel = _digest("\n".join((version, scheduler, structure)), 32)
     return f"{_machine_digest(machine)}-{kernel}.json"
+
+
+def _machine_of(name: str) -> str:
+    return name.partition("-")[0]
 
 
 def _record(entry: Entry) -> dict[str, Any]:

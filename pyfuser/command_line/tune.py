@@ -50,8 +50,8 @@ def run(
 def stored(target: Target) -> Report:
     """What is stored for a target on this machine."""
     entries = tuning_store().entries()
-    machine = target.machine()
-    here = [each for each in entries if each.machine == machine and each.is_for_this_version]
+    machine = dict(target.machine())
+    here = [each for each in entries if dict(each.machine) == machine and each.is_for_this_version]
     return Report(tuple(row for each in here for row in rows_of(each)))
 
 

@@ -23,15 +23,16 @@ def varied(
     values: Values,
     pairs: Sequence[tuple[str, str]] = (),
     completed: Callable[[Parameters], Parameters] = lambda parameters: parameters,
+    is_valid: Callable[[Parameters], bool] = lambda parameters: True,
 ) -> list[Parameters]:
-    """Candidates around `chosen`, each once, without `chosen` itself.
+    """Candidates around `chosen`, each once, without `chosen` itself and invalid ones.
 
     `completed` sets the fields that follow from the others.
     """
     found: dict[Parameters, None] = {}
     for changes in _changes(values, pairs):
         made = completed(replace(chosen, **changes))  # type: ignore[type-var]
-        if made != chosen:
+        if made != chosen and is_valid(made):
             found[made] = None
     return list(found)[:MOST_CANDIDATES]
 

@@ -18,7 +18,9 @@ from ..executor import Executor
 from ..ir.vals import Scalar, TensorView, Val
 from ..ops.binding import scalar_values
 from ..ops.random_state import with_any_random_state
+from ..tuning_store import operations_of
 from .kernels import tune_kernel
+from .report import Row
 from .samples import laid_out, samples
 from .session import Session
 
@@ -38,7 +40,12 @@ def tune(executor: Executor, inputs: Sequence[Any], session: Session) -> None:
         if isinstance(part, KernelPart):
             tune_kernel(part, own, program.runtime, session)
         if part is not program.parts[-1]:
-            outputs = fallback.run_part(part.fusion, own)
+            try:
+                outputs = fallback.run_part(part.fusion, own)
+            except Exception as error:  # such as values, made up, that torch refuses
+                note = f"what follows isn't measured: {error}"
+                session.rows.append(Row("torch", operations_of(part.fusion), None, note))
+                break
             values.update(zip(part.segment.outputs, outputs, strict=True))
     forget_plans()
 

@@ -45,16 +45,26 @@ def test_a_winner_is_better_in_most_rounds() -> None:
 
 
 def test_a_slow_moment_of_the_machine_changes_nothing() -> None:
-    """All costs of a round are ten times as high in every third round."""
+    """All costs of a round are ten times as high in every fifth round."""
     calls = count(-3)  # so many before the first round
 
     def cost(name: str) -> float:
-        slow = 10 if next(calls) // 2 % 3 == 0 else 1
+        slow = 10 if next(calls) // 2 % 5 == 0 else 1
         return slow * (0.9 if name == "a" else 1.0)
 
     verdict = judged(cost, ("h", "a"))
     assert verdict.wins
     assert verdict.ratio < 1
+
+
+def test_nobody_wins_on_a_busy_machine() -> None:
+    """The costs of all differ tenfold from round to round."""
+    calls = count(-3)
+
+    def cost(name: str) -> float:
+        return 10.0 ** (next(calls) // 2 % 2) * (0.5 if name == "a" else 1.0)
+
+    assert not judged(cost, ("h", "a")).wins
 
 
 def test_what_was_lucky_at_first_is_measured_again() -> None:

@@ -2,15 +2,19 @@
 
 All of them are valid for all sizes, because a kernel of the CPU masks its tails.  Fields that the
 scheduler doesn't use make the same code, which the tuner finds out.  The cascade of a sum follows
-from the other fields: where it is cut is a decision about rounding.
+from the other fields: where it is cut is a decision about rounding.  No candidate has fewer tasks
+than threads where the heuristics' choice has enough: on a busy machine one thread is faster than
+two that wait for each other, which says nothing about the schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from ...ir.scalar_queries import evaluate
+from ...ir.scalars import ONE
 from ...target.cascade import chain_levels, levels
 from ...target.parameters import (
     InnerOuterFacts,
@@ -37,18 +41,21 @@ _MOST_PARTS = 8  # for each core
 
 def candidates(
     processor: Processor,
+    threads: int,
     facts: object,
     chosen: object,
     sizes: Mapping[str, int],
     is_persistent: bool = False,
 ) -> Sequence[object]:
-    """Neighbours of the heuristics' choice, at most MOST_CANDIDATES."""
+    """Neighbours of the heuristics' choice, at most MOST_CANDIDATES, for so many threads."""
     match facts, chosen:
         case PointwiseFacts(), PointwiseParameters():
-            return _pointwise(processor, facts, chosen)
+            return _busy(_pointwise(processor, facts, chosen), facts, chosen, sizes, threads)
+        case ReductionFacts(), ReductionParameters() if is_persistent:
+            return _persistent(processor, facts, chosen, sizes)
         case ReductionFacts(), ReductionParameters():
-            persistent = _persistent if is_persistent else _reduction
-            return persistent(processor, facts, chosen, sizes)
+            found = _reduction(processor, facts, chosen, sizes)
+            return _busy(found, facts, chosen, sizes, threads)
         case InnerOuterFacts(), InnerOuterParameters():
             return _inner_outer(processor, facts, chosen, sizes)
         case ScanFacts(), ScanParameters():
@@ -57,6 +64,43 @@ def candidates(
             return _scatter(processor, facts, chosen)
         case _:
             return ()
+
+
+Chosen = TypeVar("Chosen", PointwiseParameters, ReductionParameters)
+
+
+def _busy(
+    found: Sequence[Chosen],
+    facts: PointwiseFacts | ReductionFacts,
+    chosen: Chosen,
+    sizes: Mapping[str, int],
+    threads: int,
+) -> Sequence[Chosen]:
+    """Those that have a task for each thread, or as many as the heuristics' choice."""
+    enough = min(threads, _tasks(facts, chosen, sizes))
+    return [each for each in found if _tasks(facts, each, sizes) >= enough]
+
+
+def _tasks(
+    facts: PointwiseFacts | ReductionFacts,
+    made: PointwiseParameters | ReductionParameters,
+    sizes: Mapping[str, int],
+) -> int:
+    """The tasks of a kernel, at least."""
+    match facts, made:
+        case PointwiseFacts(), PointwiseParameters(tile=0):
+            is_grouped = made.rows and facts.groups is not None
+            outer = facts.groups if is_grouped and facts.groups is not None else facts.rows
+            columns = evaluate(facts.columns, sizes)
+            return evaluate(outer, sizes) * (-(-columns // made.chunk) if made.chunk else 1)
+        case PointwiseFacts(), PointwiseParameters():
+            tiles = -(-evaluate(facts.transposed or ONE, sizes) // made.tile)
+            return tiles * -(-evaluate(facts.columns, sizes) // made.chunk)
+        case ReductionFacts(), ReductionParameters():
+            kept = evaluate(facts.kept, sizes)
+            return made.parts * (-(-kept // made.block) if made.block else kept)
+        case _:
+            return 1
 
 
 def _lanes(processor: Processor, bytes_each: int, lanes: int) -> list[int]:
@@ -70,7 +114,7 @@ def _prefetch(prefetch: int) -> list[int]:
 
 def _pointwise(
     processor: Processor, facts: PointwiseFacts, chosen: PointwiseParameters
-) -> Sequence[object]:
+) -> Sequence[PointwiseParameters]:
     lanes = processor.lanes(facts.bytes)
     if chosen.tile:
         line = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
@@ -91,11 +135,8 @@ def _pointwise(
         "rows": [] if facts.groups is None else [not chosen.rows],
     }
     pairs = [("lanes", "unroll"), ("rows", "unroll")]
-    return [
-        each
-        for each in varied(chosen, values, pairs)
-        if not (each.rows and each.chunk)  # a task takes rows or a part of one
-    ]
+    # A task takes rows, or a part of one.
+    return varied(chosen, values, pairs, is_valid=lambda made: not (made.rows and made.chunk))
 
 
 def _reduction(
@@ -103,7 +144,7 @@ def _reduction(
     facts: ReductionFacts,
     chosen: ReductionParameters,
     sizes: Mapping[str, int],
-) -> Sequence[object]:
+) -> Sequence[ReductionParameters]:
     most_parts = _MOST_PARTS * processor.cores
     parts = [1] if chosen.parts > 1 else [processor.cores, 2 * processor.cores]
     values = {
@@ -167,11 +208,12 @@ def _scan(processor: Processor, facts: ScanFacts, chosen: ScanParameters) -> Seq
         "block": around(chosen.block, chosen.lanes, 8192, (1, 2)) if chosen.block else [],
         "prefetch": _prefetch(chosen.prefetch),
     }
-    return [
-        each
-        for each in varied(chosen, values, [("lanes", "unroll")])
-        if not each.block or each.block >= each.lanes
-    ]
+    return varied(
+        chosen,
+        values,
+        [("lanes", "unroll")],
+        is_valid=lambda made: not made.block or made.block >= made.lanes,
+    )
 
 
 def _scatter(
@@ -185,5 +227,6 @@ def _scatter(
         "block": around(chosen.block, chosen.lanes, 8192, (1, 2)),
         "prefetch": _prefetch(chosen.prefetch),
     }
-    found = varied(chosen, values, [("lanes", "unroll")])
-    return [each for each in found if each.block >= each.lanes]
+    return varied(
+        chosen, values, [("lanes", "unroll")], is_valid=lambda made: made.block >= made.lanes
+    )

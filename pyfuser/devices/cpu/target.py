@@ -148,7 +148,8 @@ class CpuTarget(Target):
     def candidates(
         self, facts: Facts, chosen: object, sizes: Mapping[str, int], is_persistent: bool = False
     ) -> Sequence[object]:
-        return candidates(self.processor, facts, chosen, sizes, is_persistent)
+        threads = min(self.processor.cores, torch.get_num_threads())
+        return candidates(self.processor, threads, facts, chosen, sizes, is_persistent)
 
     def machine(self) -> Machine:
         """The processor, and the threads of torch on which kernels run."""

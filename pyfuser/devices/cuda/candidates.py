@@ -71,7 +71,7 @@ def _pointwise(chosen: ThreadedPointwise) -> Sequence[object]:
         "vector": _narrower(chosen.vector),
     }
     pairs = [("lanes", "lines"), ("lanes", "unroll")]
-    return [each for each in varied(chosen, values, pairs) if _has_threads(each)]
+    return varied(chosen, values, pairs, is_valid=_has_threads)
 
 
 def _tiles(chosen: ThreadedPointwise) -> Sequence[object]:
@@ -102,8 +102,11 @@ def _whole(
         is_full = made.is_full and reduced == unroll * step
         return replace(made, unroll=unroll, is_full=is_full)
 
-    made = varied(chosen, values, [("lanes", "lines"), ("lanes", "repeats")], completed)
-    return [each for each in made if _has_threads(each) and each.unroll <= _MOST_UNROLL]
+    def is_valid(made: ThreadedReduction) -> bool:
+        return _has_threads(made) and made.unroll <= _MOST_UNROLL
+
+    pairs = [("lanes", "lines"), ("lanes", "repeats")]
+    return varied(chosen, values, pairs, completed, is_valid)
 
 
 def _long(
@@ -126,8 +129,8 @@ def _long(
         cascade = chain_levels(facts.chain, sizes, step)
         return replace(made, keeps=keeps, cascade=cascade)
 
-    made = varied(chosen, values, [("lanes", "lines"), ("lanes", "unroll")], completed)
-    return [each for each in made if _has_threads(each)]
+    pairs = [("lanes", "lines"), ("lanes", "unroll")]
+    return varied(chosen, values, pairs, completed, _has_threads)
 
 
 def _inner_outer(
