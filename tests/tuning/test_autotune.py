@@ -363,6 +363,22 @@ def test_each_scheduler_offers_few_candidates_which_are_right(
     fd.validate(inputs)
 
 
+@pytest.mark.parametrize(
+    ("define", "shapes", "scheduler"), _DEFINITIONS, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_only_pointwise_fusions_have_several_schedulers(
+    define: Callable[[FusionDefinition], None], shapes: list[tuple[int, ...]], scheduler: str
+) -> None:
+    """So parameters are varied, and schedulers aren't: one's loops are parameters of the other."""
+    with FusionDefinition() as fd:
+        define(fd)
+        inputs = [torch.randn(shape) for shape in shapes]
+        found = pyfuser.schedule.find_compatible_schedulers(fd.fusion, inputs)
+    first, *others = [each.name for each in found]
+    assert first == scheduler
+    assert set(others) <= {"resize", "pointwise"}
+
+
 def test_varied_parameters_differ_in_one_field_or_in_a_pair() -> None:
     from pyfuser.target.parameters import PointwiseParameters
 
