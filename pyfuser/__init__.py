@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         nvfuser_direct_version,
         pytorch_utils,
     )
+    from .autotuning import autotune
     from .interface import (
         cached_spec_count,
         can_fuse_on_cpu,
@@ -120,6 +121,7 @@ _SUBMODULES = frozenset(
 
 # Names that need the compiler are imported on first use.
 _LATE = {
+    "autotune": ".autotuning",
     "cached_spec_count": ".interface",
     "can_fuse_on_cpu": ".interface",
     "can_fuse_on_gpu": ".interface",
@@ -206,6 +208,7 @@ __all__ = [
     "UnsupportedError",
     "Val",
     "__version__",
+    "autotune",
     "benchmark_utils",
     "cached_spec_count",
     "can_fuse_on_cpu",

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .command_line import compatibility, doctor, operations, profile, show
+from .command_line import compatibility, doctor, operations, profile, show, tune
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
     parsed = _parser().parse_args(given[:end])
-    if parsed.command in ("show", "profile"):
+    if parsed.command in ("show", "profile", "tune"):
         parsed.arguments += given[end + 1 :]
     elif given[end:]:
         _parser().error(f"expected no arguments after --, got {' '.join(given[end + 1 :])}")
@@ -47,6 +47,8 @@ def _run(parsed: argparse.Namespace) -> int:
         return show.run(parsed.file, parsed.device, parsed.stage, parsed.arguments, parsed.after)
     if parsed.command == "profile":
         return profile.run(parsed.file, parsed.device, parsed.arguments)
+    if parsed.command == "tune":
+        return tune.run(parsed.file, parsed.device, parsed.seconds, parsed.show, parsed.arguments)
     if parsed.command == "ops":
         return operations.run(parsed.markdown)
     if parsed.command == "compat":
@@ -75,6 +77,14 @@ def _parser() -> argparse.ArgumentParser:
         "arguments", nargs="*", help="the script's arguments; its options after --"
     )
     counted.add_argument("--device", default="sm_90", help="sm_80, sm_90 (the default), ...")
+    tuned = commands.add_parser(
+        "tune", help="measure other schedules for a script's kernels, and keep what is faster"
+    )
+    tuned.add_argument("file", metavar="FILE.py", nargs="?", help="a script, as for show")
+    tuned.add_argument("arguments", nargs="*", help="the script's arguments; its options after --")
+    tuned.add_argument("--device", default="cpu", help="cpu (the default); sm_80, sm_90, ...")
+    tuned.add_argument("--seconds", type=float, default=60.0, help="how long it may measure (60)")
+    tuned.add_argument("--show", action="store_true", help="print what is stored instead")
     table = commands.add_parser("ops", help="print what a fusion can be made of")
     table.add_argument("--markdown", action="store_true", help="as Markdown")
     names = commands.add_parser("compat", help="print nvFuser's interface, and what works here")

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
+from .decisions import Decision, decide
 from .devices.runtime import LoadedKernel, Runtime
 from .disk_cache import DiskCache, disk_cache
 from .errors import InternalError, UnsupportedError, expected
@@ -129,8 +130,7 @@ class KernelPart(Part):
         The lowered kernel is kept for `start` and `build`.
         """
         with self.lock, contextlib.suppress(Exception):  # `build` will raise it again
-            parameters = self.scheduler.heuristics(self.fusion, sizes, target)
-            kernel = self._lower(parameters, target)
+            kernel = self._lower(self.decide(sizes, target).parameters, target)
             return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
         return 0, None
 
@@ -142,7 +142,7 @@ class KernelPart(Part):
         `build` continues from there; the compiler works in the meantime.
         """
         with self.lock, contextlib.suppress(Exception):  # `build` will raise it again
-            parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
+            parameters = self.decide(sizes, runtime.target).parameters
             variant = self._variant(parameters, limited or sizes, runtime.target)
             if variant not in self.kernels and variant not in self.codes:
                 _make_room(self.codes)
@@ -162,24 +162,57 @@ class KernelPart(Part):
 
         `report` is called with a failure, and may raise it.
         """
+        limited = limited or sizes
         with self.lock:
             try:
-                limited = limited or sizes
-                parameters = self.scheduler.heuristics(self.fusion, sizes, runtime.target)
-                built = self._kernel(parameters, limited, runtime, report)
-                frugal = without_kept_rows(parameters)
-                if frugal is not None and not _has_room(built, limited, runtime.target):
-                    built = self._kernel(frugal, limited, runtime, report)
-                if built is not None and not built.kernel.is_for(limited):
-                    conditions = " and ".join(map(str, built.kernel.conditions))
-                    raise InternalError(expected("heuristics", conditions, sizes))
-                if not _has_room(built, limited, runtime.target):
-                    what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
-                    raise UnsupportedError(expected("shared memory", what, "more"))
-                return built
+                decision = self.decide(sizes, runtime.target)
+                if all(each.parameters != decision.parameters for each in self.kernels):
+                    DUMP.stage("parameters", decision)
+                if decision.result is not None:
+                    with contextlib.suppress(Exception):  # then it is what the heuristics choose
+                        return self._usable(decision.parameters, limited, runtime)
+                return self._usable(decision.heuristic, limited, runtime, report)
             except Exception as error:  # nothing that torch can run may fail here
                 report(error, self.fusion)
                 return None
+
+    def decide(self, sizes: Mapping[str, int], target: Target) -> Decision:
+        """The parameters of the kernel for these sizes."""
+        return decide(self.scheduler, self.fusion, sizes, target)
+
+    def measurable(
+        self, parameters: Any, sizes: Mapping[str, int], runtime: Runtime
+    ) -> LoadedKernel:
+        """The kernel with these parameters, for the tuner.  Raises if it can't be made, isn't valid
+        for these sizes and strides, or does too much work.
+        """
+        with self.lock:
+            found = excess(self.fusion, self._lower(parameters, runtime.target), sizes)
+            if found is not None:
+                raise UnsupportedError(expected("tuning", "a kernel with less work", found.reason))
+            built = self._usable(parameters, sizes, runtime)
+            assert built is not None
+            return built
+
+    def _usable(
+        self,
+        parameters: Any,
+        limited: Mapping[str, int],
+        runtime: Runtime,
+        report: Report = fallback.reraise,
+    ) -> LoadedKernel | None:
+        """The kernel with these parameters; raises if it isn't valid for these sizes, strides."""
+        built = self._kernel(parameters, limited, runtime, report)
+        frugal = without_kept_rows(parameters)
+        if frugal is not None and not _has_room(built, limited, runtime.target):
+            built = self._kernel(frugal, limited, runtime, report)
+        if built is not None and not built.kernel.is_for(limited):
+            conditions = " and ".join(map(str, built.kernel.conditions))
+            raise InternalError(expected("heuristics", conditions, limited))
+        if not _has_room(built, limited, runtime.target):
+            what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
+            raise UnsupportedError(expected("shared memory", what, "more"))
+        return built
 
     def _kernel(
         self, parameters: Any, sizes: Mapping[str, int], runtime: Runtime, report: Report
@@ -466,8 +499,9 @@ def stages(
     texts.stage("segments", found.segmented)
     for part in found.parts:
         if isinstance(part, KernelPart):
-            parameters = part.scheduler.heuristics(part.fusion, sizes, target)
-            scheduled = part.scheduler.schedule(part.fusion, parameters)
+            decision = part.decide(sizes, target)
+            texts.stage("parameters", decision)
+            scheduled = part.scheduler.schedule(part.fusion, decision.parameters)
             scheduled_stages(scheduled, target, texts, sizes)
     return texts.stages
 

@@ -37,70 +37,37 @@ _STALE_SECONDS = 3600.0
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-class DiskCache:
-    """Bytes by key in a directory.
+class TrustedDirectory:
+    """A directory whose files only this user and root can have written; files are replaced whole.
 
-    An entry is a file named after the key's digest: a magic line, the digest of key and payload,
-    the payload.  Any other content under that name is removed and counts as missing.
+    `contents` is what won't be kept if the directory can't be used.
     """
 
-    def __init__(self, directory: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> None:
+    contents = "results"
+
+    def __init__(self, directory: Path) -> None:
         self.directory = Path(directory).absolute()
-        self.most_bytes = most_bytes
-        self._stores = 0
         self._is_refused = False
         self._trusted: tuple[int, ...] | None = None
         self._warned = False
 
-    def __contains__(self, key: str) -> bool:
-        """True if there is an entry; only `load` reads it and checks whether it is whole."""
-        with contextlib.suppress(OSError), self._opened() as directory:
-            found = os.stat(_name(key), dir_fd=directory, follow_symlinks=False)
-            return stat.S_ISREG(found.st_mode)
-        return False
+    def read(self, name: str) -> bytes:
+        """A file's contents; empty if others may have written it.  OSError if there is none."""
+        with self._opened() as directory:
+            return _read_entry(name, directory)
 
-    def load(self, key: str) -> bytes | None:
-        """The payload stored under `key`, or None if there is no whole entry."""
-        with contextlib.suppress(OSError), self._opened() as directory:
-            content = _read_entry(_name(key), directory)
-            start = len(_MAGIC) + _DIGEST_BYTES
-            payload = content[start:]
-            if content[:start] == _MAGIC + _digest(key, payload):
-                return payload
-            os.unlink(_name(key), dir_fd=directory)
-        return None
-
-    def store(self, key: str, payload: bytes) -> None:
-        """Store `payload` under `key`; if that isn't possible, warn once and raise nothing."""
+    def write(self, name: str, content: bytes) -> bool:
+        """Writes a file; False if that isn't possible, after one warning."""
         if self._is_refused:
-            return
+            return False
         try:
             self._make_directory()
             with self._opened() as directory:
-                self._write_entry(key, payload, directory)
+                self._replace(name, content, directory)
         except OSError as error:
             self._warn("a writable directory", str(error))
-            return
-        if self._stores % _STORES_BETWEEN_TRIMS == 0:
-            self.trim()
-        self._stores += 1
-
-    def trim(self) -> None:
-        """Remove stale temporary files and, above the limit, the least recently used entries.
-
-        Trims to three quarters of the limit, so that the next trim isn't due immediately.
-        """
-        with contextlib.suppress(OSError), self._opened() as directory:
-            entries = _entries_to_trim(directory)
-            total = sum(size for _, size, _ in entries)
-            if total <= self.most_bytes:
-                return
-            for _, size, name in sorted(entries):
-                if total <= self.most_bytes * 3 // 4:
-                    break
-                with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=directory)
-                total -= size
+            return False
+        return True
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -142,15 +109,14 @@ class DiskCache:
             if not each.is_dir():
                 each.mkdir(mode=0o700, exist_ok=True)
 
-    def _write_entry(self, key: str, payload: bytes, directory: int) -> None:
+    def _replace(self, name: str, content: bytes, directory: int) -> None:
         temporary = f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         opened = os.open(temporary, flags, 0o600, dir_fd=directory)
         try:
             with os.fdopen(opened, "wb") as file:
-                file.write(_MAGIC + _digest(key, payload))
-                file.write(payload)
-            os.replace(temporary, _name(key), src_dir_fd=directory, dst_dir_fd=directory)
+                file.write(content)
+            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
@@ -160,11 +126,69 @@ class DiskCache:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"pyfuser disk cache: expected {what}, got {got}; compiled kernels won't be kept "
+                f"pyfuser disk cache: expected {what}, got {got}; {self.contents} won't be kept "
                 "(PYFUSER_CACHE_DIR names another one, PYFUSER_DISABLE_CACHE=1 switches it off)",
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+
+class DiskCache(TrustedDirectory):
+    """Bytes by key in a directory.
+
+    An entry is a file named after the key's digest: a magic line, the digest of key and payload,
+    the payload.  Any other content under that name is removed and counts as missing.
+    """
+
+    contents = "compiled kernels"
+
+    def __init__(self, directory: Path, most_bytes: int = DEFAULT_MOST_BYTES) -> None:
+        super().__init__(directory)
+        self.most_bytes = most_bytes
+        self._stores = 0
+
+    def __contains__(self, key: str) -> bool:
+        """True if there is an entry; only `load` reads it and checks whether it is whole."""
+        with contextlib.suppress(OSError), self._opened() as directory:
+            found = os.stat(_name(key), dir_fd=directory, follow_symlinks=False)
+            return stat.S_ISREG(found.st_mode)
+        return False
+
+    def load(self, key: str) -> bytes | None:
+        """The payload stored under `key`, or None if there is no whole entry."""
+        with contextlib.suppress(OSError), self._opened() as directory:
+            content = _read_entry(_name(key), directory)
+            start = len(_MAGIC) + _DIGEST_BYTES
+            payload = content[start:]
+            if content[:start] == _MAGIC + _digest(key, payload):
+                return payload
+            os.unlink(_name(key), dir_fd=directory)
+        return None
+
+    def store(self, key: str, payload: bytes) -> None:
+        """Store `payload` under `key`; if that isn't possible, warn once and raise nothing."""
+        if not self.write(_name(key), _MAGIC + _digest(key, payload) + payload):
+            return
+        if self._stores % _STORES_BETWEEN_TRIMS == 0:
+            self.trim()
+        self._stores += 1
+
+    def trim(self) -> None:
+        """Remove stale temporary files and, above the limit, the least recently used entries.
+
+        Trims to three quarters of the limit, so that the next trim isn't due immediately.
+        """
+        with contextlib.suppress(OSError), self._opened() as directory:
+            entries = _entries_to_trim(directory)
+            total = sum(size for _, size, _ in entries)
+            if total <= self.most_bytes:
+                return
+            for _, size, name in sorted(entries):
+                if total <= self.most_bytes * 3 // 4:
+                    break
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+                total -= size
 
 
 def disk_cache() -> DiskCache | None:

@@ -202,7 +202,7 @@ class Executor:
         layouts = self._layouts(inputs, layout_sizes or noted, conditions)
         program = self._program(inputs, layouts, sizes, noted)
         report = fallback.reporter(self.fusion, inputs)
-        limited = {**_strides(self.fusion, inputs, conditions), **noted, **(layout_sizes or {})}
+        limited = {**strides_of(self.fusion, inputs, conditions), **noted, **(layout_sizes or {})}
         kernels = tuple(
             part.build(noted, program.runtime, report, limited) for part in program.parts
         )
@@ -214,7 +214,7 @@ class Executor:
         """Begins compiling the kernels that `resolve` will need for these inputs."""
         sizes = bind(self.fusion, inputs).sizes
         program = self._program(inputs, self._layouts(inputs, sizes, None), sizes, sizes)
-        limited = {**_strides(self.fusion, inputs), **sizes}
+        limited = {**strides_of(self.fusion, inputs), **sizes}
         for part in program.parts:
             part.start(sizes, program.runtime, limited)
 
@@ -314,7 +314,7 @@ def _is_on(inputs: Sequence[Any], device: torch.device) -> bool:
     return device_of(inputs) == device
 
 
-def _strides(
+def strides_of(
     fusion: Fusion, inputs: Sequence[Input], conditions: SizeConditions | None = None
 ) -> dict[str, int]:
     """The strides of the inputs, by the names of their symbols."""

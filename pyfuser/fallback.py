@@ -69,6 +69,11 @@ def report(error: Exception, fusion: Fusion, script: Script | None = None) -> No
     warn(error, f"a fusion of {names}", script)
 
 
+def reraise(error: Exception, fusion: Fusion) -> None:
+    """A report of a failure that the caller handles."""
+    raise error
+
+
 def reporter(fusion: Fusion, inputs: Sequence[Input] | None) -> Report:
     """`report` for any part of this fusion that fails on inputs like these."""
 

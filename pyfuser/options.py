@@ -3,9 +3,9 @@
 `overridden` replaces some of them in the current thread while something runs.
 
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
-PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, scheduled, kernel,
-                            llvm, asm, cuda, ptx; graph, regions, call of a torch.compile graph) of
-                            everything that is compiled, to stderr
+PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, parameters,
+                            scheduled, kernel, llvm, asm, cuda, ptx; graph, regions, call of a
+                            torch.compile graph) of everything that is compiled, to stderr
 PYFUSER_CACHE_DIR=DIR       where compiled kernels are kept (default: ~/.cache/pyfuser); used only
                             if nobody but this user and root can write to it
 PYFUSER_DISABLE_CACHE=1     no disk cache
@@ -30,7 +30,8 @@ from pathlib import Path
 _STAGES = frozenset(
     (
         *("graph", "regions", "call"),
-        *("fusion", "preseg", "segments", "scheduled", "kernel", "llvm", "asm", "cuda", "ptx"),
+        *("fusion", "preseg", "segments", "parameters", "scheduled"),
+        *("kernel", "llvm", "asm", "cuda", "ptx"),
     )
 )
 

@@ -447,3 +447,19 @@ print(peak_bytes(lambda: x.sin()), peak_bytes(lambda: (x.sin(), x.cos())))
     one, two = (int(each) / (16 << 20) for each in done.stdout.split())
     assert one == pytest.approx(1, abs=0.25)
     assert two == pytest.approx(2, abs=0.25)
+
+
+def test_the_distance_of_the_heuristics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import tuning
+    from pyfuser.target import varied
+
+    monkeypatch.setenv("PYFUSER_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(varied, "MOST_CANDIDATES", 2)
+    arguments = ["tuning", "--cases", "add", "--sizes", "3x70", "--dtypes", "float32"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert tuning.main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("| add | 3 x 70 | float32 | pointwise | ") for line in lines)
+    assert any(line.endswith(" over 10 % from the best found:") for line in lines)

@@ -44,7 +44,8 @@ from ..trace import Texts, watching_graphs
 GRAPH_STAGES = ("graph", "graph_passes", "regions", "call")
 STAGES = (
     *GRAPH_STAGES,
-    "fusion", "preseg", "segments", "scheduled", "lower", "kernel", "llvm", "asm", "cuda", "ptx"
+    "fusion", "preseg", "segments", "parameters", "scheduled", "lower", "kernel",
+    "llvm", "asm", "cuda", "ptx",
 )  # fmt: skip
 # The stages that only one kind of device has; all devices have the others.
 _CPU_STAGES = ("llvm", "asm")

@@ -9,7 +9,8 @@ can't be instantiated, and mypy reports it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -115,6 +116,20 @@ class Runtime(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Waits until everything launched so far has run."""
+
+    def cost(self, call: Callable[[], object], calls: int = 1) -> float:
+        """What a call costs: seconds, the mean over so many calls in a row."""
+        self.synchronize()
+        started = perf_counter()
+        for _ in range(calls):
+            call()
+        self.synchronize()
+        return (perf_counter() - started) / calls
+
+    @property
+    def has_exact_costs(self) -> bool:
+        """True if `cost` is a prediction, which is the same each time."""
+        return False
 
     @abstractmethod
     def keep_objects_in(self, cache: ObjectCache | None) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,6 +40,9 @@ from .options import applied, check_options
 from .params import HeuristicParams
 from .profiler import FusionProfile, PythonProfiler
 from .tensor_view import TensorView
+
+if TYPE_CHECKING:
+    from ..interface import CompiledFusion
 
 
 def translate_fusion(fusion: Fusion) -> str:
@@ -189,6 +192,13 @@ class FusionDefinition:
             if not is_nested(inputs):
                 raise
             return run(flattened(inputs))
+
+    @property
+    def engine(self) -> CompiledFusion:
+        """The compiled fusion of `execute`; made at first use, after the interface's checks."""
+        if "fec" not in self.__dict__:
+            self._prepare(None, (), ())
+        return self.fec.engine
 
     def _prepare(self, device: object, enable: Sequence[str], disable: Sequence[str]) -> Run:
         """Makes the executor once, after the interface's checks."""

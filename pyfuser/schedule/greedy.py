@@ -17,7 +17,7 @@ Every tensor is computed in the loop that its readers share, so each input is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from ..dtypes import size_in_bytes
@@ -97,6 +97,18 @@ def heuristics(
     if scatters.has_scatters(fusion):
         return scatters.heuristics(fusion, sizes, target)
     return target.greedy(scan_facts(fusion), sizes)
+
+
+def candidates(
+    fusion: Fusion,
+    chosen: ScanParameters | ScatterParameters,
+    sizes: Mapping[str, int],
+    target: Target,
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    has_scatters = scatters.has_scatters(fusion)
+    facts = scatters.scatter_facts(fusion) if has_scatters else scan_facts(fusion)
+    return target.candidates(facts, chosen, sizes)
 
 
 def schedule(fusion: Fusion, parameters: ScanParameters | ScatterParameters) -> ScheduledFusion:

@@ -54,6 +54,13 @@ def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Inne
     return target.inner_outer_persistent(inner_outer_facts(fusion), sizes)
 
 
+def candidates(
+    fusion: Fusion, chosen: InnerOuterParameters, sizes: Mapping[str, int], target: Target
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    return target.candidates(inner_outer_facts(fusion), chosen, sizes)
+
+
 def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()

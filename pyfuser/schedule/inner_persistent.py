@@ -10,7 +10,7 @@ On hardware threads: threaded_rows.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
@@ -26,6 +26,13 @@ from .threaded_rows import schedule_rows
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
     """The target's decisions."""
     return target.inner_persistent(reduction_facts(fusion), sizes)
+
+
+def candidates(
+    fusion: Fusion, chosen: ReductionParameters, sizes: Mapping[str, int], target: Target
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    return target.candidates(reduction_facts(fusion), chosen, sizes, is_persistent=True)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

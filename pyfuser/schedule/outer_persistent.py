@@ -10,7 +10,7 @@ On hardware threads: threaded_columns.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..ir.domains import ParallelType
 from ..ir.fusion import Fusion
@@ -38,6 +38,13 @@ from .threaded_columns import schedule_columns
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
     """The target's decisions."""
     return target.outer_persistent(reduction_facts(fusion), sizes)
+
+
+def candidates(
+    fusion: Fusion, chosen: ReductionParameters, sizes: Mapping[str, int], target: Target
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    return target.candidates(reduction_facts(fusion), chosen, sizes, is_persistent=True)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

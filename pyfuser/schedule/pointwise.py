@@ -13,7 +13,7 @@ threaded_pointwise.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from ..dtypes import size_in_bytes
@@ -99,6 +99,13 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
     """The target's decisions."""
     return target.pointwise(pointwise_facts(fusion), sizes)
+
+
+def candidates(
+    fusion: Fusion, chosen: PointwiseParameters, sizes: Mapping[str, int], target: Target
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    return target.candidates(pointwise_facts(fusion), chosen, sizes)
 
 
 def schedule(

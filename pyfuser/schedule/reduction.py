@@ -19,7 +19,7 @@ On hardware threads: threaded_rows.py and threaded_columns.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from ..ir.domains import ParallelType
@@ -88,6 +88,13 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
     """The target's decisions."""
     return target.reduction(reduction_facts(fusion), sizes)
+
+
+def candidates(
+    fusion: Fusion, chosen: ReductionParameters, sizes: Mapping[str, int], target: Target
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    return target.candidates(reduction_facts(fusion), chosen, sizes)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:

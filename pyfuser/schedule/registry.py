@@ -2,8 +2,9 @@
 
 A scheduler turns a Fusion into a ScheduledFusion in three steps: `can_schedule` refuses with a
 reason or accepts, `heuristics` lets the target decide the parameters from sizes, and `schedule`
-makes the loops.  The first is here (over the facts of `acceptance`); the other two are functions of
-the module `pyfuser.schedule.<name>`, imported when first used.  The order follows nvFuser's public
+makes the loops.  The first is here (over the facts of `acceptance`); the other two, and the
+`candidates` that the tuner measures, are functions of the module `pyfuser.schedule.<name>`,
+imported when first used.  The order follows nvFuser's public
 source.  The reduction scheduler refuses whatever needs persistence, so normalizations fall through
 to the persistent schedulers.
 """
@@ -239,6 +240,13 @@ class AutomaticScheduler:
         """The target's decisions for these sizes."""
         parameters: Parameters = self._module().heuristics(fusion, sizes, target)
         return parameters
+
+    def candidates(
+        self, fusion: Fusion, chosen: Parameters, sizes: Mapping[str, int], target: Target
+    ) -> Sequence[Parameters]:
+        """Other parameters that are worth measuring, if the heuristics chose these."""
+        found: Sequence[Parameters] = self._module().candidates(fusion, chosen, sizes, target)
+        return found
 
     def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
         """The loops that the parameters specify."""

@@ -10,9 +10,9 @@ from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..target.parameters import PointwiseParameters
 from . import pointwise
-from .pointwise import heuristics
+from .pointwise import candidates, heuristics
 
-__all__ = ["heuristics", "schedule"]
+__all__ = ["candidates", "heuristics", "schedule"]
 
 
 def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion:

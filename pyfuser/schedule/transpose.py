@@ -9,7 +9,7 @@ loops are those of the pointwise scheduler.  On hardware threads: threaded_tiles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -52,6 +52,13 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
     """The target's decisions."""
     return target.pointwise(_facts(fusion), sizes)
+
+
+def candidates(
+    fusion: Fusion, chosen: PointwiseParameters, sizes: Mapping[str, int], target: Target
+) -> Sequence[object]:
+    """Other parameters that are worth measuring."""
+    return target.candidates(_facts(fusion), chosen, sizes)
 
 
 def transposed_inputs(

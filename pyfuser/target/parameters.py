@@ -215,6 +215,20 @@ class ScatterParameters:
     prefetch: int = 0
 
 
+Facts = PointwiseFacts | ReductionFacts | InnerOuterFacts | ScanFacts | ScatterFacts
+
+
+def without_cascade(parameters: object) -> object:
+    """The decisions that don't follow from others and the sizes: all but where sums are cut."""
+    match parameters:
+        case ReductionParameters():
+            return replace(parameters, cascade=())
+        case InnerOuterParameters():
+            return InnerOuterParameters(replace(parameters.rows, cascade=()), ())
+        case _:
+            return parameters
+
+
 def without_kept_rows(
     parameters: object,
 ) -> ReductionParameters | InnerOuterParameters | None:

@@ -9,13 +9,14 @@ Running the compiled code is the task of a Runtime (devices/runtime.py).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..ir.exprs import Expr
 from ..ir.kernel import Kernel, Predicate
 from .parameters import (
+    Facts,
     InnerOuterFacts,
     InnerOuterParameters,
     PointwiseFacts,
@@ -74,6 +75,9 @@ class Memory:
     near: int
     private: int
     last: int
+
+
+Machine = tuple[tuple[str, int | str], ...]  # facts with their names
 
 
 class Code(Protocol):
@@ -188,6 +192,21 @@ class Target(ABC):
     @abstractmethod
     def scatter(self, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
         """The parameters of the greedy scheduler for scatters."""
+
+    # -- tuning
+
+    def candidates(
+        self, facts: Facts, chosen: object, sizes: Mapping[str, int], is_persistent: bool = False
+    ) -> Sequence[object]:
+        """Other parameters that are worth measuring, of the heuristics' `chosen` kind.
+
+        `is_persistent`: the facts about a reduction are those of a persistent scheduler.
+        """
+        return ()
+
+    def machine(self) -> Machine:
+        """The facts on which a measurement depends."""
+        return (("target", repr(self)),)
 
     # -- code
 

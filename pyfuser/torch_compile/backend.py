@@ -44,10 +44,12 @@ class BackendOptions:
     async_compile      calls run through torch while kernels compile in a thread, so that no call
                        waits for them
     rematerialise      the backward recomputes cheap results instead of keeping them (min-cut)
+    autotune           the kernels of each graph are measured while it compiles (docs/tuning.md)
     """
 
     async_compile: bool = False
     rematerialise: bool = True
+    autotune: bool = False
 
     @staticmethod
     def of(options: Mapping[str, Any] | None) -> BackendOptions:
@@ -93,7 +95,9 @@ def compile_with(
     compiler: Callable[[GraphModule], Call] | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd with `compiler` for each of its graphs, or pyfuser's, whose graphs are cached."""
-    caches = compiler is None and not options.async_compile and may_cache(graph_module)
+    # A cached graph is compiled later, without measuring.
+    is_plain = not options.async_compile and not options.autotune
+    caches = compiler is None and is_plain and may_cache(graph_module)
 
     def compile_one(traced: GraphModule, _: Sequence[Any], is_forward: bool = True) -> Call:
         if is_forward:
@@ -104,8 +108,8 @@ def compile_with(
                 graph.compiled()
             return graph
         if options.async_compile:
-            return undisturbed(compile_in_background, traced)
-        return undisturbed(compiler or compile_graph, traced)
+            return undisturbed(partial(compile_in_background, tunes=options.autotune), traced)
+        return undisturbed(compiler or partial(compile_graph, tunes=options.autotune), traced)
 
     def compile_backward(traced: GraphModule, inputs: Sequence[Any]) -> Call:
         # Dynamo must trace neither the compiler nor its result: the backward may be

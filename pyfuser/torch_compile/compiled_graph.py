@@ -27,6 +27,7 @@ from ..devices.registry import has_runtime
 from ..devices.switches import switched_off
 from ..executor import Resolved
 from ..trace import graph_trace
+from ..tuning.session import current
 from .graph import prepare
 from .graph_passes.cpu_scalars import devices
 from .graph_script import graph_script
@@ -45,11 +46,18 @@ class CompiledGraph:
     change, those written last.
     """
 
-    def __init__(self, graph_module: GraphModule, by_torch: Call | None = None) -> None:
-        """`by_torch` is the result of `interpreted` for the graph, if already known."""
+    def __init__(
+        self, graph_module: GraphModule, by_torch: Call | None = None, tunes: bool = False
+    ) -> None:
+        """`by_torch` is the result of `interpreted` for the graph, if already known.
+
+        With `tunes`, the kernels are those that measurements find best.
+        """
         self.by_torch = by_torch or interpreted(graph_module)
         trace = graph_trace()
         self.traced = prepare(graph_module, trace)
+        if tunes:
+            self.traced.tune(current())
         self.source = ""
         self.resolved: Sequence[Resolved] = ()
         self.functions: tuple[Function, ...] = ()
@@ -91,15 +99,15 @@ def _function_of_arguments(texts: Iterable[str]) -> Callable[[list[Any]], tuple[
     return made
 
 
-def compile_graph(graph_module: GraphModule) -> Call:
-    """The compiled graph, or the graph itself, run by torch, if it can't be compiled."""
+def compile_graph(graph_module: GraphModule, tunes: bool = False) -> Call:
+    """The compiled graph (see CompiledGraph); or itself, run by torch, if that isn't possible."""
     by_torch = interpreted(graph_module)
     try:
         types = sorted({device.type for device in devices(graph_module.graph.nodes)})
         off = [switched_off(each) for each in types if has_runtime(each)]
         if off and all(off):
             return _compiled_when_on(graph_module, by_torch, off)
-        return boxed(CompiledGraph(graph_module, by_torch).call)
+        return boxed(CompiledGraph(graph_module, by_torch, tunes).call)
     except Exception as error:  # nothing that torch can run may fail
         fallback.warn(error, "a graph", partial(graph_script, graph_module))
         return by_torch
@@ -178,13 +186,13 @@ def boxed(call: Call) -> Call:
     return call
 
 
-def compile_in_background(graph_module: GraphModule) -> Call:
+def compile_in_background(graph_module: GraphModule, tunes: bool = False) -> Call:
     """A graph that torch runs until a thread has compiled it."""
     current = [interpreted(graph_module)]
     copy = GraphModule(graph_module, deepcopy(graph_module.graph))
 
     def compile_it() -> None:
-        current[0] = compile_graph(copy)
+        current[0] = compile_graph(copy, tunes)
 
     def call(args: list[Any]) -> Sequence[Any]:
         return current[0](args)

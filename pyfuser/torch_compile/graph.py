@@ -25,6 +25,8 @@ from ..errors import UnsupportedError, expected
 from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..trace import DUMP, Trace
+from ..tuning.programs import tune
+from ..tuning.session import Session
 from .aten import NotTranslated
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
@@ -113,6 +115,12 @@ class TracedGraph:
         values = self.sizes.values(self.sizes.hints)
         different = {fusion.key: fusion for fusion in self.fusions}
         return [(each.executor.fusion, each.inputs_for(values)) for each in different.values()]
+
+    def tune(self, session: Session) -> None:
+        """Measures the kernels of the different fusions on data made up for the traced sizes."""
+        values = self.sizes.values(self.sizes.hints)
+        for each in {fusion.key: fusion for fusion in self.fusions}.values():
+            tune(each.executor, each.inputs_for(values), session)
 
     def without_kernels(self) -> dict[Node, str]:
         """The nodes of fusions with a part that has no kernel for the sizes of tracing, and why.

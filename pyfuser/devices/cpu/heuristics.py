@@ -32,7 +32,7 @@ _SHORT_ROW = 8
 # How far ahead sequential reads fetch if data comes from memory.  Measured: 4096 bytes gave 1.0 to
 # 1.2 times the speed of no prefetching in add and sum over more than the caches hold; 512 and 2048
 # gave less.  From the caches it costs up to 20 %, so it is left out there.
-_PREFETCH_BYTES = 4096
+PREFETCH_BYTES = 4096
 
 # Below this many elements one thread is done before another has woken up.
 _ELEMENTS_FOR_TASKS = 64 << 10
@@ -170,4 +170,4 @@ def scatter(
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:
     """How far ahead to fetch: not at all if the last cache holds all data."""
-    return _PREFETCH_BYTES if evaluate(touched, sizes) > processor.l3_bytes else 0
+    return PREFETCH_BYTES if evaluate(touched, sizes) > processor.l3_bytes else 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import torch
 
 from ...ir.exprs import Expr
 from ...ir.kernel import Kernel
 from ...target.parameters import (
+    Facts,
     InnerOuterFacts,
     InnerOuterParameters,
     PointwiseFacts,
@@ -20,14 +24,22 @@ from ...target.parameters import (
     ScatterParameters,
 )
 from ...target.support import unsupported
-from ...target.target import PORTABLE_LIMITS, Limits, Memory, Target
+from ...target.target import PORTABLE_LIMITS, Limits, Machine, Memory, Target
 from . import heuristics
+from .candidates import candidates
 from .codegen import generate
 from .host import host
 from .jit import assembly
 from .joint_sizes import join_sizes
 from .kernel_code import CpuKernelCode
 from .processor import Processor
+
+
+@functools.lru_cache(maxsize=16)
+def _machine(processor: Processor, threads: int) -> Machine:
+    features = [name for name in processor.features.split(",") if name.startswith("+")]
+    facts = asdict(replace(processor, features=" ".join(features)))
+    return (*facts.items(), ("threads", threads))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,16 @@ class CpuTarget(Target):
 
     def scatter(self, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
         return heuristics.scatter(self.processor, facts, sizes)
+
+    def candidates(
+        self, facts: Facts, chosen: object, sizes: Mapping[str, int], is_persistent: bool = False
+    ) -> Sequence[object]:
+        threads = min(self.processor.cores, torch.get_num_threads())
+        return candidates(self.processor, threads, facts, chosen, sizes, is_persistent)
+
+    def machine(self) -> Machine:
+        """The processor, and the threads of torch on which kernels run."""
+        return _machine(self.processor, torch.get_num_threads())
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""

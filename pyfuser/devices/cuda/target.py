@@ -6,13 +6,14 @@ otherwise, the number of multiprocessors and the cache sizes are those of a comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedError, expected
 from ...ir.exprs import Expr
 from ...ir.kernel import Kernel, Predicate
 from ...target.parameters import (
+    Facts,
     InnerOuterFacts,
     InnerOuterParameters,
     PointwiseFacts,
@@ -27,6 +28,7 @@ from ...target.parameters import (
 from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
 from . import heuristics, scan_heuristics
+from .candidates import candidates
 from .codegen import CudaSource, generate
 from .device_helpers import device_helpers, with_device_helpers
 from .index_width import narrow_conditions
@@ -164,6 +166,11 @@ class CudaTarget(Target):
 
     def scatter(self, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
         return scan_heuristics.scatter(self, facts, sizes)
+
+    def candidates(
+        self, facts: Facts, chosen: object, sizes: Mapping[str, int], is_persistent: bool = False
+    ) -> Sequence[object]:
+        return candidates(facts, chosen, sizes)
 
     def narrow_conditions(self, kernel: Kernel) -> Predicate:
         return narrow_conditions(kernel)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..codegen import Geometry
@@ -129,6 +130,16 @@ class Profile:
         scale = max(1, blocks / self.most_blocks) if self.most_blocks else 1
         self.launches.append(CountedLaunch(text, function, geometry, counts, scale))
         return counts
+
+    def launches_of(self, call: Callable[[], object]) -> list[CountedLaunch]:
+        """The launches of a call, counted again; the profile itself stays as it is."""
+        kept, known = self.launches, self._known
+        self.launches, self._known = [], set()
+        try:
+            call()
+            return self.launches
+        finally:
+            self.launches, self._known = kept, known
 
     @property
     def total(self) -> Counts:

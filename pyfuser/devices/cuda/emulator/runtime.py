@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ....dtypes import DataType
-from ....errors import CompilationError
+from ....errors import CompilationError, UnsupportedError, expected
 from ....ir.kernel import ScalarParameter, TensorParameter
 from ....target.target import Limits, Target
 from ...runtime import LaunchWriter, ObjectCache, Runtime
@@ -27,6 +27,7 @@ from ..codegen import Counters, CudaSource, Geometry, Parameter
 from ..device_helpers import with_device_helpers
 from ..launches import FusedKernelCUDA
 from ..target import CudaTarget
+from .cost import seconds
 from .counters import Profile
 from .harness import Module, SimtError, compile_and_load
 
@@ -146,6 +147,19 @@ class EmulatedRuntime(Runtime):
 
     def synchronize(self) -> None:
         """Does nothing: a launch returns when the kernel has run."""
+
+    def cost(self, call: Callable[[], object], calls: int = 1) -> float:
+        """Predicted seconds, from its launches' counts.  UnsupportedError without a profile."""
+        if self.profile is None:
+            what = "an emulated GPU that counts, `emulated(target, Profile())`"
+            raise UnsupportedError(expected("autotune", what, "one without a profile"))
+        launches = self.profile.launches_of(call)
+        return sum(seconds(launch, self._target) for launch in launches)
+
+    @property
+    def has_exact_costs(self) -> bool:
+        """Counts don't change."""
+        return True
 
     def keep_objects_in(self, cache: ObjectCache | None) -> None:
         """Does nothing: the harness has its own cache."""
