@@ -430,6 +430,16 @@ def _in_memory(facts: Facts, tensor: TensorView) -> list[int]:
     return [facts.space.number(a) for a in tensor.domain.allocated if not a.is_broadcast]
 
 
+def _changes_order(copy: PointwiseOp) -> bool:
+    """True if a copy's axes are in another order in memory than its operand's."""
+    source, result = copy.tensor_inputs[0], copy.tensor_outputs[0]
+    orders = [
+        [tensor.axes.index(axis) for axis in tensor.domain.allocated if not axis.is_broadcast]
+        for tensor in (source, result)
+    ]
+    return orders[0] != orders[1]
+
+
 def view_source(
     tensor: TensorView, inputs: Collection[Val], dense: bool = False
 ) -> TensorView | None:
@@ -443,7 +453,7 @@ def view_source(
         match expr:
             case _ if current.domain.allocation is not None:
                 return None
-            case PointwiseOp() if is_copy(expr):
+            case PointwiseOp() if is_copy(expr) and not _changes_order(expr):
                 pass
             case BroadcastOp() | SqueezeOp():
                 pass

@@ -232,6 +232,25 @@ def range_to(axis: IterDomain, axes: list[IterDomain], layouts: Layouts) -> list
     return axes[start:end]
 
 
+def merge_rows_and_columns(
+    scheduled: ScheduledFusion, reference: TensorView, row_axis: IterDomain, layouts: Layouts
+) -> int:
+    """Loops [outer][rows][columns] from axes in memory order; returns how many are outer, 0 or 1.
+
+    Rows end with `row_axis`, columns with the last axis; each is as long as one range of memory in
+    all leaves.
+    """
+    own = scheduled[reference]
+    axes = list(own.loop)
+    rows, columns = (range_to(axis, axes, layouts) for axis in (row_axis, axes[-1]))
+    outer = [axis for axis in axes if axis not in rows and axis not in columns]
+    own.loop = [*outer, *rows, *columns]
+    merge_range(scheduled, reference, len(outer) + len(rows), len(axes))
+    merge_range(scheduled, reference, len(outer), len(outer) + len(rows))
+    merge_range(scheduled, reference, 0, len(outer))
+    return 1 if outer else 0
+
+
 def ordered_axes(tensor: TensorView) -> list[IterDomain]:
     """The logical axes in memory order."""
     domain = tensor.domain

@@ -84,7 +84,6 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         columns,
         groups,
         None,
-        None,
         widest_bytes(fusion),
         narrowest,
         vector_bytes(layouts, axes),

@@ -17,7 +17,7 @@ from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedPointwise
-from .common import Layouts, merge_range, range_to
+from .common import Layouts, merge_rows_and_columns
 from .inlining import inline_most
 from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after
@@ -37,14 +37,7 @@ def schedule_tiles(
     """
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
-    axes = list(own.loop)
-    rows, columns = (range_to(axis, axes, layouts) for axis in (row_axis, axes[-1]))
-    outer = [axis for axis in axes if axis not in rows and axis not in columns]
-    own.loop = [*outer, *rows, *columns]
-    merge_range(scheduled, reference, len(outer) + len(rows), len(axes))
-    merge_range(scheduled, reference, len(outer), len(outer) + len(rows))
-    merge_range(scheduled, reference, 0, len(outer))
-    first = 1 if outer else 0
+    first = merge_rows_and_columns(scheduled, reference, row_axis, layouts)
     own.split(first, parameters.tile)
     own.split(first + 2, parameters.chunk)
     own.reorder({first + 1: first + 2})

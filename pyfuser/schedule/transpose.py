@@ -25,7 +25,7 @@ from . import pointwise, threaded_tiles
 from .common import (
     Layouts,
     fork_outputs,
-    merge_range,
+    merge_rows_and_columns,
     ordered_axes,
     parallelize_positions,
     prefetch_inputs,
@@ -45,8 +45,7 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
         return facts
     row_axis, _ = found
     rows = range_to(row_axis, ordered_axes(reference), layouts)
-    sizes = row_axis.size, product(axis.size for axis in rows)
-    return replace(facts, transposed=sizes[0], transposed_range=sizes[1])
+    return replace(facts, transposed=product(axis.size for axis in rows))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
@@ -99,7 +98,7 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     if isinstance(parameters, ThreadedPointwise):
         threaded_tiles.schedule_tiles(scheduled, reference, *found, layouts, parameters)
     else:
-        _schedule_tiles(scheduled, reference, *found, parameters)
+        _schedule_tiles(scheduled, reference, *found, layouts, parameters)
     return scheduled
 
 
@@ -108,6 +107,7 @@ def _schedule_tiles(
     reference: TensorView,
     row_axis: IterDomain,
     transposed: list[TensorView],
+    layouts: Layouts,
     parameters: PointwiseParameters,
 ) -> None:
     """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]
@@ -117,10 +117,7 @@ def _schedule_tiles(
     """
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
-    *outer, column_axis = [axis for axis in own.loop if axis is not row_axis]
-    own.loop = [*outer, row_axis, column_axis]
-    merge_range(scheduled, reference, 0, len(outer))
-    rows = 1 if outer else 0
+    rows = merge_rows_and_columns(scheduled, reference, row_axis, layouts)
     own.split(rows, parameters.tile)
     own.split(rows + 1, parameters.lanes)
     own.split(rows + 3, parameters.chunk)
@@ -134,7 +131,7 @@ def _schedule_tiles(
         rows + 5: ParallelType.unroll,
         rows + 6: ParallelType.block_x,
     }
-    if outer:
+    if rows:
         kinds[0] = ParallelType.grid_z
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)

@@ -18,8 +18,7 @@ class PointwiseFacts:
     """rows        elements of the outer axes of the reference output
     columns     elements of its innermost range in memory
     groups      the rows without their last axis; None if there is only one
-    transposed  extent of the axis along which transposed inputs lie in memory, or None
-    transposed_range  elements of the range that ends with this axis in all leaves, or None
+    transposed  elements of the range along which transposed inputs lie in memory, or None
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
     vector      bytes of the widest element that is moved in vectors; 0 if some tensor can't be
@@ -34,7 +33,6 @@ class PointwiseFacts:
     columns: IntExpr
     groups: IntExpr | None
     transposed: IntExpr | None
-    transposed_range: IntExpr | None
     bytes: int
     narrowest: int
     vector: int

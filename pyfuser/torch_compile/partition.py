@@ -9,7 +9,8 @@ call that reads no result of a region, such as a random mask, just runs before i
 
 The cost model makes two decisions.  A node that only higher levels read sinks to the lowest of them
 (computing it late costs nothing, but storing it would), unless this keeps more memory alive than it
-saves.  And a region has to be worth a kernel: a lone copy or read is left to torch.  Views inside a
+saves.  And a region has to be worth a kernel: a lone copy or read is left to torch, unless the copy
+transposes, which kernels do in tiles.  Views inside a
 region (between its nodes) are part of the kernel if they have translations; otherwise they end the
 region.  Views at its edges belong to their readers.
 """
@@ -22,6 +23,7 @@ from types import MappingProxyType
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..ir.disjoint_sets import DisjointSets
 from .aten import cost, refusal
@@ -35,6 +37,8 @@ _MOST_NODES = 160
 _LAST = 1 << 30  # the level of the graph's output
 # Nodes that torch runs equally well if the kernel computes nothing.
 _NOT_ALONE = ("view", "read")
+# Below this many elements a copy takes as long as a call.
+_LEAST_TRANSPOSED = 1 << 12
 
 
 @dataclass(eq=False)
@@ -205,8 +209,10 @@ class _Partitioner:
         return pieces
 
     def _is_worth_it(self, group: list[Node]) -> bool:
-        working = (n for n in group if not is_getitem(n) and n not in self.views)
-        return any(_computes(n) and cost(n) not in _NOT_ALONE for n in working)
+        working = [n for n in group if not is_getitem(n) and n not in self.views]
+        return any(_computes(n) and cost(n) not in _NOT_ALONE for n in working) or any(
+            facts(n).copies and _transposes(n) for n in working
+        )
 
     def _region(self, group: list[Node]) -> Region:
         chosen = set(group)
@@ -246,6 +252,26 @@ def _elements(node: Node) -> int:
 def _computes(node: Node) -> bool:
     """False for copies."""
     return not (facts(node).copies or facts(node).writes)
+
+
+def _transposes(copy: Node) -> bool:
+    """True if the copy's memory runs along another axis than its operand's, and isn't small."""
+    operand = copy.args[0]
+    if not isinstance(operand, Node) or _elements(copy) < _LEAST_TRANSPOSED:
+        return False
+    along, before = _innermost(copy), _innermost(operand)
+    return along is not None and before is not None and along != before
+
+
+def _innermost(node: Node) -> int | None:
+    """The axis whose elements are next to each other in memory; None if there is none."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    for axis, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        if statically_known_true(stride == 1) and not statically_known_true(size == 1):
+            return axis
+    return None
 
 
 def _has_tensor(node: Node) -> bool:

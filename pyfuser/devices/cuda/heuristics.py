@@ -78,8 +78,8 @@ def pointwise(
     """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     threads = target.threads
-    if facts.transposed_range is not None and columns >= _WORTH_A_TILE:
-        size = evaluate(facts.transposed_range, sizes)
+    if facts.transposed is not None and columns >= _WORTH_A_TILE:
+        size = evaluate(facts.transposed, sizes)
         if size >= _WORTH_A_TILE:
             lines = threads // _WARP
             return ThreadedPointwise(
