@@ -143,10 +143,13 @@ def _child(arguments: argparse.Namespace) -> int:
 def _on_cpu(arguments: argparse.Namespace, progress: Callable[[str], None]) -> tuple[str, bool]:
     """The results as JSON, and whether pyfuser failed in a row."""
     wanted = arguments.peers and {*OURS, *arguments.peers}
+    # Peers with memory of their own don't depend on glibc's settings.
+    of_torch = arguments.child == "fresh"
     contestants = [
         peer
         for peer in peers.available(arguments.full)
-        if (not wanted or peer.name in wanted)
+        if (not of_torch or peer.is_torch)
+        and (not wanted or peer.name in wanted)
         and not (arguments.no_inductor and peer.name in ("inductor", "max-autotune"))
     ]
     sizes = [_size(text) for text in arguments.sizes]
@@ -219,7 +222,10 @@ def _write_readme(results: Path) -> None:
     report.write_readme(sections)
     warm = results / "warm.json"
     if warm.exists():
-        plots.write(FunctionResults.from_json(warm.read_text(encoding="utf-8")), results)
+        found = FunctionResults.from_json(warm.read_text(encoding="utf-8"))
+        plots.write(found, results)
+        opening = f"{found.short_summary()}\n\n{found.facts()}"
+        report.write_readme({"speed": opening}, report.FOLDER.parent / "README.md")
 
 
 if __name__ == "__main__":

@@ -136,6 +136,22 @@ class FunctionResults:
             lines.append(_summary_line(name, rows, peers))
         return "\n".join(lines)
 
+    def short_summary(self) -> str:
+        """The table that README.md opens with: geometric means, forward and with gradients."""
+        peers = self._peers()
+        head = " | ".join(_TITLES.get(name, name) for name in peers)
+        lines = [
+            f"| times as fast as | rows | {head} | first call, Inductor |",
+            f"|---|--:|{'--:|' * len(peers)}--:|",
+        ]
+        for training, what in ((False, "forward"), (True, "forward and gradients")):
+            rows = [row for row in self.rows if row.training == training]
+            cells = [what, str(len(rows))]
+            cells += [_times(_mean(row.ratio(peer) for row in rows)) for peer in peers]
+            cells.append(_times(_mean(_compiled_faster(row) for row in rows)))
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
+
     def _groups(self) -> Iterable[tuple[str, list[FunctionRow]]]:
         for training, what in ((False, "forward"), (True, "forward and gradients")):
             for dtype in dict.fromkeys(row.dtype for row in self.rows):

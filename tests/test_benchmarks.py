@@ -313,6 +313,7 @@ def test_sections_of_the_readme_are_replaced(tmp_path: Path) -> None:
 
 
 def test_the_readme_has_every_section() -> None:
+    assert "<!-- speed -->\n" in (ROOT / "README.md").read_text(encoding="utf-8")
     text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     for name in (
         "models",

@@ -136,6 +136,13 @@ def test_the_summary_counts() -> None:
     assert "| 20.00x |" in forward and "| 0.99x | 1 | 0 |" in training
 
 
+def test_the_opening_table_has_two_lines() -> None:
+    head, _, forward, training = results().short_summary().splitlines()
+    assert head == "| times as fast as | rows | eager | Inductor | first call, Inductor |"
+    assert forward == "| forward | 1 | 2.00x | 0.50x | 20.00x |"
+    assert training == "| forward and gradients | 1 | 0.99x |  |  |"
+
+
 def test_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plots.write(results(), tmp_path)

@@ -48,9 +48,11 @@ class Work:
 class Peer:
     """A contestant.  `make` returns None for what it can't express.
 
-    `tensors` converts its results to torch tensors, to check them.
+    `tensors` converts its results to torch tensors, to check them; `is_torch` says that its memory
+    is allocated by torch.
     """
 
     name: str
     make: Callable[[Work], Call | None]
     tensors: Callable[[Any], Sequence[torch.Tensor]] = outputs_of
+    is_torch: bool = True
