@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import functions, limits, plots
+from benchmarks import compile_time, functions, limits, plots
 from benchmarks.cases import DTYPES
 from benchmarks.function_report import FunctionResults, FunctionRow
 from benchmarks.functions import ALL_CASES, SIZES, Selection
@@ -161,3 +161,11 @@ def test_a_part_of_the_benchmark_runs(
     assert len(json.loads(path.read_text(encoding="utf-8"))["rows"]) == 2
     benchmarks._show(["warm"], tmp_path)
     assert "| add, gradients | 3x5 | float32 |" in capsys.readouterr().out
+
+
+def test_a_stage_s_own_time_leaves_out_the_stages_it_calls() -> None:
+    found = compile_time.first_call("bias + GELU (tanh)")
+    assert {"define", "simplify (preseg)", "segment", "schedule", "lower"} <= set(found)
+    assert all(milliseconds > -0.01 for milliseconds in found.values())
+    lines = compile_time.table({"one": {"lower": 1.0, compile_time._LLVM: 3.0}}).splitlines()
+    assert lines[-2:] == ["| **all but LLVM** | 1.0 |", "| **the first call** | 4.0 |"]
