@@ -238,11 +238,12 @@ def merge_rows_and_columns(
     """Loops [outer][rows][columns] from axes in memory order; returns how many are outer, 0 or 1.
 
     Rows end with `row_axis`, columns with the last axis; each is as long as one range of memory in
-    all leaves.
+    all leaves.  Broadcast axes are outer: a tensor may have one that corresponds to no loop.
     """
     own = scheduled[reference]
     axes = list(own.loop)
-    rows, columns = (range_to(axis, axes, layouts) for axis in (row_axis, axes[-1]))
+    real = [axis for axis in axes if not axis.is_broadcast]
+    rows, columns = (range_to(axis, real, layouts) for axis in (row_axis, real[-1]))
     outer = [axis for axis in axes if axis not in rows and axis not in columns]
     own.loop = [*outer, *rows, *columns]
     merge_range(scheduled, reference, len(outer) + len(rows), len(axes))

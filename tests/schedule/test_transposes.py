@@ -1,0 +1,43 @@
+"""Pointwise fusions of tensors whose memory runs across each other, in tiles."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from pyfuser import FusionDefinition
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("permuted", list(itertools.permutations(range(3))), ids=str)
+def test_axes_of_one_element_anywhere(place: int, permuted: tuple[int, ...]) -> None:
+    """A tile's rows and columns are merged axes; an axis that broadcasts belongs to neither."""
+    shape = [48, 64]
+    shape.insert(place, 1)
+    wide = shape.copy()
+    wide[place] = 7
+    x = torch.randn([shape[p] for p in permuted]).permute([permuted.index(k) for k in range(3)])
+    for y in (torch.randn(shape), torch.randn(wide), None):
+        with FusionDefinition() as fd:
+            given = fd.from_pytorch(x)
+            added = fd.ops.exp(given) if y is None else fd.ops.add(given, fd.from_pytorch(y))
+            fd.add_output(added)
+        (result,) = fd.execute([x] if y is None else [x, y])
+        torch.testing.assert_close(result, x.exp() if y is None else x + y)
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 7, 9), (3, 33, 8, 16), (1, 64, 56, 56), (2, 5, 1, 300)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_rows_over_several_axes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """From channels-last and back: two axes are one range of memory in both orders."""
+    x = torch.randn(shape).to(dtype)
+    for function in (
+        lambda x: x.contiguous(memory_format=torch.channels_last),
+        lambda x: (x.to(memory_format=torch.channels_last) * 2).contiguous(),
+        lambda x: x.permute(0, 2, 3, 1).contiguous(),
+    ):
+        torch._dynamo.reset()
+        result = torch.compile(function, backend="pyfuser")(x)
+        assert torch.equal(result, function(x)) and result.stride() == function(x).stride()
