@@ -220,11 +220,12 @@ def _write_readme(results: Path) -> None:
         if (results / f"{part}.json").exists():
             sections |= _sections(part, results)
     report.write_readme(sections)
-    warm = results / "warm.json"
-    if warm.exists():
-        found = FunctionResults.from_json(warm.read_text(encoding="utf-8"))
-        plots.write(found, results)
-        opening = f"{found.short_summary()}\n\n{found.facts()}"
+    both = [results / f"{mode}.json" for mode in MODES]
+    if all(path.exists() for path in both):
+        texts = (path.read_text(encoding="utf-8") for path in both)
+        fresh, warm = map(FunctionResults.from_json, texts)
+        plots.write(warm, results)
+        opening = f"{warm.short_summary(fresh)}\n\n{warm.facts()}"
         report.write_readme({"speed": opening}, report.FOLDER.parent / "README.md")
 
 

@@ -137,8 +137,10 @@ def test_the_summary_counts() -> None:
 
 
 def test_the_opening_table_has_two_lines() -> None:
-    head, _, forward, training = results().short_summary().splitlines()
-    assert head == "| times as fast as | rows | eager | Inductor | first call, Inductor |"
+    head, _, forward, training = results().short_summary(results()).splitlines()
+    assert (
+        head == "| times as fast as | rows | eager | Inductor | first call, no caches: Inductor |"
+    )
     assert forward == "| forward | 1 | 2.00x | 0.50x | 20.00x |"
     assert training == "| forward and gradients | 1 | 0.99x |  |  |"
 
