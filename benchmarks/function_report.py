@@ -139,7 +139,7 @@ class FunctionResults:
     def short_summary(self, cold: FunctionResults) -> str:
         """The table that README.md opens with: geometric means, forward and with gradients.
 
-        `cold` are the results of the process whose caches were empty: first calls are taken from it.
+        First calls are those of `cold`, the process whose caches were empty.
         """
         peers = self._peers()
         head = " | ".join(_TITLES.get(name, name) for name in peers)
