@@ -35,6 +35,7 @@ from ..ir.kernel import (
 from ..ir.scalar_queries import coefficient_of, substitute
 from ..ir.scalars import (
     ZERO,
+    Integer,
     IntExpr,
     Symbol,
     ceil_div,
@@ -116,12 +117,12 @@ def _side(condition: Less, index: Symbol, inner: frozenset[Symbol]) -> _Side | N
     if bound.symbols & (inner | {index}):
         return None
     coefficient = coefficient_of(position, index)
-    if coefficient is None or coefficient is ZERO:
+    if not isinstance(coefficient, Integer) or coefficient.value < 1:
         return None
     rest = position - coefficient * index
     own = position - _part_of(rest, inner)  # the same for all conditions on one axis
     spread = _part_of(rest, inner)
-    if any(c < 0 for _, c in terms_of(coefficient)) or any(c < 0 for _, c in terms_of(spread)):
+    if any(c < 0 for _, c in terms_of(spread)):
         return None
     largest = maximum_value(spread, only=inner) if spread.symbols else spread
     if largest is None or substitute(spread, dict.fromkeys(inner, ZERO)) is not ZERO:
