@@ -16,7 +16,6 @@ import torch.nn.functional as F
 
 from pyfuser import DataType, FusionDefinition
 
-SIZES = ((256, 1024), (2048, 768), (4096, 4096), (64, 65536), (65536, 64))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_DTYPES = ("float32", "bfloat16")
 

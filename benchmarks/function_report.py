@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 
 from .harness import geometric_mean
 from .limits import Limits
+from .report import OUT_OF_CACHE_BYTES, mean, ratio_text
 
 Quartiles = tuple[float, float, float]
 OURS = ("pyfuser", "definition")
-OUT_OF_CACHE_BYTES = 64 << 20
 _NEAR_FLOOR = 0.9
 _LEAST_RATIO = 0.95
 _TITLES = {
@@ -150,9 +150,9 @@ class FunctionResults:
         for training, what in ((False, "forward"), (True, "forward and gradients")):
             rows = [row for row in self.rows if row.training == training]
             cells = [what, str(len(rows))]
-            cells += [_times(_mean(row.ratio(peer) for row in rows)) for peer in peers]
+            cells += [ratio_text(mean(row.ratio(peer) for row in rows)) for peer in peers]
             first = (row for row in cold.rows if row.training == training)
-            cells.append(_times(_mean(map(_compiled_faster, first))))
+            cells.append(ratio_text(mean(map(_compiled_faster, first))))
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 
@@ -183,8 +183,8 @@ class FunctionResults:
 
 def _summary_line(name: str, rows: Sequence[FunctionRow], peers: Sequence[str]) -> str:
     cells = [name, str(len(rows))]
-    cells += [_times(_mean(row.ratio(peer) for row in rows)) for peer in peers]
-    cells.append(_times(_mean(row.ratio_to_best() for row in rows)))
+    cells += [ratio_text(mean(row.ratio(peer) for row in rows)) for peer in peers]
+    cells.append(ratio_text(mean(row.ratio_to_best() for row in rows)))
     ratios = [(ratio, row) for row in rows if (ratio := row.ratio_to_best()) is not None]
     first = [row for ratio, row in ratios if ratio >= 1 or row.is_tie()]
     cells += [str(len(first)), str(sum(row.falls_short() for row in rows))]
@@ -196,7 +196,7 @@ def _summary_line(name: str, rows: Sequence[FunctionRow], peers: Sequence[str]) 
         if row.traffic_bytes >= OUT_OF_CACHE_BYTES and (share := row.share_of_floor())
     ]
     cells.append(f"{geometric_mean(shares):.0%}" if shares else "")
-    cells.append(_times(_mean(_compiled_faster(row) for row in rows)))
+    cells.append(ratio_text(mean(_compiled_faster(row) for row in rows)))
     return f"| {' | '.join(cells)} |"
 
 
@@ -218,22 +218,13 @@ def _line(row: FunctionRow, peers: Sequence[str]) -> str:
         f"{row.rows}x{row.columns}",
         row.dtype,
         *(_microseconds(row.seconds.get(name)) for name in (*OURS, *peers)),
-        _times(row.ratio("inductor")),
-        f"{_times(ratio)} ({_TITLES.get(best, best)})" if best else "",
+        ratio_text(row.ratio("inductor")),
+        f"{ratio_text(ratio)} ({_TITLES.get(best, best)})" if best else "",
         "" if share is None else f"{share:.0%}",
         "; ".join(notes),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return geometric_mean(present) if present else None
-
-
 def _microseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e6:,.4g} us"
-
-
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}x"

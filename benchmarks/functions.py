@@ -19,7 +19,7 @@ from .cases import CASES, DTYPES, Case
 from .function_report import FunctionResults, FunctionRow
 from .harness import error_of, machine_facts, rounds, traffic_bytes
 from .kernels import inputs_of, is_named, outputs_of
-from .limits import Limits, operations
+from .limits import Limits, counted
 from .limits import measure as measure_limits
 from .peers import Peer
 from .peers.peer import Call, Work
@@ -138,10 +138,8 @@ def _measure_row(
 ) -> None:
     torch._dynamo.reset()
     work = work_of(selection)
-    plain = work.call_of(work.case.reference)
-    results = plain()
+    row.operations, results = counted(work.call_of(work.case.reference))
     row.traffic_bytes = traffic_bytes([*work.inputs, *results, *(work.gradients or [])])
-    row.operations = operations(plain)
     row.floor_seconds = limits.floor_seconds(row.traffic_bytes, row.operations)
     check = _Check(work, results)
     del results

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .harness import copy_bandwidth, interleaved
+
+Result = TypeVar("Result")
 
 # Multiply-adds per element, of what a good vector library needs.
 _WEIGHTS = {
@@ -63,11 +65,11 @@ def _multiply_adds(size: int = 1024) -> float:
     return size**3 / times["product"]
 
 
-def operations(function: Callable[[], Any]) -> int:
-    """The weighted operations of a call, its backward included."""
+def counted(function: Callable[[], Result]) -> tuple[int, Result]:
+    """The weighted operations of a call, its backward included, and its result."""
     with _Counter() as counter:
-        function()
-    return counter.total
+        result = function()
+    return counter.total, result
 
 
 class _Counter(TorchDispatchMode):

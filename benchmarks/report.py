@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -104,8 +104,8 @@ class Results:
             row.failure or _milliseconds(row.seconds.get("pyfuser")),
             _milliseconds(row.seconds.get("eager")),
             _milliseconds(row.seconds.get("inductor")),
-            _times(row.ratio("eager")),
-            _times(row.ratio("inductor")),
+            ratio_text(row.ratio("eager")),
+            ratio_text(row.ratio("inductor")),
             share,
         ]
         if of_gpu:
@@ -133,9 +133,9 @@ class Results:
 
     def _summary_line(self, name: str, rows: Sequence[Row]) -> str:
         means = [
-            _times(_mean([row.ratio("eager") for row in rows])),
-            _times(_mean([row.ratio("inductor") for row in rows])),
-            _times(_mean([row.ratio_to_best() for row in rows])),
+            ratio_text(mean([row.ratio("eager") for row in rows])),
+            ratio_text(mean([row.ratio("inductor") for row in rows])),
+            ratio_text(mean([row.ratio_to_best() for row in rows])),
         ]
         ratios = [(ratio, row) for row in rows if (ratio := row.ratio_to_best()) is not None]
         worst = ""
@@ -171,7 +171,8 @@ def facts_line(facts: Mapping[str, object], copy_bytes_per_second: float) -> str
     )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of those that there are; None for none."""
     present = [value for value in values if value is not None]
     return geometric_mean(present) if present else None
 
@@ -180,5 +181,6 @@ def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e3:.3g} ms"
 
 
-def _times(ratio: float | None) -> str:
+def ratio_text(ratio: float | None) -> str:
+    """A ratio in a table: `1.50x`."""
     return "" if ratio is None else f"{ratio:.2f}x"

@@ -203,13 +203,15 @@ class KernelPart(Part):
     ) -> LoadedKernel | None:
         """The kernel with these parameters; raises if it isn't valid for these sizes, strides."""
         built = self._kernel(parameters, limited, runtime, report)
-        frugal = without_kept_rows(parameters)
-        if frugal is not None and not _has_room(built, limited, runtime.target):
+        has_room = _has_room(built, limited, runtime.target)
+        frugal = None if has_room else without_kept_rows(parameters)
+        if frugal is not None:
             built = self._kernel(frugal, limited, runtime, report)
+            has_room = _has_room(built, limited, runtime.target)
         if built is not None and not built.kernel.is_for(limited):
             conditions = " and ".join(map(str, built.kernel.conditions))
             raise InternalError(expected("heuristics", conditions, limited))
-        if not _has_room(built, limited, runtime.target):
+        if not has_room:
             what = f"at most {runtime.target.limits.shared_bytes} bytes a block"
             raise UnsupportedError(expected("shared memory", what, "more"))
         return built

@@ -8,11 +8,10 @@ against float64.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.harness import geometric_mean
+from benchmarks.report import mean, ratio_text
 
 PHASES = ("forward", "training")
 # A backend that compiles nothing: this leaves torch's tracing, which all backends wait for.
@@ -100,7 +99,7 @@ class ModelResults:
                 if speed is not None
             ]
             worst = f"{min(ours)[0]:.2f}x ({min(ours)[1]})" if ours else ""
-            means = [_times(_mean(speeds[backend])) for backend in ("pyfuser", "inductor")]
+            means = [ratio_text(mean(speeds[backend])) for backend in ("pyfuser", "inductor")]
             lines.append(f"| {phase} | {len(ours)} | {' | '.join(means)} | {worst} |")
         return "\n".join(lines)
 
@@ -115,7 +114,7 @@ class ModelResults:
             for phase in PHASES:
                 times = row.seconds.get(phase, {})
                 cells += [_milliseconds(times.get(n)) for n in ("pyfuser", "eager", "inductor")]
-                cells += [_times(row.speed(phase, n)) for n in ("pyfuser", "inductor")]
+                cells += [ratio_text(row.speed(phase, n)) for n in ("pyfuser", "inductor")]
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 
@@ -135,8 +134,8 @@ class ModelResults:
             cells = [
                 row.name,
                 *(_seconds(first.get(name)) for name in _FIRST_STEP_COLUMNS),
-                _times(ratio),
-                *(_times(row.error(name)) for name in ("pyfuser", "inductor")),
+                ratio_text(ratio),
+                *(ratio_text(row.error(name)) for name in ("pyfuser", "inductor")),
                 *(_megabytes(row.peak_bytes.get(name)) for name in ("pyfuser", "eager")),
                 str(row.kernels),
                 str(row.recompiles),
@@ -163,11 +162,6 @@ class ModelResults:
         )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return geometric_mean(present) if present else None
-
-
 def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e3:.1f} ms"
 
@@ -178,7 +172,3 @@ def _seconds(seconds: float | None) -> str:
 
 def _megabytes(size: int | None) -> str:
     return "" if size is None else f"{size / 2**20:.1f} MiB"
-
-
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}x"

@@ -27,13 +27,17 @@ def available(maximum: bool = False) -> list[Peer]:
     if importlib.util.find_spec("jax"):
         from . import jax_peer
 
-        found.append(Peer("jax", jax_peer.jax_function, jax_peer.tensors, False))
+        found.append(Peer("jax", jax_peer.jax_function, jax_peer.tensors, is_torch=False))
     if importlib.util.find_spec("numexpr"):
         from . import numexpr_peer
 
-        found.append(Peer("numexpr", numexpr_peer.numexpr_function, numexpr_peer.tensors, False))
+        found.append(
+            Peer("numexpr", numexpr_peer.numexpr_function, numexpr_peer.tensors, is_torch=False)
+        )
     if importlib.util.find_spec("openvino"):
         from . import openvino_peer
 
-        found.append(Peer("openvino", openvino_peer.openvino_model, openvino_peer.tensors, False))
+        found.append(
+            Peer("openvino", openvino_peer.openvino_model, openvino_peer.tensors, is_torch=False)
+        )
     return found

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness import geometric_mean
+from benchmarks.report import ratio_text
 
 # The bars: the greatest error, in multiples of eager's, and the least speed over eager's.
 MOST_ERROR = 4.0
@@ -132,8 +133,8 @@ def _line(row: ZooRow) -> str:
         row.name,
         f"{row.parameters / 1e6:.1f}M",
         *(_milliseconds(row.seconds.get(name)) for name in ("pyfuser", "eager", "inductor")),
-        *(_times(row.speed(name)) for name in ("pyfuser", "inductor")),
-        *(_times(row.error(name)) for name in ("pyfuser", "inductor")),
+        *(ratio_text(row.speed(name)) for name in ("pyfuser", "inductor")),
+        *(ratio_text(row.error(name)) for name in ("pyfuser", "inductor")),
         "" if row.first_step is None else f"{row.first_step:.1f} s",
         str(row.graphs),
         str(sum(row.graph_breaks.values())),
@@ -146,7 +147,3 @@ def _line(row: ZooRow) -> str:
 
 def _milliseconds(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e3:.1f} ms"
-
-
-def _times(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}x"

@@ -120,14 +120,13 @@ def _side(condition: Less, index: Symbol, inner: frozenset[Symbol]) -> _Side | N
     if not isinstance(coefficient, Integer) or coefficient.value < 1:
         return None
     rest = position - coefficient * index
-    own = position - _part_of(rest, inner)  # the same for all conditions on one axis
     spread = _part_of(rest, inner)
     if any(c < 0 for _, c in terms_of(spread)):
         return None
     largest = maximum_value(spread, only=inner) if spread.symbols else spread
     if largest is None or substitute(spread, dict.fromkeys(inner, ZERO)) is not ZERO:
         return None
-    at = bound - (own - coefficient * index)
+    at = bound - (rest - spread)  # the same for all conditions on one axis
     low = floor_div(maximum(at - largest - 1 + coefficient, ZERO), coefficient)
     high = ceil_div(maximum(at, ZERO), coefficient)
     return _Side(_Boundary(at, low, high), is_below)

@@ -433,11 +433,11 @@ def _in_memory(facts: Facts, tensor: TensorView) -> list[int]:
 def _changes_order(copy: PointwiseOp) -> bool:
     """True if a copy's axes are in another order in memory than its operand's."""
     source, result = copy.tensor_inputs[0], copy.tensor_outputs[0]
-    orders = [
-        [tensor.axes.index(axis) for axis in tensor.domain.allocated if not axis.is_broadcast]
+    before, after = (
+        [place for place in tensor.domain.memory_order if not tensor.axes[place].is_broadcast]
         for tensor in (source, result)
-    ]
-    return orders[0] != orders[1]
+    )
+    return before != after
 
 
 def view_source(

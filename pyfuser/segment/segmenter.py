@@ -19,7 +19,7 @@ from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.segmented import Segment, SegmentedFusion
 from ..ir.vals import TensorView
-from ..schedule.acceptance import SizeInfo, examine, examine_exprs
+from ..schedule.acceptance import Facts, SizeInfo, examine, examine_exprs
 from ..schedule.registry import BY_LIBRARY, AutomaticScheduler, closest, find
 from .boundary import make_segment
 from .drafts import Cut, SegmentDraft, with_free
@@ -43,9 +43,7 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
     """
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
-    is_whole = chosen is not None and not stored
-    if is_whole and not has_repeated_work(facts, sizes) and not has_crossing(facts, sizes):
-        assert chosen is not None
+    if chosen is not None and not stored and not _is_slow_whole(facts, sizes):
         return _whole(fusion, chosen)
     graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
@@ -55,6 +53,11 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
         best = min(best, _cut(graph, sizes, epilogues_first=True), key=_cost)
     set_memory_orders(best)
     return SegmentedFusion(fusion, [_segment_of(best, draft) for draft in best.drafts])
+
+
+def _is_slow_whole(facts: Facts, sizes: SizeInfo) -> bool:
+    """True if several kernels may be faster than one for everything."""
+    return has_repeated_work(facts, sizes) or has_crossing(facts, sizes)
 
 
 def _cost(cut: Cut) -> int:

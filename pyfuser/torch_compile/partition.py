@@ -209,10 +209,8 @@ class _Partitioner:
         return pieces
 
     def _is_worth_it(self, group: list[Node]) -> bool:
-        working = [n for n in group if not is_getitem(n) and n not in self.views]
-        return any(_computes(n) and cost(n) not in _NOT_ALONE for n in working) or any(
-            facts(n).copies and _transposes(n) for n in working
-        )
+        working = (n for n in group if not is_getitem(n) and n not in self.views)
+        return any(_is_worth_a_kernel(n) for n in working)
 
     def _region(self, group: list[Node]) -> Region:
         chosen = set(group)
@@ -254,9 +252,14 @@ def _computes(node: Node) -> bool:
     return not (facts(node).copies or facts(node).writes)
 
 
+def _is_worth_a_kernel(node: Node) -> bool:
+    """True for what a kernel does better than torch, even alone."""
+    return _transposes(node) if not _computes(node) else cost(node) not in _NOT_ALONE
+
+
 def _transposes(copy: Node) -> bool:
-    """True if the copy's memory runs along another axis than its operand's, and isn't small."""
-    operand = copy.args[0]
+    """True for a copy whose memory runs along another axis than its operand's, and isn't small."""
+    operand = copy.args[0] if facts(copy).copies else None
     if not isinstance(operand, Node) or _elements(copy) < _LEAST_TRANSPOSED:
         return False
     along, before = _innermost(copy), _innermost(operand)

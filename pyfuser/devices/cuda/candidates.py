@@ -45,10 +45,9 @@ def candidates(facts: object, chosen: object, sizes: Mapping[str, int]) -> Seque
         case InnerOuterFacts(), InnerOuterParameters():
             return _inner_outer(facts, chosen, sizes)
         case ScanFacts(), ScanParameters():
-            width = "lanes" if chosen.inner else "block"
             threads = around(chosen.lanes, _WARP, _MOST_THREADS // 2, (1, 2))
             made = varied(chosen, {"lanes": threads})
-            return made if width == "lanes" else [replace(e, block=e.lanes) for e in made]
+            return made if chosen.inner else [replace(e, block=e.lanes) for e in made]
         case ScatterFacts(), ScatterParameters(is_concurrent=True):
             return varied(chosen, {"block": around(chosen.block, _WARP, _MOST_THREADS, (1, 2))})
         case _:
