@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 # Asserts in helpers report the compared values, as asserts in tests do.
 pytest.register_assert_rewrite(
@@ -108,6 +109,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("cpu") is not None:
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def kept_thread_count() -> Iterator[None]:
+    """What a test sets, or a command that it runs, is no other test's number of threads."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
