@@ -131,7 +131,8 @@ def refused(overload: OpOverload, *given: Any, **keywords: Any) -> str | None:
 
 def test_refusals_say_why() -> None:
     x = torch.randn(4, 6)
-    assert refused(aten.mm.default, x, x.t()) == "no translation of this operation"
+    assert refused(aten.geqrf.default, x) == "no translation of this operation"
+    assert refused(aten.mm.default, x, x.t()) == "a product of several rows and columns"
     assert refused(aten.view.default, x, [24]) == "a reshape of real axes"
     assert refused(aten.neg.default, x.to(torch.complex64)) == "the dtype torch.complex64"
     assert refused(aten.add.Tensor, x.to(torch.uint16), 1) == "the dtype torch.uint16"
@@ -143,7 +144,7 @@ def test_refusals_say_why() -> None:
 
 
 def test_a_node_outside_of_the_tables_is_not_translated() -> None:
-    graph = OneNode(aten.mm.default, (torch.randn(2, 3), torch.randn(3, 2)), {})
+    graph = OneNode(aten.inverse.default, (torch.randn(3, 3),), {})
     with pytest.raises(NotTranslated, match="no translation"):
         graph.region()
 

@@ -30,7 +30,7 @@ def join_biases(graph: Graph) -> None:
             continue
         if product.target is not aten.mm.default or len(product.users) > 1:
             continue
-        if not _is_bias(bias, node) or _is_read_by_kernel(node):
+        if not _is_bias(bias, node) or _is_in_kernel(product) or _is_read_by_kernel(node):
             continue
         with graph.inserting_before(node):
             joined = graph.call_function(aten.addmm.default, (bias, *product.args))
@@ -45,6 +45,11 @@ def _is_bias(bias: Node, node: Node) -> bool:
     if value is None or result is None or value.dim() != 1 or value.dtype != result.dtype:
         return False
     return value.shape[0] == result.shape[1] and value.stride(0) == 1
+
+
+def _is_in_kernel(product: Node) -> bool:
+    """True for a product that a kernel computes, with its bias."""
+    return refusal(product) is None
 
 
 def _is_read_by_kernel(node: Node) -> bool:
