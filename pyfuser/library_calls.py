@@ -24,12 +24,14 @@ aten = torch.ops.aten
 _native_view = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _native_view = getattr(_native_view, "_reinterpret_tensor", None)
 
-# Products by their bindings in `torch`, which are faster than those of the overloads.
-_PRODUCTS: dict[Any, tuple[str, Callable[..., Any]]] = {
+# What is written into the runtime's memory, by bindings in `torch`, which are faster than those of
+# the overloads: matrix products, and what copies much and computes nothing.
+_INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
     aten.mm.default: ("into_mm", torch.mm),
     aten.bmm.default: ("into_bmm", torch.bmm),
     aten.addmm.default: ("into_addmm", torch.addmm),
     aten.baddbmm.default: ("into_baddbmm", torch.baddbmm),
+    aten.cat.default: ("into_cat", torch.cat),
 }
 
 
@@ -48,9 +50,9 @@ def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return copy.copy_(tensor)
 
 
-def is_product(target: object) -> bool:
-    """True for the matrix products, which are written into the runtime's memory."""
-    return target in _PRODUCTS
+def writes_into_memory(target: object) -> bool:
+    """True for calls whose result is written into the runtime's memory."""
+    return target in _INTO_MEMORY
 
 
 def overload_into(overload: OpOverload) -> OpOverload | None:
@@ -103,8 +105,8 @@ class LibraryCalls:
 
     def call_into(self, name: str, target: Any, arguments: Sequence[str]) -> None:
         """Makes torch write into the tensor `name`: a product, or an overload with `out=`."""
-        if target in _PRODUCTS:
-            function = self.writer.constant(*_PRODUCTS[target])
+        if target in _INTO_MEMORY:
+            function = self.writer.constant(*_INTO_MEMORY[target])
         else:
             function = self.function(target)
         self.writer.line(f"{function}({', '.join(arguments)}, out={name})")

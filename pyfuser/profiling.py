@@ -10,7 +10,8 @@ trace of it:
     call.end()
 
 The clock waits until the device has done everything launched before.  A part's time includes the
-allocation of its outputs.
+allocation of its outputs.  A graph of torch.compile is timed, call by call and fusion by fusion, if
+it is compiled while a Recorder records.
 """
 
 from __future__ import annotations
@@ -149,17 +150,22 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
 
 
 class PlanClock:
-    """Writes the statements that time the parts of one plan."""
+    """Writes the statements that time the parts of one program.
 
-    def __init__(self, recorder: Recorder, program: Program, writer: Writer) -> None:
-        self.writer = writer
+    `prefix` keeps its names apart from those of other programs in the same text.
+    """
+
+    def __init__(
+        self, recorder: Recorder, program: Program, writer: Writer, prefix: str = ""
+    ) -> None:
+        self.writer, self.call, self.since = writer, f"{prefix}call", f"{prefix}since"
         kinds = tuple(kind_of(part) for part in program.parts)
         begin = partial(recorder.begin, program.runtime, kinds)
-        writer.line(f"call = {writer.constant('begin', begin)}()")
+        writer.line(f"{self.call} = {writer.constant(f'{prefix}begin', begin)}()")
 
     def start(self) -> None:
         """Before a part."""
-        self.writer.line("since = call.clock()")
+        self.writer.line(f"{self.since} = {self.call}.clock()")
 
     def stop(
         self, program: ProgramWriter, number: int, part: Part, built: LoadedKernel | None
@@ -177,18 +183,18 @@ class PlanClock:
                 return program.sizes.text(substitute(extent, joined))
 
             grid, block = (_extents(each, text) for each in (phase.grid, phase.block))
-        arguments = f"{number}, since, {inputs}, {outputs}, {grid}, {block}"
-        self.writer.line(f"call.part({arguments})")
+        arguments = f"{number}, {self.since}, {inputs}, {outputs}, {grid}, {block}"
+        self.writer.line(f"{self.call}.part({arguments})")
 
     def finish(self) -> None:
         """After the last part."""
-        self.writer.line("call.end()")
+        self.writer.line(f"{self.call}.end()")
 
 
-def clock_for(program: Program, writer: Writer) -> PlanClock | None:
-    """The clock of a new plan; None while nothing records."""
+def clock_for(program: Program, writer: Writer, prefix: str = "") -> PlanClock | None:
+    """The clock of a program that is written now; None while nothing records."""
     recorder = active_recorder()
-    return None if recorder is None else PlanClock(recorder, program, writer)
+    return None if recorder is None else PlanClock(recorder, program, writer, prefix)
 
 
 def kind_of(part: Part) -> str:

@@ -21,7 +21,9 @@ from benchmarks.harness import interleaved
 from pyfuser import memory
 from pyfuser.interface import compiled_kernel_count
 
-from .zoo import InFloat64, logits_of, loss_of, made
+from .library import library_calls, replay
+from .work import Inputs, compiled, contestants, infer, made_in, train
+from .zoo import InFloat64, loss_of, made
 
 # Calls before anything is timed: the first ones compile, and later ones may compile again.
 WARM_UP_CALLS = 3
@@ -30,58 +32,33 @@ CHANGING_CALLS = 200
 # to almost nothing is noise in every result.
 _LEAST_SCALE = 0.01
 
-Inputs = dict[str, Tensor]
 
+def steady(
+    name: str, backends: list[str], seconds: float, precision: str = "float32"
+) -> dict[str, Any]:
+    """Medians of both passes by backend, errors against float64, kernels and late recompiles.
 
-def compiled(model: nn.Module, backend: str) -> Callable[..., Any]:
-    """The model as `backend` runs it."""
-    return model if backend == "eager" else torch.compile(model, backend=backend)
-
-
-def train(model: nn.Module, call: Callable[..., Any], inputs: Inputs) -> Tensor:
-    """One training step without the optimiser: forward and backward."""
-    model.zero_grad(set_to_none=True)
-    loss = loss_of(call, inputs)
-    loss.backward()
-    return loss.detach()
-
-
-def infer(call: Callable[..., Any], inputs: Inputs) -> Tensor:
-    """Only the forward pass, without saving tensors for a gradient."""
-    with torch.no_grad():
-        return logits_of(call, inputs)
-
-
-def steady(name: str, backends: list[str], seconds: float) -> dict[str, Any]:
-    """Medians of both passes by backend, errors against float64, kernels and late recompiles."""
-    model, inputs = made(name)
+    "library" is timed beside the backends: the library calls of eager, run again by themselves.
+    """
+    model, inputs = made_in(name, precision)
     calls = {backend: compiled(model, backend) for backend in ["eager", *backends]}
     found: dict[str, Any] = {"parameters": sum(each.numel() for each in model.parameters())}
     found["errors"] = {
-        "gradients": errors(_gradients(model, calls, inputs)),
-        "output": errors(_outputs(model, calls, inputs)),
+        "gradients": errors(_gradients(model, calls, inputs, precision)),
+        "output": errors(_outputs(model, calls, inputs, precision)),
     }
     found["seconds"], found["recompiles"] = {}, 0
     for phase in ("training", "forward"):
-        contestants = _contestants(model, calls, inputs, phase)
-        for contestant in contestants.values():
+        timed = contestants(model, calls, inputs, phase, precision)
+        for contestant in timed.values():
             for _ in range(WARM_UP_CALLS):
                 contestant()
+        timed["library"] = replay(library_calls(timed["eager"]))
         graphs = graphs_compiled()
-        found["seconds"][phase] = interleaved(contestants, seconds, fewest_rounds=5)
+        found["seconds"][phase] = interleaved(timed, seconds, fewest_rounds=5)
         found["recompiles"] += graphs_compiled() - graphs
     found["kernels"] = compiled_kernel_count()
     return found
-
-
-def _contestants(
-    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs, phase: str
-) -> dict[str, Callable[[], object]]:
-    """The functions to time: a training step, or the forward pass in evaluation mode."""
-    model.train(phase == "training")
-    if phase == "training":
-        return {name: lambda call=call: train(model, call, inputs) for name, call in calls.items()}
-    return {name: lambda call=call: infer(call, inputs) for name, call in calls.items()}
 
 
 def graphs_compiled() -> int:
@@ -98,7 +75,7 @@ def in_float64(model: nn.Module, inputs: Inputs) -> tuple[nn.Module, Inputs]:
 
 
 def _gradients(
-    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs
+    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs, precision: str
 ) -> dict[str, list[Tensor]]:
     """Gradients of all parameters by backend, and as "exact" those of float64."""
     found = {}
@@ -107,20 +84,20 @@ def _gradients(
         train(exact, exact, doubles)
     found["exact"] = [each.grad for each in exact.parameters() if each.grad is not None]
     for name, call in calls.items():
-        train(model, call, inputs)
+        train(model, call, inputs, precision)
         found[name] = [each.grad for each in model.parameters() if each.grad is not None]
     return found
 
 
 def _outputs(
-    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs
+    model: nn.Module, calls: Mapping[str, Callable[..., Any]], inputs: Inputs, precision: str
 ) -> dict[str, list[Tensor]]:
     """Scores in evaluation mode by backend, and as "exact" those of float64."""
     model.eval()
     exact, doubles = in_float64(model, inputs)
     with InFloat64():
         found = {"exact": [infer(exact, doubles)]}
-    return found | {name: [infer(call, inputs)] for name, call in calls.items()}
+    return found | {name: [infer(call, inputs, precision)] for name, call in calls.items()}
 
 
 def errors(results: Mapping[str, list[Tensor]]) -> dict[str, float]:

@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from benchmarks.harness import interleaved
 from benchmarks.models.measure import (
     WARM_UP_CALLS,
-    Inputs,
-    compiled,
     error_ratios,
     graphs_compiled,
     in_float64,
-    train,
     worst,
 )
+from benchmarks.models.work import Inputs, compiled, train
 from benchmarks.models.zoo import Entry, InFloat64
 from pyfuser.interface import compiled_kernel_count
 

@@ -27,9 +27,10 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.vals import Val
-from ..library_calls import LibraryCalls, is_product
+from ..library_calls import LibraryCalls, writes_into_memory
 from ..plan_text import Sizes, Writer, condition_texts, is_number, span_text, tuple_text
 from ..plan_writer import PlanValue, ProgramWriter
+from ..profiling import clock_for
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
@@ -325,7 +326,10 @@ class GraphWriter:
             gives_views=False,
         )
         program.write_scalars(fusion.executor.fusion)
-        program.write()
+        clock = clock_for(resolved.program, self.writer, prefix=f"f{number}_")
+        program.write(clock)
+        if clock is not None:
+            clock.finish()
         self._take_outputs(step, definition, local)
 
     def _plan_value(self, node: Node) -> PlanValue:
@@ -355,7 +359,7 @@ class GraphWriter:
     def _write_library_call(self, step: Step) -> None:
         node, name = step.node, self.names[step.node]
         meta = tensor_of(node)
-        runtime = self._memory_for(meta) if is_product(node.target) else None
+        runtime = self._memory_for(meta) if writes_into_memory(node.target) else None
         if meta is not None and runtime is not None:
             view = self.traced.views[node]
             shape, stride = self._sizes(view.shape), self._sizes(view.stride)
