@@ -20,7 +20,10 @@ from benchmarks.harness import machine_facts
 from benchmarks.kernels import inductor_works
 
 from . import measure, zoo
+from .decoding import CACHES
+from .decoding import MODELS as DECODED
 from .results import TRACING, ModelResults, ModelRow
+from .work import PRECISIONS
 
 _PACKAGE = "benchmarks.models"
 _FIRST_STEPS = 2  # new processes, the fastest of which counts
@@ -37,19 +40,20 @@ def main() -> int:
     results = ModelResults({**machine_facts(), "transformers": transformers.__version__})
     console, failures = Console(stderr=True), []
     with console.status("starting") as status:
-        for name in names:
-            status.update(name)
-            results.rows.append(_row(name, backends, arguments))
-            console.print(f"{name}: {results.rows[-1].failures or 'done'}", highlight=False)
+        for precision in arguments.precisions.split(","):
+            for name in names:
+                status.update(f"{name}, {precision}")
+                row = _row(name, precision, backends, arguments)
+                results.rows.append(row)
+                console.print(f"{name}, {precision}: {row.failures or 'done'}", highlight=False)
         if not arguments.quick and "pyfuser" in backends:
-            status.update("calls")
-            failures = _measure_calls(results, backends)
-            console.print(f"calls: {failures or 'done'}", highlight=False)
+            status.update("tokens and calls")
+            failures = _measure_decoding(results, names, backends)
+            failures += _measure_calls(results, backends)
+            console.print(f"tokens and calls: {failures or 'done'}", highlight=False)
     path = report.FOLDER / "results" / "models.json"
     if arguments.merge and path.exists():
-        measured = {row.name: row for row in results.rows}
-        earlier = ModelResults.from_json(path.read_text(encoding="utf-8"))
-        results.rows = [measured.get(row.name, row) for row in earlier.rows]
+        results = results.merged(ModelResults.from_json(path.read_text(encoding="utf-8")))
     sections = results.sections()
     print("\n".join(sections.values()))
     whole = len(names) == len(zoo.MODELS) and not arguments.quick and not arguments.no_cold
@@ -63,6 +67,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("--models", default="", help="names with commas between: gpt2,vit")
     parser.add_argument("--backends", default="inductor,pyfuser", help="beside eager")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="as with --models")
     parser.add_argument("--quick", action="store_true", help="speed and errors only, few rounds")
     parser.add_argument("--no-cold", action="store_true", help="leave first steps out")
     parser.add_argument("--write", action="store_true", help="write files even for a part")
@@ -73,9 +78,12 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> ModelRow:
-    """All measurements of one model; each failure is a line in `failures`."""
-    row = ModelRow(name)
+def _row(name: str, precision: str, backends: list[str], arguments: argparse.Namespace) -> ModelRow:
+    """All measurements of one model; each failure is a line in `failures`.
+
+    First steps and memory are measured in float32.
+    """
+    row = ModelRow(name, precision)
 
     def attempt(what: str, *given: Any, **environment: str) -> Any:
         try:
@@ -84,9 +92,14 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
             row.failures.append(f"{what}: {problem}")
             return None
 
-    if found := attempt("steady", name, backends, 0.2 if arguments.quick else 2.0):
-        row = ModelRow(name, failures=row.failures, **found)
+    seconds = 0.2 if arguments.quick else 2.0 if precision == "float32" else 0.5
+    if found := attempt("steady", name, backends, seconds, precision):
+        row = ModelRow(name, precision, failures=row.failures, **found)
     if arguments.quick:
+        return row
+    if "pyfuser" in backends:
+        row.breakdown = attempt("breakdown", name, precision) or {}
+    if precision != "float32":
         return row
     for backend in [each for each in ("eager", "pyfuser") if each in ("eager", *backends)]:
         size = attempt("peak", name, backend)
@@ -106,6 +119,19 @@ def _row(name: str, backends: list[str], arguments: argparse.Namespace) -> Model
             attempt("first_step", name, "pyfuser", PYFUSER_CACHE_DIR=cache)  # fills it
             first_step("pyfuser, disk", "pyfuser", PYFUSER_CACHE_DIR=cache)
     return row
+
+
+def _measure_decoding(results: ModelResults, names: list[str], backends: list[str]) -> list[str]:
+    """Measures writing token by token; returns failures."""
+    failures = []
+    for name in [each for each in DECODED if each in names]:
+        for kind in CACHES:
+            try:
+                found = child.run(_PACKAGE, "decoding", name, backends, kind)
+                results.decoding[f"{name}, {kind} cache"] = found
+            except child.FAILURES as problem:
+                failures.append(f"{name}, {kind} cache: {problem}")
+    return failures
 
 
 def _measure_calls(results: ModelResults, backends: list[str]) -> list[str]:

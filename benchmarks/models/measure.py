@@ -21,6 +21,8 @@ from benchmarks.harness import interleaved
 from pyfuser import memory
 from pyfuser.interface import compiled_kernel_count
 
+from .breakdown import breakdown as breakdown  # for child processes
+from .decoding import decoding as decoding
 from .library import library_calls, replay
 from .work import Inputs, compiled, contestants, infer, made_in, train
 from .zoo import InFloat64, loss_of, made

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from benchmarks import peak_memory
 from pyfuser.devices.registry import target_for
 from pyfuser.interface import compiled_kernel_count
+from pyfuser.profiling import Recorder, recording
 from tests.support.compiled import BACKEND, graph_count
 from tests.support.compiled import fresh as fresh
 from tests.support.folders import ROOT
@@ -404,3 +405,17 @@ def test_dropout_of_an_expanded_input() -> None:
     torch.manual_seed(0)
     actual = torch.compile(function, backend=BACKEND)(x)
     assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+
+
+def test_a_graph_compiled_while_a_recorder_records_is_timed() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() @ x).relu()
+
+    x = torch.randn(8, 8)
+    recorder = Recorder()
+    with recording(recorder):
+        got = torch.compile(function, backend="pyfuser")(x)
+    torch.testing.assert_close(got, function(x))
+    parts = [part for call in recorder.calls for part in call.parts]
+    assert [part.scheduler for part in parts] == ["pointwise", "pointwise"]
+    assert all(part.seconds > 0 and part.read == part.written == 256 for part in parts)
