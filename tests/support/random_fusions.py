@@ -31,7 +31,7 @@ SIZES = (1, 1, 2, 3, 7, 16, 37, 67)
 LARGE_SIZES = (1, 9, 130, 600, 1500)
 UNARY = ("neg", "relu", "abs", "tanh", "sigmoid", "sin", "floor", "silu")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "gt", "eq")
-REDUCTIONS = ("sum", "max", "min")
+REDUCTIONS = ("sum", "max", "min", "nanmax")
 CASTS = (DataType.Float, DataType.Half, DataType.BFloat16, DataType.Double)
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "misaligned", "channels_last")
 
