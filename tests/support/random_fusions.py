@@ -313,6 +313,24 @@ def _index_put(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> Non
     made.add(ops.index_put(tensor, places, source, dim, how), shape)
 
 
+def _points(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """Elements, or rows, at points of two dimensions, read, or written in reverse."""
+    if len(shape) < 2 or 0 in shape:
+        return
+    ops, dims = made.fd.ops, draw(st.permutations(range(len(shape))))[:2]
+    count = min(shape[d] for d in dims)
+    shortest = tensor.size(min(dims, key=lambda d: shape[d]))
+    places = ops.iota(shortest)
+    indices = [places, ops.neg(ops.add(places, 1))]
+    kept = tuple(size for d, size in enumerate(shape) if d not in dims)
+    start = dims[0] if dims[1] == dims[0] + 1 else 0
+    rows = ops.index(tensor, indices, dims)
+    if draw(st.booleans()):
+        made.add(rows, (*kept[:start], count, *kept[start:]))
+    else:
+        made.add(ops.index_put(tensor, indices[::-1], rows, dims), shape)
+
+
 def _triu(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
     if len(shape) > 1:
         made.add(made.fd.ops.triu(tensor, draw(st.integers(-2, 2))), shape)
@@ -352,5 +370,5 @@ def _single(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
     _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk, _random,
-    _index_put, _single,
+    _index_put, _points, _single,
 )  # fmt: skip
