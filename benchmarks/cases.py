@@ -42,6 +42,8 @@ class Case:
     reference: Callable[..., Outputs]
     # A sum's error is measured against the sum of the absolute values.
     is_sum: bool = False
+    # `define` gets the tensors in their own dtype and converts them itself.
+    is_native: bool = False
     # Results of two calls differ, so only their shapes are compared.
     is_random: bool = False
 
@@ -50,7 +52,7 @@ def definition(case: Case, inputs: Sequence[torch.Tensor]) -> FusionDefinition:
     """The case as a fusion for inputs like these; half precision is computed in float32."""
     assert case.define is not None, case.name
     storage = _DATA_TYPES[inputs[0].dtype]
-    narrow = storage is not DataType.Float
+    narrow = storage is not DataType.Float and not case.is_native
     with FusionDefinition() as fd:
         tensors = [fd.from_pytorch(each) for each in inputs]
         if narrow:

@@ -23,9 +23,10 @@ from .limits import Limits, counted
 from .limits import measure as measure_limits
 from .peers import Peer
 from .peers.peer import Call, Work
+from .products import PRODUCTS
 from .torch_cases import TORCH_CASES
 
-ALL_CASES = (*CASES, *TORCH_CASES)
+ALL_CASES = (*CASES, *TORCH_CASES, *PRODUCTS)
 # In the second cache, in the third, out of cache, long and short rows; primes, one row, one column.
 SIZES = (
     (256, 1024),

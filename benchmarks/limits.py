@@ -19,6 +19,9 @@ from .harness import copy_bandwidth, interleaved
 
 Result = TypeVar("Result")
 
+# Products, and which argument's last dimension they sum over.
+_PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
+
 # Multiply-adds per element, of what a good vector library needs.
 _WEIGHTS = {
     "exp": 10, "exp2": 9, "expm1": 12, "log": 12, "log1p": 14, "tanh": 16, "erf": 16, "sigmoid": 14,
@@ -79,6 +82,8 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         outputs = func(*args, **(kwargs or {}))
+        if _name(func) in _PRODUCTS:  # a multiply-add for each element and each term of its sum
+            self.total += outputs.numel() * args[_PRODUCTS[_name(func)]].shape[-1]
         if not func.is_view and torch.Tag.pointwise in func.tags or _is_weighted(func):
             self.total += _weight(func) * _elements(outputs, args)
         elif "sum" in func.name() or "mean" in func.name() or "max" in func.name():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import ops, schedule
 from .dtypes import DataType
 from .errors import (
+    ArgumentTypeError,
     CompilationError,
     DefinitionError,
     DeviceError,
@@ -152,6 +153,7 @@ def version() -> NvfuserVersion:
 
 
 __all__ = [
+    "ArgumentTypeError",
     "BroadcastOp",
     "CacheOp",
     "CircularBufferOptions",

@@ -16,6 +16,10 @@ class DefinitionError(PyfuserError, RuntimeError):
     """A fusion was defined wrongly: a wrong rank, dtype, dimension or argument."""
 
 
+class ArgumentTypeError(DefinitionError, TypeError):
+    """An argument of a definition has the wrong Python type: a float where a dimension belongs."""
+
+
 class ScheduleError(PyfuserError, RuntimeError):
     """A schedule is illegal; the message names the tensor and the axis."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import torch
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import compile_time, functions, limits, plots
-from benchmarks.cases import DTYPES
+from benchmarks.cases import DTYPES, definition
 from benchmarks.function_report import FunctionResults, FunctionRow
 from benchmarks.functions import ALL_CASES, SIZES, Selection
-from benchmarks.kernels import outputs_of
+from benchmarks.harness import error_of
+from benchmarks.kernels import inputs_of, outputs_of
 from benchmarks.limits import Limits
 from benchmarks.peers import available
 from benchmarks.peers.peer import Peer, Work
+from benchmarks.products import PRODUCTS
 
 LIMITS = Limits(copy=10e9, triad=8e9, multiply_adds=100e9)
 
@@ -38,6 +41,23 @@ def test_pyfuser_computes_what_is_measured(case: functions.Case, training: bool)
     assert not row.failures
     assert {"eager", "pyfuser"} <= set(row.seconds)
     assert row.traffic_bytes and row.floor_seconds and row.ratio("pyfuser") == 1.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.name)
+def test_each_product_is_one_call_of_the_library(case: functions.Case, dtype: str) -> None:
+    inputs = inputs_of(case, 128, 192, dtype, "cpu")
+    fd = definition(case, inputs)
+    (got,) = fd.execute(inputs)
+    wanted = case.reference(*(each.double() for each in inputs))
+    assert error_of([got], [wanted]) < (1e-5 if dtype == "float32" else 3e-2)
+    source = fd.fec.engine.executor.plans[0].source
+    products, kernels = {
+        "linear + bias + GELU": (1, 1), "MLP": (2, 1), "attention block": (6, 2),
+    }[case.name]  # fmt: skip
+    assert len(re.findall(r"into_(?:add)?mm\(|matmul_out\(", source)) == products
+    assert len(re.findall(r"\blaunch\d", source)) == kernels
+    assert ".contiguous()" not in source and "copy_(" not in source
 
 
 def test_every_installed_peer_is_right() -> None:

@@ -94,7 +94,7 @@ def complement(expr: Expr) -> PointwiseOp | None:
 def _operand_bits(expr: Expr, position: int, result: int, positive: set[Val]) -> int:
     """The bits that an operand needs for a result of `result` bits."""
     match expr:
-        case ReductionOp(op="max" | "min"):
+        case ReductionOp(op="max" | "min" | "nanmax" | "nanmin"):
             return result
         case ReductionOp(op="sum") if expr.inputs[0] in positive:
             return result

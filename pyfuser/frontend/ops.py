@@ -129,8 +129,11 @@ def slice_scatter(
     return builders.slice_scatter(graph, arg, src, dim, start, end, step)
 
 
-def index(arg: Val, index: Val, dim: int) -> TensorView:
-    """The slices of a dimension selected by an index of any rank; negatives count from the end."""
+def index(arg: Val, index: Val | Sequence[Val], dim: int | Sequence[int]) -> TensorView:
+    """The slices of a dimension selected by an index of any rank; negatives count from the end.
+
+    With several indices, the points of the dimensions from `dim` on, or of those that it lists.
+    """
     return builders.index(fusion_to_define("index").graph, arg, index, dim)
 
 

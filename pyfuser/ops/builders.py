@@ -17,8 +17,9 @@ from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from .attention_builders import sdpfa_bwd, sdpfa_fwd
 from .composite_builders import embedding_fwd, triu
-from .gather_builders import gather, index, index_select, select, take_along_axis
+from .gather_builders import gather, index_select, select, take_along_axis
 from .library_builders import argsort, linear, matmul, topk
+from .point_builders import index, index_put
 from .pointwise import Argument, cast, pointwise
 from .random_builders import normal, rand_like, randn_like, uniform
 from .read_builders import cat, pad, slice, slice_scatter
@@ -26,7 +27,7 @@ from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
 from .scaled_products import DEVICE_ONLY, grouped_mm, scaled_mm
 from .scan_builders import scan
-from .scatter_builders import index_put, scatter
+from .scatter_builders import scatter
 from .shape_builders import (
     broadcast,
     broadcast_in_dim,

@@ -25,7 +25,7 @@ from .pointwise import (
     require_equal,
     size_of_scalar,
 )
-from .shape_builders import new_axis
+from .shape_builders import new_axis, wrapped_dim
 
 Sizes = Sequence[IntExpr]
 
@@ -56,9 +56,7 @@ def sizes_of(axes: Sequence[IterDomain]) -> list[IntExpr]:
 def library_dim(op: str, dim: int, tensor: TensorView) -> int:
     """A dimension in [0, rank); a tensor of rank 0 counts as one of rank 1."""
     rank = max(tensor.ndim, 1)
-    if not isinstance(dim, int) or not -rank <= dim < rank:
-        raise DefinitionError(expected(op, f"a dimension in [{-rank}, {rank - 1}]", dim))
-    return dim % rank
+    return wrapped_dim(op, dim, rank)
 
 
 def _require_numbers(op: str, tensor: TensorView) -> None:

@@ -151,6 +151,16 @@ def maximum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where((b > a) | _is_nan(b), b, a)
 
 
+def fmin(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The lesser; the other one if one is NaN; `a` if both are equal."""
+    return torch.where((b < a) | _is_nan(a), b, a)
+
+
+def fmax(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The greater; the other one if one is NaN; `a` if both are equal."""
+    return torch.where((b > a) | _is_nan(a), b, a)
+
+
 def _is_nan(x: torch.Tensor) -> torch.Tensor:
     return x != x
 
@@ -223,6 +233,16 @@ def max_(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
 def min_(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
     """The minimum over `dims`; NaN wins; over nothing it is the highest number."""
     return _extremum(torch.amin, x, dims, highest(x.dtype))
+
+
+def nanmax(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The maximum over `dims` of what isn't NaN; over nothing it is the lowest number."""
+    return max_(torch.where(_is_nan(x), lowest(x.dtype), x), dims) if dims else x.clone()
+
+
+def nanmin(x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """The minimum over `dims` of what isn't NaN; over nothing it is the highest number."""
+    return min_(torch.where(_is_nan(x), highest(x.dtype), x), dims) if dims else x.clone()
 
 
 def cummax(x: torch.Tensor, dim: int) -> torch.Tensor:

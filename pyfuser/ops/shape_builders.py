@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..dtypes import DataType, is_floating
-from ..errors import DefinitionError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
 from ..ir.exprs import (
     BroadcastOp,
@@ -42,7 +42,9 @@ Shape = Sequence[SizeEntry]
 
 def wrapped_dim(op: str, dim: int, rank: int) -> int:
     """A possibly negative dimension as an index; DefinitionError outside [-rank, rank)."""
-    if not isinstance(dim, int) or not -rank <= dim < rank:
+    if not isinstance(dim, int):
+        raise ArgumentTypeError(expected(op, "an integer as dimension", repr(dim)))
+    if not -rank <= dim < rank:
         raise DefinitionError(expected(op, f"a dimension in [{-rank}, {rank - 1}]", dim))
     return dim % rank
 

@@ -43,6 +43,14 @@ REDUCTIONS: dict[str, Reduction] = {
             "min", "minimum", lambda dtype: references.highest(to_torch(dtype)), references.min_,
             False, "least element; NaN wins",
         ),
+        Reduction(
+            "nanmax", "fmax", lambda dtype: references.lowest(to_torch(dtype)), references.nanmax,
+            False, "greatest element that isn't NaN; the lowest number if there is none",
+        ),
+        Reduction(
+            "nanmin", "fmin", lambda dtype: references.highest(to_torch(dtype)), references.nanmin,
+            False, "least element that isn't NaN; the highest number if there is none",
+        ),
     )
 }  # fmt: skip
 

@@ -87,6 +87,14 @@ _ARITHMETIC = (
         "@maximum|@maximum|@maximum|or", "maximum({0}, {1})", keeps_values=True,
     ),
     Op(
+        "fmin", 2, DtypeRule.PROMOTE, references.fmin, "the lesser; a number wins over NaN",
+        "@fmin|@minimum|@minimum|and", "lesser_number({0}, {1})", keeps_values=True,
+    ),
+    Op(
+        "fmax", 2, DtypeRule.PROMOTE, references.fmax, "the greater; a number wins over NaN",
+        "@fmax|@maximum|@maximum|or", "greater_number({0}, {1})", keeps_values=True,
+    ),
+    Op(
         "truediv", 2, DtypeRule.FLOAT, torch.div, "a / b in floating point",
         definition=lambda o, a, b: o.div(a, b), cost=DIVISION,
     ),

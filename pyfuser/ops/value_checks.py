@@ -83,7 +83,7 @@ def _scatter_error(op: str, operands: tuple[Number, ...]) -> Exception:
 def _index_put_error(op: str, operands: tuple[Number, ...]) -> Exception:
     index, size, dim = operands
     text = f"index {index} is out of bounds for dimension {dim} with size {size}"
-    return IndexError(_with_details(text, "index_put", f"an index in [-{size}, {size})", index))
+    return IndexError(_with_details(text, "index", f"an index in [-{size}, {size})", index))
 
 
 def _class_error(op: str, operands: tuple[Number, ...]) -> Exception:

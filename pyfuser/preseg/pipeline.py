@@ -22,6 +22,7 @@ from .identities import identities
 from .move_gathers import move_gathers
 from .move_split_cat import move_split_cat
 from .move_windows import move_windows
+from .nan_skipping_extrema import nan_skipping_extrema
 from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
@@ -45,6 +46,7 @@ PIPELINE: tuple[Pass, ...] = (
     move_windows,
     move_gathers,
     common_subexpressions,
+    nan_skipping_extrema,
     separate_constants,
     separate_expanded_outputs,
     dead_code,

@@ -3,8 +3,9 @@
 A normalisation walks along its rows several times: the result of a reduction exists only after a
 pass, so what depends on it belongs to a later one.  A tensor whose readers are in different passes
 is computed in the first of them; the readers of each later pass get their own copy of a cheap
-tensor, and a buffer with the values of an expensive one.  All readers of one pass share a copy, and
-so their loops.
+tensor, and a buffer with the values of an expensive one, or of one at the end of a long chain of
+cheap ones: a norm after a norm after a norm would compute all before it again.  All readers of one
+pass share a copy, and so their loops.
 
 If the columns are added up beside the rows, what follows from their sums comes after all rows, in
 loops of its own.  It always computes again what it needs, for it can reach no buffer of a row.
@@ -15,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from ..analysis.costs import is_expensive
+from ..analysis.costs import is_expensive, recomputation_cost
 from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import downstream
 from ..ir.exprs import Expr, PointwiseOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.vals import TensorView, Val
+from ..ops.op import EXPENSIVE
 from .common import is_reduction
 
 
@@ -89,19 +91,40 @@ def _rank(tensor: TensorView) -> int:
     return sum(not axis.is_broadcast for axis in tensor.axes)
 
 
+def _ends_of_chains(fusion: Fusion) -> set[TensorView]:
+    """The tensors that cost as much to compute again as an expensive one, from what is kept."""
+    most = max((_rank(t) for expr in fusion.exprs for t in expr.tensor_outputs), default=0)
+    costs: dict[TensorView, int] = {}
+    ends: set[TensorView] = set()
+    for expr in fusion.exprs:
+        if is_reduction(expr) or is_expensive(expr):
+            continue
+        own = recomputation_cost(expr) or 0
+        cost = own + sum(costs.get(tensor, 0) for tensor in dict.fromkeys(expr.tensor_inputs))
+        for tensor in expr.tensor_outputs:
+            if _rank(tensor) < most or tensor in fusion.outputs:
+                continue
+            if cost >= EXPENSIVE:
+                ends.add(tensor)
+            else:
+                costs[tensor] = cost
+    return ends
+
+
 def recompute_cheap(
     fusion: Fusion, keeps: bool = True, after: AbstractSet[Val] = frozenset()
 ) -> None:
     """Gives each later pass its own copy of a cheap tensor that would otherwise be kept for it.
 
     If `keeps`, an expensive tensor is kept in a buffer, which is written while its first readers
-    run, and so is an output; else they are recomputed too.  What is computed `after` all rows, from
-    the sums of columns, has its own copies of all that it needs.
+    run, and so are an output and the end of a long chain; else they are recomputed too.  What is
+    computed `after` all rows, from the sums of columns, has its own copies of all that it needs.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
     """
     passes = _Passes(fusion, after)
+    ends = _ends_of_chains(fusion)
     for expr in reversed(list(fusion.exprs)):
         if is_reduction(expr):
             passes.add_reduction(expr)
@@ -109,7 +132,8 @@ def recompute_cheap(
         for tensor in expr.tensor_outputs:
             groups, late = passes.readers(tensor)
             later = groups[1:]
-            is_kept = keeps and (tensor in fusion.outputs or is_expensive(expr))
+            is_worth_it = tensor in fusion.outputs or tensor in ends or is_expensive(expr)
+            is_kept = keeps and is_worth_it
             if not (expr.tensor_inputs or isinstance(expr, WindowOp)):
                 continue
             if is_kept and later and tensor not in fusion.outputs:

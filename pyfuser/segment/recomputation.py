@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.costs import recomputation_cost
-from ..ir.exprs import Expr
+from ..ir.exprs import Expr, ReshapeOp
 from ..ir.vals import TensorView
 from ..schedule.registry import AutomaticScheduler, find
 from .drafts import Cut, SegmentDraft
@@ -78,7 +78,7 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
         if wanted in there or expr in chain.exprs:
             continue
         is_kept = wanted in cut.graph.stored
-        price = None if expr is None or is_kept else recomputation_cost(expr)
+        price = None if expr is None or is_kept else _price(expr)
         if price is not None and not axes(wanted) >= axes(tensor):
             price = 0  # one value per row or column, not per element
         if expr is not None and price is not None and cost + price <= most:
@@ -90,6 +90,11 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
         else:
             return None
     return chain
+
+
+def _price(expr: Expr) -> int | None:
+    """The cost of computing an expression again; a reshape only changes how axes are counted."""
+    return 0 if isinstance(expr, ReshapeOp) else recomputation_cost(expr)
 
 
 def _accepted(cut: Cut, chains: dict[int, Chain]) -> Cut | None:

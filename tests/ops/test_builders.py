@@ -436,6 +436,16 @@ def test_reshape_of_expanded_axes_makes_them_real() -> None:
     verify_fusion(fusion)
 
 
+@pytest.mark.parametrize("dim", [0.0, "0", None])
+def test_a_dimension_is_an_integer(dim: object) -> None:
+    fusion = Fusion()
+    x = tensor(fusion, [3, 4])
+    with pytest.raises(DefinitionError, match="permute: expected an integer as dimension"):
+        builders.permute(fusion, x, [dim, 1])
+    with pytest.raises(TypeError, match="topk: expected an integer as dimension"):
+        builders.topk(fusion, x, 1, dim)
+
+
 def test_errors_of_reshape() -> None:
     fusion = Fusion()
     x = tensor(fusion, [3, 4])

@@ -16,6 +16,7 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import from_torch
+from pyfuser.ops.references import highest, lowest
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -52,6 +53,14 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Reference]] = {
     "prod": (lambda fd, x, d: [fd.ops.prod(x, d)], lambda x, d: [product(x, d)]),
     "max": (lambda fd, x, d: [fd.ops.max(x, d)], lambda x, d: [x.amax(d)]),
     "min": (lambda fd, x, d: [fd.ops.min(x, d)], lambda x, d: [x.amin(d)]),
+    "nanmax": (
+        lambda fd, x, d: [fd.ops.nanmax(x, d)],
+        lambda x, d: [x.masked_fill(x != x, lowest(x.dtype)).amax(d)],
+    ),
+    "nanmin": (
+        lambda fd, x, d: [fd.ops.nanmin(x, d)],
+        lambda x, d: [x.masked_fill(x != x, highest(x.dtype)).amin(d)],
+    ),
     "var": (lambda fd, x, d: [fd.ops.var(x, d, 1)], lambda x, d: [x.var(d, correction=1)]),
     "var_mean": (
         lambda fd, x, d: fd.ops.var_mean(x, d, 0),
@@ -100,7 +109,7 @@ def check(fd: FusionDefinition, name: str, x: torch.Tensor, dims: Dims) -> None:
     """The kernel's outputs equal torch's in float64, within rounding, and torch's in dtype."""
     references = OPERATIONS[name][1](wide(x), dims)
     fd.validate([x], references)
-    if name in ("sum", "prod", "max", "min") and x.dtype is not torch.uint8:
+    if name not in MOMENTS and x.dtype is not torch.uint8:
         (output,) = fd.execute([x])
         assert output.dtype is OPERATIONS[name][1](x, dims)[0].dtype
 
@@ -173,7 +182,7 @@ def test_moments_of_no_elements(shape: tuple[int, ...]) -> None:
             torch.testing.assert_close(got, want, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "nanmax", "nanmin"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_nan_and_infinity(name: str, dtype: torch.dtype) -> None:
     inf, nan = math.inf, math.nan

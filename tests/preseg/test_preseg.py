@@ -119,6 +119,12 @@ def _move_gathers(fusion: Fusion) -> TensorView:
     return builders.gather(fusion, builders.neg(fusion, x), index, 0)
 
 
+def _nan_skipping_extrema(fusion: Fusion) -> TensorView:
+    x = tensor(fusion, 1)
+    centred = builders.sub(fusion, x, builders.max(fusion, x, [0], True))
+    return builders.sum(fusion, builders.exp(fusion, centred), [0])
+
+
 def _separate_constants(fusion: Fusion) -> TensorView:
     size = builders.size(fusion, tensor(fusion, 1), 0)
     line = builders.iota(fusion, size, dtype=DataType.Int32)
@@ -148,6 +154,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "move_windows": _move_windows,
     "move_gathers": _move_gathers,
     "common_subexpressions": _common_subexpressions,
+    "nan_skipping_extrema": _nan_skipping_extrema,
     "separate_constants": _separate_constants,
     "separate_expanded_outputs": _separate_expanded_outputs,
 }

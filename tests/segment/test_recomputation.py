@@ -121,6 +121,23 @@ def test_sum_of_gradients_before_a_layer_norm_is_computed_again() -> None:
     assert between(segmented) == [] and reads(segmented) == [3, 3]
 
 
+def test_a_reshape_is_computed_again() -> None:
+    """A group norm's gradients: the channels' sums read the operands, not what the rows made."""
+    fusion = Fusion()
+    dy, x = tensor(fusion, 3), tensor(fusion, 3)
+    sizes = [builders.size(fusion, dy, d) for d in range(3)]
+    groups, shape = builders.div(fusion, sizes[1], 4), [sizes[0], 0, 4, sizes[2]]
+    shape[1] = groups
+    grad, value = (builders.reshape(fusion, t, shape) for t in (dy, x))
+    slope = builders.mul(fusion, grad, value)
+    inner = builders.sub(fusion, slope, builders.sum(fusion, slope, [2, 3], True))
+    fusion.add_output(builders.mul(fusion, inner, value))
+    fusion.add_output(builders.sum(fusion, slope, [0, 3]))
+    segmented = cut_of(fusion, (6, 8, 40), (6, 8, 40))
+    assert schedulers(segmented) == ["inner_persistent", "reduction"]
+    assert between(segmented) == []
+
+
 def test_what_is_stored_anyhow_is_read() -> None:
     """The sum is an output: to read it is cheaper than to read both its operands again."""
     fusion = Fusion()

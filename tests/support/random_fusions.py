@@ -31,7 +31,7 @@ SIZES = (1, 1, 2, 3, 7, 16, 37, 67)
 LARGE_SIZES = (1, 9, 130, 600, 1500)
 UNARY = ("neg", "relu", "abs", "tanh", "sigmoid", "sin", "floor", "silu")
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "gt", "eq")
-REDUCTIONS = ("sum", "max", "min")
+REDUCTIONS = ("sum", "max", "min", "nanmax")
 CASTS = (DataType.Float, DataType.Half, DataType.BFloat16, DataType.Double)
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "misaligned", "channels_last")
 
@@ -296,7 +296,10 @@ def _scan(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 
 
 def _index_put(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
-    """Rows, or columns, in reverse, or combined: the first one counts as often as half of them."""
+    """Rows, or columns, in reverse, or combined: the first one with up to eight others.
+
+    More would be added up one by one, in float32, with a larger error than that of a reduction.
+    """
     if not shape or 0 in shape:
         return
     others = [t for t, s in made.values if s == shape and t.dtype is tensor.dtype]
@@ -309,8 +312,26 @@ def _index_put(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> Non
     if how == "set":
         places = ops.sub(ops.sub(count, 1), places)
     else:
-        places = ops.maximum(ops.sub(places, shape[dim] // 2), 0)
+        places = ops.maximum(ops.sub(places, min(shape[dim] // 2, 8)), 0)
     made.add(ops.index_put(tensor, places, source, dim, how), shape)
+
+
+def _points(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
+    """Elements, or rows, at points of two dimensions, read, or written in reverse."""
+    if len(shape) < 2 or 0 in shape:
+        return
+    ops, dims = made.fd.ops, draw(st.permutations(range(len(shape))))[:2]
+    count = min(shape[d] for d in dims)
+    shortest = tensor.size(min(dims, key=lambda d: shape[d]))
+    places = ops.iota(shortest)
+    indices = [places, ops.neg(ops.add(places, 1))]
+    kept = tuple(size for d, size in enumerate(shape) if d not in dims)
+    start = dims[0] if dims[1] == dims[0] + 1 else 0
+    rows = ops.index(tensor, indices, dims)
+    if draw(st.booleans()):
+        made.add(rows, (*kept[:start], count, *kept[start:]))
+    else:
+        made.add(ops.index_put(tensor, indices[::-1], rows, dims), shape)
 
 
 def _triu(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
@@ -352,5 +373,5 @@ def _single(draw: Draw, made: RandomFusion, tensor: Any, shape: Shape) -> None:
 STEPS = (
     _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _var_mean, _cast, _permute,
     _new_dim, _squeeze, _reshape, _where, _normalise, _matmul, _scan, _triu, _topk, _random,
-    _index_put, _single,
+    _index_put, _points, _single,
 )  # fmt: skip

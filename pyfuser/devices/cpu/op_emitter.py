@@ -175,6 +175,14 @@ def _maximum(w: FunctionWriter, a: Value, b: Value) -> Value:
     return w.select(w.is_nan(b), b, w.fmax_number(b, a))
 
 
+def _fmin(w: FunctionWriter, a: Value, b: Value) -> Value:
+    return w.select(w.is_nan(a), b, w.fmin_number(b, a))
+
+
+def _fmax(w: FunctionWriter, a: Value, b: Value) -> Value:
+    return w.select(w.is_nan(a), b, w.fmax_number(b, a))
+
+
 def _signbit(w: FunctionWriter, a: Value) -> Value:
     bits = w.bitcast(a, a.type.as_integer)
     return w.icmp("slt", bits, w.constant(0, bits.type))
@@ -193,6 +201,8 @@ _FLOAT: dict[str, Callable[..., Value]] = {
     "sqrt": FunctionWriter.sqrt,
     "minimum": _minimum,
     "maximum": _maximum,
+    "fmin": _fmin,
+    "fmax": _fmax,
     "signbit": _signbit,
 }
 

@@ -27,7 +27,7 @@ from ...ops.random_numbers import DISTRIBUTIONS, numbers_per_call
 from ...ops.table import REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
 from .lanes import first_lane, stride_along, vector_integer
-from .llvm_writer import I64, Value
+from .llvm_writer import I64, FunctionWriter, Value
 from .op_emitter import emit_op, emit_refused
 from .random_numbers import RandomOperands, emit_random
 from .read_access import ReadAccess
@@ -39,6 +39,12 @@ from .welford import (
     reduce_welford_lanes,
     welford_of_values,
 )
+
+# The instruction that combines a floating element with the result so far, which is never NaN.
+_SKIPPING_NAN: dict[str, Callable[[FunctionWriter, Value, Value], Value]] = {
+    "nanmax": FunctionWriter.fmax_number,
+    "nanmin": FunctionWriter.fmin_number,
+}
 
 
 class StatementEmitter(ReadAccess):
@@ -219,6 +225,9 @@ class StatementEmitter(ReadAccess):
         return value
 
     def _combined(self, op: str, a: Value, b: Value, dtype: DataType) -> Value:
+        picks = _SKIPPING_NAN.get(op)
+        if picks is not None and b.type.is_float:
+            return picks(self.writer, b, a)  # `a`, a result so far, is never NaN
         return emit_op(self.writer, REDUCTIONS[op].combine, [a, b], dtype, dtype)
 
     def _accumulate(
@@ -248,7 +257,11 @@ class StatementEmitter(ReadAccess):
         Floating maxima and minima use the machine's instruction, which loses NaN: whether there was
         a NaN is tested once, on the whole vector.
         """
-        w, whole = self.writer, vector
+        w = self.writer
+        if op in _SKIPPING_NAN and vector.type.is_float:
+            nothing = self._identity(op, dtype, vector.type.lanes)
+            vector = w.select(w.is_nan(vector), nothing, vector)
+        whole = vector
         picks = {"max": w.fmax_number, "min": w.fmin_number}.get(op)
         if picks is None or not vector.type.is_float:
             while vector.type.lanes > 1:

@@ -335,6 +335,17 @@ template <class T> static __device__ __forceinline__ T minimum(T a, T b) {
 template <class T> static __device__ __forceinline__ T maximum(T a, T b) {
   return b != b || b > a ? b : a;
 }
+// A number wins over NaN; which of two zeros is given isn't specified.
+template <class T> static __device__ __forceinline__ T lesser_number(T a, T b) {
+  if constexpr (sizeof(T) == 4 && is_floating<T>::value) return fminf(a, b);
+  else if constexpr (is_floating<T>::value) return fmin(a, b);
+  else return minimum(a, b);
+}
+template <class T> static __device__ __forceinline__ T greater_number(T a, T b) {
+  if constexpr (sizeof(T) == 4 && is_floating<T>::value) return fmaxf(a, b);
+  else if constexpr (is_floating<T>::value) return fmax(a, b);
+  else return maximum(a, b);
+}
 
 template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
   return T(typename unsigned_of<T>::type(0) - typename unsigned_of<T>::type(a));
@@ -446,6 +457,12 @@ template <class T> struct minimum_of {
 };
 template <class T> struct maximum_of {
   __device__ __forceinline__ T operator()(T a, T b) const { return maximum(a, b); }
+};
+template <class T> struct lesser_number_of {
+  __device__ __forceinline__ T operator()(T a, T b) const { return lesser_number(a, b); }
+};
+template <class T> struct greater_number_of {
+  __device__ __forceinline__ T operator()(T a, T b) const { return greater_number(a, b); }
 };
 
 // ---- values combined with an element of memory that other threads combine theirs with

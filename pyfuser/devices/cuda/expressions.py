@@ -47,6 +47,8 @@ COMBINERS = {
     "prod": "product_of",
     "max": "maximum_of",
     "min": "minimum_of",
+    "nanmax": "greater_number_of",
+    "nanmin": "lesser_number_of",
     "welford": "welford_of",
 }
 

@@ -1,7 +1,7 @@
 """pyfuser's own ops that return their operand, but raise torch's error for values it refuses.
 
     pyfuser::checked_class(x, classes)              each is a class (one_hot)
-    pyfuser::checked_index(x, size, dim)            each is an index, also from the end (index_put)
+    pyfuser::checked_index(x, size, dim)            each is an index, also from the end (index)
     pyfuser::checked_target(x, classes, ignored)    each is a class, or is ignored (nll_loss)
     pyfuser::checked_probability(x)                 each is in [0, 1] (binary_cross_entropy)
     pyfuser::checked_target_probability(x)          the same, of its target

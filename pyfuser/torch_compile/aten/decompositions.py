@@ -18,7 +18,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import checked, group_norm, index_put, losses, true_metadata
+from . import checked, group_norm, losses, points, true_metadata
 from .widening import widened
 
 aten = torch.ops.aten
@@ -132,7 +132,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **losses.DECOMPOSITIONS,
     **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,
-    **index_put.DECOMPOSITIONS,
+    **points.DECOMPOSITIONS,
     aten.native_dropout.default: _native_dropout,
     aten._log_softmax.default: _log_softmax,
     aten.addmm.default: _addmm,

@@ -30,8 +30,8 @@ _UNARY = (
 )  # fmt: skip
 _BINARY = (
     "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
-    "bitwise_xor", "eq", "fmod", "gcd", "ge", "gt", "le", "lt", "maximum", "minimum", "mul", "ne",
-    "nextafter", "remainder",
+    "bitwise_xor", "eq", "fmax", "fmin", "fmod", "gcd", "ge", "gt", "le", "lt", "maximum",
+    "minimum", "mul", "ne", "nextafter", "remainder",
 )  # fmt: skip
 _LOGICAL = ("logical_and", "logical_or", "logical_xor")
 
@@ -163,20 +163,6 @@ def _div(call: Call, a: Any, b: Any, mode: str | None = None) -> Term:
 
 def _floor_divide(call: Call, a: Any, b: Any) -> Term:
     return _div(call, a, b, "floor")
-
-
-def _extremum(row: str, comparison: str) -> Build:
-    """fmax, fmin: the other operand if one is NaN, the first one if equal, as in C."""
-
-    def build(call: Call, a: Any, b: Any) -> Term:
-        left, right = call.operand(a, call.dtype), call.operand(b, call.dtype)
-        if not is_floating(call.dtype):
-            return left.op(row, right)
-        # The comparison with a NaN is false, so only one in the first operand has to be tested.
-        number = right.op(comparison, left).choose(right, left)
-        return left.op("isnan").choose(right, number)
-
-    return build
 
 
 # Exponents for which torch has a shorter formula; floats only.
@@ -344,8 +330,6 @@ TRANSLATIONS: Table = {
     **all_overloads("div", ("Tensor", "Scalar"), Translation(_div, check=_fits)),
     **all_overloads("div", ("Tensor_mode", "Scalar_mode"), Translation(_div, "heavy", _fits)),
     **all_overloads("floor_divide", _BOTH, Translation(_floor_divide, "heavy", _fits)),
-    **all_overloads("fmax", _BOTH, Translation(_extremum("maximum", "gt"))),
-    **all_overloads("fmin", _BOTH, Translation(_extremum("minimum", "lt"))),
     **all_overloads("lerp", ("Tensor", "Scalar"), Translation(_lerp)),
     aten.sgn.default: _one_row("sign"),
     aten.positive.default: Translation(_identity),

@@ -153,14 +153,14 @@ def _norm(op: OpOverload, weight_at: int, lays_out: bool = False) -> Callable[..
     return widened
 
 
-def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
+def index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
     """Eager gives the result the memory order of the source and of the index tensors."""
     given = [index for index in indices if index is not None]
-    is_dense = all(_is_in_order(each) for each in (x, *given))
+    is_dense = all(is_in_order(each) for each in (x, *given))
     is_left = is_dense or len(given) > 2 or any(i.dtype in _MASKS for i in given)
     if is_left or _in_index.get():
         return NotImplemented
-    wanted = _indexed_strides(x, indices)
+    wanted = indexed_strides(x, indices)
     if wanted == _of_examples(lambda source, *index: aten.index.Tensor(source, index), x, *indices):
         return NotImplemented
     token = _in_index.set(True)
@@ -173,7 +173,7 @@ def _index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | Any:
         _in_index.reset(token)
 
 
-def _is_in_order(x: Tensor) -> bool:
+def is_in_order(x: Tensor) -> bool:
     """True for the strides of new memory, those of dimensions of one element included."""
     return hints(x.stride()) == dense_strides(hints(x.shape), range(x.dim()))
 
@@ -184,7 +184,7 @@ def _is_block(indices: Sequence[Tensor | None]) -> bool:
     return places == list(range(places[0], places[-1] + 1))
 
 
-def _indexed_strides(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[int, ...]:
+def indexed_strides(x: Tensor, indices: Sequence[Tensor | None]) -> tuple[int, ...]:
     """The strides of eager's result: those of a sum of the source and the index tensors, each laid
     out over the result's dimensions.
     """
@@ -224,7 +224,7 @@ def _by_permuted_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
-    aten.index.Tensor: _index,
+    aten.index.Tensor: index,
     aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
     aten.pow.Scalar: _power_of_number,
     aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),

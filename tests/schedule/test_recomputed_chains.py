@@ -1,0 +1,48 @@
+"""A norm after a norm: what a later pass over a row needs isn't computed from the start again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.ops.evaluator import evaluate
+from pyfuser.preseg import run
+from pyfuser.schedule.recomputation import recompute_cheap
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+
+def norms(count: int, dim: int = 1, dtype: DataType = DataType.Float) -> FusionDefinition:
+    """Normalised `count` times, with a residual each time."""
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1, -1], contiguity=True, dtype=dtype) for _ in range(2))
+        value: Any = x
+        for _ in range(count):
+            variance, mean = fd.ops.var_mean(value, [dim], 0, True)
+            scale = fd.ops.rsqrt(fd.ops.add(variance, 0.5))
+            value = fd.ops.add(fd.ops.mul(fd.ops.sub(value, mean), scale), y)
+        fd.add_output(value)
+    return fd
+
+
+def test_the_work_grows_with_the_number_of_norms() -> None:
+    counts = []
+    for count in (4, 8, 16):
+        fusion = run(norms(count).fusion.definition)
+        recompute_cheap(fusion)
+        counts.append(len(fusion.exprs))
+    assert counts[1] - counts[0] <= counts[2] - counts[1] <= 2.1 * (counts[1] - counts[0])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("shape", [(7, 33), (3, 1024), (1, 1), (200, 5)])
+def test_chains_of_norms(shape: tuple[int, int], dim: int) -> None:
+    fd = norms(6, dim)
+    inputs = [torch.randn(shape, generator=torch.Generator().manual_seed(n)) for n in range(2)]
+    (got,) = fd.execute(inputs)
+    exact = norms(6, dim, DataType.Double).fusion.definition
+    (wanted,) = evaluate(exact, [x.double() for x in inputs])
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
