@@ -545,7 +545,8 @@ const std::unordered_map<uint64_t, BasicBlock>& basic_blocks() {
 }
 
 void enter_basic_block(void* site) {
-  if (!current || !state.counting.wanted()) return;
+  // A sample is about memory.
+  if (!current || !state.counting.wanted() || state.request->most_blocks) return;
   auto found = basic_blocks().find(uint64_t(site));
   const BasicBlock unknown = {0, false};
   state.counting.basic_block(current->index, site,
