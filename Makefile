@@ -63,7 +63,9 @@ bench-gpu: $(STAMP) ## kernels on an NVIDIA GPU, into a file of its name; BENCH_
 # AddressSanitizer's runtime must be in a process from its start.  Its reports of leaks, and of new and delete that don't
 # match, are switched off: they would be about torch.  SANITIZE= runs without it, in two thirds of the time.
 SANITIZE := 1
-SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
+# libstdc++ comes with it: the runtime looks up what throws exceptions when it starts, before torch has loaded that.
+SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
 
 emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; hours)
 	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)

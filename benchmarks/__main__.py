@@ -174,7 +174,7 @@ def _on_gpu(arguments: argparse.Namespace, progress: Callable[[str], None]) -> t
             arguments.seconds or gpu.SECONDS,
             not arguments.no_inductor,
             arguments.minutes,
-            predictions.load(),
+            {key: each.share for key, each in predictions.load().items()},
             progress,
         )
     return found.to_json(), any(row.failure for row in found.rows)

@@ -253,11 +253,12 @@ def test_the_benchmark_of_gpus_runs_dry(
 @requires_host_compiler
 def test_a_prediction_is_a_share_of_the_bandwidth(tmp_path: Path) -> None:
     (add,) = (case for case in CASES if case.name == "add")
-    share = predictions.predicted(add, 64, 1024, "float32")
-    assert share == 1.0
-    path = tmp_path / "predicted.json"
-    predictions.save({("add", 64, 1024, "float32"): share}, path)
-    assert predictions.load(path) == {("add", 64, 1024, "float32"): 1.0}
+    found = predictions.predicted(add, 64, 1024, "float32")
+    assert found == predictions.Prediction(1.0, 1.0)
+    path, key = tmp_path / "predicted.json", ("add", 64, 1024, "float32")
+    predictions.save({key: found}, path)
+    assert predictions.load(path) == {key: found}
+    assert "| add | 100%, - | 1.00 |" in predictions.table({key: found})
     assert predictions.load(tmp_path / "nothing.json") == {}
 
 

@@ -1,7 +1,7 @@
 """Reductions and normalisations along the innermost axis on hardware threads.
 
     short rows:  [rows: grid_x][repeats][switch][lines][vectors: unroll][lanes][vector]
-    long rows:   [row: grid_x][others][part: grid_y][serial][vectors: unroll][lanes][vector]
+    long rows:   [row: grid_x][part: grid_y][others][serial][vectors: unroll][lanes][vector]
 
 `lines` is block_y: rows shorter than a block share one.  A thread's part of a short row is read
 once, before anything is computed, into registers, where all passes find it.  A line repeats this
@@ -85,7 +85,13 @@ def _long_rows(
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     start, position = rows, rows + others
     own.split(position, parameters.vector)
-    if parameters.parts > 1:
+    if parameters.parts > 1 and parameters.outermost:
+        own.split(position, parameters.lanes)
+        own.split(position, parameters.unroll)
+        own.split(rows, parameters.parts, inner_split=False)
+        kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
+        start, position = rows + 1, position + 2
+    elif parameters.parts > 1:
         own.split(position, parameters.lanes * parameters.unroll)
         own.split(position, parameters.parts, inner_split=False)
         own.split(position + 2, parameters.lanes)

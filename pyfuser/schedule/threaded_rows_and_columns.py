@@ -41,13 +41,14 @@ def schedule_rows_and_columns(
     scheduled: ScheduledFusion, parameters: ThreadedReduction, after: AbstractSet[TensorView]
 ) -> None:
     """The loops; see the module's docstring.  `after` are the tensors computed after all rows."""
-    copies = Copies.of(scheduled, parameters.vector, after)
+    copies = Copies.of(scheduled, parameters.vector, after, _reread(scheduled, parameters))
     layouts = Layouts(scheduled.fusion)
     inner, outer = rows_and_columns(scheduled.fusion, layouts)
     after = after_columns(scheduled.fusion, layouts, outer)
     axes, _ = split_axes(inner[0], layouts)
-    for tensor in weights(layouts, axes):
-        copies.limits |= dict.fromkeys(copies.movers(tensor), 1)
+    if not parameters.rereads:
+        for tensor in weights(layouts, axes):
+            copies.limits |= dict.fromkeys(copies.movers(tensor), 1)
     places = kept_places(outer[0], layouts)
     reference = inner[0]
     own = scheduled[reference]
@@ -72,6 +73,17 @@ def schedule_rows_and_columns(
             copies.limits |= {partial: 0, result: 1}
     _schedule_columns(scheduled, outer, places, after)
     copies.inline(scheduled, layouts, axes[-1], len(kinds), 4)
+
+
+def _reread(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> set[TensorView]:
+    """The inputs with columns, if a thread doesn't keep them."""
+    if not parameters.rereads:
+        return set()
+    layouts = Layouts(scheduled.fusion)
+    inner, _ = rows_and_columns(scheduled.fusion, layouts)
+    axes, _ = split_axes(inner[0], layouts)
+    column = layouts.number(axes[-1])
+    return {e.tensor for e in layouts.leaves if e.tensor.expr is None and column in e.order}
 
 
 def _schedule_columns(

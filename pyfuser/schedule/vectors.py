@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import WindowOp
+from ..ir.exprs import Expr, WindowOp
 from ..ir.scalars import IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -30,22 +30,28 @@ from .rewrite import cache_after, cache_before
 class Copies:
     """The copies in registers of the tensors that are read, and of those that are stored.
 
-    `is_vector` if they move more than an element at once; outputs are copied only then.  `limits`
-    are the positions past which other tensors aren't inlined.
+    `is_vector` if they move more than an element at once; outputs are copied only then.  `apart`
+    are the inputs' copies that have one reader, which they are inlined into.  `limits` are the
+    positions past which other tensors aren't inlined.
     """
 
     inputs: list[TensorView] = field(default_factory=list)
     outputs: list[TensorView] = field(default_factory=list)
     is_vector: bool = False
+    apart: set[TensorView] = field(default_factory=set)
     limits: dict[TensorView, int] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        scheduled: ScheduledFusion, vector: int, after: AbstractSet[TensorView] = frozenset()
+        scheduled: ScheduledFusion,
+        vector: int,
+        after: AbstractSet[TensorView] = frozenset(),
+        apart: AbstractSet[TensorView] = frozenset(),
     ) -> Copies:
         """Copies all inputs and outputs, to move vectors of this many elements.
 
         The tensors computed `after` these loops, in loops of their own, don't read the copies.
+        The readers of a tensor in `apart` have copies of their own, of just the vector they need.
         """
         fusion = scheduled.fusion
         fork_outputs(scheduled)
@@ -55,7 +61,13 @@ class Copies:
                 readers = [
                     e for e in tensor.uses_list if is_reduction(e) or after.isdisjoint(e.outputs)
                 ]
-                if tensor.axes and any(e.source is not tensor for e in readers):
+                if not tensor.axes or all(e.source is tensor for e in readers):
+                    continue
+                if tensor in apart:
+                    own = [cache_after(scheduled, tensor, each) for each in _separate(readers)]
+                    copies.inputs += own
+                    copies.apart |= set(own)
+                else:
                     copies.inputs.append(cache_after(scheduled, tensor, readers))
             elif copies.is_vector and not tensor.has_expanded_axis:
                 source = _stored_from(tensor)
@@ -76,6 +88,7 @@ class Copies:
         registers anyway, only those that several passes need are there too.
         """
         limits = dict.fromkeys(self.outputs, loops - 1) | dict.fromkeys(self.inputs, most)
+        limits |= dict.fromkeys(self.apart, loops - 1)
         if self.is_vector:
             inner = layouts.number(axis)
             for leaf in layouts.leaves:
@@ -109,6 +122,15 @@ class Copies:
         if tensor.expr is not None:
             return [tensor]
         return [t for e in tensor.uses_list for t in e.tensor_outputs if t in self.inputs]
+
+
+def _separate(readers: Sequence[Expr]) -> list[list[Expr]]:
+    """A group for each reader; what adds it up joins the first, whose loops it would not share."""
+    sums = [each for each in readers if is_reduction(each)]
+    others = [each for each in readers if not is_reduction(each)]
+    if not others:
+        return [sums]
+    return [[others[0], *sums], *([each] for each in others[1:])]
 
 
 def make_vector(scheduled: ScheduledFusion, tensor: TensorView, position: int) -> None:

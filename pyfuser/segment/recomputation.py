@@ -24,12 +24,15 @@ from .memory_directions import has_crossing
 _ROW_SHARE = 16
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chain:
-    """Expressions that make a tensor, and what a draft has to read for them in addition."""
+    """Expressions that make a tensor, their cost for each of its elements, and what a draft has to
+    read for them in addition.
+    """
 
-    exprs: set[Expr]
-    sources: set[TensorView]
+    exprs: frozenset[Expr]
+    sources: frozenset[TensorView]
+    cost: int
 
 
 def recompute_across_cuts(cut: Cut) -> Cut:
@@ -69,27 +72,35 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
     draft = cut.drafts[number]
     there = {t for expr in draft.exprs for t in expr.tensor_outputs}
     there |= draft.reads.keys() - {tensor}
-    chain, cost, stack = Chain(set(), set()), 0, [tensor]
     most = cut.sizes.target.recomputation_budget
     axes = cut.graph.space.axes
-    while stack:
-        wanted = stack.pop()
+    unmade: set[TensorView] = set()  # what can only be read
+
+    def price_of(wanted: TensorView) -> int | None:
+        expr = wanted.expr
+        price = None if expr is None or wanted in cut.graph.stored else _price(expr)
+        if price is not None and not axes(wanted) >= axes(tensor):
+            return 0  # one value per row or column, not per element
+        return price
+
+    def reached(wanted: TensorView, chain: Chain) -> Chain | None:
+        """The chain with what makes a tensor, or else with the tensor itself if it is stored."""
         expr = wanted.expr
         if wanted in there or expr in chain.exprs:
-            continue
-        is_kept = wanted in cut.graph.stored
-        price = None if expr is None or is_kept else _price(expr)
-        if price is not None and not axes(wanted) >= axes(tensor):
-            price = 0  # one value per row or column, not per element
-        if expr is not None and price is not None and cost + price <= most:
-            cost += price
-            chain.exprs.add(expr)
-            stack += expr.tensor_inputs
-        elif wanted is not tensor and (expr is None or cut.is_stored(wanted)):
-            chain.sources.add(wanted)
-        else:
-            return None
-    return chain
+            return chain
+        price = None if wanted in unmade else price_of(wanted)
+        if expr is not None and price is not None and chain.cost + price <= most:
+            made: Chain | None = Chain(chain.exprs | {expr}, chain.sources, chain.cost + price)
+            for operand in expr.tensor_inputs:
+                made = made and reached(operand, made)
+            if made is not None:
+                return made
+        unmade.add(wanted)
+        if wanted is not tensor and (expr is None or cut.is_stored(wanted)):
+            return Chain(chain.exprs, chain.sources | {wanted}, chain.cost)
+        return None
+
+    return reached(tensor, Chain(frozenset(), frozenset(), 0))
 
 
 def _price(expr: Expr) -> int | None:

@@ -44,7 +44,14 @@ def levels(extents: Sequence[int]) -> Levels:
     return tuple(found)
 
 
-def chain_levels(chain: Sequence[IntExpr], sizes: Mapping[str, int], step: int) -> Levels:
-    """Where to cut a chain that processes `step` elements of its innermost loop at once."""
-    *others, innermost = (evaluate(extent, sizes) for extent in chain)
-    return levels([*others, -(-innermost // step)])
+def chain_levels(
+    chain: Sequence[IntExpr], sizes: Mapping[str, int], step: int, parts: int = 1
+) -> Levels:
+    """Where to cut a chain that processes `step` elements of its innermost loop at once.
+
+    It is one of so many `parts` of the outermost loop.
+    """
+    extents = [evaluate(extent, sizes) for extent in chain]
+    extents[-1] = -(-extents[-1] // step)
+    extents[0] = -(-extents[0] // parts)
+    return levels(extents)

@@ -39,7 +39,10 @@ class ThreadedReduction(ReductionParameters):
               than lanes, vectors and unrolling (or lines): a thread's part is in registers.  A row
               is also known to have whole vectors
     is_full   True if a row that `is_whole` is known to be just as long as that
+    outermost True if the parts are of the outermost reduced axis, not of the innermost
     copies    True if inputs are copied, and so kept if several passes read them
+    rereads   True if inputs are read where they are used, again from a cache: a thread has no
+              registers for its part of the row
     """
 
     lines: int = 1
@@ -47,7 +50,9 @@ class ThreadedReduction(ReductionParameters):
     repeats: int = 1
     is_whole: bool = False
     is_full: bool = False
+    outermost: bool = False
     copies: bool = True
+    rereads: bool = False
 
     def recomputing(self) -> ThreadedReduction:
         """The same parameters, but no row is kept; one in registers needs no shared memory."""

@@ -227,7 +227,8 @@ def test_new_sizes_need_no_new_kernel() -> None:
     fd = fused(lambda *a: list(define(*a)), inputs(70, 90))
     fd.execute(inputs(70, 90))
     before = compiled_kernel_count()
-    for rows, columns in ((80, 100), (65, 127)):
+    # Even numbers of columns, but not multiples of 4: on a GPU, they decide on the vectors.
+    for rows, columns in ((80, 102), (65, 126)):
         x, y, i = inputs(rows, columns)
         wide, picked = fd.execute([x, y, i])
         torch.testing.assert_close(wide, functional.pad(torch.cat([x, y], 1), [1, 2]) * 2)

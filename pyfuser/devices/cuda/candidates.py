@@ -123,9 +123,13 @@ def _long(
 
     def completed(made: ThreadedReduction) -> ThreadedReduction:
         threads = made.lanes * made.vector if made.inner else made.lines
-        step = threads * made.unroll * made.parts
+        step = threads * made.unroll
         keeps = made.keeps or made.copies
-        cascade = chain_levels(facts.chain, sizes, step)
+        cascade = (
+            chain_levels(facts.chain, sizes, step, made.parts)
+            if made.outermost
+            else chain_levels(facts.chain, sizes, step * made.parts)
+        )
         return replace(made, keeps=keeps, cascade=cascade)
 
     pairs = [("lanes", "lines"), ("lanes", "unroll")]

@@ -183,10 +183,15 @@ def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
     """
     registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
     tensors = sum(facts.rows) + facts.weights
-    if tensors > _MOST_TENSORS and threads >= _CROWDED_THREADS:
+    if _is_crowded(facts) and threads >= _CROWDED_THREADS:
         registers = 2 * _CROWDED_EACH if threads == _CROWDED_THREADS else registers // 2
     elements = 4 * registers // max(facts.bytes, 4) // (1 if tensors <= 2 else 2)
     return elements // vector * vector
+
+
+def _is_crowded(facts: ReductionFacts) -> bool:
+    """True if a thread has so many tensors in registers that long rows need special care."""
+    return sum(facts.rows) + facts.weights > _MOST_TENSORS
 
 
 def _short_rows(
@@ -216,6 +221,9 @@ def _short_rows(
     unroll = 1
     while reduced > unroll * lanes * vector:
         unroll += 1
+    each = unroll * vector
+    is_crowded = _is_crowded(facts) and each > _CROWDED_EACH // 2
+    is_full = (lanes > _ROOMY_THREADS or is_crowded) and reduced == lanes * each
     has_room = lanes <= _ROOMY_THREADS
     repeats = _MOST_REPEATS if facts.weights and has_room else 1
     while repeats > 1 and kept * lanes < repeats * busy:
@@ -230,22 +238,37 @@ def _short_rows(
         vector=vector,
         repeats=repeats,
         is_whole=True,
-        is_full=(lanes > _ROOMY_THREADS or unroll * vector == _CROWDED_EACH)
-        and reduced == unroll * lanes * vector,
+        is_full=is_full,
     )
 
 
 def _long_rows(
     target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ThreadedReduction:
-    """A block for a row, or for a part of it."""
+    """A block for a row, or for a part of it: of its outermost axis, if it has several."""
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     vector = _vector(facts, sizes)
-    unroll = inner_unroll(reduced, target.threads * vector, _VECTORS)
-    step = target.threads * vector * unroll
+    outer, inner = evaluate(facts.chain[0], sizes), evaluate(facts.chain[-1], sizes)
+    lanes = target.threads
+    while len(facts.chain) > 1 and lanes > _WARP and inner <= lanes // 2 * vector:
+        lanes //= 2
+    unroll = inner_unroll(inner, lanes * vector, _VECTORS)
+    step = lanes * vector * unroll
     parts = _parts(target, kept, reduced, step)
-    cascade = chain_levels(facts.chain, sizes, step * parts)
-    return ThreadedReduction(True, target.threads, unroll, 0, parts, cascade=cascade, vector=vector)
+    outermost = len(facts.chain) > 1 and outer >= parts
+    while not outermost and parts > 1 and inner <= (parts // 2) * step:
+        parts //= 2
+    cascade = (
+        chain_levels(facts.chain, sizes, step, parts)
+        if outermost
+        else chain_levels(facts.chain, sizes, step * parts)
+    )
+    return ThreadedReduction(
+        *(True, lanes, unroll, 0, parts),
+        cascade=cascade,
+        vector=vector,
+        outermost=outermost and parts > 1,
+    )
 
 
 def _parts(target: CudaTarget, blocks: int, reduced: int, step: int) -> int:
@@ -321,10 +344,13 @@ def inner_outer_persistent(
     into blocks of rows, would take the shared memory that the rows need.
     """
     # A thread's sums of columns are in its registers, as weights are.
-    whole = _short_rows(
-        target, replace(facts.rows, weights=facts.rows.weights + facts.columns), sizes
-    )
+    kept_facts = replace(facts.rows, weights=facts.rows.weights + facts.columns)
+    whole = _short_rows(target, kept_facts, sizes)
     if whole is not None:
+        # Conditions on the vectors of a row take the registers that weights would have.
+        is_long = whole.unroll * whole.vector > _CROWDED_EACH // 2
+        rereads = _is_crowded(kept_facts) and is_long and not whole.is_full
+        whole = replace(whole, rereads=rereads)
         kept, tasks = evaluate(facts.rows.kept, sizes), 1
         while tasks < 2 * target.multiprocessors and kept >= 8 * tasks * whole.lines:
             tasks *= 2

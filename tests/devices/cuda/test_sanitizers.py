@@ -41,16 +41,21 @@ else:
 """
 
 
+def _library(name: str) -> str:
+    """The path of one of g++'s libraries; the name if it isn't installed."""
+    command = ["g++", f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def sanitized(script: str) -> str:
     """What a script prints in a process with AddressSanitizer's runtime."""
-    command = ["g++", "-print-file-name=libasan.so"]
-    library = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    if not os.path.isabs(library):
+    libraries = [_library(name) for name in ("libasan.so", "libstdc++.so")]
+    if not all(map(os.path.isabs, libraries)):
         pytest.skip("AddressSanitizer's runtime isn't installed")
     options = "detect_leaks=0:alloc_dealloc_mismatch=0"
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "LD_PRELOAD": library, "ASAN_OPTIONS": options},
+        env={**os.environ, "LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": options},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -63,6 +68,14 @@ def sanitized(script: str) -> str:
     ("body", "message"),
     [
         ("", "nothing found 32.0"),
+        # A large variable that comes into scope several times.
+        (
+            "for (int i = 0; i < 2 + zero; ++i) {"
+            " float large[200]; float* of_large = large;"
+            " for (int j = 0; j < 200 + zero; ++j) of_large[j] = i;"
+            " element[zero] = of_large[199 + zero]; }",
+            "nothing found 32.0",
+        ),
         (
             "element[4 + zero] = 1;",
             "kernel.cu:5: .* (outside of a local array|larger than its object)",
@@ -79,3 +92,15 @@ def sanitized(script: str) -> str:
 def test_what_the_sanitizers_find(body: str, message: str) -> None:
     found = sanitized(SCRIPT.replace("BODY)", f"{body!r})", 1))
     assert re.search(message, found), found
+
+
+def test_torch_may_raise_errors():
+    """AddressSanitizer's runtime passes on C++ exceptions of libraries that are loaded later."""
+    script = """
+import torch
+try:
+    torch.zeros(2).index_select(0, torch.tensor([5]))
+except IndexError as error:
+    print(error)
+"""
+    assert "out of range" in sanitized(script)

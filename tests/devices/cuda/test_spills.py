@@ -55,6 +55,14 @@ def test_normalisations_of_short_and_long_rows_spill_nothing(columns, dtype):
         assert not spilled(list(NORMS), architecture, dtype, (2048, columns))
 
 
+@pytest.mark.parametrize("columns", [1021, 6144, 7000, 8000, 8191, 12289])
+def test_rows_that_end_within_the_threads_vectors_spill_nothing(columns):
+    """Their conditions take registers too."""
+    names = ["layer norm", "dropout + norm"]
+    assert not spilled(names, "sm_75", torch.float32, (2048, columns))
+    assert not spilled(names, "sm_90", torch.bfloat16, (2048, columns))
+
+
 def test_the_resources_of_a_kernel_that_spills():
     """More values are alive at once than the registers that 1024 threads leave."""
     text = with_device_helpers("""

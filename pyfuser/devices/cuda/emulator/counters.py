@@ -10,13 +10,29 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..codegen import Geometry
 from . import operations
 
 SECTOR_BYTES = 32
+
+
+class BufferCounts(ctypes.Structure):
+    """Of one buffer of a launch; the same fields as simt::BufferCounts in simt.h."""
+
+    bytes: int
+    sectors: Sequence[int]  # of all requests: those that read, those that write
+    missed: Sequence[int]  # those of them that aren't in the block's share of the second cache
+    distinct: Sequence[int]  # sectors that are different
+
+    _fields_ = (
+        ("bytes", ctypes.c_uint64),
+        ("sectors", ctypes.c_uint64 * 2),
+        ("missed", ctypes.c_uint64 * 2),
+        ("distinct", ctypes.c_uint64 * 2),
+    )
 
 
 class Counts(ctypes.Structure):
@@ -38,6 +54,8 @@ class Counts(ctypes.Structure):
     divergent_branches: int  # of warps: their lanes go on to different basic blocks
     operations: int  # of threads: see operations.py; with accesses of memory
     threads: int
+    blocks: int  # that were run
+    buffers: tuple[BufferCounts, ...] = ()  # of one launch
 
     _fields_ = tuple(
         (name, ctypes.c_uint64)
@@ -45,7 +63,7 @@ class Counts(ctypes.Structure):
             *("read_requests", "read_sectors", "write_requests", "write_sectors"),
             *("bytes_read", "bytes_written", "scratch_bytes", "distinct_sectors"),
             *("shared_requests", "bank_conflicts", "barriers", "warp_operations", "atomics"),
-            *("divergent_branches", "operations", "threads"),
+            *("divergent_branches", "operations", "threads", "blocks"),
         )
     )
 
@@ -105,14 +123,18 @@ class CountedLaunch:
     function: str
     geometry: Geometry
     counts: Counts
-    scale: float  # the blocks of the grid over those that were run
+
+    @property
+    def scale(self) -> float:
+        """The blocks of the grid over those that were run."""
+        return math.prod(self.geometry.grid) / max(self.counts.blocks, 1)
 
 
 @dataclass(slots=True)
 class Profile:
     """The counts of each kernel's first launch with each geometry, in the order of launches.
 
-    `most_blocks`: only a sample of so many blocks is run, so results are wrong; 0 runs all.
+    `most_blocks`: only a sample of at most so many blocks is run, so results are wrong; 0 runs all.
     """
 
     most_blocks: int = 0
@@ -126,9 +148,7 @@ class Profile:
             return None
         self._known.add(launch)
         counts = Counts()
-        blocks = math.prod(geometry.grid)
-        scale = max(1, blocks / self.most_blocks) if self.most_blocks else 1
-        self.launches.append(CountedLaunch(text, function, geometry, counts, scale))
+        self.launches.append(CountedLaunch(text, function, geometry, counts))
         return counts
 
     def launches_of(self, call: Callable[[], object]) -> list[CountedLaunch]:

@@ -31,10 +31,13 @@ import torch
 from ....errors import UnsupportedError, expected
 from ..device_helpers import KERNEL_FILE_NAME
 from . import operations
-from .counters import Counts
+from .counters import BufferCounts, Counts
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("simt.h", "simt_counters.h", "simt_races.h", "simt_handlers.h", "simt_runtime.cpp")
+_SOURCES = (
+    *("simt.h", "simt_counters.h", "simt_touched.h", "simt_cache.h", "simt_races.h"),
+    *("simt_handlers.h", "simt_runtime.cpp"),
+)
 _FLAGS = (
     "-std=gnu++17",
     "-O1",
@@ -69,6 +72,8 @@ _LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
 _LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
 # A launch that may access more than this runs without AddressSanitizer: its memory would be copied.
 _MOST_RESTORED = 1 << 30
+# Accesses after which a sample of blocks has told enough: some seconds.
+_ENOUGH_ACCESSES = 1 << 19
 _MOST_THREADS = 1024
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 
@@ -107,6 +112,9 @@ class _Request(ctypes.Structure):
         ("counts", ctypes.POINTER(Counts)),
         ("scratch_count", ctypes.c_uint64),
         ("most_blocks", ctypes.c_uint64),
+        ("cache_sectors", ctypes.c_uint64),
+        ("enough_accesses", ctypes.c_uint64),
+        ("buffer_counts", ctypes.POINTER(BufferCounts)),
         ("checks_order", ctypes.c_uint64),
     )
 
@@ -152,6 +160,7 @@ class Module:
         counts: Counts | None = None,
         scratch: Sequence[torch.Tensor] = (),
         most_blocks: int = 0,
+        cache_sectors: int = 0,
     ) -> None:
         """Runs the kernel over the grid, and returns when it is done.
 
@@ -159,7 +168,9 @@ class Module:
         for scalars, bytes for structs.  `buffers`: tensors that structs point into.  `seed`: 0
         runs threads and blocks in ascending order between barriers, others in a shuffled one.
         `counts`: filled in if given.  `scratch`: those of the arguments whose bytes don't count as
-        needed.  `most_blocks`: runs only so many blocks, spread over the grid; 0 runs all.
+        needed.  `most_blocks`: runs only so many blocks, spread over the grid, or fewer that make
+        many accesses; looks for no races; 0 runs all.  `cache_sectors`: of the second cache, for
+        each block; 0: what is in it isn't counted.
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
@@ -178,6 +189,7 @@ class Module:
             counts=counts,
             scratch=_memory(scratch),
             most_blocks=most_blocks,
+            cache_sectors=cache_sectors,
         )
 
     def launch_packed(
@@ -193,6 +205,7 @@ class Module:
         counts: Counts | None = None,
         scratch: Sequence[tuple[int, int]] = (),
         most_blocks: int = 0,
+        cache_sectors: int = 0,
     ) -> None:
         """`launch` with the address of an array of the parameters' addresses.
 
@@ -210,6 +223,7 @@ class Module:
                     kernel, grid, block, shared_bytes, arguments, memory, seed=seed
                 )
         count = len(memory)
+        of_buffers = (BufferCounts * count)(*(BufferCounts(bytes=size) for _, size in memory))
         message = ctypes.create_string_buffer(1024)
         counters = (ctypes.c_uint64 * 2)()
         request = _Request(
@@ -227,13 +241,18 @@ class Module:
             counts=None if counts is None else ctypes.pointer(counts),
             scratch_count=len(scratch),
             most_blocks=most_blocks,
-            checks_order=self._checks_order,
+            cache_sectors=cache_sectors,
+            enough_accesses=_ENOUGH_ACCESSES,
+            buffer_counts=of_buffers,
+            checks_order=self._checks_order and not most_blocks,
         )
         with self._lock:
             failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
         if failed:
             where = _where(self._path, [each for each in counters if each])
             raise SimtError(f"{kernel}{where}: {message.value.decode()}")
+        if counts is not None:
+            counts.buffers = tuple(of_buffers)
 
 
 def require_host_compiler() -> None:

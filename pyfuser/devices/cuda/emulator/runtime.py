@@ -19,7 +19,7 @@ import torch
 from ....dtypes import DataType
 from ....errors import CompilationError, UnsupportedError, expected
 from ....ir.kernel import ScalarParameter, TensorParameter
-from ....target.target import Limits, Target
+from ....target.target import Target
 from ...runtime import LaunchWriter, ObjectCache, Runtime
 from ...switches import register_runtime
 from ...tensor_memory import EmptyStrided, RequireMemory, poisoned, require_memory
@@ -27,6 +27,7 @@ from ..codegen import Counters, CudaSource, Geometry, Parameter
 from ..device_helpers import with_device_helpers
 from ..launches import FusedKernelCUDA
 from ..target import CudaTarget
+from .caches import cache_sectors
 from .cost import seconds
 from .counters import Profile
 from .harness import Module, SimtError, compile_and_load
@@ -45,12 +46,12 @@ class EmulatedKernel(FusedKernelCUDA):
         code: CudaSource,
         module: Module,
         seed: int = 0,
-        limits: Limits = SM_90.limits,
+        target: CudaTarget = SM_90,
         profile: Profile | None = None,
     ) -> None:
         launchers = [partial(self._run, n) for n in range(len(code.launches))]
         super().__init__(code, launchers, partial(torch.zeros, dtype=torch.int32))
-        self.module, self.seed, self.limits, self.profile = module, seed, limits, profile
+        self.module, self.seed, self.target, self.profile = module, seed, target, profile
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
         """The tensor itself."""
@@ -67,7 +68,7 @@ class EmulatedKernel(FusedKernelCUDA):
             return None
         launch = self.code.launches[number]
         function = launch.function
-        geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
+        geometry = Geometry(grid, block, shared_bytes).within(self.target.limits, function)
         counts = None
         if self.profile is not None:
             counts = self.profile.counts(self.code.text, function, geometry)
@@ -91,6 +92,7 @@ class EmulatedKernel(FusedKernelCUDA):
                 counts=counts,
                 scratch=scratch,
                 most_blocks=self.profile.most_blocks if self.profile else 0,
+                cache_sectors=cache_sectors(geometry, self.target) if counts is not None else 0,
             )
         except SimtError as error:
             if _ASSERTION.search(str(error)):
@@ -136,10 +138,12 @@ class EmulatedRuntime(Runtime):
 
     @property
     def empty_strided(self) -> EmptyStrided:
-        """Filled with NaN, or with ones if the dtype has no NaN."""
-        return lambda shape, stride, dtype: poisoned(
-            torch.empty_strided(shape, stride, dtype=dtype)
-        )
+        """Filled with NaN, or with ones if the dtype has no NaN; not for a sample of blocks, which
+        touches little of its tensors.
+        """
+        is_sample = self.profile is not None and self.profile.most_blocks
+        filled = (lambda tensor: tensor) if is_sample else poisoned
+        return lambda shape, stride, dtype: filled(torch.empty_strided(shape, stride, dtype=dtype))
 
     @property
     def require_memory(self) -> RequireMemory:
@@ -177,7 +181,7 @@ class EmulatedRuntime(Runtime):
 
     def load(self, code: Any, binary: Any) -> EmulatedKernel:
         """The kernel; it is noted in `kernels`."""
-        kernel = EmulatedKernel(code, binary, limits=self._target.limits, profile=self.profile)
+        kernel = EmulatedKernel(code, binary, target=self._target, profile=self.profile)
         self.kernels.append(kernel)
         return kernel
 

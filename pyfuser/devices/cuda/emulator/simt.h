@@ -29,7 +29,14 @@ struct Counts {
   uint64_t read_requests, read_sectors, write_requests, write_sectors;
   uint64_t bytes_read, bytes_written, scratch_bytes, distinct_sectors;
   uint64_t shared_requests, bank_conflicts, barriers, warp_operations, atomics;
-  uint64_t divergent_branches, operations, threads;
+  uint64_t divergent_branches, operations, threads, blocks;
+};
+
+// Of one buffer, in the layout of counters.py's: its bytes; the 32-byte sectors of all requests,
+// those that read and those that write; those of them that aren't in the block's share of the cache;
+// the sectors that are different.
+struct BufferCounts {
+  uint64_t bytes, sectors[2], missed[2], distinct[2];
 };
 
 // One launch, in the layout of harness.py's ctypes structure.
@@ -48,7 +55,10 @@ struct Request {
   uint64_t* program_counters;
   Counts* counts;             // null: nothing is counted
   uint64_t scratch_count;     // of buffers, the last ones: their bytes aren't needed
-  uint64_t most_blocks;       // run so many of the grid, or 0: all
+  uint64_t most_blocks;       // run so many of a grid of more than twice as many, or 0: all
+  uint64_t cache_sectors;     // a block's share of the second cache
+  uint64_t enough_accesses;   // of memory: a sample of blocks ends when it has made so many
+  BufferCounts* buffer_counts;  // of each buffer; null if nothing is counted
   uint64_t checks_order;      // not with AddressSanitizer, which doesn't tell of every access
 };
 

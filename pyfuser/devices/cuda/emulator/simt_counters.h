@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "simt.h"
+#include "simt_cache.h"
 #include "simt_races.h"
+#include "simt_touched.h"
 
 namespace simt {
 
@@ -37,7 +39,9 @@ class Counting {
     paths_.assign(threads, {0});
     last_blocks_.assign(threads, 0);
     buffers_ = buffers;
-    for (const Region& buffer : buffers) touched_.emplace_back(buffer.bytes, 0);
+    buffer_counts_ = request.buffer_counts;
+    cache_sectors_ = request.cache_sectors;
+    for (const Region& buffer : buffers) touched_.emplace_back(buffer.bytes);
   }
 
   bool wanted() const { return counts_; }
@@ -49,14 +53,13 @@ class Counting {
 
   void global_access(unsigned thread, void* site, size_t buffer, const char* address,
                      uint64_t bytes, bool writes) {
-    char* touched = &touched_[buffer][size_t(address - buffers_[buffer].start)];
-    for (uint64_t i = 0; i < bytes; ++i) touched[i] |= writes ? written : read;
-    record(thread, site, writes ? Kind::write : Kind::read, uint64_t(address), bytes);
+    touched_[buffer].note(uint64_t(address - buffers_[buffer].start), bytes, writes);
+    record(thread, site, writes ? Kind::write : Kind::read, buffer, uint64_t(address), bytes);
   }
 
   // Offsets from the start of the region: its place among the banks changes no number of conflicts.
   void shared_access(unsigned thread, void* site, uint64_t offset, uint64_t bytes) {
-    record(thread, site, Kind::shared, offset, bytes);
+    record(thread, site, Kind::shared, 0, offset, bytes);
   }
 
   // A thread has arrived at a basic block.
@@ -74,7 +77,11 @@ class Counting {
     uint64_t moment = mixed(mixed(place, occurrence), interval_);
     last_blocks_[thread] = mixed(moment, thread / lanes_of_warp) | 1;
   }
-  void begin_block(uint64_t threads) { counts_->threads += threads; }
+  void begin_block(uint64_t threads, uint64_t neighbours) {
+    counts_->threads += threads;
+    if (counts_->blocks++ % neighbours == 0) cache_.begin(neighbours * cache_sectors_);
+  }
+  uint64_t accesses() const { return accesses_; }
   void end_block() {
     end_interval();
     next_blocks_.clear();
@@ -101,17 +108,17 @@ class Counting {
 
   void end() {
     for (size_t i = 0; i < buffers_.size(); ++i) {
-      count_touched(buffers_[i], touched_[i], i >= first_scratch_);
+      count_touched(i, touched_[i], i >= first_scratch_);
     }
   }
 
  private:
   enum class Kind { read, write, shared };
-  static constexpr char read = 1, written = 2;
   static constexpr uint64_t diverged = 0;
 
   struct WarpRequest {
     Kind kind;
+    size_t buffer;   // of the first lane
     uint64_t bytes;  // of each lane
     unsigned lanes;  // a bit for each that takes part
     uint64_t addresses[lanes_of_warp];
@@ -123,7 +130,9 @@ class Counting {
   }
 
   // An access of more bytes than one instruction moves is several instructions.
-  void record(unsigned thread, void* site, Kind kind, uint64_t address, uint64_t bytes) {
+  void record(unsigned thread, void* site, Kind kind, size_t buffer, uint64_t address,
+              uint64_t bytes) {
+    accesses_ += 1;
     uint64_t instruction = mixed(paths_[thread].back(), uint64_t(site));
     for (uint64_t done = 0; done < bytes; done += most_bytes) {
       counts_->operations += 1;
@@ -131,7 +140,7 @@ class Counting {
       unsigned occurrence = occurrences_[mixed(part, thread)]++;
       uint64_t key = mixed(mixed(part, occurrence), thread / lanes_of_warp);
       auto [found, is_new] = numbers_.try_emplace(key, requests_.size());
-      if (is_new) requests_.push_back({kind, std::min(bytes - done, most_bytes), 0, {}});
+      if (is_new) requests_.push_back({kind, buffer, std::min(bytes - done, most_bytes), 0, {}});
       WarpRequest& request = requests_[found->second];
       request.lanes |= 1u << thread % lanes_of_warp;
       request.addresses[thread % lanes_of_warp] = address + done;
@@ -146,7 +155,12 @@ class Counting {
     }
     bool writes = request.kind == Kind::write;
     (writes ? counts_->write_requests : counts_->read_requests) += 1;
-    (writes ? counts_->write_sectors : counts_->read_sectors) += units(request, ~0u, sector_bytes);
+    uint64_t sectors = units(request, ~0u, sector_bytes);
+    (writes ? counts_->write_sectors : counts_->read_sectors) += sectors;
+    BufferCounts& of_buffer = buffer_counts_[request.buffer];
+    of_buffer.sectors[writes] += sectors;
+    if (!cache_sectors_) return;
+    for (uint64_t sector : units_) of_buffer.missed[writes] += !cache_.touch(sector);
   }
 
   // How many units of memory (sectors, words) these lanes touch; `units_` holds them afterwards.
@@ -178,19 +192,21 @@ class Counting {
     return extra;
   }
 
-  void count_touched(const Region& buffer, const std::vector<char>& touched, bool is_scratch) {
+  void count_touched(size_t buffer, const Touched& touched, bool is_scratch) {
     uint64_t sectors[2] = {nowhere, nowhere};  // the last one read, and written
-    for (size_t i = 0; i < touched.size(); ++i) {
-      uint64_t sector = (uint64_t(buffer.start) + i) / sector_bytes;
+    touched.for_each([&](uint64_t offset, char mark) {
+      uint64_t sector = (uint64_t(buffers_[buffer].start) + offset) / sector_bytes;
       for (int way = 0; way < 2; ++way) {
-        if (!(touched[i] & (way ? written : read))) continue;
+        if (!(mark & (way ? Touched::written : Touched::read))) continue;
         (is_scratch ? counts_->scratch_bytes
          : way      ? counts_->bytes_written
                     : counts_->bytes_read) += 1;
-        if (sectors[way] != sector) counts_->distinct_sectors += 1;
+        if (sectors[way] == sector) continue;
         sectors[way] = sector;
+        counts_->distinct_sectors += 1;
+        buffer_counts_[buffer].distinct[way] += 1;
       }
-    }
+    });
   }
 
   static constexpr uint64_t nowhere = ~uint64_t(0);
@@ -198,7 +214,11 @@ class Counting {
   Counts* counts_ = nullptr;
   size_t first_scratch_ = 0;
   std::vector<Region> buffers_;
-  std::vector<std::vector<char>> touched_;      // per buffer and byte
+  BufferCounts* buffer_counts_ = nullptr;
+  uint64_t cache_sectors_ = 0;                  // 0: what a cache has isn't asked for
+  Cache cache_;                                 // the current block's share
+  uint64_t accesses_ = 0;                       // of memory, by threads
+  std::vector<Touched> touched_;                // per buffer
   std::vector<std::vector<uint64_t>> paths_;    // per thread: a hash of each call in progress
   std::vector<WarpRequest> requests_;           // since the last __syncthreads, as are the next two
   std::unordered_map<uint64_t, size_t> numbers_;

@@ -42,6 +42,7 @@ void __assertfail(const char* what, const char*, unsigned, const char*, unsigned
 // AddressSanitizer's runtime, if the process has it.
 int __asan_address_is_poisoned(const void*) __attribute__((weak));
 void* __asan_region_is_poisoned(void*, size_t) __attribute__((weak));
+void __asan_poison_memory_region(const void*, size_t) __attribute__((weak));
 void __asan_unpoison_memory_region(const void*, size_t) __attribute__((weak));
 
 void __asan_init() {}
@@ -49,6 +50,13 @@ void __asan_version_mismatch_check_v8() {}
 void __asan_handle_no_return() {}
 void __asan_register_globals(void*, uint64_t) {}
 void __asan_unregister_globals(void*, uint64_t) {}
+// Of large variables, where they go out of scope and come into it; of others, the code does it itself.
+void __asan_poison_stack_memory(uint64_t address, uint64_t bytes) {
+  if (__asan_poison_memory_region) __asan_poison_memory_region((const void*)address, bytes);
+}
+void __asan_unpoison_stack_memory(uint64_t address, uint64_t bytes) {
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region((const void*)address, bytes);
+}
 }
 
 static void check_local(void* address, uint64_t bytes, simt::Access access, void* place) {

@@ -9,6 +9,7 @@
 #include "simt_counters.h"
 #include "simt_races.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,6 +44,7 @@ namespace simt {
 namespace {
 
 enum class State { ready, at_barrier, at_warp, left };
+constexpr uint64_t neighbours = 32;  // blocks of a sample that are next to each other
 constexpr size_t stack_bytes = 128 * 1024;
 // Buffers beyond this are not watched for races: a byte takes 28 bytes.
 constexpr uint64_t most_watched_bytes = 32 << 20;
@@ -305,8 +307,14 @@ void run_grid() {
   const unsigned* grid = state.request->grid;
   std::vector<uint64_t> blocks(uint64_t(grid[0]) * grid[1] * grid[2]);
   for (uint64_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
-  if (uint64_t most = state.request->most_blocks; most && most < blocks.size()) {
-    for (uint64_t i = 0; i < most; ++i) blocks[i] = i * blocks.size() / most;
+  const uint64_t all = blocks.size();
+  if (uint64_t most = state.request->most_blocks; most && 2 * most < all) {
+    // Neighbours, which share a cache, in groups a step of the golden ratio apart: even, and never in
+    // step with the blocks of a row.  Of few blocks, groups would overlap.
+    for (uint64_t i = 0; i < most; ++i) {
+      double position = double(i / neighbours) * 0.6180339887498949;
+      blocks[i] = (uint64_t((position - floor(position)) * double(all)) + i % neighbours) % all;
+    }
     blocks.resize(most);
   }
   if (state.request->seed) std::shuffle(blocks.begin(), blocks.end(), state.random);
@@ -315,10 +323,12 @@ void run_grid() {
   for (uint64_t i : blocks) {
     blockIdx = {unsigned(i % grid[0]), unsigned(i / grid[0] % grid[1]),
                 unsigned(i / grid[0] / grid[1])};
-    if (state.counting.wanted()) state.counting.begin_block(state.thread_count);
+    if (state.counting.wanted()) state.counting.begin_block(state.thread_count, neighbours);
     run_block(order);
     if (state.failed) return;
-    if (state.counting.wanted()) state.counting.end_block();
+    if (!state.counting.wanted()) continue;
+    state.counting.end_block();
+    if (blocks.size() < all && state.counting.accesses() >= state.request->enough_accesses) break;
   }
   if (state.counting.wanted()) state.counting.end();
 }
@@ -535,7 +545,8 @@ const std::unordered_map<uint64_t, BasicBlock>& basic_blocks() {
 }
 
 void enter_basic_block(void* site) {
-  if (!current || !state.counting.wanted()) return;
+  // A sample is about memory.
+  if (!current || !state.counting.wanted() || state.request->most_blocks) return;
   auto found = basic_blocks().find(uint64_t(site));
   const BasicBlock unknown = {0, false};
   state.counting.basic_block(current->index, site,

@@ -1,0 +1,55 @@
+"""The benchmark set on an H100, by the emulator's counts and the model of its second cache.
+
+Each case of `make bench-gpu` at its first size: its kernels move at most 1.05 times the bytes that
+it needs, have no bank conflicts, and move vectors.  What moves more is listed, with the reason.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.cases import Case
+from benchmarks.gpu_kernels import ALL_CASES
+from benchmarks.predictions import H100, profile_of
+from pyfuser.devices.cuda.emulator.caches import memory_sectors
+from pyfuser.devices.cuda.emulator.counters import SECTOR_BYTES
+from tests.cuda.host_compiler import requires_host_compiler
+
+pytestmark = [
+    requires_host_compiler,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+SHAPE = (16384, 4096)
+AIM = 1.05
+BARS = {
+    # A channel's images fit in no memory of a multiprocessor: they are read by the sum, by the sum
+    # of squared deviations, and by what normalises them.
+    "batch norm": 2.05,
+    "batch norm, channels last": 2.05,
+    "batch norm, backward": 1.7,
+    # torch draws the mask of the dropout, which isn't among the inputs.
+    "dropout + layer norm": 1.1,
+    # So does it here; and four heads share a mask of 64 MiB, which the second cache can't keep.
+    "attention softmax": 1.5,
+    # Neighbours read x and y for different parts of the result.
+    "cat": 1.2,
+    # Six reductions along two axes: a kernel for each.
+    "many segments": 4.6,
+}
+# Of consecutive float32 elements, one for each thread.  The mean is a little less where a result is
+# one element of a row, and half in tiles of 16 columns.
+LEAST_SECTORS_PER_REQUEST = 3.9
+NARROW = {"transpose (1, 2)": 2.6}
+
+
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
+def test_the_benchmark_set_keeps_to_its_bars(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    profile, needed = profile_of(case, *SHAPE, "float32", most_blocks=64)
+    assert profile.launches
+    moved = sum(memory_sectors(launch, H100) for launch in profile.launches)
+    assert SECTOR_BYTES * moved <= BARS.get(case.name, AIM) * needed
+    assert profile.total.bank_conflicts == 0
+    least = NARROW.get(case.name, LEAST_SECTORS_PER_REQUEST)
+    assert profile.total.sectors_per_request >= least
