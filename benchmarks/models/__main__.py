@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from itertools import product
 from typing import Any
 
 import transformers
@@ -19,9 +20,7 @@ from benchmarks import child, report
 from benchmarks.harness import machine_facts
 from benchmarks.kernels import inductor_works
 
-from . import measure, zoo
-from .decoding import CACHES
-from .decoding import MODELS as DECODED
+from . import decoding, measure, zoo
 from .results import TRACING, ModelResults, ModelRow
 from .work import PRECISIONS
 
@@ -124,13 +123,14 @@ def _row(name: str, precision: str, backends: list[str], arguments: argparse.Nam
 def _measure_decoding(results: ModelResults, names: list[str], backends: list[str]) -> list[str]:
     """Measures writing token by token; returns failures."""
     failures = []
-    for name in [each for each in DECODED if each in names]:
-        for kind in CACHES:
-            try:
-                found = child.run(_PACKAGE, "decoding", name, backends, kind)
-                results.decoding[f"{name}, {kind} cache"] = found
-            except child.FAILURES as problem:
-                failures.append(f"{name}, {kind} cache: {problem}")
+    chosen = [each for each in decoding.MODELS if each in names]
+    for name, precision, kind in product(chosen, decoding.PRECISIONS, decoding.CACHES):
+        title = f"{name}, {precision}, {kind} cache"
+        try:
+            found = child.run(_PACKAGE, "decoding", name, backends, kind, precision)
+            results.decoding[title] = found
+        except child.FAILURES as problem:
+            failures.append(f"{title}: {problem}")
     return failures
 
 

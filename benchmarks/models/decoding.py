@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache
 
-from .work import compiled
-from .zoo import WORDS, made
+from .work import compiled, made_in
+from .zoo import WORDS
 
 MODELS = ("GPT-2", "Llama")
 CACHES = ("growing", "static")
+PRECISIONS = ("float32", "bfloat16")
 _PROMPT, _WARM_UP_TOKENS, _TOKENS, _SEEN_PASSES = 8, 5, 40, 5
 
 
@@ -56,9 +57,12 @@ def _writer(model: nn.Module, call: Callable[..., Any], prompt: Tensor, kind: st
     return _Writer(call, cache, _token(model, prompt, cache))
 
 
-def decoding(name: str, backends: Sequence[str], kind: str) -> dict[str, Any]:
-    """Medians over tokens: "new lengths" and "seen lengths" by backend; "same tokens"."""
-    model, _ = made(name)
+def decoding(name: str, backends: Sequence[str], kind: str, precision: str) -> dict[str, Any]:
+    """Medians over tokens: "new lengths" and "seen lengths" by backend; "same tokens".
+
+    Backends may round half precision differently, and so come to write different tokens.
+    """
+    model, _ = made_in(name, precision)
     model.eval()
     names = ["eager", *backends]
     calls = {backend: compiled(model, backend) for backend in names}

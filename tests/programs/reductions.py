@@ -136,10 +136,13 @@ def product(m: Maker) -> Made:
     if value.dim() < 2:
         raise Skip
     if value.dim() == 2:
-        return m.choice(
-            (f"{x} @ {x}.t()", f"{x}.t() @ {x}", f"torch.addmm({x}[:, :1], {x}, {x}.t())")
-        )
+        return m.choice((
+            f"{x} @ {x}.t()", f"{x}.t() @ {x}", f"torch.addmm({x}[:, :1], {x}, {x}.t())",
+            f"{x}[:1] @ {x}.t()", f"{x} @ {x}[:1].t()", f"{x}.t()[:, -1:] @ {x}[-1:]",
+            f"torch.nn.functional.linear({x}[:1], {x}, {x}[:, 0])", f"torch.mv({x}, {x}[0])",
+        ))  # fmt: skip
     return m.choice((
+        f"{x}[..., :1, :] @ {x}.transpose(-1, -2)", f"{x} @ {x}[..., :1, :].transpose(-1, -2)",
         f"{x} @ {x}.transpose(-1, -2)", f"torch.einsum('...ij,...kj->...ik', {x}, {x})",
         f"({x}.transpose(-1, -2) @ {x}).softmax(-1)",
     ))  # fmt: skip

@@ -3,8 +3,8 @@
 An operation is decomposed here if eager composes it of slower pieces and its parts are all
 translated, so that it fuses with its neighbours. torch's own decompositions are used if their
 numbers equal eager's.  Matrix products, convolutions, attention, pooling and sorting stay whole:
-eager's kernels are good.  Never decomposed: the attention of the CPU, whose decomposition
-computes something else.
+eager's kernels are good.  The attention of a single query is an exception (attention.py); torch's
+own decomposition of the CPU's attention computes something else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import checked, group_norm, losses, points, true_metadata
+from . import attention, checked, group_norm, losses, points, true_metadata
 from .widening import widened
 
 aten = torch.ops.aten
@@ -128,6 +128,7 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
 
 
 _OWN: dict[OpOverload, Callable[..., Any]] = {
+    **attention.DECOMPOSITIONS,
     **checked.DECOMPOSITIONS,
     **losses.DECOMPOSITIONS,
     **true_metadata.DECOMPOSITIONS,
