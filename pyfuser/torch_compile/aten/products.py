@@ -78,10 +78,10 @@ def _is_one(size: Any) -> bool:
 
 
 TRANSLATIONS: Table = {
-    aten.mm.default: Translation(_product, "reduction", _check_product),
-    aten.bmm.default: Translation(_product, "reduction", _check_product),
-    aten.mv.default: Translation(_of_vector, "reduction"),
-    aten.dot.default: Translation(_of_vectors, "reduction"),
-    aten.addmm.default: Translation(_added, "reduction", _check_added),
-    aten.baddbmm.default: Translation(_added, "reduction", _check_added),
+    aten.mm.default: Translation(_product, "product", _check_product),
+    aten.bmm.default: Translation(_product, "product", _check_product),
+    aten.mv.default: Translation(_of_vector, "product"),
+    aten.dot.default: Translation(_of_vectors, "product"),
+    aten.addmm.default: Translation(_added, "product", _check_added),
+    aten.baddbmm.default: Translation(_added, "product", _check_added),
 }

@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from .region_builder import Result
 
-Cost = Literal["cheap", "heavy", "reduction", "view", "read"]
+Cost = Literal["cheap", "heavy", "reduction", "product", "view", "read"]
 Build = Callable[..., Result]
 Check = Callable[..., str | None]
 
@@ -29,6 +29,7 @@ class Translation:
     """How one overload is translated.
 
     build   (call, *arguments) -> the value, or a tuple of values for an overload with several
+    cost    a "product" may be the library's, depending on its sizes, so its result is always saved
     check   (node, *arguments) -> why this node can't be translated, or None
     keeps_values   every element of the result is an element of an operand, or 0
     """

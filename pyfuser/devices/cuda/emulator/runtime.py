@@ -51,7 +51,8 @@ class EmulatedKernel(FusedKernelCUDA):
     ) -> None:
         launchers = [partial(self._run, n) for n in range(len(code.launches))]
         super().__init__(code, launchers, partial(torch.zeros, dtype=torch.int32))
-        self.module, self.seed, self.target, self.profile = module, seed, target, profile
+        self.module, self.seed, self.profile = module, seed, profile
+        self.target, self.limits = target, target.limits
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
         """The tensor itself."""
@@ -68,7 +69,7 @@ class EmulatedKernel(FusedKernelCUDA):
             return None
         launch = self.code.launches[number]
         function = launch.function
-        geometry = Geometry(grid, block, shared_bytes).within(self.target.limits, function)
+        geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
         counts = None
         if self.profile is not None:
             counts = self.profile.counts(self.code.text, function, geometry)
