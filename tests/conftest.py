@@ -25,6 +25,7 @@ pytest.register_assert_rewrite(
     "tests.ops.library_definitions",
     "tests.ops.read_definitions",
     "tests.segment.fusions",
+    "tests.torch_compile.errors_of_results",
 )
 
 _FOLDER = Path(__file__).parent / "golden"

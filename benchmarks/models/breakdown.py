@@ -25,9 +25,8 @@ from pyfuser.profiling import Recorder, recording
 from pyfuser.torch_compile import compiled_graph
 
 from .library import library_calls, replay
-from .work import compiled, contestants, made_in
+from .work import compiled, contestants, made_in, warm_up
 
-_WARM_UP_CALLS = 3
 _CALLS = 15
 
 
@@ -74,15 +73,11 @@ def breakdown(name: str, precision: str) -> dict[str, dict[str, float]]:
 def _of_phase(name: str, precision: str, phase: str) -> dict[str, float]:
     model, inputs = made_in(name, precision)
     torch._dynamo.reset()
-    eager = contestants(model, {"eager": model}, inputs, phase, precision)["eager"]
-    library = replay(library_calls(eager))
-
-    def call() -> object:
-        return contestants(model, calls, inputs, phase, precision)["pyfuser"]()
-
-    calls = {"pyfuser": compiled(model, "pyfuser")}
+    calls = {"eager": model, "pyfuser": compiled(model, "pyfuser")}
+    timed = contestants(model, calls, inputs, phase, precision)
+    library, call = replay(library_calls(timed["eager"])), timed["pyfuser"]
     with _clocked() as clock:
-        _warm_up(call)
+        warm_up(call)
         library()
         totals, inside, by_library = [], [], []
         for _ in range(_CALLS):
@@ -107,7 +102,7 @@ def _kernels(call: Callable[[], object]) -> tuple[float, float]:
     recorder = Recorder()
     seconds, counts = [], []
     with recording(recorder):
-        _warm_up(call)
+        warm_up(call)
         for _ in range(_CALLS):
             recorder.calls.clear()
             call()
@@ -116,11 +111,6 @@ def _kernels(call: Callable[[], object]) -> tuple[float, float]:
             seconds.append(sum(part.seconds for part in kernels))
             counts.append(len(kernels))
     return statistics.median(seconds), statistics.median(counts)
-
-
-def _warm_up(call: Callable[[], object]) -> None:
-    for _ in range(_WARM_UP_CALLS):
-        call()
 
 
 def _seconds(call: Callable[[], object]) -> float:

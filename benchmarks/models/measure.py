@@ -24,11 +24,9 @@ from pyfuser.interface import compiled_kernel_count
 from .breakdown import breakdown as breakdown  # for child processes
 from .decoding import decoding as decoding
 from .library import library_calls, replay
-from .work import Inputs, compiled, contestants, infer, made_in, train
+from .work import Inputs, compiled, contestants, infer, made_in, train, warm_up
 from .zoo import InFloat64, loss_of, made
 
-# Calls before anything is timed: the first ones compile, and later ones may compile again.
-WARM_UP_CALLS = 3
 CHANGING_CALLS = 200
 # No tensor's scale counts as less than this fraction of the greatest one: a gradient that cancels
 # to almost nothing is noise in every result.
@@ -53,8 +51,7 @@ def steady(
     for phase in ("training", "forward"):
         timed = contestants(model, calls, inputs, phase, precision)
         for contestant in timed.values():
-            for _ in range(WARM_UP_CALLS):
-                contestant()
+            warm_up(contestant)
         timed["library"] = replay(library_calls(timed["eager"]))
         graphs = graphs_compiled()
         found["seconds"][phase] = interleaved(timed, seconds, fewest_rounds=5)
@@ -154,8 +151,7 @@ def peak(name: str, backend: str) -> int:
     """Bytes that a training step needs at its peak, beyond parameters, inputs and gradients."""
     model, inputs = made(name)
     call = compiled(model, backend)
-    for _ in range(WARM_UP_CALLS):
-        train(model, call, inputs)
+    warm_up(lambda: train(model, call, inputs))
 
     def step() -> None:
         loss_of(call, inputs).backward()

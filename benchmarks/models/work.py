@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from .zoo import logits_of, loss_of, made
 
 PRECISIONS = ("float32", "bfloat16", "autocast")
+# Calls before anything is timed: the first ones compile, and later ones may compile again.
+WARM_UP_CALLS = 3
 
 Inputs = dict[str, Tensor]
 
@@ -56,6 +58,12 @@ def infer(call: Callable[..., Any], inputs: Inputs, precision: str = "float32") 
     """Only the forward pass, without saving tensors for a gradient."""
     with torch.no_grad(), surroundings(precision):
         return logits_of(call, inputs)
+
+
+def warm_up(call: Callable[[], object]) -> None:
+    """Calls what is timed afterwards."""
+    for _ in range(WARM_UP_CALLS):
+        call()
 
 
 def contestants(

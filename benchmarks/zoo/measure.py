@@ -19,13 +19,12 @@ from torch import Tensor, nn
 
 from benchmarks.harness import interleaved
 from benchmarks.models.measure import (
-    WARM_UP_CALLS,
     error_ratios,
     graphs_compiled,
     in_float64,
     worst,
 )
-from benchmarks.models.work import Inputs, compiled, train
+from benchmarks.models.work import Inputs, compiled, train, warm_up
 from benchmarks.models.zoo import Entry, InFloat64
 from pyfuser.interface import compiled_kernel_count
 
@@ -64,8 +63,7 @@ def architecture(name: str, backends: list[str], seconds: float) -> dict[str, An
             for backend, each in contestants.items()
         }
         for step in steps.values():
-            for _ in range(WARM_UP_CALLS):
-                step()
+            warm_up(step)
         found["seconds"] = interleaved(steps, seconds, fewest_rounds=5)
     return found
 

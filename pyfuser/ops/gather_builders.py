@@ -7,23 +7,23 @@ and is out of range for all others.
 
 from __future__ import annotations
 
-from ..dtypes import DataType
 from ..errors import DefinitionError, expected
 from ..ir.bounds import larger, smaller
 from ..ir.exprs import GatherOp, Window
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, Integer
 from ..ir.vals import Scalar, TensorView, Val
-from .pointwise import as_tensor, copy_axis, joined_axis, new_tensor, require_equal, size_of_scalar
+from .pointwise import (
+    as_index,
+    as_tensor,
+    copy_axis,
+    joined_axis,
+    new_tensor,
+    require_equal,
+    size_of_scalar,
+)
 from .read_builders import sliced
 from .shape_builders import broadcast, new_axis, squeeze, wrapped_dim
-
-
-def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
-    tensor = as_tensor(fusion, index, op)
-    if tensor.dtype not in (DataType.Int, DataType.Int32):
-        raise DefinitionError(expected(op, "an index of Int or Int32", tensor.dtype))
-    return tensor
 
 
 def index(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
@@ -33,7 +33,7 @@ def index(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
 
 def _take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str) -> TensorView:
     """[a, n, b] at index [...] along dimension 1 -> [a, ..., b]; an index of any rank."""
-    tensor, positions = as_tensor(fusion, operand, op), _as_index(fusion, op, index)
+    tensor, positions = as_tensor(fusion, operand, op), as_index(fusion, op, index)
     dim = wrapped_dim(op, dim, tensor.ndim)
     rank = positions.ndim
     inner = [*tensor.axes[:dim], *positions.axes, *tensor.axes[dim + 1 :]]
@@ -47,7 +47,7 @@ def _take(fusion: Fusion, operand: Val, index: Val, dim: int, op: str) -> Tensor
 
 def index_select(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     """The slices of a dimension selected by the index; an index of rank 0 keeps the dimension."""
-    positions = _as_index(fusion, "index_select", index)
+    positions = as_index(fusion, "index_select", index)
     if positions.ndim == 0:
         positions = broadcast(fusion, positions, [True])
     return _take(fusion, operand, positions, dim, "index_select")
@@ -88,7 +88,7 @@ def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     Along the other dimensions the index may be shorter than the operand.  The result isn't expanded
     where the index is: each element comes from a different position.
     """
-    tensor, positions = as_tensor(fusion, operand, "gather"), _as_index(fusion, "gather", index)
+    tensor, positions = as_tensor(fusion, operand, "gather"), as_index(fusion, "gather", index)
     dim = _aligned_dim("gather", tensor, positions, dim)
     for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True)):
         sizes = (a.size, b.size)
@@ -107,7 +107,7 @@ def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
 def take_along_axis(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     """`gather` whose operands broadcast along the other dimensions."""
     op = "take_along_axis"
-    tensor, positions = as_tensor(fusion, operand, op), _as_index(fusion, op, index)
+    tensor, positions = as_tensor(fusion, operand, op), as_index(fusion, op, index)
     dim = _aligned_dim(op, tensor, positions, dim)
     axes = [
         copy_axis(fusion, b) if d == dim else joined_axis(fusion, op, (a, b))

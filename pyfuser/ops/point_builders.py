@@ -17,7 +17,7 @@ from ..errors import DefinitionError, expected
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
 from . import gather_builders, scatter_builders
-from .pointwise import Argument, as_tensor, cast_tensor, pointwise
+from .pointwise import Argument, as_index, as_tensor, cast_tensor, pointwise
 from .reshape_builders import reshape
 from .shape_builders import broadcast, permute, size, wrapped_dim
 
@@ -70,7 +70,7 @@ class _Points:
         at = [wrapped_dim(op, dim, tensor.ndim) for dim in listed]
         if not at or len(at) != len(given) or len(set(at)) != len(at):
             raise DefinitionError(expected(op, "a dimension for each index", listed))
-        self.fusion, self.op = fusion, op
+        self.fusion = fusion
         is_block = at == list(range(at[0], at[-1] + 1))
         self.start = at[0] if is_block else 0
         others = [d for d in range(tensor.ndim) if d not in at]
@@ -78,7 +78,9 @@ class _Points:
         is_ordered = self.order == list(range(tensor.ndim))
         self.tensor = tensor if is_ordered else permute(fusion, tensor, self.order)
         self.sizes = [size(fusion, self.tensor, d) for d in range(tensor.ndim)]
-        self.indices = [self._as_index(each) for each in given]
+        self.indices = [
+            cast_tensor(fusion, as_index(fusion, op, each), DataType.Int) for each in given
+        ]
 
     def flat(self) -> TensorView:
         """The tensor with the indexed dimensions as one."""
@@ -111,12 +113,6 @@ class _Points:
         made = reshape(self.fusion, flat, self.sizes)
         back = [self.order.index(d) for d in range(len(self.order))]
         return made if back == self.order == sorted(back) else permute(self.fusion, made, back)
-
-    def _as_index(self, index: Val) -> TensorView:
-        tensor = as_tensor(self.fusion, index, self.op)
-        if tensor.dtype not in (DataType.Int, DataType.Int32):
-            raise DefinitionError(expected(self.op, "an index of Int or Int32", tensor.dtype))
-        return cast_tensor(self.fusion, tensor, DataType.Int)
 
     def _counted(self, index: TensorView, extent: Val, number: int) -> Val:
         """The index, in [0, extent)."""

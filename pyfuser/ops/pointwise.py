@@ -75,6 +75,14 @@ def as_tensor(fusion: Fusion, operand: object, op: str) -> TensorView:
     return operand
 
 
+def as_index(fusion: Fusion, op: str, index: object) -> TensorView:
+    """A tensor of positions; DefinitionError if its dtype isn't Int or Int32."""
+    tensor = as_tensor(fusion, index, op)
+    if tensor.dtype not in (DataType.Int, DataType.Int32):
+        raise DefinitionError(expected(op, "an index of Int or Int32", tensor.dtype))
+    return tensor
+
+
 def constant(
     fusion: Fusion, value: PythonNumber, dtype: DataType, op: str = "define_scalar"
 ) -> Scalar:

@@ -19,6 +19,7 @@ from ..ir.vals import Scalar, TensorView, Val
 from .library_builders import library_dim
 from .pointwise import (
     Argument,
+    as_index,
     as_tensor,
     as_val,
     cast,
@@ -47,7 +48,7 @@ def scatter(
     The index may be shorter than `arg` along the other dimensions. It is as long as `src`, or, if
     both sizes are known, shorter.
     """
-    tensor, positions = as_tensor(fusion, arg, op), _as_index(fusion, op, index)
+    tensor, positions = as_tensor(fusion, arg, op), as_index(fusion, op, index)
     source = as_val(fusion, src, op)
     dim = library_dim(op, dim, tensor)
     _check_shorter(op, positions, tensor, dim)
@@ -81,7 +82,7 @@ def index_put(
 
     `src` has the shape that arg[:, index] has, or broadcasts to it.
     """
-    tensor, positions = as_tensor(fusion, arg, op), _as_index(fusion, op, index)
+    tensor, positions = as_tensor(fusion, arg, op), as_index(fusion, op, index)
     source = as_val(fusion, src, op)
     dim = library_dim(op, dim, tensor)
     if not positions.ndim:
@@ -152,13 +153,6 @@ def _filled(fusion: Fusion, value: Val, sizes: Sequence[IntExpr], dtype: DataTyp
     output = new_tensor(fusion, [new_axis(fusion, size) for size in sizes], dtype)
     fusion.add_expr(FullOp((value,), (output,)))
     return output
-
-
-def _as_index(fusion: Fusion, op: str, index: Val) -> TensorView:
-    tensor = as_tensor(fusion, index, op)
-    if tensor.dtype not in (DataType.Int, DataType.Int32):
-        raise DefinitionError(expected(op, "an index of Int or Int32", tensor.dtype))
-    return tensor
 
 
 def _check_dtype(op: str, tensor: TensorView, source: TensorView) -> None:

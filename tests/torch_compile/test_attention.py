@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
+from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -33,12 +34,8 @@ def operands(
 
 def check(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None = None) -> None:
     """The result is as precise as eager's."""
-    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
-    got, eager = compiled(*inputs), function(*inputs)
-    exact = function(*(t.double() if t.is_floating_point() else t for t in inputs))
-    assert (got.shape, got.dtype) == (eager.shape, eager.dtype)
-    error, by_eager = ((each.double() - exact).abs().max().item() for each in (got, eager))
-    assert error <= 2 * by_eager + 8 * torch.finfo(got.dtype).eps * exact.abs().max().item()
+    found = compared(function, *inputs, dynamic=dynamic)
+    found.require_as_precise(8 * found.rounding * found.scale)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyfuser.torch_compile.compiled_graph import CompiledGraph
+from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -39,17 +40,11 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def check(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None = None) -> None:
+def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:
     """Compares values, shape, strides and dtype; results must be as precise as eager's."""
-    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
-    got, eager = compiled(*inputs), function(*inputs)
-    exact = function(*(each.double() for each in inputs))
-    assert (got.shape, got.stride(), got.dtype) == (eager.shape, eager.stride(), eager.dtype)
-    if not exact.numel():
-        return
-    error, by_eager = ((each.double() - exact).abs().max().item() for each in (got, eager))
-    slack = 32 * torch.finfo(eager.dtype).eps * max(exact.abs().max().item(), 1.0)
-    assert error <= 2 * by_eager + slack
+    found = compared(function, *inputs)
+    assert found.got.stride() == found.eager.stride()
+    found.require_as_precise(32 * found.rounding * max(found.scale, 1.0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

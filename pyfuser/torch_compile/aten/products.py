@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from ...ops.shape_builders import permute
 from .region_builder import Call, meta_of
+from .sizes import is_one
 from .term import Term
 from .translation import Table, Translation
 
@@ -35,9 +36,9 @@ def _product(call: Call, a: Any, b: Any) -> Term:
     left, right = call.held(a, call.dtype), call.held(b, call.dtype)
     rows, inner = meta_of(a).shape[-2:]
     rank = meta_of(a).dim()
-    if _is_one(inner):
+    if is_one(inner):
         return left * right
-    if _is_one(rows):
+    if is_one(rows):
         return (_transposed(call, left) * right).sum([rank - 2], keepdim=True)
     return (left * _transposed(call, right)).sum([rank - 1], keepdim=True)
 
@@ -65,16 +66,11 @@ def _added(call: Call, bias: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Term
 
 def _check_product(node: Node, a: Any, b: Any) -> str | None:
     extents = (*meta_of(a).shape[-2:], meta_of(b).shape[-1])
-    return None if any(map(_is_one, extents)) else _BY_LIBRARY
+    return None if any(map(is_one, extents)) else _BY_LIBRARY
 
 
 def _check_added(node: Node, bias: Any, a: Any, b: Any, beta: Any, alpha: Any) -> str | None:
     return _check_product(node, a, b)
-
-
-def _is_one(size: Any) -> bool:
-    """True for the number 1; a symbolic size never is."""
-    return isinstance(size, int) and size == 1
 
 
 TRANSLATIONS: Table = {

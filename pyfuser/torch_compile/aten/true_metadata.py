@@ -224,7 +224,6 @@ def _by_permuted_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
-    aten.index.Tensor: index,
     aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
     aten.pow.Scalar: _power_of_number,
     aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),
