@@ -128,6 +128,7 @@ def _schedule_tiles(
     kinds = {
         rows: ParallelType.grid_x,
         rows + 1: ParallelType.grid_y,
+        rows + 4: ParallelType.unroll,
         rows + 5: ParallelType.unroll,
         rows + 6: ParallelType.block_x,
     }

@@ -29,7 +29,7 @@ from ...target.parameters import (
     ScatterParameters,
 )
 from ...target.varied import Values, around, varied
-from .heuristics import PREFETCH_BYTES
+from .heuristics import PREFETCH_BYTES, blocks
 from .processor import Processor
 
 # Vectors of twice a register's width are two registers; elements of half the width that are
@@ -98,7 +98,8 @@ def _tasks(
             return tiles * -(-evaluate(facts.columns, sizes) // made.chunk)
         case ReductionFacts(), ReductionParameters():
             kept = evaluate(facts.kept, sizes)
-            return made.parts * (-(-kept // made.block) if made.block else kept)
+            columns = evaluate(facts.range, sizes)
+            return made.parts * (blocks(kept, columns, made.block) if made.block else kept)
         case _:
             return 1
 
@@ -119,9 +120,9 @@ def _pointwise(
     if chosen.tile:
         line = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
         tiles = [
-            replace(chosen, tile=rows * lanes, unroll=unroll, chunk=chunk * lanes)
-            for rows, unroll in ((1, line), (2, 1), (4, 1), (1, 2 * line))
-            for chunk in (64, 16, 256)
+            replace(chosen, tile=rows * line * lanes, unroll=line, chunk=chunk * line * lanes)
+            for rows in (1, 2, 4, 8)
+            for chunk in (8, 1, 64)
         ]
         untiled = PointwiseParameters(lanes, 1, 0)
         return [each for each in dict.fromkeys((*tiles, untiled)) if each != chosen]

@@ -61,7 +61,7 @@ def generate(kernel: Kernel, processor: Processor) -> CpuKernelCode:
         declarations |= generator.writer.declarations
         definitions |= generator.writer.definitions
         workspace = workspace + generator.workspace
-        streaming |= generator.statements.streaming
+        streaming |= generator.statements.streaming.multiples
     attributes = f"attributes #0 = {{ {function_attributes(processor)} }}"
     parts = [*texts, *definitions.values(), *declarations.values(), attributes, "!0 = !{i32 1}"]
     return CpuKernelCode(
@@ -80,6 +80,7 @@ class PhaseGenerator:
             has_fma=processor.has_fma, has_avx512=has_avx512, has_bf16=has_bf16
         )
         self.vector_bytes = processor.vector_bits // 8
+        self.line_bytes = processor.cache_line_bytes
         self.scopes = Scopes(self.writer)
         self.entry: list[str] = []
         self.workspace: IntExpr = ZERO
@@ -127,7 +128,7 @@ class PhaseGenerator:
                     offset = w.mul(value, Value("%thread", I64))
                     self.workspace_pointer = w.element_pointer(self.workspace_pointer, "i8", offset)
                 elif name == "streaming":
-                    self.statements.streaming_flag = w.icmp("ne", value, w.constant(0, I64))
+                    self.statements.streaming.flag = w.icmp("ne", value, w.constant(0, I64))
                 else:
                     self.statements.scalars[name] = value
 
@@ -193,7 +194,7 @@ class PhaseGenerator:
         w.branch_if(more, inside, done)
         w.label(inside)
         body(index)  # type: ignore[operator]
-        self.statements.flush_streaming()
+        self.statements.streaming.flush()
         w.branch(latch)
         w.label(latch)
         w.emit(f"  {next_name} = add nsw i64 {index.name}, {step}")
@@ -209,7 +210,7 @@ class PhaseGenerator:
         w.branch_if(condition, then, done)
         w.label(then)
         body()  # type: ignore[operator]
-        self.statements.flush_streaming()  # their values are defined only in this branch
+        self.statements.streaming.flush()  # their values are defined only in this branch
         w.branch(done)
         scopes.leave()
         w.label(done)
@@ -310,7 +311,8 @@ class PhaseGenerator:
             self.scopes.set_constant(loop.index, number)
             self.body(loop.body)
         self.scopes.set_constant(loop.index, None)
-        self.statements.flush_streaming()
+        if not self.scopes.constants:
+            self.statements.streaming.flush()
 
     def _serial(self, loop: For) -> None:
         def inside(index: Value) -> None:

@@ -47,15 +47,9 @@ def pointwise(
     chunk = processor.l1_bytes // facts.bytes
     unroll = unroll_factor(facts.work)
     if facts.transposed is not None and columns >= lanes:
-        size = evaluate(facts.transposed, sizes)
-        if size >= lanes:
-            # With few columns, a transposed input is few long rows, and reading longer pieces of
-            # them is up to 1.4x faster. From 256 columns on, tall tiles are up to 2.6x slower,
-            # because they have too many memory streams for the prefetchers (Zen 5).
-            if columns < 256 and size >= 4 * lanes:
-                return PointwiseParameters(lanes, 1, 64 * lanes, 4 * lanes)
-            line = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
-            return PointwiseParameters(lanes, line, 64 * lanes, lanes)
+        transposed = evaluate(facts.transposed, sizes)
+        if transposed >= lanes:
+            return _tiles(processor, facts, transposed, columns)
     prefetch = _prefetch(processor, facts.touched, sizes)
     whole_rows = rows >= 4 * processor.cores
     if rows == 1 or (not whole_rows and columns > chunk):
@@ -65,6 +59,19 @@ def pointwise(
         groups = evaluate(facts.groups, sizes)
         grouped = 4 * processor.cores <= groups < rows
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
+
+
+def _tiles(
+    processor: Processor, facts: PointwiseFacts, rows: int, columns: int
+) -> PointwiseParameters:
+    """A step writes and reads whole cache lines; a tile is as long as its pages stay in the TLB."""
+    lanes = processor.lanes(facts.bytes)
+    unroll = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
+    line = unroll * lanes
+    chunk, tile = 16 * lanes, (1 if columns >= 256 else 4) * line
+    while chunk > line and -(-rows // tile) * -(-columns // chunk) < 4 * processor.cores:
+        chunk //= 2
+    return PointwiseParameters(lanes, unroll, max(chunk, line), tile)
 
 
 def reduction(
@@ -86,13 +93,19 @@ def reduction(
     # possible.  Reads don't fetch ahead, because what follows in memory is often another block's.
     # Measured on a Zen 5: 1.0 to 1.2 times the speed of at most 2048 columns and fetching ahead.
     most = min(processor.l1_bytes // 2 // (facts.bytes * facts.count), 4096)
+    columns = evaluate(facts.range, sizes)
     block = lanes
-    while block * 2 <= most and block < kept:
+    while block * 2 <= most and block < columns:
         block *= 2
-    few = kept < 2 * processor.cores * block
+    few = blocks(kept, columns, block) < 2 * processor.cores
     parts = parts if few and enough_work else 1
     cascade = chain_levels(facts.chain, sizes, 4 * parts)
     return ReductionParameters(False, lanes, 4, block, parts, cascade=cascade)
+
+
+def blocks(kept: int, columns: int, block: int) -> int:
+    """How many blocks of columns an outer reduction has; none goes beyond a range in memory."""
+    return kept // max(columns, 1) * -(-columns // block)
 
 
 def inner_persistent(

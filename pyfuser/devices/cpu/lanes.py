@@ -61,23 +61,3 @@ def vector_integer(scopes: Scopes, expr: IntExpr, lanes: Lanes) -> Value:
 def constant_or_none(expr: IntExpr) -> int | None:
     """The number of a constant expression."""
     return expr.value if isinstance(expr, Integer) else None
-
-
-def transposed(writer: FunctionWriter, rows: list[Value]) -> list[Value]:
-    """The columns of a square: as many vectors as each has lanes (a power of two).
-
-    Stage s exchanges the lanes and the rows that differ in bit s of their number.
-    """
-    count = len(rows)
-    rows = list(rows)
-    bit = 1
-    while bit < count:
-        upper = [lane if not lane & bit else count + lane - bit for lane in range(count)]
-        lower = [lane + bit if not lane & bit else count + lane for lane in range(count)]
-        for number in range(count):
-            if not number & bit:
-                a, b = rows[number], rows[number + bit]
-                rows[number] = writer.shufflevector(a, b, upper)
-                rows[number + bit] = writer.shufflevector(a, b, lower)
-        bit *= 2
-    return rows

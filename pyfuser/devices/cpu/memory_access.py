@@ -3,8 +3,7 @@
 An access is classified along the lanes: step 1 is a vector access, step -1 one whose lanes are
 reversed, step 0 a scalar one; a square tile that was written by rows is transposed in registers;
 anything else is a gather or scatter.  Conditions become lane masks, or branches where no lanes are
-open.  Vectors that go to an output are collected and written past the caches if the launch says
-that the output doesn't fit.
+open.  Vectors that go to an output may be stored past the caches: streaming.py.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ from ...ir.kernel import (
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
 from ...ir.schedule import MemoryType
 from .conversions import load_convert, storage_type, store_convert
-from .lanes import Lanes, constant_or_none, first_lane, stride_along, transposed, vector_integer
+from .lanes import Lanes, constant_or_none, first_lane, stride_along, vector_integer
 from .llvm_writer import I1, I64, FunctionWriter, Value
 from .refusals import Refusals
 from .scopes import Scopes, split_constant
+from .streaming import StreamingStores
+from .transposition import transposed
 
 if TYPE_CHECKING:
     from .codegen import PhaseGenerator
@@ -41,12 +42,10 @@ class MemoryAccess:
         self.lanes: Lanes | None = None
         self.refusals = Refusals(writer, phase.entry)
         self.scalars: dict[str, Value] = {}
-        self.streaming_flag: Value | None = None
-        self.streaming: dict[tuple[IntExpr, int], None] = {}
+        self.streaming = StreamingStores(writer, scopes, phase.line_bytes)
         self.values: dict[object, tuple[Value, int]] = {}
         self.tiles: dict[object, list[Value]] = {}
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
-        self.pending: list[tuple[Value, Value, int]] = []
 
     # -- conditions
 
@@ -148,7 +147,8 @@ class MemoryAccess:
         """A tensor's element(s) in compute type."""
         if access.buffer in self.phase.registers:
             return self._register(access)
-        self._flush_if_pending(access)
+        if self._is_output(access):
+            self.streaming.flush()
         index, step = self._indexed(access)
         w, dtype = self.writer, access.buffer.dtype
         gathered = active  # an inactive lane may point anywhere
@@ -345,10 +345,9 @@ class MemoryAccess:
             pointer = self._address(access, index)
             if active is not None:
                 w.masked_store(stored, pointer, active, alignment)
-            elif self._may_stream(access, index):
-                self.pending.append((stored, pointer, alignment))
-                if not self._in_unrolled():
-                    self.flush_streaming()
+            elif self._is_output(access) and self.streaming.add(access, index, stored, pointer):
+                if not self.scopes.constants:
+                    self.streaming.flush()
             else:
                 w.store(stored, pointer, alignment)
         elif step is _BACK:
@@ -375,62 +374,5 @@ class MemoryAccess:
             return
         self.phase.branch_on(active, lambda: self.writer.store(value, pointer, alignment))
 
-    # -- streaming stores
-
-    def _in_unrolled(self) -> bool:
-        return bool(self.scopes.constants)
-
-    def _may_stream(self, access: Access, index: IntExpr) -> bool:
-        """True if an output may bypass the caches; notes what must be aligned for it."""
-        assert self.lanes is not None
-        is_output = any(
-            t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
-        )
-        size = size_in_bytes(access.buffer.dtype) * self.lanes.count
-        if not is_output or size not in (16, 32, 64):
-            return False
-        loops = {s for s in self.scopes.level_of if self.scopes.level_of[s] > 0}
-        rest, constant = split_constant(self.scopes.resolve(index))
-        if constant % self.lanes.count:
-            return False
-        from ...ir.scalars import Integer, product, terms_of
-
-        for monomial, coefficient in terms_of(rest):
-            outside: list[IntExpr | int] = []
-            for atom in monomial:
-                if isinstance(atom, Symbol) and atom in loops:
-                    continue
-                if atom.symbols & loops:
-                    return False
-                outside.append(atom)
-            step = product(outside) * coefficient
-            if not (isinstance(step, Integer) and step.value % self.lanes.count == 0):
-                self.streaming[(step, self.lanes.count)] = None
-        return True
-
-    def _flush_if_pending(self, access: Access) -> None:
-        is_output = any(
-            t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors
-        )
-        if is_output:
-            self.flush_streaming()
-
-    def flush_streaming(self) -> None:
-        """Writes the collected vectors, past the caches if the launch says so."""
-        if not self.pending:
-            return
-        w, pending = self.writer, self.pending
-        self.pending = []
-        assert self.streaming_flag is not None
-        past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("stored")
-        w.branch_if(self.streaming_flag, past, through)
-        w.label(past)
-        for value, pointer, _ in pending:
-            whole = value.type.lanes * value.type.bits // 8
-            w.store(value, pointer, whole, ", !nontemporal !0")
-        w.branch(done)
-        w.label(through)
-        for value, pointer, alignment in pending:
-            w.store(value, pointer, alignment)
-        w.branch(done)
-        w.label(done)
+    def _is_output(self, access: Access) -> bool:
+        return any(t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors)

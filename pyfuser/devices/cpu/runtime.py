@@ -31,7 +31,7 @@ Binary = tuple[CompiledModule, Launch]  # the machine code and its launch functi
 # done by then (about 4 simple operations a nanosecond from the caches).
 _WORK_FOR_THREADS = 32 << 10
 
-_ALIGNMENT = 64  # of every scratch buffer, in bytes
+_ALIGNMENT = 64  # of scratch buffers, and of outputs that are stored past the caches; in bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -104,11 +104,14 @@ class FusedKernelCPU(LoadedKernel):
         return offsets, total
 
     def _streaming(self, writer: LaunchWriter) -> str:
-        """1 if the outputs don't fit in the caches and every vector store is aligned."""
+        """1 if the outputs don't fit in the caches and every vector store is aligned.
+
+        An output may be in the caller's memory, which begins anywhere.
+        """
         outputs: IntExpr = ZERO
-        for tensor in self.kernel.tensors:
-            if tensor.is_output:
-                outputs = outputs + product(tensor.sizes) * tensor.buffer.bytes_each
+        written = [tensor for tensor in self.kernel.tensors if tensor.is_output]
+        for tensor in written:
+            outputs = outputs + product(tensor.sizes) * tensor.buffer.bytes_each
         most = self.target.processor.l3_bytes // 2
         terms = terms_of(outputs)
         if len(terms) == 1:  # elements instead of bytes: a number that is already known
@@ -122,6 +125,7 @@ class FusedKernelCPU(LoadedKernel):
                 conditions.append(f"{writer.size(rest)} == 0")
         if size.isdigit() and int(size) < most:
             return "0"
+        conditions += [f"{writer.address(tensor)} % {_ALIGNMENT} == 0" for tensor in written]
         return f"({' and '.join(conditions)})" if conditions else "1"
 
 

@@ -1,0 +1,57 @@
+"""Decisions for a processor with four cores and vectors of 32 bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyfuser.devices.cpu import heuristics
+from pyfuser.ir.scalars import Integer
+from pyfuser.target.parameters import PointwiseFacts, ReductionFacts
+from tests.support.targets import PRETENDED
+
+PROCESSOR = PRETENDED.processor
+
+
+def column_sums(rows: int, columns: int, reduced: int) -> ReductionFacts:
+    """The facts about sums over `reduced` elements, of float32 with a weight for each row."""
+    kept, count = Integer.of(rows * columns), Integer.of(reduced)
+    return ReductionFacts(
+        inner=False, kept=kept, reduced=count, chain=(count,), bytes=4, count=1, work=1,
+        touched=kept * reduced * 4, range=Integer.of(columns), vector=4, rows=(0, 0), weights=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "block", "parts"), [(64, 16, 16, 1), (1, 1024, 1024, 8), (1, 16, 16, 8)]
+)
+def test_blocks_of_columns_end_with_a_row(rows: int, columns: int, block: int, parts: int) -> None:
+    made = heuristics.reduction(PROCESSOR, column_sums(rows, columns, 4096), {})
+    assert (made.block, made.parts) == (block, parts)
+
+
+def transposed(rows: int, columns: int, size: int) -> PointwiseFacts:
+    """The facts about the copy of a transposed matrix of elements of this size."""
+    elements = rows * columns
+    return PointwiseFacts(
+        rows=Integer.of(rows), columns=Integer.of(columns), groups=None,
+        transposed=Integer.of(rows), bytes=max(size, 4), narrowest=size, vector=size, inputs=1,
+        work=1, touched=Integer.of(2 * elements * size),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("columns", [300, 64])
+def test_tiles_move_whole_cache_lines(size: int, columns: int) -> None:
+    made = heuristics.pointwise(PROCESSOR, transposed(4096, columns, size), {})
+    line = PROCESSOR.cache_line_bytes // size
+    assert made.unroll * made.lanes == line
+    assert made.tile % line == made.chunk % line == 0
+
+
+def test_small_matrices_have_tiles_for_every_core() -> None:
+    facts = transposed(256, 256, 4)
+    for cores in (1, 4, 16):
+        made = heuristics.pointwise(replace(PROCESSOR, cores=cores), facts, {})
+        assert -(-256 // made.tile) * -(-256 // made.chunk) >= 4 * cores

@@ -1,0 +1,81 @@
+"""Stores past the caches, of a processor without caches: no address may be one they can't take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.devices.cpu.host import host
+from pyfuser.devices.cpu.runtime import CpuRuntime
+from pyfuser.devices.cpu.target import CpuTarget
+from pyfuser.devices.switches import register_runtime
+from pyfuser.frontend.executors import stage_texts
+from tests.support.targets import PRETENDED
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool)
+
+
+@pytest.fixture
+def uncached() -> Iterator[None]:
+    """Every output counts as larger than the caches."""
+    target = CpuTarget(replace(host(), l3_bytes=0))
+    register_runtime("cpu", lambda _: CpuRuntime(target))
+    yield
+    register_runtime("cpu", None)
+
+
+def numbers(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Small whole numbers."""
+    return torch.arange(rows * columns).view(rows, columns).remainder(97).to(dtype)
+
+
+def beginning_at(offset: int, like: Tensor) -> Tensor:
+    """Zeros of the same shape, so many elements behind where memory was allocated."""
+    return like.new_zeros(like.numel() + offset)[offset:].view(like.shape)
+
+
+@pytest.mark.usefixtures("uncached")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("offset", [0, 1, 4, 8, 16])
+def test_the_caller_s_memory_begins_anywhere(dtype: torch.dtype, offset: int) -> None:
+    x = numbers(64, 96, dtype)
+    transposed, copied = beginning_at(offset, x.t()), beginning_at(offset, x)
+
+    @torch.compile(backend="pyfuser")
+    def update(transposed: Tensor, copied: Tensor, x: Tensor) -> None:
+        transposed.copy_(x.t())
+        copied.copy_(x ^ x if x.dtype is torch.bool else x + x)
+
+    update(transposed, copied, x)
+    assert torch.equal(transposed, x.t())
+    assert torch.equal(copied, x ^ x if dtype is torch.bool else x + x)
+
+
+@pytest.mark.usefixtures("uncached", "poison")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(64, 128), (128, 80), (61, 67), (16, 1), (130, 33)], ids=str)
+def test_rows_that_end_within_a_cache_line(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x = numbers(*shape, dtype)
+    made = torch.compile(lambda x: x.t().contiguous(), backend="pyfuser")(x)
+    assert torch.equal(made, x.t())
+
+
+def test_vectors_of_a_cache_line_are_stored_one_after_the_other() -> None:
+    with FusionDefinition() as fd:
+        x, y = (fd.define_tensor([-1, -1], dtype=DataType.Float) for _ in range(2))
+        fd.add_output(fd.ops.add(x, y))
+    register_runtime("cpu", lambda _: CpuRuntime(PRETENDED))
+    try:
+        text = stage_texts(fd.fusion, [torch.randn(80, 96), torch.randn(96, 80).t()])["asm"]
+    finally:
+        register_runtime("cpu", None)
+    stores = re.findall(r"vmovntps\s+%ymm\d+, (-?\d*)(\(.*\))", text)
+    assert len(stores) == 16
+    for (first, row), (second, again) in zip(stores[::2], stores[1::2], strict=True):
+        assert row == again and int(second or 0) == int(first or 0) + 32
