@@ -139,8 +139,22 @@ def _at_windows(loop: For) -> list[For]:
 
 
 def _compact(body: list[Statement]) -> list[Statement]:
-    """The body for a few iterations: without unrolling, where that is possible."""
-    return body if _needs_unrolling(body) else _rolled(body)
+    """The body with loops instead of unrolled code: it runs for the last elements only.
+
+    Loops whose index addresses registers stay unrolled.
+    """
+    copied = _copy(body, lambda condition: True)
+    addressing: set[Symbol] = set()
+    for statement in walk(copied):
+        for access in accesses(statement):
+            if access.buffer.memory is not MemoryType.global_:
+                addressing |= access.index.symbols
+    loops = [statement for statement in walk(copied) if isinstance(statement, For)]
+    for loop in loops:
+        if loop.parallel_type is ParallelType.unroll and loop.index not in addressing:
+            loop.parallel_type = ParallelType.serial
+            _trimmed(loop)
+    return copied
 
 
 def _cut(loop: For) -> list[For]:
@@ -248,25 +262,3 @@ def _needed(
         if isinstance(value, Access):
             known += sorted(of_partials.get((value.buffer, statement.op), ()), key=str)
     return known
-
-
-def _needs_unrolling(body: list[Statement]) -> bool:
-    """True if registers are addressed by the index of an unrolled loop."""
-    unrolled = {
-        s.index for s in walk(body) if isinstance(s, For) and s.parallel_type is ParallelType.unroll
-    }
-    return any(
-        access.buffer.memory is not MemoryType.global_ and access.index.symbols & unrolled
-        for statement in walk(body)
-        for access in accesses(statement)
-    )
-
-
-def _rolled(body: list[Statement]) -> list[Statement]:
-    """The body with loops instead of unrolled code: it runs for the last elements only."""
-    copied = _copy(body, lambda condition: True)
-    for statement in walk(copied):
-        if isinstance(statement, For) and statement.parallel_type is ParallelType.unroll:
-            statement.parallel_type = ParallelType.serial
-            _trimmed(statement)
-    return copied
