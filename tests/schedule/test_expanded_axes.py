@@ -51,6 +51,14 @@ def test_a_repeated_axis_whose_parts_have_a_known_size(reduced: bool) -> None:
     fd.validate([x, y])
 
 
+def test_the_count_of_a_welford_of_equal_rows() -> None:
+    x = torch.randn(1, 37).expand(3, 37)
+    with FusionDefinition() as fd:
+        for result in fd.ops.welford(fd.from_pytorch(x), [1]):
+            fd.add_output(result)
+    fd.validate([x])
+
+
 @pytest.mark.parametrize("op", ["cumsum", "cummax"])
 def test_a_reversed_scan_of_a_repeated_axis(op: str) -> None:
     """The last element's place in the tensor isn't computed from a negative number."""
