@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
 from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition, ParallelType, interface
@@ -20,6 +21,8 @@ from tests.cuda.host_compiler import requires_host_compiler
 from tests.programs.check import check
 from tests.programs.everyday import program, rows
 from tests.support.definitions import blocks_of_64_threads
+from tests.support.random_fusions import RandomFusion, examples, fusions, seed_of
+from tests.support.random_fusions import check as check_fusion
 
 pytestmark = requires_host_compiler
 
@@ -195,6 +198,16 @@ def test_what_is_updated_in_place_is_no_restricted_pointer(runtime: EmulatedRunt
     signature = kernel.code.text.partition(") {")[0]
     assert f"* {name}" in signature and f"__restrict__ {name}" not in signature
     assert "__restrict__" in signature
+
+
+@pytest.mark.parametrize("name", ["cumsum", "gather", "softmax", "where"])
+def test_random_fusions(name: str) -> None:
+    @examples(3, seed_of(name) + 1)
+    @given(made=fusions(name))
+    def run(made: RandomFusion) -> None:
+        check_fusion(made)
+
+    run()
 
 
 # Every n-th of the everyday programs: a sample of each kind.

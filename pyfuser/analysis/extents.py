@@ -32,7 +32,7 @@ def effective_extents(
         inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
         match expr:
             case Split():
-                rest = expr.rest(inputs[0])
+                rest = scheduled.fusion.ids.known(expr.rest(inputs[0]))
                 pair = (rest, expr.factor) if expr.inner_split else (expr.factor, rest)
                 if real.isdisjoint(expr.inputs):
                     pair = (ONE, ONE)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IdExpr, IterDomain, Split, history
-from ..ir.exprs import Expr, IndexedWrite, ReadOp, ScanOp, ScatterOp
+from ..ir.exprs import Expr, IndexedWrite, PointwiseOp, ReadOp, ReshapeOp, ScanOp, ScatterOp
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView, Val
 from .mapping import producer_to_consumer
@@ -30,6 +30,33 @@ class Step:
     index: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+
+def _makes_axes(expr: Expr) -> bool:
+    """True if a result has an axis along which all operands only broadcast.
+
+    A reshape makes elements of an expanded axis, and so does a pointwise operation where
+    preparation has put an expanded tensor in the place of a cat of equal parts.
+    """
+    operands = expr.tensor_inputs
+    is_either = isinstance(expr, PointwiseOp | ReshapeOp)
+    if not is_either or not any(t.has_expanded_axis for t in operands):
+        return False
+    if isinstance(expr, ReshapeOp):
+        return True
+    columns = zip(*(operand.axes for operand in operands), strict=True)
+    axes = expr.output.domain.root_or_logical if isinstance(expr.output, TensorView) else ()
+    return any(
+        not axis.is_broadcast and all(own.is_broadcast for own in column)
+        for axis, column in zip(axes, columns, strict=True)
+    )
+
+
+def _reshaped(tensor: TensorView) -> list[IterDomain]:
+    """The axes that the steps of a reshape make, in their order."""
+    domain = tensor.domain
+    steps = history(domain.logical, domain.root or ())
+    return [axis for step in steps for axis in step.outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +91,7 @@ class IterationSpace:
 
     def __init__(self, exprs: Iterable[Expr]) -> None:
         listed = list(exprs)
+        self._has_new_axes = any(map(_makes_axes, listed))
         self.private: set[TensorView] = set()
         self._build(listed)
         if self.conflicts:
@@ -142,7 +170,7 @@ class IterationSpace:
         for tensor in expr.tensor_outputs:
             if tensor.domain.root is not None:
                 self._reshape(tensor)
-        if self.private or isinstance(expr, ReadOp):
+        if self.private or self._has_new_axes or isinstance(expr, ReadOp):
             self._match_copies(expr)
 
     def _join_operands(self, expr: ScatterOp) -> None:
@@ -160,20 +188,25 @@ class IterationSpace:
     def _match_copies(self, expr: Expr) -> None:
         """Makes the axes of a copy of an expression equal to the original's.
 
-        A scheduler copies what it computes again; where the copies read a source or a private
-        input, no tensor that both read connects their axes.
+        A scheduler copies what it computes again; where the copies read a source, a private input
+        or an expanded tensor, no tensor that both read connects their axes.
         """
         inputs = tuple(self._first.get(value, value) for value in expr.inputs)
         inputs = inputs[:1] if isinstance(expr, ReadOp) else inputs
         for place, tensor in enumerate(expr.tensor_outputs):
             axes = tensor.domain.root_or_logical
-            shape = tuple((axis.size, axis.iter_type) for axis in axes)
+            shape = tuple((axis.size, axis.iter_type) for axis in (*axes, *tensor.axes))
             key = (type(expr), place, inputs, expr.attributes(), shape)
             first = self._first.setdefault(tensor, self._copies.setdefault(key, tensor))
             assert isinstance(first, TensorView)
-            for old, new in zip(first.domain.root_or_logical, axes, strict=True):
-                if not (old.is_broadcast or new.is_broadcast):
-                    self._join(old, new)
+            self._join_each(first.domain.root_or_logical, axes)
+            if first is not tensor and tensor.domain.root is not None:
+                self._join_each(_reshaped(first), _reshaped(tensor))
+
+    def _join_each(self, axes: Iterable[IterDomain], copies: Iterable[IterDomain]) -> None:
+        for old, new in zip(axes, copies, strict=True):
+            if not (old.is_broadcast or new.is_broadcast):
+                self._join(old, new)
 
     def _reshape(self, tensor: TensorView) -> None:
         """Records the steps from root to logical; equal steps of equal axes make equal axes."""

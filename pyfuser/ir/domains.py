@@ -322,7 +322,7 @@ class IdFactory:
     """Makes IterDomains with fresh names, for one fusion.
 
     `equal` has computed sizes that the definition makes equal to others: merging [a][b] gives an
-    axis of size c if a * b must be c.
+    axis of size c if a * b must be c, and so does a split.
     """
 
     __slots__ = ("equal", "next_name")
@@ -350,7 +350,7 @@ class IdFactory:
         is_even: bool = False,
     ) -> tuple[IterDomain, IterDomain]:
         """Splits an axis; returns (outer, inner)."""
-        rest = ONE if is_whole else ceil_div(axis.extent, factor)
+        rest = ONE if is_whole else self.known(ceil_div(axis.extent, factor))
         outer_extent, inner_extent = (rest, factor) if inner_split else (factor, rest)
         outer = self.new(outer_extent, axis.iter_type)
         inner = self.new(inner_extent, axis.iter_type)
@@ -367,7 +367,10 @@ class IdFactory:
 
     def merged(self, outer: IntExpr, inner: IntExpr) -> IntExpr:
         """The extent of two merged axes."""
-        extent = outer * inner
+        return self.known(outer * inner)
+
+    def known(self, extent: IntExpr) -> IntExpr:
+        """The size to which the definition makes a computed size equal, or the computed one."""
         return self.equal.get(extent, extent)
 
     def swizzle(self, x: IterDomain, y: IterDomain) -> tuple[IterDomain, IterDomain]:

@@ -317,7 +317,11 @@ def product(factors: Iterable[IntExpr | int]) -> IntExpr:
 
 
 def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
-    """(quotient, rest) with a == quotient * b + rest, extracting the terms that b divides."""
+    """(quotient, rest) with a == quotient * b + rest, extracting the terms that b divides.
+
+    The rest isn't negative if `a` isn't: kernels divide towards 0.  What is left of n*2 - 1 - i
+    without the multiples of n would be.
+    """
     divisor = terms_of(b)
     if len(divisor) != 1:
         return (ONE, ZERO) if a is b else (ZERO, a)
@@ -338,6 +342,8 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
             quotient[key] = quotient.get(key, 0) + whole
         if left:
             rest[monomial] = left
+    if any(coefficient < 0 for coefficient in rest.values()):
+        return ZERO, a
     return from_terms(quotient), from_terms(rest)
 
 

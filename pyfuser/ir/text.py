@@ -363,7 +363,8 @@ class _Translator:
     ) -> str:
         """A slice of the part of a source that the windows show; none if they show all of it."""
         single = [
-            w is not None and w.stop is ONE and w.left is ZERO and w.every is ONE for w in windows
+            w is not None and axis.size is not ONE and (w.left, w.stop, w.every) == (ZERO, ONE, ONE)
+            for axis, w in zip(source.axes, windows, strict=True)
         ]
         if any(single):
             return self.select_call(source, windows, argument, single)

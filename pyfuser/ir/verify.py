@@ -57,9 +57,10 @@ from .segmented import SegmentedFusion
 from .vals import Scalar, TensorView, Val
 
 
-def _check(condition: bool, noun: str, what: str, got: object) -> None:
+def _check(condition: bool, noun: str, what: str, got: object, *named: object) -> None:
+    """Raises unless a condition holds; the text, with the values that it names, is made then."""
     if not condition:
-        raise InternalError(expected(f"verify {noun}", what, got))
+        raise InternalError(expected(f"verify {noun}", what.format(*named), got))
 
 
 # -- Fusion
@@ -70,18 +71,18 @@ def verify_fusion(fusion: Fusion) -> None:
     defined: set[Val] = set()
     for value in fusion.inputs:
         _check(value not in defined, "fusion", "each input once", value)
-        _check(value.expr is None, "fusion", f"no definition of the input {value}", value.expr)
+        _check(value.expr is None, "fusion", "no definition of the input {}", value.expr, value)
         defined.add(value)
         if isinstance(value, TensorView):
             _verify_domain(value)
     for expr in fusion.exprs:
         for value in expr.inputs:
             is_known = value in defined or (isinstance(value, Scalar) and value.expr is None)
-            _check(is_known, "fusion", f"{value} defined before it is read", expr)
-            _check(expr in value.uses_list, "fusion", f"{value} to know its reader", expr)
+            _check(is_known, "fusion", "{} defined before it is read", expr, value)
+            _check(expr in value.uses_list, "fusion", "{} to know its reader", expr, value)
         for value in expr.outputs:
-            _check(value not in defined, "fusion", f"{value} defined once", expr)
-            _check(value.expr is expr, "fusion", f"{value} to know its definition", expr)
+            _check(value not in defined, "fusion", "{} defined once", expr, value)
+            _check(value.expr is expr, "fusion", "{} to know its definition", expr, value)
             defined.add(value)
             if isinstance(value, TensorView):
                 _verify_domain(value)
@@ -113,12 +114,14 @@ def _verify_outputs(fusion: Fusion, defined: set[Val]) -> None:
         _check(isinstance(value, TensorView), "fusion", "tensors as outputs", value)
         _check(value in defined, "fusion", "every output defined", value)
     for value, target in fusion.aliases.items():
-        _check(value in fusion.outputs, "fusion", f"{value}, which aliases, as output", "none")
-        _check(target in fusion.inputs, "fusion", f"{value} to alias an input", target)
+        _check(value in fusion.outputs, "fusion", "{}, which aliases, as output", "none", value)
+        _check(target in fusion.inputs, "fusion", "{} to alias an input", target, value)
     for value in fusion.overwritten:
-        _check(value in fusion.inputs, "fusion", f"{value}, which is overwritten, as input", "none")
+        _check(
+            value in fusion.inputs, "fusion", "{}, which is overwritten, as input", "none", value
+        )
     for value in fusion.hidden_outputs:
-        _check(value in fusion.aliases, "fusion", f"hidden {value} to alias an input", "no alias")
+        _check(value in fusion.aliases, "fusion", "hidden {} to alias an input", "no alias", value)
 
 
 def _reaches(axes: Sequence[IterDomain], roots: Sequence[IterDomain]) -> bool:
@@ -139,26 +142,25 @@ def _verify_domain(tensor: TensorView) -> None:
     name = f"T{tensor.name}"
     if domain.root is not None:
         is_made = _reaches(domain.logical, domain.root)
-        _check(is_made, "fusion", f"the logical axes of {name} made of its root axes", tensor)
-    _check(_reaches(domain.loop, domain.logical), "fusion", f"loops of {name} made of axes", tensor)
+        _check(is_made, "fusion", "the logical axes of {} made of its root axes", tensor, name)
+    _check(
+        _reaches(domain.loop, domain.logical), "fusion", "loops of {} made of axes", tensor, name
+    )
     allocated = domain.allocated
     if domain.allocation is not None:
         is_made = _reaches(allocated, tensor.axes)
-        _check(is_made, "fusion", f"the allocation of {name} made of its axes", allocated)
-    _check(
-        len(domain.contiguity) == len(allocated),
-        "fusion",
-        f"contiguity of {name} for {len(allocated)} axes",
-        domain.contiguity,
-    )
+        _check(is_made, "fusion", "the allocation of {} made of its axes", allocated, name)
+    what = "contiguity of {} for {} axes"
+    is_long = len(domain.contiguity) == len(allocated)
+    _check(is_long, "fusion", what, domain.contiguity, name, len(allocated))
+    what = "contiguity None exactly on broadcast axes of {}"
     for axis, flag in zip(allocated, domain.contiguity, strict=True):
-        what = f"contiguity None exactly on broadcast axes of {name}"
         # An input that is specialised for its layout may have an axis of stride 0.
         is_right = axis.is_broadcast == (flag is None) or (flag is None and tensor.expr is None)
-        _check(is_right, "fusion", what, domain.contiguity)
+        _check(is_right, "fusion", what, domain.contiguity, name)
     for axis in domain.logical:
         if axis.is_broadcast:
-            _check(axis.extent is ONE, "fusion", f"broadcast axes of {name} of extent 1", axis)
+            _check(axis.extent is ONE, "fusion", "broadcast axes of {} of extent 1", axis, name)
 
 
 def _verify_expr(expr: Expr) -> None:
@@ -254,7 +256,7 @@ def _verify_library(expr: LibraryOp) -> None:
 
 def _verify_ranks(expr: Expr, axes: Sequence[IterDomain]) -> None:
     for tensor in expr.tensor_inputs:
-        _check(len(tensor.axes) == len(axes), "fusion", f"inputs of rank {len(axes)}", expr)
+        _check(len(tensor.axes) == len(axes), "fusion", "inputs of rank {}", expr, len(axes))
 
 
 def _verify_pointwise(expr: PointwiseOp, root: Sequence[IterDomain]) -> None:
@@ -266,8 +268,8 @@ def _verify_pointwise(expr: PointwiseOp, root: Sequence[IterDomain]) -> None:
     for position, axis in enumerate(root):
         real = [t for t in expr.tensor_inputs if not t.axes[position].is_broadcast]
         if axis.is_broadcast:
-            _check(not real, "fusion", f"axis {axis} broadcast only where all are", expr)
-        _check(not axis.is_reduction, "fusion", f"no reduction axis {axis}", expr)
+            _check(not real, "fusion", "axis {} broadcast only where all are", expr, axis)
+        _check(not axis.is_reduction, "fusion", "no reduction axis {}", expr, axis)
 
 
 def _verify_reduction(expr: Expr, root: Sequence[IterDomain]) -> None:
@@ -284,12 +286,12 @@ def verify_scheduled(scheduled: ScheduledFusion) -> None:
     for tensor in scheduled.fusion.tensors:
         schedule = scheduled[tensor]
         name = f"T{tensor.name}"
-        _check(schedule.tensor is tensor, "schedule", f"the schedule of {name}", schedule.tensor)
+        _check(schedule.tensor is tensor, "schedule", "the schedule of {}", schedule.tensor, name)
         is_made = _reaches(schedule.loop, tensor.domain.logical)
-        _check(is_made, "schedule", f"the loops of {name} made of its logical axes", schedule)
+        _check(is_made, "schedule", "the loops of {} made of its logical axes", schedule, name)
         rank = len(schedule.loop)
         is_inside = 0 <= schedule.compute_at <= rank
-        _check(is_inside, "schedule", f"a compute position of {name} in [0, {rank}]", schedule)
+        _check(is_inside, "schedule", "a compute position of {} in [0, {}]", schedule, name, rank)
 
 
 # -- SegmentedFusion
@@ -302,18 +304,18 @@ def verify_segmented(segmented: SegmentedFusion) -> None:
     for segment in segmented.segments:
         for value in segment.inputs:
             is_known = value in known or isinstance(value, Scalar)
-            _check(is_known, "segments", f"{value} computed before it is read", segment)
+            _check(is_known, "segments", "{} computed before it is read", segment, value)
         local: set[Val] = set(segment.inputs) | {v for v in whole.inputs if isinstance(v, Scalar)}
         for expr in segment.exprs:
             for value in expr.inputs:
                 is_there = value in local or (isinstance(value, Scalar) and value.expr is None)
-                _check(is_there, "segments", f"{value} as input of its segment", segment)
+                _check(is_there, "segments", "{} as input of its segment", segment, value)
             local.update(expr.outputs)
         for made in segment.outputs:
-            _check(made in local, "segments", f"{made} computed by its segment", segment)
+            _check(made in local, "segments", "{} computed by its segment", segment, made)
             known.add(made)
     for output in whole.outputs:
-        _check(output in known, "segments", f"the output {output} computed", segmented)
+        _check(output in known, "segments", "the output {} computed", segmented, output)
 
 
 # -- Kernel
@@ -371,5 +373,5 @@ def _verify_body(body: Sequence[Statement], outer: set[Buffer], known: set[Symbo
 def _verify_accesses(used: Iterable[Access], buffers: set[Buffer], known: set[Symbol]) -> None:
     for access in used:
         name = access.buffer.name
-        _check(access.buffer in buffers, "kernel", f"{name} allocated where it is used", access)
+        _check(access.buffer in buffers, "kernel", "{} allocated where it is used", access, name)
         _verify_symbols(access.index, known, access)

@@ -68,7 +68,7 @@ def evaluate(
     inputs = with_random_state(fusion, inputs)
     binding = bind(fusion, inputs)
     with torch.no_grad():
-        evaluator = _Evaluator(fusion, inputs, binding, dtype_override, keep_rounding)
+        evaluator = Evaluator(fusion, inputs, binding, dtype_override, keep_rounding)
         for expr in fusion.live_exprs():
             evaluator.run(expr)
         return evaluator.results(inputs, views) if updates else evaluator.computed(inputs)
@@ -84,15 +84,15 @@ def raise_refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
     for expr in reversed(exprs):
         if may_refuse(expr) or not needed.isdisjoint(expr.outputs):
             needed.update((*expr.inputs, *expr.outputs))
-    evaluator = _Evaluator(fusion, inputs, bind(fusion, inputs), None, False)
+    evaluator = Evaluator(fusion, inputs, bind(fusion, inputs), None, False)
     with torch.no_grad():
         for expr in exprs:
             if not needed.isdisjoint(expr.outputs):
                 evaluator.run(expr)
 
 
-class _Evaluator:
-    """The values of one evaluation."""
+class Evaluator:
+    """The values of one evaluation, computed expression by expression."""
 
     def __init__(
         self,
@@ -108,10 +108,14 @@ class _Evaluator:
         self.device = device_of(inputs)
         for value, given in zip(fusion.inputs, inputs, strict=True):
             if isinstance(given, torch.Tensor):
-                plain = given.detach().resolve_conj().resolve_neg()
-                if is_cpu_scalar(plain):
-                    plain = plain.to(self.device)
-                self.values[value] = plain.to(self.torch_dtype(value.dtype))
+                self.give(value, given)
+
+    def give(self, value: Val, given: torch.Tensor) -> None:
+        """Sets the tensor of an input."""
+        plain = given.detach().resolve_conj().resolve_neg()
+        if is_cpu_scalar(plain):
+            plain = plain.to(self.device)
+        self.values[value] = plain.to(self.torch_dtype(value.dtype))
 
     def torch_dtype(self, dtype: DataType) -> torch.dtype:
         """The torch dtype that values of `dtype` have in this evaluation."""
@@ -416,4 +420,4 @@ def with_layout(
     return made.new_empty(0).set_(*place)
 
 
-__all__ = ["bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]
+__all__ = ["Evaluator", "bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]

@@ -259,7 +259,12 @@ def _zero(dtype: DataType) -> PythonNumber:
 def _promoted(fusion: Fusion, parts: list[TensorView]) -> list[TensorView]:
     common = to_torch(parts[0].dtype)
     for part in parts:
-        common = torch.promote_types(common, to_torch(part.dtype))
+        try:
+            common = torch.promote_types(common, to_torch(part.dtype))
+        except RuntimeError:
+            got = f"{from_torch(common)} and {part.dtype}"
+            what = "dtypes that torch promotes"
+            raise UnsupportedError(expected("cat", what, got)) from None
     dtype = from_torch(common)
     return [p if p.dtype is dtype else cast_tensor(fusion, p, dtype) for p in parts]
 
@@ -297,6 +302,8 @@ def slice_scatter(
             wanted = last - first if proves_at_most(first, last) else larger(last - first, ZERO)
             wanted = ceil_div(wanted, every)
         require_equal(fusion, "slice_scatter", wanted, b.size)
+    if first is ZERO and every is ONE and part.axes[dim].size is extent:
+        return copy(fusion, part)
     placed_in = _place(first, part.axes[dim].size, every)
     windows = tuple(placed_in if d == dim else None for d in range(base.ndim))
     axes = [copy_axis(fusion, axis) for axis in part.axes]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from ..dtypes import DataType
 from ..ir.exprs import Expr, WelfordOp
 from ..ir.fusion import Fusion
-from ..ir.vals import TensorView
+from ..ir.vals import TensorView, Val
 from ..ops import builders
 from ..ops.reduction_builders import reduced_element_count, restored
 from .rewriting import Rewriter, rewrite
@@ -49,8 +49,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
     total = builders.sum(fusion, builders.mul(fusion, centred, centred), dims)
     made = {mean: average, squares: total}
     if count.uses_list or rewriter.is_output(count):
-        sizes = [builders.size(fusion, average, d) for d in range(average.ndim)]
-        made[count] = builders.full(fusion, sizes, number, DataType.Int)
+        made[count] = _filled(fusion, average, number)
     new = fusion.exprs[start:]
     del fusion.exprs[start:]
     for one in new:
@@ -58,3 +57,11 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
     for old, value in made.items():
         assert isinstance(value, TensorView)
         rewriter.replace(old, value)
+
+
+def _filled(fusion: Fusion, like: TensorView, number: Val | int) -> TensorView:
+    """A number in the shape of a tensor, expanded where the tensor is."""
+    sizes = builders.shape(fusion, like)
+    single = [1 if a.is_broadcast else size for a, size in zip(like.axes, sizes, strict=True)]
+    made = builders.full(fusion, single, number, DataType.Int)
+    return builders.expand(fusion, made, sizes) if like.has_expanded_axis else made

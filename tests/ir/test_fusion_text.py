@@ -54,6 +54,8 @@ def shapes(fd: FusionDefinition) -> None:
     fd.add_output(fd.ops.stride_order(x, [0, 2, 1]))
     fd.add_output(fd.ops.broadcast_in_dim(flat, [3, fd.ops.size(flat, 0)], [1]))
     fd.add_output(fd.ops.squeeze(x, [2]))
+    fd.add_output(fd.ops.pad(x, [1, 2]))
+    fd.add_output(fd.ops.slice_scatter(x, fd.ops.neg(x), 2))
 
 
 def factories(fd: FusionDefinition) -> None:

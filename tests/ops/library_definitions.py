@@ -9,7 +9,7 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.ops.evaluator import evaluate
-from tests.support.random_fusions import random_tensor
+from tests.support.random_tensors import random_tensor
 
 Define = Callable[..., Any]
 

@@ -16,7 +16,7 @@ from tests.ops.library_definitions import (
     check,
     numbers,
 )
-from tests.support.random_fusions import laid_out
+from tests.support.random_tensors import laid_out
 
 pytestmark = pytest.mark.usefixtures("poison")
 

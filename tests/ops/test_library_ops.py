@@ -25,7 +25,7 @@ from tests.ops.library_definitions import (
     defined,
     numbers,
 )
-from tests.support.random_fusions import laid_out
+from tests.support.random_tensors import laid_out
 
 pytestmark = pytest.mark.usefixtures("poison")
 

@@ -18,7 +18,7 @@ from tests.ops.library_definitions import (
     distinct,
     numbers,
 )
-from tests.support.random_fusions import laid_out
+from tests.support.random_tensors import laid_out
 
 pytestmark = pytest.mark.usefixtures("poison")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pyfuser import DataType
+from pyfuser import DataType, FusionDefinition
 from pyfuser.compiler import compiled_kernel_count
 from pyfuser.devices.registry import target_for
 from pyfuser.dtypes import from_torch
@@ -192,6 +192,14 @@ def test_cat_promotes_and_mixes_layouts() -> None:
     ]
     fd = check(lambda o, *parts: o.neg(o.cat(list(parts), 1)), parts, -torch.cat(parts, 1))
     assert kernels(fd) == ["resize"]
+
+
+def test_cat_of_dtypes_that_torch_does_not_promote() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1])
+        parts = [fd.ops.cast(x, dtype) for dtype in (DataType.Float8_e5m2, DataType.Half)]
+        with pytest.raises(UnsupportedError, match="cat: expected dtypes that torch promotes"):
+            fd.ops.cat(parts)
 
 
 def test_slice_scatter() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from pyfuser import DataType
 from tests.ops.library_definitions import FLOATS, INTEGERS, LAYOUTS, check, defined, numbers
-from tests.support.random_fusions import laid_out
+from tests.support.random_tensors import laid_out
 
 pytestmark = pytest.mark.usefixtures("poison")
 

@@ -15,7 +15,6 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase
 
 from pyfuser.compiler import KernelPart
 from pyfuser.errors import ScheduleError
@@ -24,7 +23,7 @@ from pyfuser.ops.evaluator import evaluate
 from tests.cuda.random_schedules import Example, example
 from tests.programs.outcome import Outcome
 from tests.support.poison import poisoned_memory
-from tests.support.random_fusions import RandomFusion, fusions
+from tests.support.random_fusions import RandomFusion, check, examples, fusions
 from tests.support.random_reads import check_chain
 
 EXAMPLES_PER_SEED = 20
@@ -34,25 +33,12 @@ schedulers: collections.Counter[str] = collections.Counter()
 def run_definitions(seed: int, large: bool = False) -> int:
     """A batch of random definitions; how many."""
 
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=EXAMPLES_PER_SEED,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate, Phase.shrink],
-        print_blob=False,
-    )
+    @examples(EXAMPLES_PER_SEED, seed)
     @hypothesis.given(made=fusions(large=large))
-    def validate(made: RandomFusion) -> None:
-        try:
-            made.fd.validate(made.inputs)
-        except Exception as error:
-            layouts = [(tuple(x.shape), x.stride(), x.storage_offset()) for x in made.inputs]
-            error.add_note(f"{made.fd!r}\ninputs: {layouts}")
-            raise
+    def run(made: RandomFusion) -> None:
+        check(made)
 
-    validate()
+    run()
     return EXAMPLES_PER_SEED
 
 

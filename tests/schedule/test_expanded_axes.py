@@ -1,0 +1,69 @@
+"""Kernels over axes that a reshape, or preparation, makes of expanded ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.ir.vals import TensorView
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+
+def repeated(fd: FusionDefinition, x: TensorView) -> TensorView:
+    """[n] -> [2 * n]"""
+    wide = fd.ops.expand(fd.ops.broadcast(x, [True, False]), [2, -1])
+    return fd.ops.reshape(wide, [-1])
+
+
+def softmax(fd: FusionDefinition, x: TensorView, dim: int) -> TensorView:
+    power = fd.ops.exp(fd.ops.sub(x, fd.ops.max(x, [dim], True)))
+    return fd.ops.div(power, fd.ops.sum(power, [dim], True))
+
+
+def test_softmax_of_a_repeated_axis() -> None:
+    """The copies of the reshape that the passes over a row get have the same loops."""
+    x = torch.randn(37)
+    with FusionDefinition() as fd:
+        fd.add_output(softmax(fd, repeated(fd, fd.from_pytorch(x)), 0))
+    fd.validate([x])
+
+
+def test_softmax_of_equal_parts() -> None:
+    """A cat of a tensor with itself becomes an expanded tensor, read by axes that aren't."""
+    x = torch.randn(1, 1, 1)
+    with FusionDefinition() as fd:
+        positive = fd.ops.gt(fd.from_pytorch(x), 0.0)
+        both = fd.ops.cast(fd.ops.cat([positive, positive], 1), DataType.Float)
+        fd.add_output(softmax(fd, both, 1))
+    fd.validate([x])
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_a_repeated_axis_whose_parts_have_a_known_size(reduced: bool) -> None:
+    """The sizes of the parts are those of another input, also where they are computed."""
+    x, y = torch.randn(7), torch.randn(2) if reduced else torch.randn(2, 7)
+    with FusionDefinition() as fd:
+        parts = fd.ops.reshape(repeated(fd, fd.from_pytorch(x)), [-1, 7])
+        parts = fd.ops.sum(parts, [1]) if reduced else parts
+        fd.add_output(fd.ops.add(parts, fd.from_pytorch(y, static_sizes=True)))
+    fd.validate([x, y])
+
+
+def test_the_count_of_a_welford_of_equal_rows() -> None:
+    x = torch.randn(1, 37).expand(3, 37)
+    with FusionDefinition() as fd:
+        for result in fd.ops.welford(fd.from_pytorch(x), [1]):
+            fd.add_output(result)
+    fd.validate([x])
+
+
+@pytest.mark.parametrize("op", ["cumsum", "cummax"])
+def test_a_reversed_scan_of_a_repeated_axis(op: str) -> None:
+    """The last element's place in the tensor isn't computed from a negative number."""
+    x = torch.randn(37)
+    with FusionDefinition() as fd:
+        scan = getattr(fd.ops, op)
+        fd.add_output(fd.ops.neg(scan(repeated(fd, fd.from_pytorch(x)), 0, reverse=True)))
+    fd.validate([x])
