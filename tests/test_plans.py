@@ -150,7 +150,9 @@ def shifted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [attention, shifted])
 def test_a_graph_is_written_once_for_its_sizes(
-    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], graphs: list[CompiledGraph]
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    graphs: list[CompiledGraph],
+    request: pytest.FixtureRequest,
 ) -> None:
     compiled = torch.compile(function, backend="pyfuser", dynamic=True)
     compiled(torch.randn(7, 12), torch.randn(7, 12))
@@ -159,7 +161,10 @@ def test_a_graph_is_written_once_for_its_sizes(
         x, y = torch.randn(rows, columns), torch.randn(rows, columns)
         torch.testing.assert_close(compiled(x, y), function(x, y), rtol=1e-4, atol=1e-5)
     (graph,) = graphs
-    assert len(graph.functions) <= 2  # an axis of one element may be a separate layout
+    most = 2  # an axis of one element may be a separate layout
+    if function is attention and request.config.getoption("--emulate"):
+        most = 3  # threads hold a row in their vectors: of four elements up to 12, of one, and more
+    assert len(graph.functions) <= most
     assert compiled_kernel_count() - count <= len(graph.functions) - 1
 
 

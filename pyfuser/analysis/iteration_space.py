@@ -138,7 +138,8 @@ class IterationSpace:
     def _enter(self, tensor: TensorView) -> None:
         domain = tensor.domain
         for axis in (*domain.root_or_logical, *domain.logical):
-            self._owners.setdefault(axis, {tensor: axis})
+            self._owners.setdefault(axis, {})
+            self._owners.setdefault(self._sets.find(axis), {})[tensor] = axis
 
     def _join(self, a: IterDomain, b: IterDomain) -> bool:
         """Gives both axes one number; False, with no change, if a tensor would have it twice."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ..analysis.costs import is_expensive, recomputation_cost
 from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import downstream
-from ..ir.exprs import Expr, PointwiseOp, WindowOp
+from ..ir.exprs import Expr, FullOp, IotaOp, PointwiseOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.vals import TensorView, Val
 from ..ops.op import EXPENSIVE
@@ -87,6 +87,13 @@ class _Passes:
         self._of[copy] = self._of[reader]
 
 
+def _is_recomputable(expr: Expr, tensor: TensorView) -> bool:
+    """False for random numbers, and for numbers that a thread has in a register for all passes."""
+    if isinstance(expr, FullOp | IotaOp):
+        return _rank(tensor) > 0
+    return bool(expr.tensor_inputs) or isinstance(expr, WindowOp)
+
+
 def _rank(tensor: TensorView) -> int:
     return sum(not axis.is_broadcast for axis in tensor.axes)
 
@@ -134,7 +141,7 @@ def recompute_cheap(
             later = groups[1:]
             is_worth_it = tensor in fusion.outputs or tensor in ends or is_expensive(expr)
             is_kept = keeps and is_worth_it
-            if not (expr.tensor_inputs or isinstance(expr, WindowOp)):
+            if not _is_recomputable(expr, tensor):
                 continue
             if is_kept and later and tensor not in fusion.outputs:
                 _keep_for(fusion, tensor, [reader for group in later for reader in group])
@@ -186,14 +193,21 @@ def _keep_for(fusion: Fusion, tensor: TensorView, late: list[Expr]) -> None:
 
 
 def _give_copy(fusion: Fusion, expr: Expr, tensor: TensorView, readers: list[Expr]) -> Expr:
-    """Computes a tensor once more, for these readers; returns the copy's expression."""
+    """Computes a tensor once more, for these readers; returns the copy's expression.
+
+    The copy of what is made of numbers has the tensor's own axes, for it reads no tensor by which
+    the two have the same loops.
+    """
     cloner = Cloner(fusion, fusion)
     for value in expr.inputs:
         cloner.values[value] = value
+    if not expr.tensor_inputs and not isinstance(expr, WindowOp):
+        cloner.axes |= {axis: axis for axis in tensor.axes}
     domain = cloner.domain(tensor.domain)
-    for axis in cloner.axes.values():
-        axis.name = fusion.ids.next_name
-        fusion.ids.next_name += 1
+    for axis, own in cloner.axes.items():
+        if own is not axis:
+            own.name = fusion.ids.next_name
+            fusion.ids.next_name += 1
     copy = fusion.new_tensor(domain, tensor.dtype)
     made = expr.rebuild(expr.inputs, (copy,))
     fusion.insert_expr(made, min(readers, key=fusion.exprs.index))

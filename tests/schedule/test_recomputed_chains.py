@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.ir.exprs import IotaOp
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
 from pyfuser.schedule.recomputation import recompute_cheap
@@ -46,3 +47,21 @@ def test_chains_of_norms(shape: tuple[int, int], dim: int) -> None:
     exact = norms(6, dim, DataType.Double).fusion.definition
     (wanted,) = evaluate(exact, [x.double() for x in inputs])
     torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_numbers_of_a_row_are_computed_in_each_pass_that_reads_them() -> None:
+    """Both passes have the same loops, though no tensor that they read has the row's axis."""
+    with FusionDefinition() as fd:
+        x, start = fd.define_tensor([-1, -1], contiguity=True), fd.define_tensor([-1, 1])
+        numbers = fd.ops.iota(fd.ops.size(x, 1), 0, 1, DataType.Float)
+        distance = fd.ops.sub(fd.ops.broadcast(numbers, [True, False]), start)
+        total = fd.ops.sum(distance, [1], True)
+        fd.add_output(fd.ops.mul(fd.ops.add(x, distance), total))
+    fusion = run(fd.fusion.definition)
+    before = sum(isinstance(expr, IotaOp) for expr in fusion.exprs)
+    recompute_cheap(fusion)
+    assert (before, sum(isinstance(expr, IotaOp) for expr in fusion.exprs)) == (1, 2)
+    a, b = torch.randn(5, 70), torch.randn(5, 1)
+    wanted = torch.arange(70.0) - b
+    (got,) = fd.execute([a, b])
+    torch.testing.assert_close(got, (a + wanted) * wanted.sum(1, keepdim=True))

@@ -259,9 +259,8 @@ class BodyWriter:
         conditions = without_repeats([*place.conditions, *statement.predicate])
         serial = [loop for loop in loops if not loop.parallel_type.is_thread]
         items = _own_part(partial, own, conditions, serial)
-        axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
         pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
-        reduced = f"block_reduce<{axes}>({own}, {partial.combiner}, {pointer})"
+        reduced = f"block_reduce<{self._threads(statement)}>({own}, {partial.combiner}, {pointer})"
         items.append(Item([f"const {partial.kind} {total} = {reduced};"]))
         local, stores = with_shadows(statement, self._shadows)
         assert isinstance(local, Reduce)
@@ -280,9 +279,10 @@ class BodyWriter:
         result = self.expressions.fresh(f"{name}_result")
         partial = OwnPart.of(statement, own)
         conditions = without_repeats([*place.conditions, *statement.predicate])
-        axes = ", ".join(str(axis in statement.block).lower() for axis in BLOCK)
         pointer = f"reinterpret_cast<{partial.kind}*>({SCRATCH})"
-        scanned = f"block_scan<{axes}>({own}, {partial.combiner}, {pointer}, {total})"
+        scanned = (
+            f"block_scan<{self._threads(statement)}>({own}, {partial.combiner}, {pointer}, {total})"
+        )
         value = f"{partial.combiner}({scanned}, {access_text(running)})"
         dtype, target = running.buffer.dtype, statement.output.buffer.dtype
         stored = f"{access_text(statement.output)} = {converted(result, dtype, target)};"
@@ -293,6 +293,13 @@ class BodyWriter:
             Item([f"{access_text(running)} = {ran};"]),
             self._item(statement, place, [stored]),
         ]
+
+    def _threads(self, statement: Reduce | Scan) -> str:
+        """The template arguments of block_reduce and block_scan: axes, and the block's sizes."""
+        axes = [str(axis in statement.block).lower() for axis in BLOCK]
+        extents = [self._extents.get(axis, ONE) for axis in BLOCK]
+        sizes = [str(n.value) if isinstance(n, Integer) else "0" for n in extents]
+        return ", ".join([*axes, *sizes])
 
     def _write_total(
         self, statement: Reduce, place: _Place, serial: Sequence[For], lines: list[str]

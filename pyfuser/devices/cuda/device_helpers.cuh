@@ -1,6 +1,8 @@
-// The prelude of every generated CUDA kernel: fixed-width types, half and bfloat16 storage,
-// constants, torch's arithmetic where C++ differs from it, vector loads, block and grid reductions.
-// The text goes before a kernel's own (device_helpers.py), because NVRTC has no headers.
+// The prelude of generated CUDA kernels: fixed-width types, half and bfloat16 storage, constants,
+// torch's arithmetic where C++ differs from it, vector loads, block and grid reductions.  The text
+// goes before a kernel's own, because NVRTC has no headers: of the sections, which `// ----` begins,
+// those that the kernel uses (device_helpers.py).  What a section defines begins at the start of a
+// line, and the specialisations of a template are in its section.
 // Invariants: nothing here depends on a kernel; it compiles under NVRTC and, for tests, under a
 // host compiler with definitions of CUDA's keywords; there is no fast-math and no contraction.
 
@@ -103,6 +105,46 @@ static inline half to_half(float x) {
 }
 #endif
 
+// ---- casts
+
+// A cast as torch does it: to bool compares with zero; half and bfloat16 go through float.
+template <class To, class From> struct conversion {
+  static __device__ __forceinline__ To of(From x) { return static_cast<To>(x); }
+};
+template <class From> struct conversion<bool, From> {
+  static __device__ __forceinline__ bool of(From x) { return x != From(0); }
+};
+template <class From> struct conversion<half, From> {
+  static __device__ __forceinline__ half of(From x) { return to_half(static_cast<float>(x)); }
+};
+template <class From> struct conversion<bfloat16, From> {
+  static __device__ __forceinline__ bfloat16 of(From x) {
+    return to_bfloat16(static_cast<float>(x));
+  }
+};
+// A float beyond the type's range wraps for narrow integers, as on the CPU.
+#define CONVERSION_BY_WAY_OF(WAY, TO, FROM)                                            \
+  template <> struct conversion<TO, FROM> {                                            \
+    static __device__ __forceinline__ TO of(FROM x) { return TO(static_cast<WAY>(x)); } \
+  };
+CONVERSION_BY_WAY_OF(int64_t, int8_t, float)
+CONVERSION_BY_WAY_OF(int64_t, int8_t, double)
+CONVERSION_BY_WAY_OF(int64_t, uint8_t, float)
+CONVERSION_BY_WAY_OF(int64_t, uint8_t, double)
+CONVERSION_BY_WAY_OF(int64_t, int16_t, float)
+CONVERSION_BY_WAY_OF(int64_t, int16_t, double)
+#undef CONVERSION_BY_WAY_OF
+
+template <class To, class From> static __device__ __forceinline__ To convert(From x) {
+  return conversion<To, From>::of(x);
+}
+template <class To> static __device__ __forceinline__ To convert(half x) {
+  return conversion<To, float>::of(to_float(x));
+}
+template <class To> static __device__ __forceinline__ To convert(bfloat16 x) {
+  return conversion<To, float>::of(to_float(x));
+}
+
 // ---- 8-bit floating types: a byte in memory, float in arithmetic, as in devices/cpu/float8.py
 
 struct float8_e4m3fn { uint8_t bits; };
@@ -170,21 +212,6 @@ static __device__ __forceinline__ float8_e8m0fnu to_float8_e8m0fnu(float x) {
   return result;
 }
 
-// A cast as torch does it: to bool compares with zero; half and bfloat16 go through float.
-template <class To, class From> struct conversion {
-  static __device__ __forceinline__ To of(From x) { return static_cast<To>(x); }
-};
-template <class From> struct conversion<bool, From> {
-  static __device__ __forceinline__ bool of(From x) { return x != From(0); }
-};
-template <class From> struct conversion<half, From> {
-  static __device__ __forceinline__ half of(From x) { return to_half(static_cast<float>(x)); }
-};
-template <class From> struct conversion<bfloat16, From> {
-  static __device__ __forceinline__ bfloat16 of(From x) {
-    return to_bfloat16(static_cast<float>(x));
-  }
-};
 #define CONVERSION_TO_FLOAT8(TYPE)                                                            \
   template <class From> struct conversion<TYPE, From> {                                       \
     static __device__ __forceinline__ TYPE of(From x) { return to_##TYPE(static_cast<float>(x)); } \
@@ -193,28 +220,6 @@ CONVERSION_TO_FLOAT8(float8_e4m3fn)
 CONVERSION_TO_FLOAT8(float8_e5m2)
 CONVERSION_TO_FLOAT8(float8_e8m0fnu)
 #undef CONVERSION_TO_FLOAT8
-// A float beyond the type's range wraps for narrow integers, as on the CPU.
-#define CONVERSION_BY_WAY_OF(WAY, TO, FROM)                                            \
-  template <> struct conversion<TO, FROM> {                                            \
-    static __device__ __forceinline__ TO of(FROM x) { return TO(static_cast<WAY>(x)); } \
-  };
-CONVERSION_BY_WAY_OF(int64_t, int8_t, float)
-CONVERSION_BY_WAY_OF(int64_t, int8_t, double)
-CONVERSION_BY_WAY_OF(int64_t, uint8_t, float)
-CONVERSION_BY_WAY_OF(int64_t, uint8_t, double)
-CONVERSION_BY_WAY_OF(int64_t, int16_t, float)
-CONVERSION_BY_WAY_OF(int64_t, int16_t, double)
-#undef CONVERSION_BY_WAY_OF
-
-template <class To, class From> static __device__ __forceinline__ To convert(From x) {
-  return conversion<To, From>::of(x);
-}
-template <class To> static __device__ __forceinline__ To convert(half x) {
-  return conversion<To, float>::of(to_float(x));
-}
-template <class To> static __device__ __forceinline__ To convert(bfloat16 x) {
-  return conversion<To, float>::of(to_float(x));
-}
 template <class To> static __device__ __forceinline__ To convert(float8_e4m3fn x) {
   return conversion<To, float>::of(to_float(x));
 }
@@ -235,21 +240,6 @@ template <> struct word_of<2> { typedef uint16_t type; };
 template <> struct word_of<4> { typedef uint32_t type; };
 template <> struct word_of<8> { typedef uint2 type; };
 template <> struct word_of<16> { typedef uint4 type; };
-
-// ---- loads with a cache operator
-
-#define LOAD_WITH_CACHE_OPERATOR(NAME, INTRINSIC)                                   \
-  template <class T> static __device__ __forceinline__ T load_##NAME(const T* from) { \
-    typedef typename word_of<sizeof(T)>::type word;                                 \
-    word raw = INTRINSIC(reinterpret_cast<const word*>(from));                      \
-    T value;                                                                        \
-    memcpy(&value, &raw, sizeof(T));                                                \
-    return value;                                                                   \
-  }
-LOAD_WITH_CACHE_OPERATOR(all_levels, __ldca)
-LOAD_WITH_CACHE_OPERATOR(streaming, __ldcs)
-LOAD_WITH_CACHE_OPERATOR(global, __ldcg)
-#undef LOAD_WITH_CACHE_OPERATOR
 
 template <class T, int N>
 static __device__ __forceinline__ vector<T, N> load_vector(const T* from) {
@@ -321,13 +311,33 @@ static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
   }
 }
 
+// ---- loads with a cache operator
+
+template <class T> static __device__ __forceinline__ auto word_at(const T* from) {
+  return reinterpret_cast<const typename word_of<sizeof(T)>::type*>(from);
+}
+template <class T, class Word> static __device__ __forceinline__ T from_word(Word raw) {
+  T value;
+  memcpy(&value, &raw, sizeof(T));
+  return value;
+}
+template <class T> static __device__ __forceinline__ T load_all_levels(const T* from) {
+  return from_word<T>(__ldca(word_at(from)));
+}
+template <class T> static __device__ __forceinline__ T load_streaming(const T* from) {
+  return from_word<T>(__ldcs(word_at(from)));
+}
+template <class T> static __device__ __forceinline__ T load_global(const T* from) {
+  return from_word<T>(__ldcg(word_at(from)));
+}
+
 // ---- indices: never negative
 
 template <class T> static __device__ __forceinline__ T ceil_divide(T a, T b) {
   return (a + b - 1) / b;
 }
 
-// ---- arithmetic where torch and C++ differ; integers wrap, and dividing by zero gives zero
+// ---- extrema
 
 template <class T> static __device__ __forceinline__ T minimum(T a, T b) {
   return b != b || b < a ? b : a;  // NaN if either is; a if they are equal, as zeros are
@@ -347,6 +357,8 @@ template <class T> static __device__ __forceinline__ T greater_number(T a, T b) 
   else return maximum(a, b);
 }
 
+// ---- integers wrap
+
 template <class T> static __device__ __forceinline__ T wrapping_negate(T a) {
   return T(typename unsigned_of<T>::type(0) - typename unsigned_of<T>::type(a));
 }
@@ -360,6 +372,8 @@ template <class T> static __device__ __forceinline__ T wrapping_multiply(T a, T 
   return T(uint64_t(a) * uint64_t(b));
 }
 
+// ---- values that torch refuses
+
 // Refuses what torch refuses: the launch fails, as an assertion in a kernel of torch does.
 static __device__ __forceinline__ void require(bool holds, const char* what) {
   if (!holds) __assertfail(what, "pyfuser", 0, "kernel", 1);
@@ -371,6 +385,8 @@ static __device__ __forceinline__ int64_t checked_index(int64_t i, int64_t size)
 static __device__ __forceinline__ int64_t wrapped_index(int64_t i, int64_t size) {
   return checked_index(i < 0 ? i + size : i, size);
 }
+
+// ---- arithmetic where torch and C++ differ: dividing by zero gives zero
 
 // Rounds toward zero.  The lowest value divided by -1 is itself, which C++ leaves undefined.
 template <class T> static __device__ __forceinline__ T truncating_divide(T a, T b) {
@@ -439,7 +455,7 @@ template <class T> static __device__ __forceinline__ T shift_right_logical(T a, 
   return b < T(0) || b >= T(8 * sizeof(T)) ? T(0) : T(bits(a) >> b);
 }
 
-// ---- reductions over the threads of a block
+// ---- operations that combine parts of a reduction
 
 template <class T> struct sum_of {
   __device__ __forceinline__ T operator()(T a, T b) const {
@@ -504,6 +520,8 @@ static __device__ __forceinline__ void atomic_combine(
       reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
 }
 
+// ---- moments
+
 // Mean, sum of squared deviations and count; Chan, Golub and LeVeque's rule combines two of them.
 template <class T> struct welford {
   T mean, m2;
@@ -520,10 +538,14 @@ template <class T> struct welford_of {
   }
 };
 
+// ---- reductions over the threads of a block
+
 // The value of another lane of the warp: `exchange` moves a word.
 template <class T, class Exchange>
 static __device__ __forceinline__ T shuffled(T value, Exchange exchange) {
-  if constexpr (sizeof(T) % 4 == 0) {
+  if constexpr (sizeof(T) == 4) {
+    return __builtin_bit_cast(T, exchange(__builtin_bit_cast(uint32_t, value)));
+  } else if constexpr (sizeof(T) % 4 == 0) {
     union { T value; uint32_t words[sizeof(T) / 4]; } bits;
     bits.value = value;
 #pragma unroll
@@ -546,27 +568,17 @@ struct from_lane {
   }
 };
 
-template <class T> static __device__ __forceinline__ T shuffle_up(T value, int delta) {
-  if constexpr (sizeof(T) % 4 == 0) {
-    union { T value; uint32_t words[sizeof(T) / 4]; } bits;
-    bits.value = value;
-    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
-      bits.words[i] = __shfl_up_sync(0xffffffffu, bits.words[i], delta);
-    }
-    return bits.value;
-  } else {
-    return T(__shfl_up_sync(0xffffffffu, int(value), delta));
-  }
-}
-
 // Combines `value` over the threads that differ only in the dimensions X, Y, Z that are set; each
 // of them gets the result.  All threads of the block call it.  `scratch` is an element per thread
 // in shared memory, free again on return.  A thread with nothing to add passes the identity.
-// Threads that share a warp need neither the scratch nor a barrier.
-template <bool X, bool Y, bool Z, class T, class Operation>
+// Threads that share a warp need neither the scratch nor a barrier.  The sizes are the block's, 0 if
+// only the launch knows: of the ways below, one is left if they are given.
+template <bool X, bool Y, bool Z, unsigned XSize = 0, unsigned YSize = 0, unsigned ZSize = 0,
+          class T, class Operation>
 static __device__ T block_reduce(T value, Operation operation, T* scratch) {
   const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
-  const unsigned x_size = blockDim.x, y_size = blockDim.y, z_size = blockDim.z;
+  const unsigned x_size = XSize ? XSize : blockDim.x, y_size = YSize ? YSize : blockDim.y;
+  const unsigned z_size = ZSize ? ZSize : blockDim.z;
   const unsigned members = (X ? x_size : 1) * (Y ? y_size : 1) * (Z ? z_size : 1);
   const unsigned member =
       (X ? x : 0) + (X ? x_size : 1) * ((Y ? y : 0) + (Y ? y_size : 1) * (Z ? z : 0));
@@ -598,6 +610,7 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
     partial[member * step] = value;
     unsigned half_size = 1;
     while (half_size * 2 < members) half_size *= 2;
+#pragma unroll 1  // its addresses would take registers, and the barriers take longer than the loop
     for (; half_size > 0; half_size /= 2) {
       __syncthreads();
       if (member < half_size && member + half_size < members) {
@@ -614,14 +627,30 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
 
 // ---- scans along the threads of a block
 
+template <class T> static __device__ __forceinline__ T shuffle_up(T value, int delta) {
+  if constexpr (sizeof(T) % 4 == 0) {
+    union { T value; uint32_t words[sizeof(T) / 4]; } bits;
+    bits.value = value;
+    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
+      bits.words[i] = __shfl_up_sync(0xffffffffu, bits.words[i], delta);
+    }
+    return bits.value;
+  } else {
+    return T(__shfl_up_sync(0xffffffffu, int(value), delta));
+  }
+}
+
 // Combines `value` with those of the threads before it along the dimension X, Y or Z that is set;
 // `total` is the last of these results, in all of the threads.  All threads of the block call it.
 // `scratch` is an element per thread in shared memory, free again on return.  A thread with nothing
-// to add passes the identity.  `operation` takes what comes later first.
-template <bool X, bool Y, bool Z, class T, class Operation>
+// to add passes the identity.  `operation` takes what comes later first.  The sizes are the block's,
+// 0 if only the launch knows.
+template <bool X, bool Y, bool Z, unsigned XSize = 0, unsigned YSize = 0, unsigned ZSize = 0,
+          class T, class Operation>
 static __device__ T block_scan(T value, Operation operation, T* scratch, T& total) {
   const unsigned x = threadIdx.x, y = threadIdx.y, z = threadIdx.z;
-  const unsigned x_size = blockDim.x, y_size = blockDim.y, z_size = blockDim.z;
+  const unsigned x_size = XSize ? XSize : blockDim.x, y_size = YSize ? YSize : blockDim.y;
+  const unsigned z_size = ZSize ? ZSize : blockDim.z;
   const unsigned members = X ? x_size : Y ? y_size : z_size;
   const unsigned member = X ? x : Y ? y : z;
   const unsigned group =

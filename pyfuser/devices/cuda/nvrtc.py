@@ -21,7 +21,8 @@ from pyfuser.errors import CompilationError, UnsupportedError, expected
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 _ARCHITECTURE = re.compile(r"sm_\d+[af]?")
-OPTIONS = ("--std=c++17", "--fmad=false")
+# Minimal: without textures, surfaces and launches by kernels, a fifth of a small kernel's time.
+OPTIONS = ("--std=c++17", "--fmad=false", "--minimal")
 _REPORT = ("--ptxas-options=-v",)
 _HINT = "pip install 'pyfuser[cuda]'"
 

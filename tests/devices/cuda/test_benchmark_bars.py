@@ -1,7 +1,8 @@
 """The benchmark set on an H100, by the emulator's counts and the model of its second cache.
 
 Each case of `make bench-gpu` at its first size: its kernels move at most 1.05 times the bytes that
-it needs, have no bank conflicts, and move vectors.  What moves more is listed, with the reason.
+its algorithm has to move, have no bank conflicts, and move vectors.  An algorithm has to move its
+inputs and outputs once; where it has to move more, the case is listed with the reason.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ pytestmark = [
 
 SHAPE = (16384, 4096)
 AIM = 1.05
-BARS = {
-    # A channel's images fit in no memory of a multiprocessor: they are read by the sum, by the sum
-    # of squared deviations, and by what normalises them.
-    "batch norm": 2.05,
-    "batch norm, channels last": 2.05,
-    "batch norm, backward": 1.7,
-    # torch draws the mask of the dropout, which isn't among the inputs.
-    "dropout + layer norm": 1.1,
-    # So does it here; and four heads share a mask of 64 MiB, which the second cache can't keep.
-    "attention softmax": 1.5,
-    # Neighbours read x and y for different parts of the result.
-    "cat": 1.2,
-    # Six reductions along two axes: a kernel for each.
-    "many segments": 4.6,
+# Tensors of 256 MiB that the algorithm moves, and those that are its inputs and outputs.
+FLOORS = {
+    # A channel's images, 4 MiB, fit in no memory of a multiprocessor: they are read by the sum, by
+    # the sum of squared deviations, and by what normalises them.
+    "batch norm": (4, 2),
+    "batch norm, channels last": (4, 2),
+    # So are x and the gradient: by the sums, and by the result.
+    "batch norm, backward": (5, 3),
+    # torch draws the mask of the dropout, a byte for each element, which isn't among the inputs.
+    "dropout + layer norm": (3.25, 3),
+    # So does it here.  The other mask, 64 MiB, is more than the second cache keeps from one of the
+    # four heads to the next: blocks that had the heads side by side would read it once (2.5).
+    "attention softmax": (3.25, 2.25),
+    # Three times: x and y are read, and the softmax of each row is stored, with sums of columns; it
+    # is read by the columns' sums of squared deviations, and by what normalises it.
+    "many segments": (14, 3),
 }
 # Of consecutive float32 elements, one for each thread.  The mean is a little less where a result is
 # one element of a row, and half in tiles of 16 columns.
@@ -49,7 +52,8 @@ def test_the_benchmark_set_keeps_to_its_bars(case: Case, monkeypatch: pytest.Mon
     profile, needed = profile_of(case, *SHAPE, "float32", most_blocks=64)
     assert profile.launches
     moved = sum(memory_sectors(launch, H100) for launch in profile.launches)
-    assert SECTOR_BYTES * moved <= BARS.get(case.name, AIM) * needed
+    floor, counted = FLOORS.get(case.name, (1, 1))
+    assert SECTOR_BYTES * moved <= AIM * floor / counted * needed
     assert profile.total.bank_conflicts == 0
     least = NARROW.get(case.name, LEAST_SECTORS_PER_REQUEST)
     assert profile.total.sectors_per_request >= least

@@ -27,10 +27,19 @@ _BLOCKS = [
 @pytest.mark.parametrize("block", _BLOCKS)
 @pytest.mark.parametrize("dimensions", [(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)])
 def test_block_reduce_over_any_dimensions(block, dimensions, seed):
+    _check_block_reduce(_block_reduce_module(dimensions), block, dimensions, seed)
+
+
+@pytest.mark.parametrize("dimensions", [(1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)])
+def test_block_reduce_of_a_block_whose_sizes_the_text_has(dimensions):
+    for block in _BLOCKS:
+        _check_block_reduce(_block_reduce_module(dimensions, block), block, dimensions, seed=7)
+
+
+def _check_block_reduce(module: Module, block, dimensions, seed: int) -> None:
     x, y, z = block
     values = torch.randint(-9, 9, (z, y, x))
     total, highest = torch.zeros_like(values), torch.zeros(z, y, x)
-    module = _block_reduce_module(dimensions)
     args = [values, total, highest]
     module.launch("reduce", 1, block, 8 * x * y * z, args, seed=seed)
     dims = [2 - i for i in range(3) if dimensions[i]]
@@ -39,8 +48,11 @@ def test_block_reduce_over_any_dimensions(block, dimensions, seed):
 
 
 @functools.cache
-def _block_reduce_module(dimensions: tuple[int, int, int]) -> Module:
+def _block_reduce_module(
+    dimensions: tuple[int, int, int], block: tuple[int, ...] = (0, 0, 0)
+) -> Module:
     flags = ", ".join("true" if chosen else "false" for chosen in dimensions)
+    flags += ", " + ", ".join(map(str, block))
     return compile_and_load(
         with_device_helpers(f"""
 extern "C" __global__ void reduce(const int64_t* in, int64_t* total, float* highest) {{

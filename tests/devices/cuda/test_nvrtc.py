@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pyfuser.devices.cuda import nvrtc
-from pyfuser.devices.cuda.device_helpers import with_device_helpers
+from pyfuser.devices.cuda.device_helpers import device_helpers, sections, with_device_helpers
 from pyfuser.errors import CompilationError, UnsupportedError
 from tests.devices.cuda.test_harness import BLOCK_SUM, TRANSPOSE, VECTOR_ADD
 
@@ -54,6 +54,23 @@ def test_the_harness_kernels_compile_to_cubin_and_ptx(name, architecture):
     ptx = nvrtc.compile_to_ptx(TEXTS[name], architecture)
     assert f".target {architecture}" in ptx
     assert f".entry {name}" in ptx
+
+
+@requires_nvrtc
+@pytest.mark.parametrize("section", sections()[1:], ids=lambda each: f"{each.file}:{each.line}")
+def test_a_section_of_the_helpers_compiles_with_those_that_it_uses(section):
+    text = with_device_helpers("".join(f"// {name}\n" for name in sorted(section.defined)))
+    assert section.text in text
+    assert nvrtc.compile_to_cubin(text, "sm_90")
+
+
+def test_a_kernel_comes_with_the_helpers_that_it_uses():
+    text = with_device_helpers(VECTOR_ADD + "// sum_of<float>\n")
+    assert "struct sum_of" in text
+    assert "wrapping_add(T a, T b)" in text  # which sum_of uses
+    assert "philox" not in text
+    assert "float8" not in text.replace("FLOAT8", "")
+    assert len(text) < len(device_helpers()) / 4
 
 
 @requires_nvrtc

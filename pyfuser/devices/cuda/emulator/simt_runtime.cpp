@@ -44,7 +44,7 @@ namespace simt {
 namespace {
 
 enum class State { ready, at_barrier, at_warp, left };
-constexpr uint64_t neighbours = 32;  // blocks of a sample that are next to each other
+constexpr uint64_t most_neighbours = 32;  // blocks of a sample that are next to each other
 constexpr size_t stack_bytes = 128 * 1024;
 // Buffers beyond this are not watched for races: a byte takes 28 bytes.
 constexpr uint64_t most_watched_bytes = 32 << 20;
@@ -308,12 +308,17 @@ void run_grid() {
   std::vector<uint64_t> blocks(uint64_t(grid[0]) * grid[1] * grid[2]);
   for (uint64_t i = 0; i < blocks.size(); ++i) blocks[i] = i;
   const uint64_t all = blocks.size();
+  // Whole rows of the grid, if they are short: their blocks may ask for the same sectors.
+  const uint64_t row = grid[0] <= most_neighbours ? grid[0] : 1;
+  const uint64_t neighbours = most_neighbours / row * row;
   if (uint64_t most = state.request->most_blocks; most && 2 * most < all) {
     // Neighbours, which share a cache, in groups a step of the golden ratio apart: even, and never in
-    // step with the blocks of a row.  Of few blocks, groups would overlap.
+    // step with the blocks of a longer row.  Of few blocks, groups would overlap.
+    most = std::max(most / neighbours, uint64_t(1)) * neighbours;
     for (uint64_t i = 0; i < most; ++i) {
       double position = double(i / neighbours) * 0.6180339887498949;
-      blocks[i] = (uint64_t((position - floor(position)) * double(all)) + i % neighbours) % all;
+      uint64_t first = uint64_t((position - floor(position)) * double(all)) / row * row;
+      blocks[i] = (first + i % neighbours) % all;
     }
     blocks.resize(most);
   }
