@@ -177,8 +177,14 @@ def _cut(loop: For) -> list[For]:
         _copy(loop.body, lambda c: c not in dropped),
         loop.start,
     )
-    checked = For(loop.index, loop.stop, loop.parallel_type, _compact(loop.body), limit)
-    return [fast, _trimmed(checked)]
+    checked = _trimmed(For(loop.index, loop.stop, loop.parallel_type, _compact(loop.body), limit))
+    if _has_unrolled(checked.body):  # a tile: most of the last ones are whole
+        checked.body = peel(checked.body)
+    return [fast, checked]
+
+
+def _has_unrolled(body: list[Statement]) -> bool:
+    return any(isinstance(s, For) and s.parallel_type is ParallelType.unroll for s in walk(body))
 
 
 def _trimmed(loop: For) -> For:

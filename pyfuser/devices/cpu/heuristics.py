@@ -64,13 +64,19 @@ def pointwise(
 def _tiles(
     processor: Processor, facts: PointwiseFacts, rows: int, columns: int
 ) -> PointwiseParameters:
-    """A step writes and reads whole cache lines; a tile is as long as its pages stay in the TLB."""
+    """A step writes whole cache lines and reads four of each row, which the prefetchers follow.
+
+    Measured on an AVX2 machine, out of cache: one or two lines of each row gave 0.4 to 1.1 times
+    the speed, eight 0.9 to 1.2 times; but their rows are in more pages than the first TLB holds.
+    """
     lanes = processor.lanes(facts.bytes)
     unroll = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
     line = unroll * lanes
-    chunk, tile = 16 * lanes, (1 if columns >= 256 else 4) * line
+    chunk, tile = 16 * lanes, 4 * line
     while chunk > line and -(-rows // tile) * -(-columns // chunk) < 4 * processor.cores:
         chunk //= 2
+    while tile > line and -(-rows // tile) * -(-columns // chunk) < 4 * processor.cores:
+        tile //= 2
     return PointwiseParameters(lanes, unroll, max(chunk, line), tile)
 
 

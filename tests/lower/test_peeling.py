@@ -1,0 +1,31 @@
+"""Loops in parts: whole steps without predicates, and what is left as little code."""
+
+from __future__ import annotations
+
+from pyfuser import DataType, FusionDefinition
+from pyfuser.compiler import lowered
+from pyfuser.ir.domains import ParallelType
+from pyfuser.ir.kernel import Allocate, Compute, For, walk
+from pyfuser.schedule.transpose import schedule
+from pyfuser.target.parameters import PointwiseParameters
+from tests.support.targets import PRETENDED
+
+
+def test_the_last_tiles_are_a_loop_of_tiles_most_of_which_are_whole() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, stride_order=[0, 1], dtype=DataType.Float)
+        y = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.add(x, y))
+    parameters = PointwiseParameters(8, 2, 128, 16)
+    kernel = lowered(schedule(fd.fusion.definition, parameters), PRETENDED)
+    tiles = [
+        loop
+        for loop in walk(kernel.phases[0].body)
+        if isinstance(loop, For) and any(isinstance(s, Allocate) for s in loop.body)
+    ]
+    unrolled = [loop.parallel_type is ParallelType.unroll for loop in tiles]
+    predicated = [
+        any(isinstance(s, Compute) and s.predicate for s in walk(loop.body)) for loop in tiles
+    ]
+    assert unrolled == [True, False, False]
+    assert predicated == [False, False, True]
