@@ -89,9 +89,14 @@ class _Passes:
 
 def _is_recomputable(expr: Expr, tensor: TensorView) -> bool:
     """False for random numbers, and for numbers that a thread has in a register for all passes."""
-    if isinstance(expr, FullOp | IotaOp):
+    if _is_of_numbers(expr):
         return _rank(tensor) > 0
     return bool(expr.tensor_inputs) or isinstance(expr, WindowOp)
+
+
+def _is_of_numbers(expr: Expr) -> bool:
+    """True if no tensor is read."""
+    return isinstance(expr, FullOp | IotaOp)
 
 
 def _rank(tensor: TensorView) -> int:
@@ -201,7 +206,7 @@ def _give_copy(fusion: Fusion, expr: Expr, tensor: TensorView, readers: list[Exp
     cloner = Cloner(fusion, fusion)
     for value in expr.inputs:
         cloner.values[value] = value
-    if not expr.tensor_inputs and not isinstance(expr, WindowOp):
+    if _is_of_numbers(expr):
         cloner.axes |= {axis: axis for axis in tensor.axes}
     domain = cloner.domain(tensor.domain)
     for axis, own in cloner.axes.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from pyfuser.devices.cpu.processor import Processor
@@ -33,6 +33,9 @@ WIDE = CpuTarget(
 # One core: its decisions depend only on structure.
 SINGLE = CpuTarget(replace(_PROCESSOR, cores=1))
 SM_90 = CudaTarget("sm_90")
+
+# Runs CPU tensors by kernels for another processor: the fixture `pretend` of devices/cpu.
+Pretend = Callable[[Processor], None]
 
 
 def size_info(sizes: Mapping[str, int] | None = None, workers: int = 1) -> SizeInfo:

@@ -29,7 +29,7 @@ from ...target.parameters import (
     ScatterParameters,
 )
 from ...target.varied import Values, around, varied
-from .heuristics import PREFETCH_BYTES, blocks
+from .heuristics import PREFETCH_BYTES, blocks, tiles
 from .processor import Processor
 
 # Vectors of twice a register's width are two registers; elements of half the width that are
@@ -94,8 +94,8 @@ def _tasks(
             columns = evaluate(facts.columns, sizes)
             return evaluate(outer, sizes) * (-(-columns // made.chunk) if made.chunk else 1)
         case PointwiseFacts(), PointwiseParameters():
-            tiles = -(-evaluate(facts.transposed or ONE, sizes) // made.tile)
-            return tiles * -(-evaluate(facts.columns, sizes) // made.chunk)
+            rows = evaluate(facts.transposed or ONE, sizes)
+            return tiles(rows, evaluate(facts.columns, sizes), made.tile, made.chunk)
         case ReductionFacts(), ReductionParameters():
             kept = evaluate(facts.kept, sizes)
             columns = evaluate(facts.range, sizes)
@@ -118,14 +118,15 @@ def _pointwise(
 ) -> Sequence[PointwiseParameters]:
     lanes = processor.lanes(facts.bytes)
     if chosen.tile:
-        line = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
-        tiles = [
-            replace(chosen, tile=rows * line * lanes, unroll=line, chunk=chunk * line * lanes)
+        unroll = processor.vectors_of_line(lanes, facts.narrowest)
+        line = unroll * lanes
+        tiled = [
+            replace(chosen, tile=rows * line, unroll=unroll, chunk=chunk * line)
             for rows in (1, 2, 4, 8)
             for chunk in (8, 1, 64)
         ]
         untiled = PointwiseParameters(lanes, 1, 0)
-        return [each for each in dict.fromkeys((*tiles, untiled)) if each != chosen]
+        return [each for each in dict.fromkeys((*tiled, untiled)) if each != chosen]
     first_cache = processor.l1_bytes // facts.bytes
     chunks = {0, first_cache // 4, first_cache // 2, first_cache, 4 * first_cache} - {chosen.chunk}
     values: Values = {

@@ -70,14 +70,20 @@ def _tiles(
     the speed, eight 0.9 to 1.2 times; but their rows are in more pages than the first TLB holds.
     """
     lanes = processor.lanes(facts.bytes)
-    unroll = max(1, processor.cache_line_bytes // (lanes * facts.narrowest))
+    unroll = processor.vectors_of_line(lanes, facts.narrowest)
     line = unroll * lanes
-    chunk, tile = 16 * lanes, 4 * line
-    while chunk > line and -(-rows // tile) * -(-columns // chunk) < 4 * processor.cores:
-        chunk //= 2
-    while tile > line and -(-rows // tile) * -(-columns // chunk) < 4 * processor.cores:
-        tile //= 2
-    return PointwiseParameters(lanes, unroll, max(chunk, line), tile)
+    chunk, tile = max(16 * lanes, line), 4 * line
+    while tiles(rows, columns, tile, chunk) < 4 * processor.cores and (chunk > line or tile > line):
+        if chunk > line:
+            chunk //= 2
+        else:
+            tile //= 2
+    return PointwiseParameters(lanes, unroll, chunk, tile)
+
+
+def tiles(rows: int, columns: int, tile: int, chunk: int) -> int:
+    """How many tasks a matrix of transposed inputs is cut into."""
+    return -(-rows // tile) * -(-columns // chunk)
 
 
 def reduction(

@@ -46,6 +46,7 @@ class MemoryAccess:
         self.values: dict[object, tuple[Value, int]] = {}
         self.tiles: dict[object, list[Value]] = {}
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
+        self.outputs = {t.buffer for t in phase.kernel.tensors if t.is_output}
 
     # -- conditions
 
@@ -147,7 +148,7 @@ class MemoryAccess:
         """A tensor's element(s) in compute type."""
         if access.buffer in self.phase.registers:
             return self._register(access)
-        if self._is_output(access):
+        if access.buffer in self.outputs:
             self.streaming.flush()
         index, step = self._indexed(access)
         w, dtype = self.writer, access.buffer.dtype
@@ -345,7 +346,9 @@ class MemoryAccess:
             pointer = self._address(access, index)
             if active is not None:
                 w.masked_store(stored, pointer, active, alignment)
-            elif self._is_output(access) and self.streaming.add(access, index, stored, pointer):
+            elif access.buffer in self.outputs and self.streaming.add(
+                access, index, stored, pointer
+            ):
                 if not self.scopes.constants:
                     self.streaming.flush()
             else:
@@ -373,6 +376,3 @@ class MemoryAccess:
             self.writer.store(value, pointer, alignment)
             return
         self.phase.branch_on(active, lambda: self.writer.store(value, pointer, alignment))
-
-    def _is_output(self, access: Access) -> bool:
-        return any(t.buffer is access.buffer and t.is_output for t in self.phase.kernel.tensors)

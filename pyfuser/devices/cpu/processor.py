@@ -31,3 +31,7 @@ class Processor:
     def lanes(self, element_bytes: int) -> int:
         """Elements of `element_bytes` bytes in one full vector register."""
         return max(1, self.vector_bits // (8 * element_bytes))
+
+    def vectors_of_line(self, lanes: int, element_bytes: int) -> int:
+        """How many vectors of so many elements share a cache line."""
+        return max(1, self.cache_line_bytes // (lanes * element_bytes))

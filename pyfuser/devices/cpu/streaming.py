@@ -38,8 +38,12 @@ class _Vector:
     pointer: Value
 
     @property
+    def lanes(self) -> int:
+        return self.value.type.lanes
+
+    @property
     def bytes(self) -> int:
-        return self.value.type.lanes * self.value.type.bits // 8
+        return self.lanes * self.value.type.bits // 8
 
 
 class StreamingStores:
@@ -56,13 +60,11 @@ class StreamingStores:
 
     def add(self, access: Access, index: IntExpr, value: Value, pointer: Value) -> bool:
         """Takes the store of a vector to an output; False if it can't be aligned."""
-        vector_bytes = value.type.lanes * size_in_bytes(access.buffer.dtype)
         start, offset = split_constant(self.scopes.resolve(index))
-        steps = self._steps(start)
-        if vector_bytes not in _VECTOR_BYTES or offset % value.type.lanes or steps is None:
+        vector, steps = _Vector(offset, value, pointer), self._steps(start)
+        if vector.bytes not in _VECTOR_BYTES or offset % vector.lanes or steps is None:
             return False
-        row = _Row(access.buffer, start, steps)
-        self._rows.setdefault(row, []).append(_Vector(offset, value, pointer))
+        self._rows.setdefault(_Row(access.buffer, start, steps), []).append(vector)
         return True
 
     def _steps(self, start: IntExpr) -> tuple[IntExpr, ...] | None:
@@ -104,12 +106,10 @@ class StreamingStores:
 
     def _may_stream(self, row: _Row, vectors: list[_Vector], rows: Iterable[_Row]) -> bool:
         """False if the row's cache lines would wait for the rest of them; notes the conditions."""
-        multiple = vectors[0].value.type.lanes
+        multiple = vectors[0].lanes
         if sum(other.buffer is row.buffer for other in rows) > 1:
             multiple = max(multiple, self.line_bytes // size_in_bytes(row.buffer.dtype))
-            places = {
-                each.offset + lane for each in vectors for lane in range(each.value.type.lanes)
-            }
+            places = {each.offset + lane for each in vectors for lane in range(each.lanes)}
             if len(places) < multiple * len({place // multiple for place in places}):
                 return False
         for step in row.steps:

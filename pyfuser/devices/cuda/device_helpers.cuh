@@ -538,7 +538,7 @@ template <class T> struct welford_of {
   }
 };
 
-// ---- reductions over the threads of a block
+// ---- values of other lanes of the warp
 
 // The value of another lane of the warp: `exchange` moves a word.
 template <class T, class Exchange>
@@ -555,6 +555,12 @@ static __device__ __forceinline__ T shuffled(T value, Exchange exchange) {
     return T(exchange(uint32_t(int(value))));
   }
 }
+struct from_above {
+  int delta;
+  __device__ __forceinline__ uint32_t operator()(uint32_t word) const {
+    return __shfl_up_sync(0xffffffffu, word, delta);
+  }
+};
 struct from_below {
   int delta;
   __device__ __forceinline__ uint32_t operator()(uint32_t word) const {
@@ -567,6 +573,8 @@ struct from_lane {
     return __shfl_sync(0xffffffffu, word, lane);
   }
 };
+
+// ---- reductions over the threads of a block
 
 // Combines `value` over the threads that differ only in the dimensions X, Y, Z that are set; each
 // of them gets the result.  All threads of the block call it.  `scratch` is an element per thread
@@ -627,19 +635,6 @@ static __device__ T block_reduce(T value, Operation operation, T* scratch) {
 
 // ---- scans along the threads of a block
 
-template <class T> static __device__ __forceinline__ T shuffle_up(T value, int delta) {
-  if constexpr (sizeof(T) % 4 == 0) {
-    union { T value; uint32_t words[sizeof(T) / 4]; } bits;
-    bits.value = value;
-    for (int i = 0; i < int(sizeof(T) / 4); ++i) {
-      bits.words[i] = __shfl_up_sync(0xffffffffu, bits.words[i], delta);
-    }
-    return bits.value;
-  } else {
-    return T(__shfl_up_sync(0xffffffffu, int(value), delta));
-  }
-}
-
 // Combines `value` with those of the threads before it along the dimension X, Y or Z that is set;
 // `total` is the last of these results, in all of the threads.  All threads of the block call it.
 // `scratch` is an element per thread in shared memory, free again on return.  A thread with nothing
@@ -658,7 +653,7 @@ static __device__ T block_scan(T value, Operation operation, T* scratch, T& tota
   if (X && members % 32 == 0) {
     const unsigned lane = member % 32, warp = member / 32, warps = members / 32;
     for (unsigned delta = 1; delta < 32; delta *= 2) {
-      const T before = shuffle_up(value, int(delta));
+      const T before = shuffled(value, from_above{int(delta)});
       if (lane >= delta) value = operation(value, before);
     }
     T* partial = scratch + group * warps;

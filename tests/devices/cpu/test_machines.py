@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import llvmlite.binding as llvm
@@ -13,13 +13,10 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.devices.cpu.host import host
-from pyfuser.devices.cpu.processor import Processor
-from pyfuser.devices.cpu.runtime import CpuRuntime
-from pyfuser.devices.cpu.target import CpuTarget
-from pyfuser.devices.switches import register_runtime
 from pyfuser.frontend.executors import stage_texts
 from pyfuser.frontend.tensor_view import TensorView
 from tests.support.accuracy import assert_close_to_oracle
+from tests.support.targets import Pretend
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -69,16 +66,6 @@ FUSIONS: dict[str, tuple[Callable[[FusionDefinition], TensorView], list[torch.Te
     "integers": (integers, [torch.randint(-9, 9, (5, 67))]),
     "transposed": (transposed, [torch.randn(45, 67), torch.randn(67, 45).t()]),
 }
-
-
-Pretend = Callable[[Processor], None]
-
-
-@pytest.fixture
-def pretend() -> Iterator[Pretend]:
-    """Runs CPU tensors by kernels for another processor, until the test is over."""
-    yield lambda other: register_runtime("cpu", lambda _: CpuRuntime(CpuTarget(other)))
-    register_runtime("cpu", None)
 
 
 def defined(name: str) -> tuple[FusionDefinition, list[torch.Tensor]]:

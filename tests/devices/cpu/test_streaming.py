@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,22 +11,16 @@ from torch import Tensor
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.devices.cpu.host import host
-from pyfuser.devices.cpu.runtime import CpuRuntime
-from pyfuser.devices.cpu.target import CpuTarget
-from pyfuser.devices.switches import register_runtime
 from pyfuser.frontend.executors import stage_texts
-from tests.support.targets import PRETENDED
+from tests.support.targets import PRETENDED, Pretend
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool)
 
 
 @pytest.fixture
-def uncached() -> Iterator[None]:
+def uncached(pretend: Pretend) -> None:
     """Every output counts as larger than the caches."""
-    target = CpuTarget(replace(host(), l3_bytes=0))
-    register_runtime("cpu", lambda _: CpuRuntime(target))
-    yield
-    register_runtime("cpu", None)
+    pretend(replace(host(), l3_bytes=0))
 
 
 def numbers(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -66,15 +59,12 @@ def test_rows_that_end_within_a_cache_line(dtype: torch.dtype, shape: tuple[int,
     assert torch.equal(made, x.t())
 
 
-def test_vectors_of_a_cache_line_are_stored_one_after_the_other() -> None:
+def test_vectors_of_a_cache_line_are_stored_one_after_the_other(pretend: Pretend) -> None:
     with FusionDefinition() as fd:
         x, y = (fd.define_tensor([-1, -1], dtype=DataType.Float) for _ in range(2))
         fd.add_output(fd.ops.add(x, y))
-    register_runtime("cpu", lambda _: CpuRuntime(PRETENDED))
-    try:
-        text = stage_texts(fd.fusion, [torch.randn(80, 96), torch.randn(96, 80).t()])["asm"]
-    finally:
-        register_runtime("cpu", None)
+    pretend(PRETENDED.processor)
+    text = stage_texts(fd.fusion, [torch.randn(80, 96), torch.randn(96, 80).t()])["asm"]
     stores = re.findall(r"vmovntps\s+%ymm\d+, (-?\d*)(\(.*\))", text)
     assert len(stores) == 16
     for (first, row), (second, again) in zip(stores[::2], stores[1::2], strict=True):
