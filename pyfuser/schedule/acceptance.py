@@ -445,21 +445,24 @@ def view_source(
 ) -> TensorView | None:
     """The input of which a tensor is a view without moving data; None if there is none.
 
-    With `dense` the view must have its elements in row-major order without gaps.
+    With `dense` the view must have its elements in row-major order without gaps.  A copy of a
+    permuted input moves data, which a kernel reads in tiles.
     """
-    reshaped, current = dense, tensor
+    reshaped, copied, permuted, current = dense, False, False, tensor
     while current not in inputs:
         expr = current.expr
         match expr:
             case _ if current.domain.allocation is not None:
                 return None
             case PointwiseOp() if is_copy(expr) and not _changes_order(expr):
-                pass
+                copied = True
             case BroadcastOp() | SqueezeOp():
                 pass
             case ReshapeOp():
                 reshaped = True
-            case PermuteOp() | ExpandOp() if not reshaped:
+            case PermuteOp() if not reshaped:
+                permuted = True
+            case ExpandOp() if not reshaped:
                 pass
             case _:
                 return None
@@ -470,4 +473,6 @@ def view_source(
     pairs = zip(domain.allocated, domain.contiguity, strict=True)
     is_packed = all(flag or (flag is None and axis.size is ONE) for axis, flag in pairs)
     dense = domain.allocation is None and is_packed
+    if copied and permuted:
+        return None
     return current if dense or not reshaped else None

@@ -101,6 +101,16 @@ def _batch_norm_statistics(fusion: Fusion) -> None:
     fusion.add_output(builders.squeeze(fusion, rstd, [0, 2, 3]))
 
 
+def _copy_of_transpose(fusion: Fusion) -> None:
+    turned = builders.permute(fusion, tensor(fusion, 2), [1, 0])
+    fusion.add_output(builders.set(fusion, turned))
+
+
+def _transpose_of_copy(fusion: Fusion) -> None:
+    copied = builders.set(fusion, tensor(fusion, 2))
+    fusion.add_output(builders.permute(fusion, copied, [1, 0]))
+
+
 WHOLE: list[tuple[Build, str, list[tuple[int, ...]]]] = [
     (_softmax_rows, "inner_persistent", [(4, 6)]),
     (_softmax_columns, "outer_persistent", [(4, 6)]),
@@ -117,6 +127,8 @@ WHOLE: list[tuple[Build, str, list[tuple[int, ...]]]] = [
     (_sum_rows_epilogue, "reduction", [(4, 6), (4,)]),
     (_two_reductions_one_axis, "reduction", [(4, 6)]),
     (_views, "no_op", [(2, 3, 4)]),
+    (_copy_of_transpose, "transpose", [(4, 6)]),
+    (_transpose_of_copy, "transpose", [(4, 6)]),
 ]
 
 
