@@ -21,6 +21,9 @@ import torch
 # A shorter sample would mostly measure the timer; fast functions are called repeatedly.
 _SHORTEST_SAMPLE_SECONDS = 0.5e-3
 _MOST_CALLS_A_SAMPLE = 1000
+# Calls that take longer than this vary little, and a row of them would take minutes.
+_LONG_SECONDS = 0.5
+_ROUNDS_OF_LONG_CALLS = 3
 
 
 def interleaved(
@@ -43,18 +46,22 @@ def rounds(
     """Seconds per call of each contestant in each round.
 
     Each round times every contestant once, in a rotating order; rounds continue until about
-    `seconds` have passed for each, and for at least `fewest_rounds`.  A result is dropped before
-    the next call, so that its memory can be reused.
+    `seconds` have passed for each, and for at least `fewest_rounds`: three, if a call takes long.
+    A result is dropped before the next call, so that its memory can be reused.
     """
     wait = synchronise or (lambda: None)
     calls = {name: _calls_a_sample(function, wait) for name, function in contestants.items()}
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     end = time.perf_counter() + seconds * len(order)
-    while len(samples[order[-1]]) < fewest_rounds or time.perf_counter() < end:
+    fewest, done = fewest_rounds, 0
+    while done < fewest or time.perf_counter() < end:
         for name in order:
             samples[name].append(_sample(contestants[name], calls[name], wait))
+            if samples[name][-1] > _LONG_SECONDS:
+                fewest = min(fewest, _ROUNDS_OF_LONG_CALLS)
         order.append(order.pop(0))
+        done += 1
     return samples
 
 
@@ -71,7 +78,9 @@ def _calls_a_sample(function: Callable[[], object], wait: Callable[[], None]) ->
     """The number of calls that fill a sample; also warms up the function."""
     function()
     wait()
-    once = min(_sample(function, 1, wait) for _ in range(3))
+    once = _sample(function, 1, wait)
+    if once < _LONG_SECONDS:
+        once = min(once, _sample(function, 1, wait), _sample(function, 1, wait))
     wanted = math.ceil(_SHORTEST_SAMPLE_SECONDS / max(once, 1e-7))
     return min(wanted, _MOST_CALLS_A_SAMPLE)
 
