@@ -105,6 +105,12 @@ TABLE = {
         [OUTER],
     ),
     "instance norm": Row(lambda x: functional.instance_norm(x), [IMAGE], [INNER], [INNER]),
+    "instance norm with weights": Row(
+        lambda x, w, b: functional.instance_norm(x, None, None, w, b),
+        [IMAGE, (64,), (64,)],
+        [INNER],
+        [INNER, REDUCTION, REDUCTION],
+    ),
     "group norm": Row(
         lambda x, w, b: functional.group_norm(x, 8, w, b),
         [IMAGE, (64,), (64,)],

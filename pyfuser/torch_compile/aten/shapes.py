@@ -14,7 +14,8 @@ from torch.fx import Node
 
 from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
-from ...ops.shape_builders import broadcast, expand, iota, permute, squeeze
+from ...ops.reshape_builders import reshape
+from ...ops.shape_builders import broadcast, expand, iota, permute, shape, squeeze
 from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
@@ -95,6 +96,33 @@ def _only_ones_differ(node: Node, x: Any, *rest: Any) -> str | None:
         return "a view of another dtype"
     kept = [[size_key(s) for s in shape if not is_one(s)] for shape in (old.shape, new.shape)]
     return None if kept[0] == kept[1] else "a reshape of real axes"
+
+
+def _repeat(call: Call, x: Any, repeats: Any) -> TensorView:
+    """An axis that is repeated gets one before it, which is expanded and then merged with it."""
+    tensor, fusion = call.tensor(x), call.fusion
+    added = len(repeats) - tensor.ndim
+    if added:
+        tensor = broadcast(fusion, tensor, [dim < added for dim in range(len(repeats))])
+    old = [1] * added + list(call.sizes_of(x))
+    for dim, count in reversed(list(enumerate(repeats))):
+        if is_one(count):
+            continue
+        is_merged = not is_one(old[dim])
+        if is_merged:
+            tensor = broadcast(fusion, tensor, [at == dim for at in range(tensor.ndim + 1)])
+        entries: list[Any] = [-1] * tensor.ndim
+        entries[dim] = call.builder.sizes.entry(count)
+        tensor = expand(fusion, tensor, entries)
+        if is_merged:
+            sizes = shape(fusion, tensor)
+            tensor = reshape(fusion, tensor, [*sizes[:dim], -1, *sizes[dim + 2 :]])
+    return tensor
+
+
+def _has_elements(node: Node, *rest: Any) -> str | None:
+    is_empty = any(size_key(size) == 0 for size in meta_of(node).shape)
+    return "a repeated tensor without elements" if is_empty else None
 
 
 # -- copies and conversions
@@ -256,6 +284,7 @@ TRANSLATIONS: Table = {
     aten.squeeze.dim: _view_row(_squeeze),
     aten.squeeze.dims: _view_row(_squeeze),
     aten.expand.default: _view_row(_expand),
+    aten.repeat.default: Translation(_repeat, check=_has_elements, keeps_values=True),
     aten.view.default: _view_row(_view, _only_ones_differ),
     aten.reshape.default: _view_row(_view, _only_ones_differ),
     aten._unsafe_view.default: _view_row(_view, _only_ones_differ),
