@@ -34,9 +34,14 @@ def summed(x: Tensor) -> Tensor:
     return (x[1::4].sin().expand_as(x) * x).sum()
 
 
+def repeated_as_often_as_long(x: Tensor) -> Tensor:
+    return x.repeat(2, x.shape[0]).softmax(1) - x.exp().repeat(x.shape[0])
+
+
 @pytest.mark.parametrize(
     ("function", "sizes"),
     [
+        (repeated_as_often_as_long, (4, 5, 3)),
         (chunks, (7, 3, 9, 7)),
         (expanded, (2, 4, 5, 11, 2)),
         (expanded_where_it_is_one, (3, 4, 12, 2)),

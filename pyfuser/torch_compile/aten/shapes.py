@@ -105,7 +105,7 @@ def _repeat(call: Call, x: Any, repeats: Any) -> TensorView:
     if added:
         tensor = broadcast(fusion, tensor, [dim < added for dim in range(len(repeats))])
     old = [1] * added + list(call.sizes_of(x))
-    for dim, count in reversed(list(enumerate(repeats))):
+    for dim, count in reversed(list(enumerate(map(meta_of, repeats)))):
         if is_one(count):
             continue
         is_merged = not is_one(old[dim])
