@@ -312,6 +312,26 @@ def test_reshapes_of_tensors_without_elements(
             fd.execute([torch.randn([n or 1 for n in old])])
 
 
+def test_reshapes_to_sizes_that_are_scalars() -> None:
+    """The second merges other axes than the first: one kernel, and wrong sizes are refused."""
+    with FusionDefinition() as fd:
+        x = float_tensor(fd, 3, True)
+        times, rows, columns = (fd.define_scalar(dtype=DataType.Int) for _ in range(3))
+        wide = fd.ops.broadcast(fd.ops.neg(x), [False, False, True, False])
+        wide = fd.ops.expand(wide, [-1, -1, times, -1])
+        joined = fd.ops.reshape(wide, [fd.ops.size(x, 0), fd.ops.size(x, 1), columns])
+        again = fd.ops.expand(
+            fd.ops.broadcast(joined, [True, False, False, False]), [2, -1, -1, -1]
+        )
+        fd.add_output(fd.ops.add(fd.ops.reshape(again, [rows, fd.ops.size(x, 1), columns]), 1.0))
+    x = torch.randn(5, 7, 2)
+    (result,) = fd.execute([x, 3, 10, 6])
+    assert torch.equal(result, 1 - x.repeat(2, 1, 3))
+    for wrong in ((3, 10, 7), (3, 11, 6), (2, 10, 6)):
+        with pytest.raises(InputError):
+            fd.execute([x, *wrong])
+
+
 @pytest.mark.parametrize("size", ["constant", "of another tensor", "symbolic"])
 def test_symbolic_sizes_that_are_flattened_to_a_known_one(size: str) -> None:
     """One kernel computes both sides of the reshape: the merged sizes are the other tensor's."""

@@ -4,7 +4,7 @@ The two shapes are cut into the smallest groups whose products are provably equa
 (a*b, c) the groups are {a, b} -> {a*b} and {c} -> {c}. Within a group everything is merged and the
 new sizes are split off.  Axes of size 1 take no part: they are squeezed before and broadcast after.
 If equality can't be proved (sizes from scalars, -1) it is recorded in `equal_extents`, so a wrong
-size is an error at run time and never a wrong result.
+size is an error at run time and never a wrong result; later reshapes rely on what is recorded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..errors import DefinitionError, UnsupportedError, expected
 from ..ir.domains import IterDomain, TensorDomain
+from ..ir.equal_sizes import EqualSizes
 from ..ir.exprs import FullOp, ReshapeOp
 from ..ir.fusion import Fusion, broadcast_contiguity
 from ..ir.scalars import ONE, ZERO, IntExpr, ceil_div, product
@@ -148,7 +149,9 @@ def _regroup(
     # An expanded axis is read element by element here, so it becomes a real one.
     root = [fusion.ids.new(axis.size) for axis in tensor.axes]
     logical: list[IterDomain] = []
-    for group in group_sizes([axis.extent for axis in root], new, inferred):
+    known = EqualSizes(fusion.equal_extents)
+    old, wanted = [known.find(axis.extent) for axis in root], [known.find(size) for size in new]
+    for group in group_sizes(old, wanted, inferred):
         sizes = [new[i] for i in group.outputs]
         rest = group.outputs.index(inferred) if inferred in group.outputs else 0
         logical += _regroup_axes(fusion, [root[i] for i in group.inputs], sizes, rest)

@@ -423,6 +423,19 @@ def test_reshape_groups_are_as_small_as_can_be_proved() -> None:
     assert not fusion.equal_extents
 
 
+def test_reshape_groups_sizes_that_an_earlier_reshape_made_equal() -> None:
+    fusion = Fusion()
+    x = tensor(fusion, [-1, -1, -1])
+    merged, total = (fusion.new_scalar(DataType.Int) for _ in range(2))
+    flat = builders.reshape(fusion, x, [builders.size(fusion, x, 0), merged])  # b * c, unproved
+    wide = builders.broadcast(fusion, flat, [True, False, False])
+    wide = builders.expand(fusion, wide, [fusion.new_scalar(DataType.Int), -1, -1])
+    out = builders.reshape(fusion, wide, [total, merged])
+    root, logical = out.domain.root, out.domain.logical
+    assert root is not None and logical[1] is root[2]
+    assert isinstance(logical[0].definition, Merge)
+
+
 def test_reshape_with_minus_one_records_what_must_divide() -> None:
     fusion = Fusion()
     builders.reshape(fusion, tensor(fusion, [-1]), [-1, 4])
