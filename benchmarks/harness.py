@@ -54,14 +54,13 @@ def rounds(
     samples: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     end = time.perf_counter() + seconds * len(order)
-    fewest, done = fewest_rounds, 0
-    while done < fewest or time.perf_counter() < end:
+    fewest = fewest_rounds
+    while len(samples[order[0]]) < fewest or time.perf_counter() < end:
         for name in order:
             samples[name].append(_sample(contestants[name], calls[name], wait))
-            if samples[name][-1] > _LONG_SECONDS:
-                fewest = min(fewest, _ROUNDS_OF_LONG_CALLS)
+        if max(listed[-1] for listed in samples.values()) > _LONG_SECONDS:
+            fewest = min(fewest, _ROUNDS_OF_LONG_CALLS)
         order.append(order.pop(0))
-        done += 1
     return samples
 
 

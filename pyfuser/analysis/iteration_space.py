@@ -243,6 +243,17 @@ class IterationSpace:
         """The numbers of the axes that are not broadcast."""
         return frozenset(self.number(axis) for axis in axes if not axis.is_broadcast)
 
+    def related(self, axes: Axes) -> Axes:
+        """The axes, what reshapes make them of, and what reshapes make of them."""
+        made_of, made = set(axes), set(axes)
+        for step in reversed(self.reshapes):
+            if not made_of.isdisjoint(self._ordered(step.outputs)):
+                made_of.update(self._ordered(step.inputs))
+        for step in self.reshapes:
+            if not made.isdisjoint(self._ordered(step.inputs)):
+                made.update(self._ordered(step.outputs))
+        return frozenset(made_of | made)
+
     def axes(self, tensor: TensorView) -> Axes:
         """The axes that a tensor's consumers see; none for a private input."""
         if tensor in self.private:

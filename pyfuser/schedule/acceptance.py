@@ -448,31 +448,29 @@ def view_source(
     With `dense` the view must have its elements in row-major order without gaps.  A copy of a
     permuted input moves data, which a kernel reads in tiles.
     """
-    reshaped, copied, permuted, current = dense, False, False, tensor
+    passed: set[type[Expr]] = {ReshapeOp} if dense else set()
+    current = tensor
     while current not in inputs:
         expr = current.expr
         match expr:
             case _ if current.domain.allocation is not None:
                 return None
-            case PointwiseOp() if is_copy(expr) and not _changes_order(expr):
-                copied = True
+            case PointwiseOp() if not is_copy(expr) or _changes_order(expr):
+                return None
+            case PermuteOp() | ExpandOp() if ReshapeOp in passed:
+                return None
             case BroadcastOp() | SqueezeOp():
                 pass
-            case ReshapeOp():
-                reshaped = True
-            case PermuteOp() if not reshaped:
-                permuted = True
-            case ExpandOp() if not reshaped:
-                pass
+            case PointwiseOp() | ReshapeOp() | PermuteOp() | ExpandOp():
+                passed.add(type(expr))
             case _:
                 return None
-        assert expr is not None
         current = expr.tensor_inputs[0]
+    if passed.issuperset((PointwiseOp, PermuteOp)):
+        return None
     domain = current.domain
     # An axis of stride 0 is dense only if it has one element.
     pairs = zip(domain.allocated, domain.contiguity, strict=True)
     is_packed = all(flag or (flag is None and axis.size is ONE) for axis, flag in pairs)
     dense = domain.allocation is None and is_packed
-    if copied and permuted:
-        return None
-    return current if dense or not reshaped else None
+    return current if dense or ReshapeOp not in passed else None

@@ -138,11 +138,11 @@ class Correspondence:
     def __init__(self, scheduled: ScheduledFusion) -> None:
         exprs = [e for e in scheduled.fusion.exprs if e.tensor_outputs]
         self.space = IterationSpace(exprs)
-        self.made_by = {
-            self.space.number(axis): (expr, axis)
-            for expr in reversed(self.space.reshapes)
-            for axis in expr.outputs
-        }
+        self.reshaped: dict[int, list[IterDomain]] = {}
+        """The axes of each number that reshapes make; they may make it of different axes."""
+        for expr in self.space.reshapes:
+            for axis in expr.outputs:
+                self.reshaped.setdefault(self.space.number(axis), []).append(axis)
 
     def number(self, axis: IterDomain) -> int | None:
         """The number of a tensor's axis; None for broadcasts and for axes that a schedule made."""
@@ -171,10 +171,8 @@ class NumberedReplay(Replay):
         number = self.correspondence.number(source)
         if number is not None:
             found = self.by_number.get(number)
-            if found is None and number in self.correspondence.made_by:
-                expr, axis = self.correspondence.made_by[number]
-                made = source in expr.outputs
-                found = super().axis(source) if made else self.axis(axis)
+            for axis in self.correspondence.reshaped.get(number, ()):
+                found = super().axis(axis) if found is None else found
             self.made[source] = found
             return found
         return super().axis(source)
@@ -314,9 +312,14 @@ def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: b
     number = numbers.number(a)
     if number is not None and number == numbers.number(b):
         return True
+    listed = numbers.reshaped.get(number, ()) if number is not None else ()
+    made = [a] if a.definition is not None else listed
+    return any(_made_alike(each, b, numbers, loosely) for each in made)
+
+
+def _made_alike(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: bool) -> bool:
+    """True if both axes are the same result of the same step of corresponding axes."""
     made, other = a.definition, b.definition
-    if made is None and number is not None and number in numbers.made_by:
-        made, a = numbers.made_by[number]
     if made is None or other is None or type(made) is not type(other):
         return False
     if made.outputs.index(a) != other.outputs.index(b):

@@ -71,8 +71,9 @@ def arrange_columns(
 
 
 def weights(layouts: Layouts, axes: list[IterDomain]) -> list[TensorView]:
-    """The inputs that have none of the axes that a reduction keeps, if it keeps some."""
-    kept = {layouts.number(axis) for axis in axes if not axis.is_reduction}
+    """The inputs that have none of the axes that a reduction keeps, if it keeps some, nor any that
+    follow from these by a reshape."""
+    kept = layouts.space.related(layouts.space.of(axis for axis in axes if not axis.is_reduction))
     return [
         leaf.tensor
         for leaf in layouts.leaves

@@ -153,12 +153,14 @@ def vector_bytes(layouts: Layouts, axes: Sequence[IterDomain]) -> int:
     """Bytes of the widest element that is moved in vectors along the last of the axes, which are
     the reference's in memory order; 0 if an input or output can't be.
 
-    A tensor that the axis doesn't belong to has the same element for the whole vector.
+    A tensor that the axis doesn't belong to has the same element for the whole vector, unless a
+    reshape makes the one of the other.
     """
-    numbers = {layouts.number(axis) for axis in axes}
     inner = layouts.number(axes[-1]) if axes else None
     if inner is None:
         return 0
+    numbers = layouts.space.of(axes)
+    unknown = layouts.space.related(frozenset((inner,))) - numbers
     widest = 0
     for read in layouts.reads:
         if inner in read.contiguous:
@@ -166,7 +168,7 @@ def vector_bytes(layouts: Layouts, axes: Sequence[IterDomain]) -> int:
                 return 0
             widest = max(widest, size_in_bytes(read.tensor.dtype))
     for leaf in layouts.leaves:
-        if not numbers.issuperset(leaf.order) or leaf.tensor.has_expanded_axis:
+        if not unknown.isdisjoint(leaf.order) or leaf.tensor.has_expanded_axis:
             return 0
         if inner in leaf.contiguous:
             if leaf.order[-1] != inner or not leaf.contiguous[inner]:

@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
+from pyfuser.schedule.common import Layouts, reductions
+from pyfuser.schedule.propagation import transform_like
+from pyfuser.schedule.reduced_axes import weights
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -49,6 +53,32 @@ def test_a_repeated_axis_whose_parts_have_a_known_size(reduced: bool) -> None:
         parts = fd.ops.sum(parts, [1]) if reduced else parts
         fd.add_output(fd.ops.add(parts, fd.from_pytorch(y, static_sizes=True)))
     fd.validate([x, y])
+
+
+def test_all_repeated_tensors_have_the_loops_of_their_result() -> None:
+    """Each has the result's axis by a reshape of its own."""
+    weight, bias, x = torch.randn(2, 7), torch.randn(2, 7), torch.randn(14)
+    with FusionDefinition() as fd:
+        inputs = [fd.from_pytorch(each) for each in (weight[0], bias[0], x)]
+        scaled = fd.ops.mul(inputs[2], repeated(fd, inputs[0]))
+        out = fd.ops.add(scaled, repeated(fd, inputs[1]))
+        fd.add_output(out)
+    scheduled = ScheduledFusion(fd.fusion.definition)
+    scheduled[out].split(0, 4)
+    assert transform_like(scheduled, out) == []
+    depths = {len(scheduled[tensor].loop) for tensor in inputs}
+    assert depths == {2}
+
+
+def test_normalised_rows_with_repeated_weights() -> None:
+    """A row's weight is one element, not what all rows have in common."""
+    x, weight, bias = torch.randn(12, 64), torch.randn(6), torch.randn(6)
+    with FusionDefinition() as fd:
+        rows, *columns = (fd.from_pytorch(each) for each in (x, weight, bias))
+        scale, shift = (fd.ops.broadcast(repeated(fd, c), [False, True]) for c in columns)
+        fd.add_output(fd.ops.add(fd.ops.mul(softmax(fd, rows, 1), scale), shift))
+    assert weights(Layouts(fd.fusion.definition), reductions(fd.fusion.definition)[0].axes) == []
+    fd.validate([x, weight, bias])
 
 
 def test_the_count_of_a_welford_of_equal_rows() -> None:

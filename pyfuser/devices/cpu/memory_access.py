@@ -47,6 +47,7 @@ class MemoryAccess:
         self.tiles: dict[object, list[Value]] = {}
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.outputs = {t.buffer for t in phase.kernel.tensors if t.is_output}
+        self.inputs = {t.buffer for t in phase.kernel.tensors if not t.is_output}
 
     # -- conditions
 
@@ -266,7 +267,7 @@ class MemoryAccess:
             return self._guarded_scalar(access, index, self.writer.any(active))
         resolved = self.scopes.resolve(index)
         level = self.scopes.level_of_expr(resolved)
-        if not self._is_read_only(access) or level >= self.scopes.level:
+        if access.buffer not in self.inputs or level >= self.scopes.level:
             return self._guarded_scalar(access, index, None)
         key = ("element", access.buffer, resolved)
         for scope in self.scopes.open:
@@ -302,9 +303,6 @@ class MemoryAccess:
             with self.scopes.at(0) as scope:
                 nothing = scope.others[key] = w.alloca(I64, 2, 16)
         return w.select(has_elements, pointer, nothing)
-
-    def _is_read_only(self, access: Access) -> bool:
-        return any(t.buffer is access.buffer and not t.is_output for t in self.phase.kernel.tensors)
 
     def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
         """A scalar load, under a branch if there is a condition; zero where it fails."""

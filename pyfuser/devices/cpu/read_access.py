@@ -169,7 +169,7 @@ class ReadAccess(MemoryAccess):
         The index is refused only here, because the loops in between may have no iterations.
         """
         position = operand.position
-        if active is None and isinstance(position, Access) and self._is_read_only(position):
+        if active is None and isinstance(position, Access) and position.buffer in self.inputs:
             resolved = self.scopes.resolve(position.index)
             level = self.scopes.level_of_expr(resolved)
             key = ("shift", position.buffer, resolved, operand.stride, operand.extent)

@@ -121,8 +121,7 @@ def _repeat(call: Call, x: Any, repeats: Any) -> TensorView:
 
 
 def _has_elements(node: Node, *rest: Any) -> str | None:
-    is_empty = any(size_key(size) == 0 for size in meta_of(node).shape)
-    return "a repeated tensor without elements" if is_empty else None
+    return "a repeated tensor without elements" if is_empty(meta_of(node)) else None
 
 
 # -- copies and conversions
