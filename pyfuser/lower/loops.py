@@ -89,12 +89,23 @@ class LoopStructure:
                     self._shared.join((sibling, position), (tensor, position))
 
     def _check_extents(self, tensor: TensorView, consumer: TensorView, position: int) -> None:
-        mine, other = (
-            self.extents[t][self.scheduled[t].loop[position]] for t in (tensor, consumer)
-        )
-        if mine is not other:
-            what = f"axis {position} of T{tensor.name} to be as long as that of T{consumer.name}"
-            raise ScheduleError(expected("inline", f"{what} ({other})", mine))
+        """A shared loop is as long in both tensors, and made of axes as long.
+
+        Loops of equal length may walk along different axes if sizes are constants: 6 elements and
+        12 elements split by 16 are one iteration each.
+        """
+        pending = [(self.scheduled[tensor].loop[position], self.scheduled[consumer].loop[position])]
+        while pending:
+            mine, other = pending.pop()
+            length, wanted = self.extents[tensor][mine], self.extents[consumer][other]
+            if length is not wanted:
+                axis = f"axis {position} of T{tensor.name}"
+                what = f"{axis} to be as long as that of T{consumer.name} ({wanted})"
+                raise ScheduleError(expected("inline", what, length))
+            if mine in tensor.domain.logical or mine.definition is None:
+                continue
+            assert other.definition is not None
+            pending += zip(mine.definition.inputs, other.definition.inputs, strict=True)
 
     def _name_loops(self) -> None:
         members: dict[LoopPlace, list[LoopPlace]] = {}

@@ -21,7 +21,6 @@ from ..ir.exprs import Expr
 from ..ir.scalars import ONE, IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import is_reduction
 from .propagation import _between, bounded_transform_backward
 
 # For a shared loop: its tensors, their ancestors, their descendants, and the descendants of
@@ -180,12 +179,12 @@ class LoopSharing:
 
 
 def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
-    """The logical axes of a tensor that a loop axis is made of.
+    """The axes that a loop axis is made of: for reshapes and reductions, axes of the input.
 
-    For the partial result of an rfactor, these are the axes of its input: its own logical axes are
-    the loops it had at the time of the rfactor.
+    The logical axes of an rfactor's partial result are the loops it had at the time, and those of a
+    reshape may merge an axis that its input only repeats.
     """
-    known = tensor.domain.root_or_logical if is_reduction(tensor.expr) else tensor.domain.logical
+    known = tensor.domain.root_or_logical
     if axis.definition is None or axis in known:
         return [axis]
     return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
+from pyfuser.errors import ScheduleError
 from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
+from pyfuser.lower.loops import LoopStructure
 from pyfuser.schedule.common import Layouts, reductions
 from pyfuser.schedule.propagation import transform_like
 from pyfuser.schedule.reduced_axes import weights
@@ -68,6 +70,37 @@ def test_all_repeated_tensors_have_the_loops_of_their_result() -> None:
     assert transform_like(scheduled, out) == []
     depths = {len(scheduled[tensor].loop) for tensor in inputs}
     assert depths == {2}
+
+
+@pytest.mark.parametrize("length", [3, 600, 8192])
+@pytest.mark.parametrize("static", [False, True])
+def test_what_is_stored_and_also_repeated(length: int, static: bool) -> None:
+    """Its own loops are as long as those of the repeated elements where both are one block."""
+    x = torch.randn(length)
+    with FusionDefinition() as fd:
+        doubled = fd.ops.mul(fd.from_pytorch(x, static_sizes=static), 2.0)
+        parts = fd.ops.expand(fd.ops.broadcast(doubled, [False, True]), [-1, 2])
+        fd.add_output(doubled)
+        fd.add_output(fd.ops.reshape(parts, [-1]))
+    fd.validate([x])
+
+
+def test_shared_loops_are_made_of_axes_as_long() -> None:
+    """6 and 12 elements split by 16 are one iteration each, of different elements."""
+    with FusionDefinition() as fd:
+        doubled = fd.ops.mul(fd.from_pytorch(torch.randn(6), static_sizes=True), 2.0)
+        single = fd.ops.neg(doubled)
+        parts = fd.ops.expand(fd.ops.broadcast(doubled, [False, True]), [-1, 2])
+        both = fd.ops.reshape(parts, [12])
+        fd.add_output(single)
+        fd.add_output(both)
+    scheduled = ScheduledFusion(fd.fusion.definition)
+    scheduled[both].split(0, 16)
+    transform_like(scheduled, both)
+    for tensor in scheduled.fusion.tensors:
+        scheduled[tensor].compute_at = 1 if tensor.uses_list and tensor.expr else 0
+    with pytest.raises(ScheduleError, match="as long as that of"):
+        LoopStructure(scheduled)
 
 
 def test_normalised_rows_with_repeated_weights() -> None:
