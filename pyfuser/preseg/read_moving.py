@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ..analysis.costs import is_copy, is_cut
 from ..ir.domains import IterDomain, IterType
-from ..ir.exprs import BroadcastOp, ExpandOp, Expr, PointwiseOp, SqueezeOp
+from ..ir.exprs import BroadcastOp, ExpandOp, Expr, IndexedWrite, PointwiseOp, SqueezeOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, IntExpr
 from ..ir.vals import TensorView, Val
@@ -111,6 +111,9 @@ def try_move(rewriter: Rewriter, expr: Expr, move: Callable[[], Moved]) -> Moved
     made = move()
     if made is not None:
         made = shaped(fusion, made, expr.tensor_outputs[0])
+        is_written = any(isinstance(reader, IndexedWrite) for reader in expr.output.uses_list)
+        if is_written and made.has_expanded_axis:  # a write takes its values element by element
+            made = None
     new = fusion.exprs[start:]
     del fusion.exprs[start:]
     if made is None:

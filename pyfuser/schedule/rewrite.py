@@ -28,13 +28,13 @@ def cache_after(
 ) -> TensorView:
     """tensor -> copy -> the tensor's readers, or those chosen.  Returns the copy, in local memory.
 
-    Readers that read the tensor at computed positions keep reading it: the copy isn't in memory.
+    What is read at computed positions is still the tensor: the copy isn't in memory.
     """
     fusion = scheduled.fusion
     readers = [
         expr
         for expr in tensor.uses_list
-        if expr.source is not tensor and (not chosen or expr in chosen)
+        if tensor in expr.aligned_inputs and (not chosen or expr in chosen)
     ]
     if not readers:
         raise ScheduleError(
@@ -43,7 +43,11 @@ def cache_after(
     copy = fusion.new_tensor(plain_domain(_copied_axes(scheduled, tensor)), tensor.dtype)
     fusion.insert_expr(PointwiseOp((tensor,), (copy,), "set"), min(readers, key=fusion.exprs.index))
     for expr in readers:
-        fusion.replace_input(expr, tensor, copy)
+        if expr.source is tensor:
+            inputs = [tensor, *(copy if value is tensor else value for value in expr.inputs[1:])]
+            fusion.redefine(expr, expr.rebuild(inputs, expr.outputs))
+        else:
+            fusion.replace_input(expr, tensor, copy)
     scheduled[copy].memory_type = MemoryType.local
     return copy
 

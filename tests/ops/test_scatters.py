@@ -287,3 +287,14 @@ def test_a_view_of_the_base_keeps_the_base() -> None:
     scaled = x * 2 / (x * 2).sum(0, True)
     for got, want in zip(fd.execute([x, i]), (scaled.flatten(), x.flip(0)), strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_values_of_equal_parts() -> None:
+    """A cat of a tensor with itself isn't expanded where each element is written."""
+    x, i = torch.randn(1), torch.tensor([1, 0])
+
+    def define(fd: Any, x: Any, i: Any) -> Any:
+        parts = fd.ops.pad(x, [1, 0], fd.ops.pad(x, [0, 1], 0.0))
+        return fd.ops.index_put(parts, i, parts, 0)
+
+    defined(define, [x, i]).validate([x, i])

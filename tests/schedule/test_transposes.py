@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from pyfuser import FusionDefinition
+from pyfuser import DataType, FusionDefinition
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -41,3 +41,17 @@ def test_rows_over_several_axes(shape: tuple[int, ...], dtype: torch.dtype) -> N
         torch._dynamo.reset()
         result = torch.compile(function, backend="pyfuser")(x)
         assert torch.equal(result, function(x)) and result.stride() == function(x).stride()
+
+
+@pytest.mark.parametrize("rows", [1, 9, 64])
+def test_a_transposed_input_that_is_read_at_two_places(rows: int) -> None:
+    """The tile holds what is read at the element's own place; a window reads the input itself."""
+    x = torch.randn(130, rows).t()
+    with FusionDefinition() as fd:
+        given = fd.define_tensor([-1, -1], contiguity=[False, False], dtype=DataType.Float)
+        length, width = fd.ops.size(given, 0), fd.ops.size(given, 1)
+        part = [fd.ops.minimum(1, length), fd.ops.minimum(130, width)]
+        first = fd.ops.slice(given, [0, 0], part)
+        fd.add_output(fd.ops.clamp(fd.ops.abs(fd.ops.sum(given, [0])), 0.0, 10.0))
+        fd.add_output(fd.ops.pad(first, [0, 0, 0, fd.ops.sub(length, part[0])], given))
+    fd.validate([x])
