@@ -56,9 +56,13 @@ def reference_output(fusion: Fusion) -> TensorView:
 
 
 def widest_bytes(fusion: Fusion) -> int:
-    """Bytes of the widest computed element; an index usually serves many elements."""
-    dtypes = {t.dtype for t in fusion.tensors if not _is_index(t)}
+    """Bytes of the widest computed element; an index, or one element, usually serves many."""
+    dtypes = {t.dtype for t in fusion.tensors if not _is_one_element(t) and not _is_index(t)}
     return max((max(4, size_in_bytes(d)) for d in dtypes), default=4)
+
+
+def _is_one_element(tensor: TensorView) -> bool:
+    return all(axis.is_broadcast for axis in tensor.domain.root_or_logical)
 
 
 def _is_index(tensor: TensorView) -> bool:

@@ -45,11 +45,14 @@ class BackendOptions:
                        waits for them
     rematerialise      the backward recomputes cheap results instead of keeping them (min-cut)
     autotune           the kernels of each graph are measured while it compiles (docs/tuning.md)
+    fused_random       kernels make their random numbers: dropout is faster and keeps no mask, but
+                       its numbers aren't eager's
     """
 
     async_compile: bool = False
     rematerialise: bool = True
     autotune: bool = False
+    fused_random: bool = False
 
     @staticmethod
     def of(options: Mapping[str, Any] | None) -> BackendOptions:
@@ -140,7 +143,7 @@ def compile_with(
             bw_compiler=compile_backward,
             inference_compiler=compile_forward,
             partition_fn=partition_joint_graph(options.rematerialise),
-            decompositions=decompositions(),
+            decompositions=decompositions(options.fused_random),
             keep_inference_input_mutations=True,
         )
     made: Callable[..., Any] = _untraced(compiled)

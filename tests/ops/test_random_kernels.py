@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType
+from pyfuser.analysis.layouts import layout_of
 from pyfuser.compiler import compiled_kernel_count, stages
 from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.ops import random_numbers
@@ -95,13 +96,21 @@ def test_layouts_and_cuts_do_not_change_numbers(
     assert torch.equal(fd.execute([SEED, OFFSET])[0], want)
 
 
-def test_numbers_that_are_reduced_and_used_again() -> None:
-    def centred(ops: Any, x: Any) -> Any:
-        return ops.sub(x, ops.max(x, [-1], keepdim=True))
+@pytest.mark.parametrize("columns", [1, 7, 65, 66, 67, 100])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_numbers_that_are_reduced_and_used_again(
+    distribution: str, dtype: DataType, columns: int
+) -> None:
+    """A row's first number is any of those of a call."""
 
-    x = expected("uniform", [33, 100], DataType.Float)
-    fd = defined("uniform", [33, 100], finish=centred)
-    assert torch.equal(fd.execute([SEED, OFFSET])[0], x - x.amax(-1, keepdim=True))
+    def with_maximum(ops: Any, x: Any) -> Any:
+        return ops.where(ops.lt(x, ops.max(x, [-1], keepdim=True)), x, 2.0)
+
+    x = expected(distribution, [33, columns], dtype)
+    fd = defined(distribution, [33, columns], dtype, finish=with_maximum)
+    want = torch.where(x < x.amax(-1, keepdim=True), x, 2.0)
+    assert torch.equal(fd.execute([SEED, OFFSET])[0].to(want.dtype), want)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "strided"])
@@ -307,6 +316,22 @@ def test_consecutive_lanes_share_the_words_of_a_call(target: Target) -> None:
     for dtype, shared in ((DataType.Float, 4), (DataType.Double, 2)):
         fusion = defined("uniform", [1 << 16], dtype).fusion.definition
         llvm = stages(fusion, {}, [], target)["llvm"]
+        products = set(map(int, re.findall(r"mul <(\d+) x i64>", llvm)))
+        results = set(map(int, re.findall(r"sitofp <(\d+) x i\d+>", llvm)))
+        assert products == {lanes // shared for lanes in results}
+
+
+@pytest.mark.parametrize("target", [PRETENDED, WIDE], ids=["256 bits", "512 bits"])
+def test_lanes_in_the_middle_of_calls_share_them_too(target: Target) -> None:
+    """Rows of any length: half a vector of calls, or with float64 a whole one."""
+    for dtype, shared in ((DataType.Float, 2), (DataType.Double, 1)):
+        with FusionDefinition() as fd:
+            x = fd.define_tensor([-1, -1], contiguity=True, dtype=dtype)
+            y = fd.ops.uniform(0, 1, fd.ops.shape(x), rng_seed=SEED, rng_offset=OFFSET, dtype=dtype)
+            largest = fd.ops.max(fd.ops.mul(x, y), [1], keepdim=True)
+            fd.add_output(fd.ops.sub(y, largest))
+        sizes, layout = {"i0": 64, "i1": 1021}, layout_of((64, 1021), (1021, 1))
+        llvm = stages(fd.fusion.definition, sizes, [layout], target)["llvm"]
         products = set(map(int, re.findall(r"mul <(\d+) x i64>", llvm)))
         results = set(map(int, re.findall(r"sitofp <(\d+) x i\d+>", llvm)))
         assert products == {lanes // shared for lanes in results}

@@ -201,7 +201,14 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     ops.checked_target.default: lambda t, n: ((_index(n, n, 6) - 1, n, -1), {}),
     ops.checked_probability.default: lambda t, n: ((t(n, 6).abs().clamp(0, 1),), {}),
     ops.checked_target_probability.default: lambda t, n: ((t(n, 6).abs().clamp(0, 1),), {}),
+    # random numbers
+    ops.random.default: lambda t, n: ((torch.tensor(7), [n, 6], "uniform", _floating(t)), {}),
 }  # fmt: skip
+
+
+def _floating(tensor: Make) -> torch.dtype:
+    dtype = tensor(1).dtype
+    return dtype if dtype.is_floating_point else torch.float32
 
 
 def arguments(overload: OpOverload, tensor: Make, n: int) -> Sample:

@@ -2,9 +2,10 @@
 
 (seed, offset, index of the first lane or of every lane) -> one number per lane.  A word of Philox
 is in the low half of an i64, and the high half is never looked at: that is the form in which
-vectors are multiplied.  Lanes whose indices are consecutive, from a multiple of `n` on, share a
-Philox call of `n` numbers; others make a call each.  Invariant: only single additions and
-multiplications, in the reference's order, so that the bits are the reference's on every machine.
+vectors are multiplied.  Lanes whose indices are consecutive share Philox calls of `n` numbers, one
+more than they fill unless the first index is known to be a multiple of `n`; others make a call
+each.  Invariant: only single additions and multiplications, in the reference's order, so that the
+bits are the reference's on every machine.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ class RandomOperands:
     """The operands of random numbers: a seed and an offset, as a scalar or one per lane.
 
     `index` is that of every lane; or, if it is a scalar and there are more lanes, that of the
-    first: the others follow it.
+    first: the others follow it.  `is_aligned` if that one is the first of its Philox call.
     """
 
     seed: Value
     offset: Value
     index: Value
     lanes: int
+    is_aligned: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -97,24 +99,49 @@ def _words(w: FunctionWriter, operands: RandomOperands, shared: int) -> _Words:
 def _shared_words(w: FunctionWriter, operands: RandomOperands, shared: int) -> _Words:
     """The same for consecutive lanes: calls are in shorter vectors, whose words are interleaved."""
     lanes, calls = operands.lanes, operands.lanes // shared
+    if not operands.is_aligned:
+        calls = 1 << calls.bit_length()  # a power of two above it
     first = w.lshr(operands.index, w.constant(shared.bit_length() - 1, I64))
     call = w.splat(first, calls)
     call = w.add(call, w.lane_numbers(call.type))
     words = _philox(w, call, *(_narrowed(w, v, calls) for v in (operands.offset, operands.seed)))
-    is_even = w.vector([lane % 2 == 0 for lane in range(lanes)], "i1")
+    if shared == 4:
+        words = [w.truncate(word, "i32") for word in words]
     joined = w.shufflevector(words[0], words[1], range(2 * calls))
     other = w.shufflevector(words[2], words[3], range(2 * calls))
+    skipped = w.and_(operands.index, w.constant(shared - 1, I64))
+    is_even = w.vector([lane % 2 == 0 for lane in range(lanes)], "i1")
+    if not operands.is_aligned:
+        is_even = w.xor(is_even, w.splat(_has_bit(w, skipped, 1), lanes))
 
     def mixed(order: Sequence[int]) -> Value:
-        """In lane i, word `order[i % shared]` of call i // shared."""
-        places = [order[i % shared] * calls + i // shared for i in range(lanes)]
-        return w.shufflevector(joined, other, places)
+        """In lane i, word `order[place]` of the call of its element, which has this place in it."""
+        count = lanes if operands.is_aligned else lanes + shared - 1
+        places = [order[i % shared] * calls + i // shared for i in range(count)]
+        found = w.shufflevector(joined, other, places)
+        return found if operands.is_aligned else _from(w, found, skipped, lanes)
 
     if shared == 2:
         own = [mixed([0, 2]), mixed([1, 3])]
         return _Words(own, [mixed([k, k]) for k in range(4)], is_even)
     pair = [mixed([0, 0, 2, 2]), mixed([1, 1, 3, 3])]
     return _Words([mixed([0, 1, 2, 3])], pair, is_even)
+
+
+def _from(w: FunctionWriter, words: Value, skipped: Value, lanes: int) -> Value:
+    """As many lanes as wanted, from number `skipped` on, bit by bit of this number."""
+    bit = (words.type.lanes - lanes + 1) // 2
+    while bit:
+        left = lanes + bit - 1
+        moved = w.shufflevector(words, None, range(bit, bit + left))
+        kept = w.shufflevector(words, None, range(left))
+        words = w.select(w.splat(_has_bit(w, skipped, bit), left), moved, kept)
+        bit //= 2
+    return words
+
+
+def _has_bit(w: FunctionWriter, number: Value, bit: int) -> Value:
+    return w.icmp("ne", w.and_(number, w.constant(bit, I64)), w.constant(0, I64))
 
 
 def _narrowed(w: FunctionWriter, value: Value, lanes: int) -> Value:

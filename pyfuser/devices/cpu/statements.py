@@ -151,24 +151,27 @@ class StatementEmitter(ReadAccess):
         assert isinstance(place, IndexValue)
         key = [self.operand(o, DataType.Int, active) for o in (seed, offset)]
         is_uniform = all(map(self.is_uniform, (seed, offset)))
-        first = self._first_of_row(place, numbers_per_call(statement.result))
+        shared = numbers_per_call(statement.result)
+        lanes = 1 if self.lanes is None else self.lanes.count
+        first, is_aligned = self._first_of_row(place, shared)
         if first is None or not is_uniform:
             first = self.operand(place, DataType.Int, active)
-        lanes = 1 if self.lanes is None else self.lanes.count
-        operands = RandomOperands(key[0], key[1], first, lanes)
+        operands = RandomOperands(key[0], key[1], first, lanes, is_aligned)
         return emit_random(self.writer, statement.op, operands, statement.result)
 
-    def _first_of_row(self, place: IndexValue, shared: int) -> Value | None:
-        """The index in the first lane if the others follow it, from a multiple of `shared` on."""
+    def _first_of_row(self, place: IndexValue, shared: int) -> tuple[Value | None, bool]:
+        """The index in the first lane if the others follow it and fill two calls or more, and
+        whether it is known to be a multiple of `shared`."""
         lanes = self.lanes
         if lanes is None or lanes.count % (2 * shared):
-            return None
+            return None, False
         expr = self.scopes.resolve(place.expr)
+        if stride_along(expr, lanes) is not ONE:
+            return None, False
         # The first lane's loop index is a multiple of the number of lanes.
         start = substitute(expr, {lanes.symbol: ZERO})
-        if stride_along(expr, lanes) is not ONE or not divides(Integer.of(shared), start):
-            return None
-        return self.scopes.integer(first_lane(expr, lanes))
+        first = self.scopes.integer(first_lane(expr, lanes))
+        return first, divides(Integer.of(shared), start)
 
     # -- reductions
 

@@ -10,7 +10,7 @@ own decomposition of the CPU's attention computes something else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import attention, checked, group_norm, losses, points, true_metadata
+from . import attention, checked, group_norm, losses, points, random_numbers, true_metadata
 from .widening import widened
 
 aten = torch.ops.aten
@@ -52,25 +52,29 @@ def keep_scale(dtype: torch.dtype, keep: float) -> float:
         return float(torch.ones((), dtype=dtype).div(keep))
 
 
-def _random_mask(x: torch.Tensor, keep: float) -> torch.Tensor:
-    """Bernoulli draws in the memory order of eager's mask, an empty_like of x."""
-    strides = torch.empty_like(x, device="meta").stride()
-    order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
-    back = [order.index(dim) for dim in range(x.dim())]
-    empty = torch.empty([x.shape[dim] for dim in order], dtype=torch.bool, device=x.device)
-    mask: torch.Tensor = aten.bernoulli.p(empty, keep)
-    return mask if back == sorted(back) else mask.permute(back)
+def _drawn_mask(x: torch.Tensor, keep: float) -> torch.Tensor:
+    """Bernoulli draws in the memory order of eager's mask."""
+
+    def draw(sizes: list[Any]) -> torch.Tensor:
+        empty = torch.empty(sizes, dtype=torch.bool, device=x.device)
+        mask: torch.Tensor = aten.bernoulli.p(empty, keep)
+        return mask
+
+    return random_numbers.in_memory_order(x, draw)
 
 
 def _native_dropout(
-    x: torch.Tensor, p: float, train: bool | None
+    make_mask: Callable[[torch.Tensor, float], torch.Tensor],
+    x: torch.Tensor,
+    p: float,
+    train: bool | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bits and the random stream of eager's dropout on the CPU; the mask is saved as bool."""
+    """The bits of eager's dropout on the CPU for the same mask, which is saved as bool."""
     if train is False or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    mask = _random_mask(x, 1 - p)
+    mask = make_mask(x, 1 - p)
     return x * (mask.to(x.dtype) * keep_scale(x.dtype, 1 - p)), mask
 
 
@@ -134,7 +138,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,
     **points.DECOMPOSITIONS,
-    aten.native_dropout.default: _native_dropout,
+    aten.native_dropout.default: partial(_native_dropout, _drawn_mask),
     aten._log_softmax.default: _log_softmax,
     aten.addmm.default: _addmm,
     aten.glu.default: _glu,
@@ -142,6 +146,10 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.unsafe_split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
     aten.unbind.int: _unbind,
+}
+_FUSED_RANDOM: dict[OpOverload, Callable[..., Any]] = {
+    **random_numbers.DECOMPOSITIONS,
+    aten.native_dropout.default: partial(_native_dropout, random_numbers.random_mask),
 }
 
 
@@ -157,6 +165,9 @@ def _is_functional(overload: OpOverload) -> bool:
     return not overload._schema.is_mutable
 
 
-def decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    """The table for AOTAutograd; a copy, so that a caller may change it."""
-    return dict(_table())
+def decompositions(fused_random: bool = False) -> dict[OpOverload, Callable[..., Any]]:
+    """The table for AOTAutograd, with torch's random numbers or with those that kernels make.
+
+    It is a copy, so that a caller may change it.
+    """
+    return _table() | (_FUSED_RANDOM if fused_random else {})

@@ -21,6 +21,7 @@ from . import (
     norms,
     pointwise,
     products,
+    random_numbers,
     reads,
     reductions,
     scans,
@@ -42,6 +43,7 @@ TRANSLATIONS: Table = {
     **reads.TRANSLATIONS,
     **scatters.TRANSLATIONS,
     **checked.TRANSLATIONS,
+    **random_numbers.TRANSLATIONS,
 }
 
 
