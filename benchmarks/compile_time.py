@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from pyfuser import compiler as compiler_module
-from pyfuser import executor
+from pyfuser import executor, parts
 from pyfuser.devices.cpu import target
 from pyfuser.schedule import registry
 
@@ -43,12 +43,12 @@ _STAGES: dict[str, list[tuple[Any, str]]] = {
     "simplify (preseg)": [(executor, "prepare")],
     "specialise to layouts": [(compiler_module, "specialise")],
     "segment": [(compiler_module, "segmented_fusion")],
-    "bound the work": [(compiler_module.KernelPart, "work")],
-    "decide": [(compiler_module.KernelPart, "decide")],
+    "bound the work": [(parts.KernelPart, "work")],
+    "decide": [(parts.KernelPart, "decide")],
     "schedule": [(registry.AutomaticScheduler, "schedule")],
-    "lower": [(compiler_module, "lowered")],
+    "lower": [(parts, "lowered")],
     "generate LLVM IR": [(target.CpuTarget, "generate")],
-    _LLVM: [(compiler_module, "build_kernel")],
+    _LLVM: [(parts, "build_kernel")],
     "plan the call": [(executor, "write_plan")],
 }
 

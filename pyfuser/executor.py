@@ -19,13 +19,7 @@ import torch
 from . import fallback
 from .analysis.layouts import Layout, dense_layout, layout_of
 from .analysis.size_conditions import SizeConditions
-from .compiler import (
-    Program,
-    compile_program,
-    compile_scheduled_program,
-    prepare,
-    rough_sizes,
-)
+from .compiler import Program, compile_program, compile_scheduled_program, prepare, rough_sizes
 from .devices.registry import runtime_of
 from .devices.runtime import LoadedKernel
 from .devices.switches import change_count, switched_off, watch

@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from .compiler import compiled_kernel_count
 from .devices.switches import can_fuse_on, override_can_fuse_on
 from .errors import InputError, UnsupportedError, expected
 from .executor import Executor
@@ -23,6 +22,7 @@ from .ir.fusion import Fusion
 from .ir.keys import structure_key
 from .ir.scalar_queries import evaluate
 from .ir.schedule import ScheduledFusion
+from .kernel_builds import compiled_kernel_count
 from .kernel_cache import KernelCache
 from .ops.binding import bind
 from .ops.metadata import device_of

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from . import fallback
-from .compiler import LibraryPart, Part, Program, ViewPart
+from .compiler import Program
 from .devices.runtime import LoadedKernel
 from .dtypes import FLOATING, DataType, fits_64_bits, to_torch
 from .errors import InternalError, expected
@@ -31,6 +31,7 @@ from .ir.vals import Scalar, TensorView, Val
 from .library_calls import LibraryCalls
 from .library_parts import TorchPart
 from .ops.binding import convert_number, evaluate_scalar
+from .parts import LibraryPart, Part, ViewPart
 from .plan_text import Sizes, Writer, is_number, tuple_text
 
 

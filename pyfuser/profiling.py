@@ -26,13 +26,14 @@ from time import perf_counter
 
 import torch
 
-from .compiler import KernelPart, LibraryPart, Part, Program
+from .compiler import Program
 from .devices.runtime import LoadedKernel, Runtime
 from .devices.switches import forget_plans
 from .ir.domains import ParallelType
 from .ir.scalar_queries import substitute
 from .ir.scalars import IntExpr
 from .ir.vals import TensorView
+from .parts import KernelPart, LibraryPart, Part
 from .plan_text import Writer, tuple_text
 from .plan_writer import ProgramWriter
 

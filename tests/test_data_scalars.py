@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.compiler import compiled_kernel_count
 from pyfuser.interface import register_fusion, registered_fusion, run_fusion
+from pyfuser.kernel_builds import compiled_kernel_count
 from pyfuser.torch_compile import compiled_graph
 from pyfuser.torch_compile.compiled_graph import CompiledGraph
 from tests.support.compiled import BACKEND, fresh, graph_count  # noqa: F401

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyfuser import compiler, options
+from pyfuser import kernel_builds, options
 from pyfuser.devices.registry import runtime_of
 from pyfuser.disk_cache import _DIGEST_BYTES, _MAGIC, DiskCache, disk_cache, untrusted
 from tests.support.folders import ROOT
@@ -420,10 +420,10 @@ def test_a_failed_connection_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> 
         if len(given) == 1:
             raise OSError("no cache yet")
 
-    monkeypatch.setattr(compiler, "_connected", {})
+    monkeypatch.setattr(kernel_builds, "_connected", {})
     monkeypatch.setattr(type(runtime), "keep_objects_in", lambda _, cache: keep(cache))
     with pytest.raises(OSError, match="no cache yet"):
-        compiler._share_objects(runtime)
-    compiler._share_objects(runtime)
-    compiler._share_objects(runtime)
+        kernel_builds.share_objects(runtime)
+    kernel_builds.share_objects(runtime)
+    kernel_builds.share_objects(runtime)
     assert len(given) == 2

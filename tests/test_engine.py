@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition, compiler, fallback, interface
+from pyfuser import DataType, FusionDefinition, compiler, fallback, interface, parts
 from pyfuser.devices.cpu import jit
 from pyfuser.devices.registry import runtime_of
 from pyfuser.errors import CompilationError
@@ -54,7 +54,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
     monkeypatch.setenv("PYFUSER_REPRODUCER_DIR", str(tmp_path))
-    monkeypatch.setattr(compiler, "kernel_code", fail)
+    monkeypatch.setattr(parts, "kernel_code", fail)
     monkeypatch.setattr(fallback, "_warned", OrderedDict())
     yield
 

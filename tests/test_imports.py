@@ -35,6 +35,8 @@ LAYERS = (
     {"kernel_cache", "disk_cache", "fallback"},
     {"tuning_store"},
     {"decisions"},
+    {"kernel_builds"},
+    {"parts"},
     {"compiler"},
     {"plan_text"},
     {"library_calls"},

@@ -314,10 +314,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHOW_AGAIN = """
-import pyfuser.compiler as compiler, runpy, sys
+import runpy, sys
+from pyfuser import fallback, parts
 def fail(*arguments):
-    raise compiler.fallback.PyfuserError("the script got here")
-compiler.build_kernel = fail
+    raise fallback.PyfuserError("the script got here")
+parts.build_kernel = fail
 runpy.run_path(sys.argv[1])
 """
 

@@ -17,13 +17,13 @@ from torch.fx import Graph, GraphModule, Node
 
 from .. import fallback
 from ..analysis.size_conditions import SizeConditions
-from ..compiler import ViewPart
 from ..devices.registry import runtime_of
 from ..devices.runtime import Runtime
 from ..devices.switches import can_fuse_on
 from ..errors import UnsupportedError, expected
 from ..executor import Resolved
 from ..ir.fusion import Fusion
+from ..parts import ViewPart
 from ..trace import DUMP, Trace
 from ..tuning.programs import tune
 from ..tuning.session import Session

@@ -18,11 +18,11 @@ import torch
 from torch.fx import Node
 
 from ..analysis.mapping import upstream
-from ..compiler import Part
 from ..executor import Resolved
 from ..ir.exprs import PointwiseOp, ScatterOp
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
+from ..parts import Part
 from .fusion_nodes import FusionNode, is_dense
 from .op_facts import facts
 from .steps import Step

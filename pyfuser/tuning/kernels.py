@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from ..analysis.size_conditions import SizeConditions
-from ..compiler import KernelPart, Part, Program
+from ..compiler import Program
 from ..devices.runtime import LoadedKernel, Runtime
 from ..executor import strides_of
 from ..ir.segmented import PartKind, Segment
 from ..ir.vals import TensorView
 from ..ops.binding import bind
+from ..parts import KernelPart, Part
 from ..plans import write_plan
 from ..tuning_store import Result, operations_of, sizes_of, tuning_store
 from .measuring import Contestant, judge

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from .. import fallback
-from ..compiler import KernelPart
 from ..devices.switches import forget_plans
 from ..executor import Executor
 from ..ir.vals import Scalar, TensorView, Val
 from ..ops.binding import scalar_values
 from ..ops.random_state import with_any_random_state
+from ..parts import KernelPart
 from ..tuning_store import operations_of
 from .kernels import tune_kernel
 from .report import Row

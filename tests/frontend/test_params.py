@@ -9,9 +9,9 @@ import torch
 
 import pyfuser as nvfuser_direct
 from pyfuser import FusionDefinition, SchedulerType
-from pyfuser.compiler import lowered
 from pyfuser.errors import ScheduleError
 from pyfuser.frontend.params import check_compile_params, decisions_of, params_of
+from pyfuser.kernel_builds import lowered
 from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from pyfuser.target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from tests.cuda.cubins import requires_nvrtc

@@ -117,13 +117,13 @@ def test_kernel_profile_is_an_option() -> None:
 
 
 def test_without_the_fallback_a_failure_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyfuser import compiler
+    from pyfuser import parts
 
     def failing(*_: object) -> None:
         raise RuntimeError("no kernel today")
 
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
-    monkeypatch.setattr(compiler, "build_kernel", failing)
+    monkeypatch.setattr(parts, "build_kernel", failing)
     with pytest.raises((PyfuserError, RuntimeError), match="no kernel today"):
         doubled().execute([torch.randn(4, 4)], _disable_options=["fallback"])
     with pytest.warns(RuntimeWarning, match="no kernel today"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.compiler import lowered
 from pyfuser.ir.domains import ParallelType
 from pyfuser.ir.kernel import Allocate, Compute, For, walk
+from pyfuser.kernel_builds import lowered
 from pyfuser.schedule.transpose import schedule
 from pyfuser.target.parameters import PointwiseParameters
 from tests.support.targets import PRETENDED

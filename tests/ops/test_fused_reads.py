@@ -13,10 +13,10 @@ import torch
 from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.compiler import compiled_kernel_count
 from pyfuser.ir.exprs import GatherOp, WindowOp
 from pyfuser.ir.keys import definition_key
 from pyfuser.ir.vals import TensorView
+from pyfuser.kernel_builds import compiled_kernel_count
 from pyfuser.preseg import run as simplified
 from pyfuser.schedule.common import Layouts
 from tests.ops.read_definitions import Define, check, fused, kernels, values

@@ -16,8 +16,9 @@ import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType
 from pyfuser.analysis.layouts import layout_of
-from pyfuser.compiler import compiled_kernel_count, stages
+from pyfuser.compiler import stages
 from pyfuser.devices.cuda.emulator.runtime import emulated
+from pyfuser.kernel_builds import compiled_kernel_count
 from pyfuser.ops import random_numbers
 from pyfuser.target.target import Target
 from tests.cuda.cubins import require_cubin, requires_nvrtc

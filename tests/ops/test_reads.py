@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.compiler import compiled_kernel_count
 from pyfuser.devices.registry import target_for
 from pyfuser.dtypes import from_torch
 from pyfuser.errors import DefinitionError, InputError, UnsupportedError
+from pyfuser.kernel_builds import compiled_kernel_count
 from tests.ops.read_definitions import Define, check, fused, kernels, laid_out, values
 
 pytestmark = pytest.mark.usefixtures("poison")

@@ -16,10 +16,10 @@ import hypothesis
 import pytest
 import torch
 
-from pyfuser.compiler import KernelPart
 from pyfuser.errors import ScheduleError
 from pyfuser.interface import ManualKernel
 from pyfuser.ops.evaluator import evaluate
+from pyfuser.parts import KernelPart
 from tests.cuda.random_schedules import Example, example
 from tests.programs.outcome import Outcome
 from tests.support.poison import poisoned_memory

@@ -21,10 +21,10 @@ from torch import nn
 
 import pyfuser
 from pyfuser import DataType, FusionDefinition, tuning_store
-from pyfuser.compiler import KernelPart
 from pyfuser.devices.cuda.emulator.counters import Profile
 from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.errors import InputError, UnsupportedError
+from pyfuser.parts import KernelPart
 from pyfuser.target import varied
 from pyfuser.tuning import kernels
 from pyfuser.tuning.measuring import Contestant

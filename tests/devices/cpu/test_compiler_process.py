@@ -16,7 +16,7 @@ import llvmlite
 import pytest
 import torch
 
-from pyfuser import compiler
+from pyfuser import kernel_builds
 from pyfuser.devices.cpu import compiler_process, emission, jit
 from pyfuser.devices.cpu.host import host
 from pyfuser.devices.registry import runtime_of
@@ -34,7 +34,7 @@ def request(text: str) -> emission.Request:
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process for each test, and no disk cache that would make it idle."""
     monkeypatch.delenv("PYFUSER_COMPILER_PROCESS", raising=False)
-    compiler._share_objects(runtime_of(torch.device("cpu")))
+    kernel_builds.share_objects(runtime_of(torch.device("cpu")))
     monkeypatch.setattr(jit, "_object_cache", None)
     compiler_process.close()
     yield

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pyfuser import compiler
+from pyfuser import kernel_builds
 from pyfuser.devices.cuda import modules
 from pyfuser.interface import ManualKernel
 from pyfuser.kernel_cache import KernelCache
@@ -22,7 +22,7 @@ pytestmark = [requires_host_compiler, pytest.mark.usefixtures("strict")]
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
     monkeypatch.setattr(modules, "WORTH_WAITING", 1)
-    monkeypatch.setattr(compiler, "_binaries", KernelCache(1))  # which keeps the last module
+    monkeypatch.setattr(kernel_builds, "_binaries", KernelCache(1))  # which keeps the last module
     with fake_gpus() as found:
         yield found
 
