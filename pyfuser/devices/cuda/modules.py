@@ -1,9 +1,9 @@
 """Loaded modules of a GPU, unloaded when nothing can launch their functions any more.
 
 The rule: a module is unloaded when all kernels that have its functions are garbage, and the cache
-of the process (kernel_builds.py, thousands of texts) has dropped them, unless one of its functions was
-launched while a CUDA graph was captured.  The graph may then launch it at any
-time, and nothing tells when the graph is gone, so such a module stays loaded.
+of the process (kernel_builds.py, thousands of texts) has dropped them, unless one of its functions
+was launched while a CUDA graph was captured.  The graph may then launch it at any time, and nothing
+tells when the graph is gone, so such a module stays loaded.
 
 The garbage collector may run at any moment, also during a capture, when the driver must not be
 called.  So a dropped module only goes on a list, and a later load unloads what is on it, once it is
