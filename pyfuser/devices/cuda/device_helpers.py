@@ -18,7 +18,13 @@ from ...dtypes import DataType, beyond_range
 
 KERNEL_FILE_NAME = "kernel.cu"
 
-_FILES = ("device_helpers.cuh", "random_numbers.cuh")
+_FILES = (
+    "number_types.cuh",
+    "memory.cuh",
+    "arithmetic.cuh",
+    "reductions.cuh",
+    "random_numbers.cuh",
+)
 _SECTION = "// ----"
 # A struct or a function at the start of a line, as in `template <class T> struct sum_of`.
 _DEFINED = re.compile(

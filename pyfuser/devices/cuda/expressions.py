@@ -41,7 +41,7 @@ from .spelling import Assignment, index_text, literal, type_name
 # The number of threads in a block, and the index of one, in a text that needs them.
 THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
 
-# The operations by which block_reduce and block_scan combine (device_helpers.cuh).
+# The operations by which block_reduce and block_scan combine (reductions.cuh).
 COMBINERS = {
     "sum": "sum_of",
     "prod": "product_of",

@@ -1,6 +1,6 @@
 // ---- random numbers: Philox 4x32-10, uniform and normal
 
-// pyfuser/ops/random_numbers.py defines them.  It follows device_helpers.cuh, under the same
+// pyfuser/ops/random_numbers.py defines them.  It follows reductions.cuh, under the same
 // invariants: without contraction to fused multiply-add, each number has the bits that the reference
 // and the CPU's kernels give it.
 

@@ -1,7 +1,7 @@
 """Vectorized loops as vector loads and stores.
 
 A vectorize loop that copies consecutive elements between memory and registers -> one call of
-`load_contiguous` or `store_contiguous` (device_helpers.cuh), which use vectors if the address is
+`load_contiguous` or `store_contiguous` (memory.cuh), which use vectors if the address is
 aligned.  If the loop has a predicate, or reads through a window, the call runs where all elements
 are in bounds, and the loop itself runs otherwise.  A vector that an index points at is one of its
 row.  Any other vectorize loop is just unrolled.
