@@ -206,6 +206,7 @@ class PhaseGenerator:
         """if condition: body()"""
         w, scopes = self.writer, self.scopes
         then, done = w.fresh("then"), w.fresh("done")
+        self.statements.streaming.flush()  # what waits isn't stored under the condition
         scopes.enter()
         w.branch_if(condition, then, done)
         w.label(then)
