@@ -87,11 +87,15 @@ class Leaf:
             number = space.number(axis)
             self.order.append(number)
             self.contiguous[number] = is_output or contiguous is True
+        self.related = space.related(frozenset(self.order))
 
     def merges(self, outer: int, inner: int) -> bool:
-        """True if the two axes are one range in memory, or the leaf has neither."""
+        """True if the two axes are one range in memory, or the leaf has neither, nor an axis that a
+        reshape makes one of them of."""
+        if outer not in self.contiguous and inner not in self.contiguous:
+            return (outer in self.related) == (inner in self.related)
         if outer not in self.contiguous or inner not in self.contiguous:
-            return outer not in self.contiguous and inner not in self.contiguous
+            return False
         return self.contiguous[outer] and self.order.index(inner) == self.order.index(outer) + 1
 
 
@@ -133,6 +137,7 @@ class ReadLeaf(Leaf):
             if not axis.is_broadcast:
                 self.order.append(number)
                 self.contiguous[number] = contiguous is True and number >= 0
+        self.related = space.related(frozenset(self.contiguous) - {-1})
 
     def is_contiguous(self, inner: int) -> bool:
         """True if an axis of the output runs along the source's memory, without gaps."""

@@ -13,7 +13,7 @@ threaded_pointwise.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from ..dtypes import size_in_bytes
@@ -57,7 +57,11 @@ def reference_output(fusion: Fusion) -> TensorView:
 
 def widest_bytes(fusion: Fusion) -> int:
     """Bytes of the widest computed element; an index, or one element, usually serves many."""
-    dtypes = {t.dtype for t in fusion.tensors if not _is_one_element(t) and not _is_index(t)}
+    return _widest(t for t in fusion.tensors if not _is_one_element(t))
+
+
+def _widest(tensors: Iterable[TensorView]) -> int:
+    dtypes = {tensor.dtype for tensor in tensors if not _is_index(tensor)}
     return max((max(4, size_in_bytes(d)) for d in dtypes), default=4)
 
 
@@ -82,13 +86,15 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
     rank = sum(not axis.is_broadcast for axis in axes)
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
     groups = product(a.size for a in outer[:-1]) if len(outer) > 1 else None
+    along = layouts.space.of(inner)
+    varying = [t for t in fusion.tensors if not along.isdisjoint(layouts.space.axes(t))]
     narrowest = min((size_in_bytes(t.dtype) for t in leaves(fusion) if t.axes), default=4)
     return PointwiseFacts(
         rows,
         columns,
         groups,
         None,
-        widest_bytes(fusion),
+        _widest(varying),
         narrowest,
         vector_bytes(layouts, axes),
         sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves)

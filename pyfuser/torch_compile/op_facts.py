@@ -23,6 +23,7 @@ class Facts:
     copies      the result is the first operand: the same values in new memory
     converts    a copy, perhaps in another dtype or on another device
     writes      its first operand gets the second one's values, perhaps from another device
+    finds_each  torch finds the place of each element by itself, also along rows
     """
 
     refuses: bool = False
@@ -30,12 +31,14 @@ class Facts:
     copies: bool = False
     converts: bool = False
     writes: bool = False
+    finds_each: bool = False
 
 
 _REFUSING = Facts(refuses=True)
 
 FACTS: dict[Any, Facts] = {
-    aten.index: _REFUSING,
+    aten.index: Facts(refuses=True, finds_each=True),
+    aten._unsafe_index: Facts(finds_each=True),
     aten.index_put: _REFUSING,
     aten.index_select: _REFUSING,
     aten.index_add: _REFUSING,

@@ -10,7 +10,7 @@ call that reads no result of a region, such as a random mask, just runs before i
 The cost model makes two decisions.  A node that only higher levels read sinks to the lowest of them
 (computing it late costs nothing, but storing it would), unless this keeps more memory alive than it
 saves.  And a region has to be worth a kernel: a lone copy or read is left to torch, unless the copy
-transposes, which kernels do in tiles.  Views inside a
+transposes, which kernels do in tiles, or torch reads element by element.  Views inside a
 region (between its nodes) are part of the kernel if they have translations; otherwise they end the
 region.  Views at its edges belong to their readers.
 """
@@ -37,8 +37,8 @@ _MOST_NODES = 160
 _LAST = 1 << 30  # the level of the graph's output
 # Nodes that torch runs equally well if the kernel computes nothing.
 _NOT_ALONE = ("view", "read")
-# Below this many elements a copy takes as long as a call.
-_LEAST_TRANSPOSED = 1 << 12
+# Below this many elements a copy, or a read, takes as long as a call.
+_LEAST_TRANSPOSED = _LEAST_FOUND = 1 << 12
 
 
 @dataclass(eq=False)
@@ -254,7 +254,11 @@ def _computes(node: Node) -> bool:
 
 def _is_worth_a_kernel(node: Node) -> bool:
     """True for what a kernel does better than torch, even alone."""
-    return _transposes(node) if not _computes(node) else cost(node) not in _NOT_ALONE
+    if not _computes(node):
+        return _transposes(node)
+    if facts(node).finds_each and _elements(node) >= _LEAST_FOUND:
+        return True
+    return cost(node) not in _NOT_ALONE
 
 
 def _transposes(copy: Node) -> bool:

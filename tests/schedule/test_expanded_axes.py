@@ -11,6 +11,7 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.loops import LoopStructure
 from pyfuser.schedule.common import Layouts, reductions
+from pyfuser.schedule.pointwise import pointwise_facts
 from pyfuser.schedule.propagation import transform_like
 from pyfuser.schedule.reduced_axes import weights
 
@@ -130,3 +131,24 @@ def test_a_reversed_scan_of_a_repeated_axis(op: str) -> None:
         scan = getattr(fd.ops, op)
         fd.add_output(fd.ops.neg(scan(repeated(fd, fd.from_pytorch(x)), 0, reverse=True)))
     fd.validate([x])
+
+
+def test_rows_with_a_repeated_weight_are_not_merged_with_their_columns() -> None:
+    """A merged loop would find each element's weight by a division."""
+    x, weight = torch.randn(12, 64), torch.randn(6)
+    with FusionDefinition() as fd:
+        rows, column = fd.from_pytorch(x), fd.from_pytorch(weight)
+        scale = fd.ops.broadcast(repeated(fd, column), [False, True])
+        out = fd.ops.mul(rows, scale)
+        fd.add_output(out)
+    assert not Layouts(fd.fusion.definition).merges(*out.axes)
+    fd.validate([x, weight])
+
+
+def test_what_varies_along_the_lanes_decides_how_many_there_are() -> None:
+    """Not an index, or a double, of a whole row."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        place = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int)
+        fd.add_output(fd.ops.index_select(x, fd.ops.add(place, 1), 0))
+    assert pointwise_facts(fd.fusion.definition).bytes == 4

@@ -93,3 +93,32 @@ def test_an_index_out_of_range(wrong: int) -> None:
 
     with pytest.raises(IndexError, match=f"index {wrong} is out of bounds for dimension 0"):
         torch.compile(read, backend="pyfuser")(x, torch.tensor([0, wrong]), j)
+
+
+@pytest.mark.parametrize(("rows", "by_torch"), [(4096, 0), (3, 1)])
+def test_a_lone_read_is_a_kernel_unless_it_is_small(rows: int, by_torch: int) -> None:
+    """torch finds the place of each element of `x[i]` by itself; it copies an embedding's rows."""
+    x, i = torch.randn(50, 8), places(50, rows)
+    (graph,) = explain(lambda x, i: x[i], x, i).graphs
+    assert len(graph.library_calls) == by_torch
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(lambda x, i: x[i], backend="pyfuser")(x, i), x[i])
+    (graph,) = explain(lambda x, i: torch.nn.functional.embedding(i, x), x, i.abs() % 50).graphs
+    assert len(graph.library_calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("counts", "outside"), [((2, 1), []), ((1, 2), ["aten::repeat"]), ((2, 3, 1), [])], ids=str
+)
+def test_kernels_repeat_rows_and_torch_the_elements_of_rows(
+    counts: tuple[int, ...], outside: list[str]
+) -> None:
+    x = torch.randn(64, 256)
+
+    def repeat(x: Tensor) -> Tensor:
+        return x.repeat(counts) + 1
+
+    (graph,) = explain(repeat, x).graphs
+    assert [op for op, _ in graph.outside] == outside
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(repeat, backend="pyfuser")(x), repeat(x))

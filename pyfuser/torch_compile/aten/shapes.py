@@ -16,12 +16,16 @@ from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
 from ...ops.reshape_builders import reshape
 from ...ops.shape_builders import broadcast, expand, iota, permute, shape, squeeze
+from ..views import bytes_of
 from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
 from .translation import Build, Table, Translation
 
 aten, prims = torch.ops.aten, torch.ops.prims
+
+# Elements of a repeat that are read one by one in less time than torch's call takes.
+_MOST_REPEATED = 1 << 14
 
 
 # -- views
@@ -120,8 +124,15 @@ def _repeat(call: Call, x: Any, repeats: Any) -> TensorView:
     return tensor
 
 
-def _has_elements(node: Node, *rest: Any) -> str | None:
-    return "a repeated tensor without elements" if is_empty(meta_of(node)) else None
+def _repeats_outside(node: Node, x: Any, repeats: Any) -> str | None:
+    """Refuses what torch copies row by row, and a kernel would read element by element."""
+    if is_empty(meta_of(node)):
+        return "a repeated tensor without elements"
+    kept = [dim for dim, size in enumerate(meta_of(x).shape) if not is_one(size)]
+    counts = list(repeats)[len(repeats) - meta_of(x).dim() :]
+    is_inside = bool(kept) and not is_one(meta_of(counts[kept[-1]]))
+    elements = bytes_of(node) // meta_of(node).element_size()
+    return "a repeat of elements" if is_inside and elements > _MOST_REPEATED else None
 
 
 # -- copies and conversions
@@ -283,7 +294,7 @@ TRANSLATIONS: Table = {
     aten.squeeze.dim: _view_row(_squeeze),
     aten.squeeze.dims: _view_row(_squeeze),
     aten.expand.default: _view_row(_expand),
-    aten.repeat.default: Translation(_repeat, check=_has_elements, keeps_values=True),
+    aten.repeat.default: Translation(_repeat, "read", _repeats_outside, keeps_values=True),
     aten.view.default: _view_row(_view, _only_ones_differ),
     aten.reshape.default: _view_row(_view, _only_ones_differ),
     aten._unsafe_view.default: _view_row(_view, _only_ones_differ),
