@@ -18,6 +18,7 @@ from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
 from ..ir.exprs import (
+    FullOp,
     GatherOp,
     IotaOp,
     PointwiseOp,
@@ -199,6 +200,8 @@ class NestBuilder:
             case PointwiseOp() if not is_copy(expr):
                 resolution = resolve_expr(expr)
                 op, dtypes = expr.op, resolution.compute
+            case FullOp() if tensor.dtype is not compute_dtype(tensor.dtype):
+                op, dtypes = "cast", (tensor.dtype,)  # the number is rounded
             case _:  # set, broadcast, reshape, full, slice, gather, ...: only indices differ
                 op, dtypes = "set", (tensor.dtype,)
         compute = tuple(compute_dtype(d) for d in dtypes)

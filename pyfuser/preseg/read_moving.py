@@ -32,7 +32,7 @@ def joined_axes(
     columns = zip(*(operand.axes for operand in operands), strict=True)
     return [
         fusion.ids.broadcast()
-        if size is ONE or all(axis.is_broadcast for axis in column)
+        if all(axis.is_broadcast for axis in column)
         else fusion.ids.new(size)
         for size, column in zip(sizes, columns, strict=True)
     ]

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pyfuser import FusionDefinition
+from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import from_torch
 from pyfuser.interface import CompiledFusion
 from pyfuser.ir.fusion import Fusion
@@ -207,3 +207,20 @@ def test_rows_in_kernels_for_cuda(dtype: torch.dtype, count: int) -> None:
     rows = zip(calls, operands, got, strict=True)
     found = [complaint(dtype, call, each, mine) for call, each, mine in rows]
     assert not any(found), "\n".join(filter(None, found))
+
+
+NARROW = (
+    torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0.0, 0.1, 3.3, 300.0])
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_a_filled_tensor_has_numbers_of_its_dtype(dtype: torch.dtype, number: float) -> None:
+    """Also where a kernel reads it in float32; float8_e8m0fnu has no zero."""
+    x = torch.zeros(3, 130)
+    with FusionDefinition() as fd:
+        filled = fd.ops.full([3, 130], number, dtype=from_torch(dtype))
+        fd.add_output(fd.ops.add(fd.ops.cast(filled, DataType.Float), fd.from_pytorch(x)))
+    wanted = torch.tensor(number).to(dtype).float()
+    assert torch.equal(fd.execute([x])[0], wanted.expand(3, 130))
