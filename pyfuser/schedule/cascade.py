@@ -24,7 +24,7 @@ from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.table import REDUCTIONS
 from ..target.cascade import Levels
-from .common import Layouts
+from .common import Layouts, first_of_range
 from .rewrite import rfactor
 
 
@@ -32,9 +32,7 @@ def chain_extents(reduced: Sequence[IterDomain], layouts: Layouts) -> tuple[IntE
     """The sizes of the loops along reduced axes, given in memory order, where the axes that may be
     merged with the innermost are merged, as `merge_adjacent` leaves them.
     """
-    inner = len(reduced) - 1
-    while inner > 0 and layouts.merges(reduced[inner - 1], reduced[inner]):
-        inner -= 1
+    inner = first_of_range(reduced, len(reduced) - 1, layouts)
     innermost = product(axis.extent for axis in reduced[inner:])
     return (*(axis.extent for axis in reduced[:inner]), innermost)
 

@@ -228,13 +228,22 @@ class Layouts:
         return [*rest, *known]
 
 
+def first_of_range(axes: Sequence[IterDomain], last: int, layouts: Layouts) -> int:
+    """The position of the first of the axes, in memory order, that form one range up to `last` in
+    all leaves.  An axis that broadcasts belongs to any range, but joins no others to it."""
+    if last <= 0:
+        return last
+    first, inner = last, axes[last]
+    while first > 0 and layouts.merges(axes[first - 1], inner):
+        first -= 1
+        inner = inner if axes[first].is_broadcast else axes[first]
+    return first
+
+
 def range_to(axis: IterDomain, axes: list[IterDomain], layouts: Layouts) -> list[IterDomain]:
     """The axes, of some in memory order, that form one range up to `axis` in all leaves."""
-    end = axes.index(axis) + 1
-    start = end - 1
-    while start > 0 and layouts.merges(axes[start - 1], axes[start]):
-        start -= 1
-    return axes[start:end]
+    last = axes.index(axis)
+    return axes[first_of_range(axes, last, layouts) : last + 1]
 
 
 def merge_rows_and_columns(
@@ -286,12 +295,10 @@ def merge_adjacent(
     """Merges loops [start, stop) from the right as far as all leaves allow; returns the new start
     of the innermost merged range."""
     schedule = scheduled[tensor]
-    inner = stop - 1
-    last = schedule.loop[inner]
-    while inner > start and layouts.merges(schedule.loop[inner - 1], last):
-        last = schedule.loop[inner - 1]
-        schedule.merge(inner - 1)
-        inner -= 1
+    axes = schedule.loop[start:stop]
+    inner = start + first_of_range(axes, len(axes) - 1, layouts)
+    for position in reversed(range(inner, stop - 1)):
+        schedule.merge(position)
     return inner
 
 

@@ -33,6 +33,7 @@ from ..target.target import Target
 from . import scatters
 from .common import (
     Layouts,
+    first_of_range,
     fork_outputs,
     merge_range,
     parallelize_positions,
@@ -65,11 +66,9 @@ def columns_of(tensor: TensorView, layouts: Layouts) -> tuple[list[IterDomain], 
     order = layouts.memory_order(tensor.axes)
     if order[-1] is scanned:
         return order[:-1], []
-    outer = [axis for axis in order if axis is not scanned]
-    columns = [outer.pop()]
-    while outer and layouts.merges(outer[-1], columns[0]):
-        columns.insert(0, outer.pop())
-    return outer, columns
+    others = [axis for axis in order if axis is not scanned]
+    first = first_of_range(others, len(others) - 1, layouts)
+    return others[:first], others[first:]
 
 
 @lru_cache(maxsize=256)

@@ -33,6 +33,7 @@ from ..target.parameters import ScatterFacts, ScatterParameters
 from ..target.target import Target
 from .common import (
     Layouts,
+    first_of_range,
     fork_outputs,
     merge_range,
     parallelize_positions,
@@ -87,12 +88,9 @@ def axes_of(
     outer = [axis for axis in order if axis not in scattered]
     if not outer or order[-1] in scattered:
         return outer, [], scattered
-    columns = [outer.pop()]
-    while outer and order[order.index(columns[0]) - 1] is outer[-1]:
-        if not layouts.merges(outer[-1], columns[0]):
-            break
-        columns.insert(0, outer.pop())
-    return outer, columns, scattered
+    first = first_of_range(order, len(order) - 1, layouts)
+    columns = order[max([first, *(order.index(axis) + 1 for axis in scattered)]) :]
+    return [axis for axis in outer if axis not in columns], columns, scattered
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from pyfuser.errors import ScheduleError
 from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.lower.loops import LoopStructure
-from pyfuser.schedule.common import Layouts, reductions
+from pyfuser.schedule.common import Layouts, first_of_range, reductions
 from pyfuser.schedule.pointwise import pointwise_facts
 from pyfuser.schedule.propagation import transform_like
 from pyfuser.schedule.reduced_axes import weights
@@ -152,3 +152,16 @@ def test_what_varies_along_the_lanes_decides_how_many_there_are() -> None:
         place = fd.define_tensor([-1], contiguity=True, dtype=DataType.Int)
         fd.add_output(fd.ops.index_select(x, fd.ops.add(place, 1), 0))
     assert pointwise_facts(fd.fusion.definition).bytes == 4
+
+
+def test_an_axis_that_broadcasts_joins_no_others() -> None:
+    """[m, 1, n], of which an output has m and an input n: m isn't one range with n."""
+    x, y = torch.randn(12), torch.randn(7)
+    with FusionDefinition() as fd:
+        rows = fd.ops.exp(fd.from_pytorch(x))
+        columns = fd.ops.broadcast(fd.from_pytorch(y), [True, True, False])
+        out = fd.ops.add(fd.ops.broadcast(rows, [False, True, True]), columns)
+        fd.add_output(rows)
+        fd.add_output(out)
+    assert first_of_range(out.axes, 2, Layouts(fd.fusion.definition)) == 1
+    fd.validate([x, y])
