@@ -145,7 +145,7 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten.squeeze.dim: lambda t, n: ((t(1, n, 1), -1), {}),
     aten.squeeze.dims: lambda t, n: ((t(1, n, 1), [0, 1]), {}),
     aten.expand.default: lambda t, n: ((t(n, 1), [3, n, 7]), {}),
-    aten.repeat.default: lambda t, n: ((t(n, 1, 3), [2, 7, 9, 4]), {}),
+    aten.repeat.default: lambda t, n: ((t(n, 1, 3), [2, 7, 4, 4]), {}),
     aten.view.default: lambda t, n: ((t(1, n, 6), [n, 1, 6]), {}),
     aten.reshape.default: lambda t, n: ((t(n, 1, 6), [n, 6]), {}),
     aten._unsafe_view.default: lambda t, n: ((t(n, 6), [n, 6, 1]), {}),
