@@ -22,7 +22,7 @@ from .trace import DUMP, Trace
 _binaries: KernelCache[tuple[Runtime, str], Any] = KernelCache()
 _connected: dict[Runtime, DiskCache | None] = {}
 
-TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that belong to targets
+_TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that belong to targets
 
 
 def lowered(scheduled: ScheduledFusion, target: Target, trace: Trace = DUMP) -> Kernel:
@@ -36,7 +36,7 @@ def lowered(scheduled: ScheduledFusion, target: Target, trace: Trace = DUMP) -> 
 def kernel_code(kernel: Kernel, target: Target, trace: Trace = DUMP) -> Code:
     """The text of a kernel."""
     code = target.generate(kernel)
-    if trace.wants(*TEXTS):
+    if trace.wants(*_TEXTS):
         for stage, text in target.texts(code).items():
             trace.stage(stage, text)
     return code

@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..ir.disjoint_sets import DisjointSets
 from .aten import cost, refusal
 from .op_facts import facts
-from .views import bytes_of, is_getitem, is_view, is_view_list, viewed
+from .views import bytes_of, elements_of, is_getitem, is_view, is_view_list, viewed
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ _LAST = 1 << 30  # the level of the graph's output
 # Nodes that torch runs equally well if the kernel computes nothing.
 _NOT_ALONE = ("view", "read")
 # Below this many elements a copy, or a read, takes as long as a call.
-_LEAST_TRANSPOSED = _LEAST_FOUND = 1 << 12
+_LEAST_MOVED = 1 << 12
 
 
 @dataclass(eq=False)
@@ -179,7 +179,7 @@ class _Partitioner:
         They aren't connected, so this makes no cycle; one kernel may read the tensor once for both.
         """
         size = {
-            root: max(_elements(each) for node in group for each in (node, *node.all_input_nodes))
+            root: max(elements_of(each) for node in group for each in (node, *node.all_input_nodes))
             for root, group in groups.items()
         }
         count = {root: len(group) for root, group in groups.items()}
@@ -189,7 +189,7 @@ class _Partitioner:
             for root in readers:
                 level = self.level[root]
                 other = first.setdefault(level, root)
-                if other is root or not _elements(tensor) >= max(size[root], size[other]):
+                if other is root or not elements_of(tensor) >= max(size[root], size[other]):
                     continue
                 if count[root] + count[other] <= _MOST_NODES:
                     sets.join(other, root)
@@ -241,12 +241,6 @@ def _groups(nodes: Sequence[Node], sets: DisjointSets[Node]) -> dict[Node, list[
     return groups
 
 
-def _elements(node: Node) -> int:
-    """How many elements a node's tensor has; 0 if it has none or several tensors."""
-    value = node.meta.get("val")
-    return bytes_of(node) // value.element_size() if isinstance(value, torch.Tensor) else 0
-
-
 def _computes(node: Node) -> bool:
     """False for copies."""
     return not (facts(node).copies or facts(node).writes)
@@ -256,7 +250,7 @@ def _is_worth_a_kernel(node: Node) -> bool:
     """True for what a kernel does better than torch, even alone."""
     if not _computes(node):
         return _transposes(node)
-    if facts(node).finds_each and _elements(node) >= _LEAST_FOUND:
+    if facts(node).finds_each and elements_of(node) >= _LEAST_MOVED:
         return True
     return cost(node) not in _NOT_ALONE
 
@@ -264,7 +258,7 @@ def _is_worth_a_kernel(node: Node) -> bool:
 def _transposes(copy: Node) -> bool:
     """True for a copy whose memory runs along another axis than its operand's, and isn't small."""
     operand = copy.args[0] if facts(copy).copies else None
-    if not isinstance(operand, Node) or _elements(copy) < _LEAST_TRANSPOSED:
+    if not isinstance(operand, Node) or elements_of(copy) < _LEAST_MOVED:
         return False
     along, before = _innermost(copy), _innermost(operand)
     return along is not None and before is not None and along != before

@@ -53,6 +53,12 @@ def bytes_of(node: Node) -> int:
     return sum(prod(hint(n, 1) for n in each.shape) * each.element_size() for each in tensors)
 
 
+def elements_of(node: Node) -> int:
+    """How many elements a node's tensor has; 0 if it has none or several tensors."""
+    value = node.meta.get("val")
+    return bytes_of(node) // value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
 def note_storages(kept: Node, gone: Node) -> None:
     """Notes that the metadata of views of `gone`, which `kept` replaces, has its storages.
 

@@ -271,9 +271,8 @@ class PhaseGenerator:
         element = storage_type(buffer.dtype)
         bytes_each = size_in_bytes(buffer.dtype)
         if isinstance(size, Integer) and size.value * bytes_each <= STACK_BYTES:
-            saved, self.writer.lines = self.writer.lines, self.entry
-            self.pointers[buffer] = self.writer.alloca(element, max(size.value, 1), 64)
-            self.writer.lines = saved
+            with self.writer.into(self.entry):
+                self.pointers[buffer] = self.writer.alloca(element, max(size.value, 1), 64)
             return
         with self.scopes.at(0):
             offset = self.scopes.integer(self.workspace)

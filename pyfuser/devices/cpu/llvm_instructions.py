@@ -7,7 +7,8 @@ and memory. Invariant: no fast-math flag is ever printed. Source: the LLVM Langu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pyfuser.devices.cpu.llvm_types import LLVMType, Value, literal
 from pyfuser.dtypes import DataType
@@ -62,6 +63,15 @@ class InstructionWriter:
         self.lines.append(text)
         if text.endswith(":"):
             self.forget()
+
+    @contextmanager
+    def into(self, lines: list[str]) -> Iterator[None]:
+        """Writes to other lines meanwhile, such as those of the entry block."""
+        saved, self.lines = self.lines, lines
+        try:
+            yield
+        finally:
+            self.lines = saved
 
     def forget(self) -> None:
         """Drops the remembered values: they may not dominate what follows."""

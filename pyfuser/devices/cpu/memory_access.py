@@ -389,9 +389,8 @@ class MemoryAccess:
             w.masked_store(value, pointer, active, alignment)
             return
         none = w.constant(0, I64)
-        saved, w.lines = w.lines, self.phase.entry
-        place = w.alloca(value.type, 1, 64)
-        w.lines = saved
+        with w.into(self.phase.entry):
+            place = w.alloca(value.type, 1, 64)
         w.store(value, place, 64)
         part = lanes
         while part:

@@ -61,10 +61,9 @@ class Refusals:
     def _place(self, lanes: int) -> Value:
         if lanes not in self.found:
             w, type_ = self.writer, I64.with_lanes(lanes)
-            saved, w.lines = w.lines, self.entry
-            self.found[lanes] = place = w.alloca(type_, 1, 64)
-            w.store(w.constant(0, type_), place, 8 * lanes)
-            w.lines = saved
+            with w.into(self.entry):
+                self.found[lanes] = place = w.alloca(type_, 1, 64)
+                w.store(w.constant(0, type_), place, 8 * lanes)
         return self.found[lanes]
 
 

@@ -33,7 +33,7 @@ _library = _new_library("pyfuser", "FRAGMENT")  # its definitions last as long a
 _library.define(
     "random(Tensor seed, SymInt[] sizes, str distribution, ScalarType dtype) -> Tensor",
 )
-_BUILDERS = {"uniform": (uniform, 0.0, 1.0), "normal": (normal, 0.0, 1.0)}
+_BUILDERS = {"uniform": uniform, "normal": normal}
 
 
 def _eager(
@@ -59,9 +59,8 @@ _random_op: Any = torch.ops.pyfuser.random
 
 
 def _random(call: Call, seed: Any, sizes: Any, distribution: str, dtype: torch.dtype) -> Any:
-    build, low, high = _BUILDERS[distribution]
-    entries = call.entries(sizes)
-    return build(call.fusion, low, high, entries, call.tensor(seed), 0, dtype=from_torch(dtype))
+    build, entries = _BUILDERS[distribution], call.entries(sizes)
+    return build(call.fusion, 0.0, 1.0, entries, call.tensor(seed), 0, dtype=from_torch(dtype))
 
 
 TRANSLATIONS: Table = {_random_op.default: Translation(_random)}

@@ -16,7 +16,7 @@ from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
 from ...ops.reshape_builders import reshape
 from ...ops.shape_builders import broadcast, expand, iota, permute, shape, squeeze
-from ..views import bytes_of
+from ..views import elements_of
 from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
@@ -131,8 +131,8 @@ def _repeats_outside(node: Node, x: Any, repeats: Any) -> str | None:
     kept = [dim for dim, size in enumerate(meta_of(x).shape) if not is_one(size)]
     counts = list(repeats)[len(repeats) - meta_of(x).dim() :]
     is_inside = bool(kept) and not is_one(meta_of(counts[kept[-1]]))
-    elements = bytes_of(node) // meta_of(node).element_size()
-    return "a repeat of elements" if is_inside and elements > _MOST_REPEATED else None
+    is_large = elements_of(node) > _MOST_REPEATED
+    return "a repeat of elements" if is_inside and is_large else None
 
 
 # -- copies and conversions
