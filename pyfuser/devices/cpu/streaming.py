@@ -56,6 +56,7 @@ class StreamingStores:
         self.writer, self.scopes, self.line_bytes = writer, scopes, line_bytes
         self.flag: Value | None = None
         self.multiples: dict[tuple[IntExpr, int], None] = {}
+        self.buffers: set[Buffer] = set()  # those that are written past the caches row by row
         self._rows: dict[_Row, list[_Vector]] = {}
 
     def add(self, access: Access, index: IntExpr, value: Value, pointer: Value) -> bool:
@@ -112,6 +113,8 @@ class StreamingStores:
             places = {each.offset + lane for each in vectors for lane in range(each.lanes)}
             if len(places) < multiple * len({place // multiple for place in places}):
                 return False
+        else:
+            self.buffers.add(row.buffer)
         for step in row.steps:
             if not (isinstance(step, Integer) and step.value % multiple == 0):
                 self.multiples[(step, multiple)] = None

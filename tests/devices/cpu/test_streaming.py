@@ -69,3 +69,35 @@ def test_vectors_of_a_cache_line_are_stored_one_after_the_other(pretend: Pretend
     assert len(stores) == 16
     for (first, row), (second, again) in zip(stores[::2], stores[1::2], strict=True):
         assert row == again and int(second or 0) == int(first or 0) + 32
+
+
+@pytest.mark.usefixtures("uncached", "poison")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("columns", [1, 8, 31, 40, 48, 63, 72, 100, 104])
+def test_rows_that_end_anywhere_are_stored_past_the_caches(
+    dtype: torch.dtype, columns: int
+) -> None:
+    x, weight = numbers(37, columns, dtype), numbers(1, columns, dtype)
+    update = torch.compile(lambda x, weight, into: into.copy_(x ^ weight), backend="pyfuser")
+    if dtype.is_floating_point:
+        update = torch.compile(lambda x, weight, into: into.copy_(x - weight), backend="pyfuser")
+    expected = x - weight if dtype.is_floating_point else x ^ weight
+    for width in (columns, columns + 8, 128):
+        around = torch.full((37, width), 77).to(dtype)
+        update(x, weight, around[:, :columns])
+        assert torch.equal(around[:, :columns], expected)
+        assert (around[:, columns:] == 77).all()
+
+
+def test_a_cache_line_isn_t_stored_both_ways(pretend: Pretend) -> None:
+    """The last vectors of a row share a line with the first of the next."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        weight = fd.define_tensor([-1], contiguity=True, dtype=DataType.BFloat16)
+        fd.add_output(fd.ops.cast(fd.ops.mul(x, weight), DataType.BFloat16))
+    pretend(replace(host(), l3_bytes=0))
+    inputs = [torch.randn(64, 48).bfloat16(), torch.randn(48).bfloat16()]
+    text = stage_texts(fd.fusion, inputs)["llvm"]
+    blocks = text.split(":\n")
+    assert sum("!nontemporal" in block for block in blocks) == 2  # of the loop and of a row's end
+    fd.validate(inputs)
