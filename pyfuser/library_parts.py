@@ -33,13 +33,13 @@ from .ir.exprs import (
     ReshapeOp,
     ScanOp,
     SqueezeOp,
-    Window,
     WindowOp,
     is_shown_by_strides,
 )
 from .ir.scalars import IntExpr
 from .ir.segmented import Segment
 from .ir.vals import Scalar, TensorView, Val
+from .ir.windows import Window
 from .library_calls import LibraryCalls, overload_into
 from .library_operations import call_text, write_into, writes_into_memory
 from .ops.binding import convert_number

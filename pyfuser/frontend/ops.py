@@ -116,6 +116,11 @@ def cat(tensors: Sequence[Val], dim: int = 0, manual_padding: bool = False) -> T
     return builders.cat(fusion_to_define("cat").graph, tensors, dim)
 
 
+def flip(arg: Val, dims: Sequence[int]) -> TensorView:
+    """The tensor with its elements in the opposite order along these dimensions."""
+    return builders.flip(fusion_to_define("flip").graph, arg, dims)
+
+
 def slice_scatter(
     arg: Val,
     src: Val,
@@ -344,7 +349,7 @@ _BUILT = (
 
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
-    stride_order, slice, pad, cat, slice_scatter, index, index_select, select, gather,
+    stride_order, slice, flip, pad, cat, slice_scatter, index, index_select, select, gather,
     take_along_axis, embedding_fwd, matmul, linear, argsort, topk, triu, uniform, normal,
     rand_like, randn_like, var, var_mean, welford,
 )  # fmt: skip

@@ -36,8 +36,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from .domains import IterDomain
-from .scalars import ONE, ZERO, IntExpr
+from .scalars import IntExpr
 from .vals import TensorView, Val
+from .windows import Window
 
 
 @dataclass(slots=True, eq=False)
@@ -263,32 +264,6 @@ class RandomOp(Expr):
         return (self.distribution,)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Window:
-    """Where one axis of a WindowOp reads: out[i] = source[offset + step * i], left <= i < stop.
-
-    If `every` (a number) isn't 1, the source is spread, and the fill is between its elements too:
-    out[left + every * k] = source[offset + step * k]. The first four fields may be negative.  Where
-    nothing is filled, `left` is 0 and `stop` is the output's extent.
-    """
-
-    left: IntExpr
-    stop: IntExpr
-    offset: IntExpr
-    step: IntExpr
-    every: IntExpr = ONE
-
-    def covers(self, extent: IntExpr) -> bool:
-        """True if nothing is filled, neither around the source nor between its elements."""
-        return self.left is ZERO and self.stop is extent and self.every is ONE
-
-    def __str__(self) -> str:
-        spread = "" if self.every is ONE else f" every {self.every}"
-        return f"[{self.left}, {self.stop}){spread} from {self.offset} by {self.step}"
-
-    __repr__ = __str__
-
-
 @dataclass(slots=True, eq=False)
 class ReadOp(Expr):
     """Base class of the reads: the first input is the source."""
@@ -501,6 +476,11 @@ VIEWS = (BroadcastOp, ExpandOp, PermuteOp, ReshapeOp, SqueezeOp)
 
 
 def is_shown_by_strides(expr: Expr | None) -> bool:
-    """True for a view, and for a slice, whose evenly spaced elements torch shows by strides."""
-    is_slice = isinstance(expr, WindowOp) and len(expr.inputs) == 1 and bool(expr.tensor_inputs)
-    return is_slice or isinstance(expr, VIEWS)
+    """True for a view, and for a slice, whose evenly spaced elements torch shows by strides.
+
+    Torch has no negative strides.
+    """
+    if not isinstance(expr, WindowOp):
+        return isinstance(expr, VIEWS)
+    is_slice = len(expr.inputs) == 1 and bool(expr.tensor_inputs)
+    return is_slice and not any(w is not None and w.is_backward for w in expr.windows)

@@ -31,7 +31,6 @@ from .exprs import (
     ScanOp,
     SqueezeOp,
     WelfordOp,
-    Window,
     WindowOp,
 )
 from .fusion import Fusion
@@ -51,6 +50,7 @@ from .scalars import (
     ceil_div,
 )
 from .vals import PythonNumber, Scalar, TensorView, Val
+from .windows import Window
 
 _INLINED = (
     DataType.Bool,
@@ -369,7 +369,8 @@ class _Translator:
         if any(single):
             return self.select_call(source, windows, argument, single)
         bounds: list[tuple[IntExpr, IntExpr, IntExpr]] = []
-        for axis, window in zip(source.axes, windows, strict=True):
+        flipped: list[int] = []
+        for dim, (axis, window) in enumerate(zip(source.axes, windows, strict=True)):
             first: IntExpr = ZERO
             end, step = axis.size, window.step if window is not None else ONE
             if window is not None:
@@ -377,8 +378,23 @@ class _Translator:
                 if window.every is ONE:
                     first += step * window.left
                 end = first + step * shown(window)
+            if window is not None and window.is_backward:
+                flipped.append(dim)
+                first, end, step = end - step, first + 1, step * -1
             bounds.append((first, end, step))
-        if bounds == [(ZERO, axis.size, ONE) for axis in source.axes]:
+        sliced = self.bounded_call(source, bounds, argument)
+        if not flipped:
+            return sliced
+        return f"flip({f'fd.ops.{sliced}' if sliced else argument}, dims={flipped})"
+
+    def bounded_call(
+        self,
+        source: TensorView,
+        bounds: Sequence[tuple[IntExpr, IntExpr, IntExpr]],
+        argument: str,
+    ) -> str:
+        """The slice between these bounds, (first, end, step) for each axis; none if it is all."""
+        if list(bounds) == [(ZERO, axis.size, ONE) for axis in source.axes]:
             return ""
         starts, ends, steps = (
             f"[{', '.join(map(self.size, sizes))}]" for sizes in zip(*bounds, strict=True)

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from ..errors import ScheduleError, expected
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
-from ..ir.exprs import GatherOp, ReadOp, Window, WindowOp, WriteOp
+from ..ir.exprs import GatherOp, ReadOp, WindowOp, WriteOp
 from ..ir.kernel import Less, Predicate
 from ..ir.scalars import ONE, ZERO, FloorDiv, Integer, IntExpr, ceil_div, floor_div, mod
 from ..ir.vals import TensorView
+from ..ir.windows import Window
 from .indexing import Indexer, Indices
 
 

@@ -22,7 +22,7 @@ from .library_builders import argsort, linear, matmul, topk
 from .point_builders import index, index_put
 from .pointwise import Argument, cast, pointwise
 from .random_builders import normal, rand_like, randn_like, uniform
-from .read_builders import cat, pad, slice, slice_scatter
+from .read_builders import cat, flip, pad, slice, slice_scatter
 from .reduction_builders import Dims, reduce, var, var_mean, welford
 from .reshape_builders import reshape
 from .scaled_products import DEVICE_ONLY, grouped_mm, scaled_mm
@@ -53,6 +53,7 @@ _NAMED: dict[str, Callable[..., Any]] = {
     "embedding_fwd": embedding_fwd,
     "expand": expand,
     "full": full,
+    "flip": flip,
     "gather": gather,
     "grouped_mm": grouped_mm,
     "index": index,
@@ -128,6 +129,7 @@ __all__ = [
     "cat",
     "embedding_fwd",
     "expand",
+    "flip",
     "full",
     "gather",
     "grouped_mm",

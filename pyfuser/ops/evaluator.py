@@ -33,12 +33,12 @@ from ..ir.exprs import (
     ScanOp,
     SqueezeOp,
     WelfordOp,
-    Window,
     WindowOp,
 )
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
+from ..ir.windows import Window
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
 from .checking import check_index, check_op, check_shorter, may_refuse
 from .library_ops import LIBRARY_OPS
@@ -239,8 +239,10 @@ class Evaluator:
             places.append(slice(first, last, every))
             if source.dim() and window is not None:
                 count = len(range(first, last, every))
-                stop = start + step * max(count - 1, 0) + (count > 0)
-                source = source[(slice(None),) * dim + (slice(start, stop, step),)]
+                end = start + step * max(count - 1, 0)
+                part = slice(min(start, end), max(start, end) + (count > 0), abs(step))
+                source = source[(slice(None),) * dim + (part,)]
+                source = source.flip(dim) if step < 0 else source
         if len(expr.inputs) == 1:
             return source
         made = self.operand(expr.inputs[1], output.dtype).expand(sizes).clone()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from ..errors import DefinitionError, expected
 from ..ir.bounds import larger, smaller
-from ..ir.exprs import GatherOp, Window
+from ..ir.exprs import GatherOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, Integer
 from ..ir.vals import Scalar, TensorView, Val
+from ..ir.windows import Window
 from .pointwise import (
     as_index,
     as_tensor,

@@ -1,4 +1,4 @@
-"""Read builders: slice, pad, cat and slice_scatter, built from windows on a tensor.
+"""Read builders: slice, flip, pad, cat and slice_scatter, built from windows on a tensor.
 
 Bounds are clamped to the sizes as in torch, so a window reads inside its source whatever the bounds
 of a call are.  Sizes and bounds may be symbolic; sums and differences stay symbolic if they are
@@ -17,10 +17,11 @@ from ..dtypes import DataType, from_torch, is_complex, is_floating, is_integer, 
 from ..errors import DefinitionError, UnsupportedError, expected
 from ..ir.bounds import larger, proves_at_most, smaller
 from ..ir.domains import IterDomain
-from ..ir.exprs import PointwiseOp, Window, WindowOp
+from ..ir.exprs import PointwiseOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, Integer, IntExpr, ceil_div
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
+from ..ir.windows import Window
 from .pointwise import (
     as_tensor,
     as_val,
@@ -138,6 +139,23 @@ def sliced(fusion: Fusion, tensor: TensorView, windows: Windows) -> TensorView:
     pairs = zip(tensor.axes, windows, strict=True)
     axes = [copy_axis(fusion, a) if w is None else new_axis(fusion, w.stop) for a, w in pairs]
     return window(fusion, tensor, windows, axes)
+
+
+def flip(fusion: Fusion, operand: Val, dims: Sequence[int]) -> TensorView:
+    """The tensor with its elements in the opposite order along these dimensions."""
+    tensor = as_tensor(fusion, operand, "flip")
+    flipped = [wrapped_dim("flip", dim, tensor.ndim) for dim in dims]
+    if len({*flipped}) < len(flipped):
+        raise DefinitionError(expected("flip", "each dimension once", list(dims)))
+    windows = tuple(
+        Window(ZERO, axis.size, axis.size - 1, Integer.of(-1))
+        if dim in flipped and not axis.is_broadcast
+        else None
+        for dim, axis in enumerate(tensor.axes)
+    )
+    if not any(windows):
+        return copy(fusion, tensor)
+    return window(fusion, tensor, windows, [copy_axis(fusion, axis) for axis in tensor.axes])
 
 
 # -- pad

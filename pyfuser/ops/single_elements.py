@@ -12,10 +12,11 @@ from collections.abc import Container, Sequence
 
 from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
-from ..ir.exprs import Window, WindowOp
+from ..ir.exprs import WindowOp
 from ..ir.fusion import Fusion, plain_domain
 from ..ir.scalars import ONE, ZERO, Symbol
 from ..ir.vals import TensorView
+from ..ir.windows import Window
 
 
 def may_be_single(axis: IterDomain) -> bool:

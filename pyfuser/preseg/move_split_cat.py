@@ -25,10 +25,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir.exprs import Expr, PermuteOp, PointwiseOp, Window, WindowOp
+from ..ir.exprs import Expr, PermuteOp, PointwiseOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr
 from ..ir.vals import Scalar, TensorView, Val
+from ..ir.windows import Window
 from ..ops.read_builders import sliced
 from ..ops.shape_builders import permute
 from .dead_code import dead_code

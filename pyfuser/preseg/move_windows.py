@@ -34,12 +34,12 @@ from ..ir.exprs import (
     PermuteOp,
     PointwiseOp,
     SqueezeOp,
-    Window,
     WindowOp,
 )
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, ZERO, IntExpr
 from ..ir.vals import Scalar, TensorView, Val
+from ..ir.windows import Window
 from ..ops.checking import may_refuse
 from ..ops.pointwise import cast_tensor, copy_axis, new_tensor, pointwise
 from ..ops.read_builders import Windows, window

@@ -39,6 +39,8 @@ _REFUSING = Facts(refuses=True)
 FACTS: dict[Any, Facts] = {
     aten.index: Facts(refuses=True, finds_each=True),
     aten._unsafe_index: Facts(finds_each=True),
+    aten.flip: Facts(finds_each=True),
+    aten.roll: Facts(finds_each=True),
     aten.index_put: _REFUSING,
     aten.index_select: _REFUSING,
     aten.index_add: _REFUSING,

@@ -1,4 +1,4 @@
-"""Random chains of reads: slices, pads, cats and gathers between pointwise operations.
+"""Random chains of reads: slices, flips, pads, cats and gathers between pointwise operations.
 
 Each chain is built twice in parallel, as a fusion and with torch.  Kernels, the evaluator and the
 simplified definition must agree with torch, whatever could be moved to the inputs and whatever
@@ -35,7 +35,7 @@ class Chain:
         """Adds a value made of earlier ones."""
         x, want = self.random.choice(self.pool)
         kinds = [self.slice, self.pad, self.cat, self.pointwise, self.permute, self.pick, self.sum]
-        kinds.append(self.spread)
+        kinds += [self.spread, self.flip]
         made, result = self.random.choice(kinds)(x, want)
         if 0 < result.numel() < 4000:
             self.pool.append((made, result))
@@ -47,6 +47,10 @@ class Chain:
         made = self.ops.slice(x, [b[0] for b in bounds], [b[1] for b in bounds], steps)
         places = [slice(*b, step) for b, step in zip(bounds, steps, strict=True)]
         return made, want[tuple(places)]
+
+    def flip(self, x: Any, want: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        dims = self.random.sample(range(want.ndim), self.random.randint(1, want.ndim))
+        return self.ops.flip(x, dims), want.flip(dims)
 
     def pad(self, x: Any, want: torch.Tensor) -> tuple[Any, torch.Tensor]:
         widths = [self.random.choice([0, 0, 1, 5, -1]) for _ in range(2 * want.ndim)]

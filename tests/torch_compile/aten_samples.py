@@ -195,6 +195,9 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten.embedding.default: lambda t, n: ((t(9, 4), _index(9, n, 3)), {}),
     aten.index.Tensor: lambda t, n: ((t(n, 9), [None, _index(9, 2, 3) - 4]), {}),
     aten._unsafe_index.Tensor: lambda t, n: ((t(9, n), [_index(9, 4)]), {}),
+    # elements in other places
+    aten.flip.default: lambda t, n: ((t(n, 9, 5), [-1, 0]), {}),
+    aten.roll.default: lambda t, n: ((t(n, 9, 5), [7, -1], [-1, 1]), {}),
     # ops that check their operands
     ops.checked_class.default: lambda t, n: ((_index(n, n, 6), n), {}),
     ops.checked_index.default: lambda t, n: ((_index(n, n, 6) - 1, n, 0), {}),

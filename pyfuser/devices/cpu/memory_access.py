@@ -203,9 +203,7 @@ class MemoryAccess:
         )
         return load_convert(w, value, dtype)
 
-    def _masked_load(
-        self, type_: LLVMType, pointer: Value, active: Value, alignment: int
-    ) -> Value:
+    def _masked_load(self, type_: LLVMType, pointer: Value, active: Value, alignment: int) -> Value:
         """Loads the active lanes; the others are 0.
 
         Elements for which the processor has no masks are loaded one by one, unless all lanes are

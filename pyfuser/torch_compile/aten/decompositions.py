@@ -18,7 +18,7 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import attention, checked, group_norm, losses, points, random_numbers, true_metadata
+from . import attention, checked, extrema, group_norm, losses, points, random_numbers, true_metadata
 from .widening import widened
 
 aten = torch.ops.aten
@@ -134,6 +134,7 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     **attention.DECOMPOSITIONS,
     **checked.DECOMPOSITIONS,
+    **extrema.DECOMPOSITIONS,
     **losses.DECOMPOSITIONS,
     **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,

@@ -207,7 +207,8 @@ def _index(call: Call, x: Any, indices: Any) -> TensorView:
 # -- refusals
 
 
-def _some_result(node: Node, *rest: Any) -> str | None:
+def some_result(node: Node, *rest: Any) -> str | None:
+    """Refuses what has no elements, and positions that may be negative."""
     if is_empty(meta_of(node)):
         return "a result without elements"
     for argument in node.all_input_nodes:
@@ -227,14 +228,14 @@ _MOST_PARTS = 64
 def _few_parts(node: Node, parts: Any, *rest: Any) -> str | None:
     if len(parts) > _MOST_PARTS:
         return f"a cat of {len(parts)} tensors, more than {_MOST_PARTS}"
-    return _some_result(node)
+    return some_result(node)
 
 
 def _numeric_step(node: Node, x: Any, *rest: Any) -> str | None:
     steps = rest[3:] if node.target is aten.slice.Tensor else rest[4:]
     if steps and not isinstance(steps[0], int):
         return "a symbolic step"
-    return _some_result(node)
+    return some_result(node)
 
 
 def _one_index(node: Node, x: Any, indices: Any) -> str | None:
@@ -244,17 +245,17 @@ def _one_index(node: Node, x: Any, indices: Any) -> str | None:
         return "several index tensors"
     if given[0].dtype not in (torch.int64, torch.int32):
         return f"an index of {given[0].dtype}"
-    return _some_result(node)
+    return some_result(node)
 
 
 def _whole_index(node: Node, x: Any, *rest: Any) -> str | None:
     index = next(r for r in rest if isinstance(meta_of(r), torch.Tensor))
     if meta_of(index).dtype not in (torch.int64, torch.int32):
         return f"an index of {meta_of(index).dtype}"
-    return "a tensor of rank 0" if not meta_of(x).dim() else _some_result(node)
+    return "a tensor of rank 0" if not meta_of(x).dim() else some_result(node)
 
 
-def _read(build: Build, check: Any = _some_result) -> Translation:
+def _read(build: Build, check: Any = some_result) -> Translation:
     return Translation(build, "read", check, keeps_values=True)
 
 
@@ -262,7 +263,7 @@ TRANSLATIONS: Table = {
     aten.slice.Tensor: _read(_slice, _numeric_step),
     aten.select.int: _read(_select),
     aten.cat.default: _read(_cat, _few_parts),
-    aten.constant_pad_nd.default: Translation(_pad, "read", _some_result),
+    aten.constant_pad_nd.default: Translation(_pad, "read", some_result),
     aten.slice_scatter.default: _read(_slice_scatter, _numeric_step),
     aten.select_scatter.default: _read(_select_scatter),
     aten.gather.default: _read(_gather, _whole_index),

@@ -129,6 +129,16 @@ def _power_of_number(base: Any, x: Tensor) -> Tensor | Any:
     return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
 
 
+def _roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor | Any:
+    """Images and videos whose channels are innermost in memory stay so; traced, they don't."""
+    if not dims or x.is_contiguous() or not is_channels_last(x):
+        return NotImplemented
+    order = [0, *range(2, x.dim()), 1]
+    back = [order.index(dim) for dim in range(x.dim())]
+    rolled = aten.roll.default(x.permute(order), shifts, [back[dim] for dim in dims])
+    return rolled.permute(back)
+
+
 def is_channels_last(x: Tensor) -> bool:
     """True for images and videos whose channels are innermost in memory."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -226,6 +236,7 @@ DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
     aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
     aten.pow.Scalar: _power_of_number,
+    aten.roll.default: _roll,
     aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),
     **{op: _norm(op, 1, lays_out=True) for op in _BATCH_NORMS},
 }

@@ -1,0 +1,75 @@
+"""flip and roll: in kernels with their neighbours, alone, and of every layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyfuser import explain
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "flip": lambda x: x.flip(-1),
+    "flip of all": lambda x: x.flip(0, 1) * 2,
+    "flip of a flip": lambda x: x.flip(1).flip(1, 0) + x,
+    "slice of a flip": lambda x: x.flip(1)[:, 1:4] * 2,
+    "flip of a slice": lambda x: x[:, 1:].flip(1) + 1,
+    "flip in place": lambda x: x.clone().copy_(x.flip(1)),
+    "flip, summed": lambda x: (x.flip(1) * x).sum(1),
+    "roll": lambda x: torch.roll(x, 3, 1) + x,
+    "roll of two": lambda x: torch.roll(x, (1, -2), (0, 1)),
+    "roll, averaged": lambda x: torch.roll(x, -1, 1).mean(0),
+    "roll of a roll": lambda x: torch.roll(torch.roll(x * 2, 1, 1), -1, 1),
+    "roll by the length": lambda x: torch.roll(x, x.shape[1], 1) + 1,
+    "roll of all elements": lambda x: torch.roll(x, 5) + 1,
+}
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "expanded": lambda x: x[:, :1].expand(-1, x.shape[1]),
+    "strided": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "one row": lambda x: x[:1],
+}
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_elements_in_other_places(
+    function: Callable[[Tensor], Tensor], layout: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    x = layout(torch.randn(6, 37, dtype=torch.float64))
+    made, expected = torch.compile(function, backend="pyfuser", dynamic=dynamic)(x), function(x)
+    torch.testing.assert_close(made, expected)
+    sizes = [size > 1 for size in expected.shape]
+    strides = zip(made.stride(), expected.stride(), sizes, strict=True)
+    assert all(a == b for a, b, counts in strides if counts)
+
+
+@pytest.mark.parametrize("name", ["flip in place", "flip, summed", "roll", "roll of two"])
+def test_gradients(name: str) -> None:
+    function = FUNCTIONS[name]
+    x = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
+    made = torch.compile(function, backend="pyfuser")(x)
+    (gradient,) = torch.autograd.grad(made.sum() + (made * made).sum(), x)
+    expected = function(x)
+    (wanted,) = torch.autograd.grad(expected.sum() + (expected * expected).sum(), x)
+    torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (2, 5, 3, 4), (2, 3, 2, 4, 5)], ids=str)
+def test_images_with_channels_innermost_stay_so(shape: tuple[int, ...]) -> None:
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.randn(shape).contiguous(memory_format=layout)
+    for function in (lambda x: torch.roll(x, (1, -1), (1, -1)), lambda x: x.flip(1)):
+        made = torch.compile(function, backend="pyfuser")(x)
+        assert torch.equal(made, function(x)) and made.stride() == function(x).stride()
+
+
+@pytest.mark.parametrize("name", ["flip", "roll of two"])
+def test_alone_they_are_kernels(name: str) -> None:
+    report = explain(FUNCTIONS[name], torch.randn(64, 100))
+    assert report.kernel_count == 1
