@@ -8,6 +8,21 @@ def unroll_factor(work: int) -> int:
     return 4 if work <= 8 else 2 if work <= 24 else 1
 
 
+# A row of fewer vectors isn't long enough to hide what its end takes.
+_SHORT_ROW = 16
+
+
+def row_unroll(columns: int, lanes: int, most: int) -> int:
+    """Vectors per step of a row: at most so many, and a short row has whole steps of them.
+
+    Its last vectors would be tested one by one whether they are inside the row.
+    """
+    vectors, unroll = columns // lanes, most
+    while unroll > 1 and vectors < _SHORT_ROW and vectors % unroll:
+        unroll //= 2
+    return unroll
+
+
 def inner_unroll(reduced: int, lanes: int, most: int) -> int:
     """Accumulators per row: eight hide an add's latency; a short row shouldn't be all tail."""
     unroll = most

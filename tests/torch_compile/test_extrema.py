@@ -19,6 +19,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "of a product": lambda x: (x * x).max(1),
     "of a transposed": lambda x: x.t().max(1),
     "of all of a transposed": lambda x: x.t().argmax(),
+    "both of rows": lambda x: torch.aminmax(x, dim=1),
+    "both of all, kept": lambda x: torch.aminmax(x + 1, keepdim=True),
     "read at": lambda x: x.gather(1, x.argmax(1, True)),
 }
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64)

@@ -23,7 +23,7 @@ from ...target.parameters import (
     ScatterFacts,
     ScatterParameters,
 )
-from ...target.unrolling import inner_unroll, unroll_factor
+from ...target.unrolling import inner_unroll, row_unroll, unroll_factor
 from .processor import Processor
 
 # From this many vectors in a row, the row's own work hides the four or so divisions before it.
@@ -58,6 +58,7 @@ def pointwise(
     if facts.groups is not None and columns < _SHORT_ROW * lanes:
         groups = evaluate(facts.groups, sizes)
         grouped = 4 * processor.cores <= groups < rows
+    unroll = row_unroll(columns, lanes, unroll)
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
 
 

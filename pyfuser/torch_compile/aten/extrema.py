@@ -70,9 +70,20 @@ def _places_only(extremum: _Extremum) -> Callable[..., Any]:
     return decomposed
 
 
+def _both(
+    x: Tensor, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor] | Any:
+    """aminmax: one kernel computes both."""
+    if not x.numel():
+        return NotImplemented
+    dims = [] if dim is None else [dim]
+    return x.amin(dims, keepdim), x.amax(dims, keepdim)
+
+
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     aten.max.dim: _with_places(torch.amax),
     aten.min.dim: _with_places(torch.amin),
     aten.argmax.default: _places_only(torch.amax),
     aten.argmin.default: _places_only(torch.amin),
+    aten.aminmax.default: _both,
 }

@@ -137,7 +137,7 @@ def points(made: RandomFusion, name: str) -> None:
         made.add(made.ops.index_put(value.tensor, reverse, rows, dims, _how(made, value)))
 
 
-def flip(made: RandomFusion, name: str) -> None:
+def read_backwards(made: RandomFusion, name: str) -> None:
     """A dimension in reverse, by a computed index."""
     found = _source(made)
     if found is None:
@@ -158,4 +158,4 @@ STEPS: dict[str, Step] = {
     "select": take,
     "take_along_axis": gather,
 }
-COMPOSITES: dict[str, Step] = {"flip": flip, "points": points}
+COMPOSITES: dict[str, Step] = {"points": points, "read backwards": read_backwards}

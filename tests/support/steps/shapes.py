@@ -123,6 +123,13 @@ def slice_(made: RandomFusion, name: str) -> None:
         made.add(made.ops.slice(value.tensor, *_window(made, value)))
 
 
+def flip(made: RandomFusion, name: str) -> None:
+    """Some dimensions in the opposite order."""
+    value = made.value(lambda v: v.rank > 0)
+    if value is not None:
+        made.add(made.ops.flip(value.tensor, made.some_of(value.rank)))
+
+
 def slice_scatter(made: RandomFusion, name: str) -> None:
     """A part replaced by the same part of a value of this shape."""
     value = made.value(_full)
@@ -275,6 +282,7 @@ STEPS: dict[str, Step] = {
     "broadcast_in_dim": broadcast_in_dim,
     "cat": cat,
     "expand": expand,
+    "flip": flip,
     "full": full,
     "iota": iota,
     "pad": pad,
