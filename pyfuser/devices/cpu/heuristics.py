@@ -124,10 +124,13 @@ def blocks(kept: int, columns: int, block: int) -> int:
 def inner_persistent(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """Full vectors; at least two accumulators, to hide the adds' latency."""
+    """Full vectors; at least two accumulators for long rows, to hide the adds' latency."""
     lanes = processor.lanes(facts.bytes)
     most = max(2, unroll_factor(facts.work))
-    unroll = inner_unroll(evaluate(facts.reduced, sizes), lanes, most)
+    reduced = evaluate(facts.reduced, sizes)
+    unroll = inner_unroll(reduced, lanes, most)
+    if reduced < _SHORT_ROW * lanes:
+        unroll = row_unroll(reduced, lanes, unroll)
     cascade = chain_levels(facts.chain, sizes, lanes * unroll)
     return ReductionParameters(True, lanes, unroll, 0, 1, cascade=cascade)
 
