@@ -213,8 +213,7 @@ class MemoryAccess:
         if count is None or not self.has_slow_masks or alignment >= _LEAST_MASKED_BYTES:
             return w.masked_load(type_, pointer, active, alignment)
         all_active = w.icmp("eq", count, w.constant(type_.lanes, I64))
-        names = ("whole", "partly", "loaded")
-        whole, partly, done = (w.fresh(name) for name in names)
+        whole, partly, done = w.fresh("whole"), w.fresh("partly"), w.fresh("loaded")
         w.branch_if(all_active, whole, partly)
         w.label(whole)
         vector = w.load(type_, pointer, alignment)
