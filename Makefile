@@ -19,7 +19,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format golden emulate cubins fuzz bench bench-full bench-models zoo bench-gpu gpu opdb show profile clean
+.PHONY: help demo test test-long lint format golden emulate cubins fuzz bench bench-full bench-models zoo bench-gpu gpu opdb show profile clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: $(STAMP) ## train a small GPT, eager and compiled side by side, and genera
 
 test: lint ## ruff, mypy and all tests; PYTEST_ARGS="-k softmax" runs a subset
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+
+test-long: $(STAMP) ## what `make test` leaves out: the same tests with more dtypes, sizes and devices
+	$(BIN)/python -m pytest -q -n $(WORKERS) --long -m long $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff (check and format) and mypy
 	$(BIN)/ruff check $(SOURCES)
@@ -40,7 +43,7 @@ format: $(STAMP) ## apply ruff's automatic fixes
 	$(BIN)/ruff format $(SOURCES)
 
 golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read the difference)
-	$(BIN)/python -m pytest -q --update-golden $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q --long --update-golden $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions"
 	$(BIN)/python -m tests.programs --workers $(WORKERS) $(FUZZ_ARGS)
@@ -68,10 +71,10 @@ SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-
 	ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
 
 emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; hours)
-	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --emulate $(EMULATED) $(PYTEST_ARGS)
+	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --long --emulate $(EMULATED) $(PYTEST_ARGS)
 
 cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
-	$(BIN)/python -m pytest -q -n $(WORKERS) --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
+	$(BIN)/python -m pytest -q -n $(WORKERS) --long --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
 		$(PYTEST_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one

@@ -46,6 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite the texts in tests/golden"
     )
     parser.addoption(
+        "--long", action="store_true", help="run the tests marked `long`, too (-m long: only them)"
+    )
+    parser.addoption(
         "--emulate", action="store_true", help="run CPU tensors by CUDA kernels, emulated"
     )
     parser.addoption(
@@ -104,7 +107,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skips tests of the CPU's own kernels in an emulated run."""
+    """Leaves out long tests, and skips tests of the CPU's own kernels in an emulated run."""
+    if not config.getoption("--long"):
+        left_out = [item for item in items if item.get_closest_marker("long") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+        config.hook.pytest_deselected(items=left_out)
     if config.getoption("--emulate"):
         skip = pytest.mark.skip(reason="about the CPU's own kernels")
         for item in items:

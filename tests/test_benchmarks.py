@@ -23,6 +23,7 @@ from benchmarks.torch_cases import TORCH_CASES
 from demo import gpt, kernels, training
 from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.folders import ROOT
+from tests.support.long_cases import long
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +155,7 @@ def test_rows_of_a_gpu_have_the_time_of_the_host_and_a_prediction() -> None:
 
 
 @pytest.mark.parametrize("case", [*TORCH_CASES, *GRADIENTS], ids=lambda case: case.name)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [long("float32"), "bfloat16"])
 def test_a_case_of_gpus_computes_what_its_reference_does(case: Case, dtype: str) -> None:
     """Two sizes: one image and several, a head and several."""
     for size in ((128, 192), (5, 64)):

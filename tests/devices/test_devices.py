@@ -47,6 +47,7 @@ def without(text: str, class_name: str, method: str) -> str:
     return "\n".join([*lines[: first - 1], *lines[found.end_lineno :]]) + "\n"
 
 
+@pytest.mark.long
 def test_mypy_finds_a_method_that_a_device_misses(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pyfuser", tmp_path / "pyfuser")
     for name, (class_name, method) in METHODS.items():

@@ -5,6 +5,7 @@ Generated from the table: a new row is tested without a line here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ from pyfuser.ops.table import OPS
 from pyfuser.ops.value_checks import ZERO_DIVISION
 from tests.ops.resolving import takes
 from tests.support.accuracy import assert_close_to_oracle
+from tests.support.long_cases import long
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -83,16 +85,19 @@ def define(op: Op, dtype: DataType) -> FusionDefinition:
     return fd
 
 
+@pytest.mark.parametrize("layouts", [2, long(len(LAYOUTS))])
 @pytest.mark.parametrize("op", TESTED, ids=lambda op: op.name)
-def test_op(op: Op) -> None:
+def test_op(op: Op, layouts: int) -> None:
+    """Each dtype in so many layouts; all layouts take their turn."""
     # near the zeros of lgamma the error is absolute: see docs/design.md
     absolute = 2e-15 if op.name == "lgamma" else 0.0
     dtypes = [dtype for dtype in DTYPES if takes(op, dtype)]
     assert len(dtypes) == FEWER_DTYPES.get(op.name, len(DTYPES)), dtypes
+    turns = itertools.cycle(LAYOUTS.items())
     for dtype in dtypes:
         fd = define(op, dtype)
         plain = [samples(op, dtype, seed) for seed in range(len(fd.fusion.inputs()))]
-        for name, layout in LAYOUTS.items():
+        for name, layout in itertools.islice(turns, layouts):
             # a different layout for the first operand than for the others
             inputs = [layout(x) if i or len(plain) == 1 else x for i, x in enumerate(plain)]
             outputs = fd.execute(inputs)

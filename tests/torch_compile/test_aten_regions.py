@@ -13,6 +13,7 @@ from pyfuser.interface import CompiledFusion
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.torch_compile.aten import decompositions, refusal
 from tests.support.compiled import assert_as_close_as_eager
+from tests.support.long_cases import first, long
 from tests.torch_compile.aten_graphs import (
     OneNode,
     called_with,
@@ -114,8 +115,8 @@ def test_group_norm_is_one_region_between_views(
     assert {refusal(node) for node in nodes} == {None, "a reshape of real axes"}
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS[:3], ids=str)
+@pytest.mark.parametrize("dynamic", [long(False), True])
+@pytest.mark.parametrize("dtype", first(2, FLOATS[:3]), ids=str)
 @pytest.mark.parametrize(
     "shape, order",
     [

@@ -128,9 +128,7 @@ def inner_persistent(
     lanes = processor.lanes(facts.bytes)
     most = max(2, unroll_factor(facts.work))
     reduced = evaluate(facts.reduced, sizes)
-    unroll = inner_unroll(reduced, lanes, most)
-    if reduced < _SHORT_ROW * lanes:
-        unroll = row_unroll(reduced, lanes, unroll)
+    unroll = row_unroll(reduced, lanes, inner_unroll(reduced, lanes, most))
     cascade = chain_levels(facts.chain, sizes, lanes * unroll)
     return ReductionParameters(True, lanes, unroll, 0, 1, cascade=cascade)
 

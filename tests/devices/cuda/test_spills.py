@@ -12,6 +12,7 @@ from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.cuda.ptxas_report import kernel_resources
 from tests.cuda.cubins import requires_nvrtc
 from tests.devices.cuda.benchmark_kernels import FUNCTIONS, codes_of
+from tests.support.long_cases import first
 
 pytestmark = requires_nvrtc
 
@@ -42,20 +43,24 @@ def spilled(names: list[str], architecture: str, dtype: torch.dtype, shape: tupl
     ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("architecture", "dtype"),
+    first(1, [(name, dtype) for dtype in reversed(DTYPES) for name in nvrtc.ARCHITECTURES]),
+)
 def test_the_benchmark_set_spills_nothing(architecture, dtype):
     assert not spilled(list(FUNCTIONS), architecture, dtype, SHAPE)
 
 
-@pytest.mark.parametrize("columns", [1024, 8192, 16384])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("columns", "dtype"),
+    first(2, [(columns, dtype) for columns in (8192, 1024, 16384) for dtype in DTYPES]),
+)
 def test_normalisations_of_short_and_long_rows_spill_nothing(columns, dtype):
     for architecture in ("sm_75", "sm_100"):
         assert not spilled(list(NORMS), architecture, dtype, (2048, columns))
 
 
-@pytest.mark.parametrize("columns", [1021, 6144, 7000, 8000, 8191, 12289])
+@pytest.mark.parametrize("columns", first(2, [1021, 8191, 6144, 7000, 8000, 12289]))
 def test_rows_that_end_within_the_threads_vectors_spill_nothing(columns):
     """Their conditions take registers too."""
     names = ["layer norm", "dropout + norm"]

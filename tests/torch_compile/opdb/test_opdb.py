@@ -1,8 +1,8 @@
 """Every operator of torch's database, compiled with backend="pyfuser", against eager.
 
-One sample an operator: float32 forward and backward, bfloat16 and int64 forward.  Which are skipped
-and which have no fused region is known (see outcomes.py).  `make opdb` runs the rest (see
-all_samples.py).  A kernel that can't be compiled is an error here, too.
+One sample an operator: float32 forward and backward, and with --long bfloat16 and int64 forward.
+Which are skipped and which have no fused region is known (see outcomes.py).  `make opdb` runs the
+rest (see all_samples.py).  A kernel that can't be compiled is an error here, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ MOST_SKIPPED = 15
 FEWEST_FUSED = 836
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases(_QUICK)])
+def _parameter(case: Case) -> Any:
+    marks = () if case.dtype is torch.float32 else pytest.mark.long
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", map(_parameter, cases(_QUICK)))
 def test_first_sample(
     case: Case,
     request: pytest.FixtureRequest,
