@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 
 from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
@@ -179,27 +180,32 @@ class Layouts:
 
     def __init__(self, fusion: Fusion) -> None:
         self.space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
-        aligned = {t for e in fusion.exprs for t in e.aligned_inputs}
-        self.leaves = [
-            Leaf(self.space, tensor)
-            for tensor in leaves(fusion)
-            if tensor.expr is not None or tensor in aligned
-        ]
+        self._enter(fusion, fusion.exprs)
+
+    def among(self, fusion: Fusion, exprs: Sequence[Expr]) -> Layouts:
+        """The layouts of what some of the expressions read and write, with the same numbers."""
+        part = copy(self)
+        part._enter(fusion, exprs)
+        return part
+
+    def _enter(self, fusion: Fusion, exprs: Sequence[Expr]) -> None:
+        touched = {t for e in exprs for t in (*e.aligned_inputs, *e.tensor_outputs)}
+        self.leaves = [Leaf(self.space, tensor) for tensor in leaves(fusion) if tensor in touched]
         self.reads = [
             ReadLeaf(self.space, expr, expr.source)
-            for expr in fusion.exprs
+            for expr in exprs
             if isinstance(expr, WindowOp | GatherOp) and expr.source is not None
         ]
         self.counted = [
             Leaf(self.space, tensor)
-            for expr in fusion.exprs
+            for expr in exprs
             if isinstance(expr, RandomOp)
             for tensor in expr.tensor_outputs
         ]
         """Tensors whose elements are numbered row by row, as if in memory."""
         self.positions = [
             Positions(self.space, expr)
-            for expr in fusion.exprs
+            for expr in exprs
             if isinstance(expr, IotaOp) or (isinstance(expr, WindowOp) and expr.source is None)
         ]
 
@@ -283,10 +289,10 @@ def fork_outputs(scheduled: ScheduledFusion) -> None:
         if not output.uses_list and not is_reduction(output.expr):
             continue
         readers = list(output.uses_list)
-        copy = cache_before(scheduled, output)
-        scheduled[copy].memory_type = MemoryType.local
+        register = cache_before(scheduled, output)
+        scheduled[register].memory_type = MemoryType.local
         for expr in readers:
-            fusion.replace_input(expr, output, copy)
+            fusion.replace_input(expr, output, register)
 
 
 def merge_adjacent(
@@ -309,9 +315,12 @@ def merge_range(scheduled: ScheduledFusion, tensor: TensorView, start: int, stop
 
 
 def parallelize_positions(
-    scheduled: ScheduledFusion, reference: TensorView, kinds: dict[int, ParallelType]
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    kinds: dict[int, ParallelType],
+    tensors: Sequence[TensorView] | None = None,
 ) -> None:
-    """Marks loops of the reference and the same loops of every other tensor."""
+    """Marks loops of the reference and the same loops of every other (or the given) tensors."""
     for position, kind in kinds.items():
         scheduled[reference].parallelize(position, kind)
-    parallelize_like(scheduled, reference)
+    parallelize_like(scheduled, reference, tensors=tensors)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from ..ir.domains import ParallelType
+from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
 from ..ir.scalars import product
 from ..ir.schedule import ScheduledFusion
@@ -34,6 +34,7 @@ from .cascade import chain_extents, rfactor_blocks, split_chain
 from .common import (
     Layouts,
     fork_outputs,
+    is_reduction,
     merge_adjacent,
     merge_range,
     parallelize_positions,
@@ -52,6 +53,7 @@ from .rewrite import rfactor
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
 from .vectors import vector_bytes, vector_steps
+from .whole_ranges import corresponding, whole_ranges
 
 
 @lru_cache(maxsize=256)
@@ -125,8 +127,52 @@ def schedule_inner(
     parameters: ReductionParameters,
 ) -> None:
     """[row][other reduced][part][serial][unroll][lanes], partial results in registers."""
-    own = scheduled[reference]
+    ranges = []
+    if parameters.whole is not None:
+        ranges = whole_ranges(scheduled.fusion, reference, layouts)
+    axes, _ = split_axes(reference, layouts)
     rows, others = arrange(scheduled, reference, layouts)
+    chains = _row_loops(scheduled, reference, rows, others, parameters, scheduled.fusion.tensors)
+    for first, tensors in ranges:
+        assert parameters.whole is not None
+        for tensor in tensors:
+            scheduled[tensor].loop = list(tensor.domain.logical)
+        _arrange_like(scheduled, first, axes, layouts)
+        chains |= _row_loops(scheduled, first, rows, 0, parameters.whole, tensors)
+    for tensor in reductions(scheduled.fusion):
+        start, counts = chains[tensor]
+        left = rfactor_blocks(scheduled, tensor, start, counts)
+        rfactor(scheduled, tensor, list(range(start, start + left)))
+        rfactor(scheduled, tensor, [start])
+    inline_most(scheduled)
+
+
+def _arrange_like(
+    scheduled: ScheduledFusion, tensor: TensorView, axes: Sequence[IterDomain], layouts: Layouts
+) -> None:
+    """Loops [kept axes, merged][reduced axes, merged], with both in the order of the given axes."""
+    own = scheduled[tensor]
+    found = corresponding(tensor, axes, layouts)
+    broadcast = [axis for axis in own.loop if axis not in found]
+    own.loop = [*broadcast, *sorted(found, key=lambda axis: axis.is_reduction)]
+    kept = sum(not axis.is_reduction for axis in own.loop)
+    merge_range(scheduled, tensor, 0, kept)
+    merge_range(scheduled, tensor, min(kept, 1), len(own.loop))
+
+
+def _row_loops(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    rows: int,
+    others: int,
+    parameters: ReductionParameters,
+    tensors: Sequence[TensorView],
+) -> dict[TensorView, tuple[int, list[int]]]:
+    """Splits the loops [row][other reduced][range] of some tensors, as the reference's.
+
+    Returns where the chain of loops starts that the reductions among them combine, and its levels.
+    """
+    own = scheduled[reference]
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     position = rows + others
     if parameters.parts > 1:
@@ -144,13 +190,9 @@ def schedule_inner(
     position = start + sum(counts)
     kinds[position] = ParallelType.unroll
     kinds[position + 1] = ParallelType.block_x
-    transform_like(scheduled, reference)
-    parallelize_positions(scheduled, reference, kinds)
-    for tensor in reductions(scheduled.fusion):
-        left = rfactor_blocks(scheduled, tensor, start, counts)
-        rfactor(scheduled, tensor, list(range(start, start + left)))
-        rfactor(scheduled, tensor, [start])
-    inline_most(scheduled)
+    transform_like(scheduled, reference, tensors)
+    parallelize_positions(scheduled, reference, kinds, tensors)
+    return {tensor: (start, counts) for tensor in tensors if is_reduction(tensor.expr)}
 
 
 def _schedule_outer(

@@ -103,6 +103,7 @@ class ReductionParameters:
     prefetch   how many bytes ahead reads fetch
     cascade    where a sum's chain of additions is cut
     keeps      True if there is room to keep a row of values that are expensive to recompute
+    whole      the parameters of passes over rows that read one range of memory, where others don't
     """
 
     inner: bool
@@ -113,6 +114,7 @@ class ReductionParameters:
     prefetch: int = 0
     cascade: Levels = ()
     keeps: bool = True
+    whole: ReductionParameters | None = None
 
     def recomputing(self) -> ReductionParameters:
         """The same parameters, but no row is kept."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...dtypes import DataType, compute_dtype, size_in_bytes
+from ...dtypes import FLOAT8, DataType, compute_dtype, is_floating, size_in_bytes
 from ...errors import InternalError, expected
 from ...ir.domains import GRID, ParallelType
 from ...ir.kernel import (
@@ -38,6 +38,7 @@ from .jit import function_attributes
 from .kernel_code import CpuKernelCode, slot_names
 from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
+from .pairs import Pairs, may_pair
 from .processor import Processor
 from .scopes import Scopes, flatten
 from .statements import StatementEmitter
@@ -79,6 +80,7 @@ class PhaseGenerator:
         self.writer = FunctionWriter(
             has_fma=processor.has_fma, has_avx512=has_avx512, has_bf16=has_bf16
         )
+        self.writer.has_short_nans = _has_short_nans(kernel)
         self.vector_bytes = processor.vector_bits // 8
         self.line_bytes = processor.cache_line_bytes
         self.scopes = Scopes(self.writer)
@@ -90,6 +92,7 @@ class PhaseGenerator:
         self.open_grid: set[ParallelType] = set()
         self.widened: dict[Buffer, int] = {}
         self.registers = _register_buffers(phase.body)
+        self.has_bfloat16 = any(t.buffer.dtype is DataType.BFloat16 for t in kernel.tensors)
 
     # -- the function
 
@@ -307,12 +310,21 @@ class PhaseGenerator:
         start, stop = self.scopes.resolve(loop.start), self.scopes.resolve(loop.stop)
         if not isinstance(start, Integer) or not isinstance(stop, Integer):
             raise InternalError(expected("unroll", "a constant extent", loop.stop))
+        if self._may_pair(loop):
+            self.statements.pairs = Pairs(self.writer, self.scopes, loop.index)
         for number in range(start.value, stop.value):
             self.scopes.set_constant(loop.index, number)
             self.body(loop.body)
         self.scopes.set_constant(loop.index, None)
+        self.statements.pairs = None
         if not self.scopes.constants:
             self.statements.streaming.flush()
+
+    def _may_pair(self, loop: For) -> bool:
+        """Pairs are for processors that narrow vectors in halves, and for unconditional stores."""
+        are_open = self.open_grid.issuperset(self.phase.grid)
+        is_narrow = self.has_bfloat16 and self.vector_bytes < 64
+        return is_narrow and are_open and may_pair(loop, self.phase.body)
 
     def _serial(self, loop: For) -> None:
         def inside(index: Value) -> None:
@@ -389,6 +401,18 @@ class PhaseGenerator:
         self.statements.lanes = self.lanes
         self.body(loop.body)
         self.lanes = self.statements.lanes = None
+
+
+def _has_short_nans(kernel: Kernel) -> bool:
+    """True if all floating numbers from outside are of dtypes with no more bits than bfloat16.
+
+    An operation on NaN gives one of its operands or the default NaN, whose low bits aren't set.
+    """
+    if any(isinstance(s, Scatter) for phase in kernel.phases for s in walk(phase.body)):
+        return False  # reads what is in an output
+    tensors = (tensor.buffer.dtype for tensor in kernel.tensors if not tensor.is_output)
+    dtypes = {*tensors, *(scalar.dtype for scalar in kernel.scalars)}
+    return {dtype for dtype in dtypes if is_floating(dtype)} <= {DataType.BFloat16, *FLOAT8}
 
 
 def _widest(statement: Statement) -> int:

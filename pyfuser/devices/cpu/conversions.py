@@ -83,7 +83,10 @@ def store_convert(w: FunctionWriter, value: Value, dtype: DataType) -> Value:
 
 
 def _bfloat16(w: FunctionWriter, value: Value) -> Value:
-    """The upper half of a float's bits, rounded to nearest even; NaN stays a quiet NaN."""
+    """The upper half of a float's bits, rounded to nearest even; NaN stays a quiet NaN.
+
+    Rounding could carry out of a NaN only if the bits that it drops were set.
+    """
     if w.has_bf16 and value.type.lanes == 16:
         return _bfloat16_instruction(w, value)
     bits = w.bitcast(value, "i32")
@@ -92,6 +95,8 @@ def _bfloat16(w: FunctionWriter, value: Value) -> Value:
     odd = w.and_(upper, w.constant(1, bits.type))
     rounding = w.add(odd, w.constant(0x7FFF, bits.type))
     rounded = w.lshr(w.add(bits, rounding), sixteen)
+    if w.has_short_nans:
+        return w.truncate(rounded, "i16")
     quiet = w.or_(upper, w.constant(0x40, bits.type))
     return w.truncate(w.select(w.is_nan(value), quiet, rounded), "i16")
 

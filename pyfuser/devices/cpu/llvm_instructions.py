@@ -31,6 +31,7 @@ class InstructionWriter:
         "definitions",
         "has_avx512",
         "has_bf16",
+        "has_short_nans",
         "has_fma",
         "lines",
         "stored_form",
@@ -40,6 +41,7 @@ class InstructionWriter:
         self.has_fma = has_fma
         self.has_avx512 = has_avx512
         self.has_bf16 = has_bf16  # AVX-512's conversion of 16 floats to bfloat16
+        self.has_short_nans = False  # no NaN has any of the bits that rounding to bfloat16 drops
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
         self.definitions: dict[str, str] = {}

@@ -24,6 +24,7 @@ from .conversions import load_convert, storage_type, store_convert
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, vector_integer
 from .llvm_types import LLVMType
 from .llvm_writer import I1, I32, I64, FunctionWriter, Value
+from .pairs import Pairs
 from .refusals import Refusals
 from .scopes import Scopes, split_constant
 from .streaming import StreamingStores
@@ -49,6 +50,7 @@ class MemoryAccess:
         self.values: dict[object, tuple[Value, int]] = {}
         self.first_lanes: dict[str, Value] = {}  # by a mask of the first lanes: their number
         self.has_slow_masks = phase.vector_bytes < 64
+        self.pairs: Pairs | None = None  # of the unrolled loop that is being written
         self.tiles: dict[object, list[Value]] = {}
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.outputs = {t.buffer for t in phase.kernel.tensors if t.is_output}
@@ -180,7 +182,10 @@ class MemoryAccess:
             if active is None:
                 if access.buffer.prefetch:
                     w.prefetch(pointer, access.buffer.prefetch)
-                value = w.load(type_, pointer, alignment)
+                if self._is_in_pair(access):
+                    value = self._of_pair(access, index)
+                else:
+                    value = w.load(type_, pointer, alignment)
             else:
                 value = self._masked_load(type_, pointer, active, alignment)
             return load_convert(w, value, dtype)
@@ -374,16 +379,13 @@ class MemoryAccess:
         if self.lanes is None:
             self._guarded_store(access, stored, index, active)
         elif step is ONE:
-            pointer = self._address(access, index)
             if active is not None:
+                pointer = self._address(access, index)
                 self._masked_store(access, index, stored, pointer, active)
-            elif access.buffer in self.outputs and self.streaming.add(
-                access, index, stored, pointer
-            ):
-                if not self.scopes.constants:
-                    self.streaming.flush()
+            elif self._is_in_pair(access):
+                self._store_pair(access, index, stored)
             else:
-                w.store(stored, pointer, alignment)
+                self._store_vector(access, index, stored)
         elif step is _BACK:
             pointer = self._address(access, index - (self.lanes.count - 1))
             if active is not None:
@@ -397,6 +399,31 @@ class MemoryAccess:
             addresses = self._addresses(access, index, step)
             mask = active if active is not None else self._all(self.lanes.count)
             w.scatter(stored, addresses, mask, alignment)
+
+    def _store_vector(self, access: Access, index: IntExpr, stored: Value) -> None:
+        pointer = self._address(access, index)
+        is_output = access.buffer in self.outputs
+        if not (is_output and self.streaming.add(access, index, stored, pointer)):
+            self.writer.store(stored, pointer, size_in_bytes(access.buffer.dtype))
+        elif not self.scopes.constants:
+            self.streaming.flush()
+
+    def _is_in_pair(self, access: Access) -> bool:
+        """True for a vector of a loop whose vectors are pairs, if it isn't a local accumulator."""
+        return self.pairs is not None and access.buffer.memory is MemoryType.global_
+
+    def _of_pair(self, access: Access, index: IntExpr) -> Value:
+        assert self.pairs is not None and self.lanes is not None
+        start = self.pairs.start(index, self.lanes.count)
+        return self.pairs.load(self._address(access, start), self.lanes.count)
+
+    def _store_pair(self, access: Access, index: IntExpr, stored: Value) -> None:
+        """Stores both vectors of a pair with the second."""
+        assert self.pairs is not None and self.lanes is not None
+        start = self.pairs.start(index, self.lanes.count)
+        both = self.pairs.both(access.buffer, start, stored)
+        for number, vector in enumerate(both or ()):
+            self._store_vector(access, start + number * self.lanes.count, vector)
 
     def _masked_store(
         self, access: Access, index: IntExpr, value: Value, pointer: Value, active: Value

@@ -1,0 +1,215 @@
+"""Pairs of vectors of bfloat16: one takes the elements at even places, the next those at odd ones.
+
+The elements of two vectors that follow each other in memory are the halves of one vector of words:
+
+    word      = odd element << 16 | even element
+    in float: even = word << 16,  odd = word with the lower half cleared
+
+So a pair is loaded by one load and two instructions, where widening each vector takes a shuffle and
+a shift, and stored by two instead of six: without AVX-512, narrowing goes through both halves of a
+vector.  A kernel of bfloat16 in the cache takes about two thirds of the instructions.
+
+It is right where no result tells which lane had which element (`may_pair`): all accesses along the
+lanes are such pairs, or go to accumulators whose lanes are combined in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...dtypes import DataType
+from ...ir.domains import ParallelType
+from ...ir.kernel import (
+    Access,
+    Allocate,
+    Buffer,
+    Compute,
+    For,
+    Gathered,
+    Guarded,
+    IndexValue,
+    Initialise,
+    Reduce,
+    Statement,
+    accesses,
+    operands,
+    walk,
+)
+from ...ir.scalar_queries import coefficient_of
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, product
+from ...ir.schedule import MemoryType
+from ...ops.random_numbers import DISTRIBUTIONS
+from .llvm_types import LLVMType
+from .llvm_writer import FunctionWriter, Value
+from .scopes import Scopes
+
+_NO_PAIR = ("iota", *DISTRIBUTIONS)  # their results depend on the place of an element
+
+
+class Pairs:
+    """The pairs of one unrolled loop: every two of its iterations are one."""
+
+    def __init__(self, writer: FunctionWriter, scopes: Scopes, unrolled: Symbol) -> None:
+        self.writer, self.scopes, self.unrolled = writer, scopes, unrolled
+        self._waiting: dict[tuple[Buffer, IntExpr], Value] = {}
+
+    @property
+    def is_odd(self) -> bool:
+        """True for the second vector of a pair."""
+        number = self.scopes.constants[self.unrolled]
+        assert isinstance(number, Integer)
+        return number.value % 2 == 1
+
+    def start(self, index: IntExpr, lanes: int) -> IntExpr:
+        """Where the pair begins of which a vector begins at `index`."""
+        return index - lanes if self.is_odd else index
+
+    def load(self, pointer: Value, lanes: int) -> Value:
+        """The elements, as stored, of one of the two from the start of the pair."""
+        w = self.writer
+        words = w.load(LLVMType("i32", lanes), pointer, 2)
+        if self.is_odd:
+            words = w.lshr(words, w.constant(16, words.type))
+        return w.truncate(words, "i16")
+
+    def both(self, buffer: Buffer, start: IntExpr, stored: Value) -> tuple[Value, Value] | None:
+        """The two vectors in the order of memory; None for the first, which waits for the other."""
+        if not self.is_odd:
+            self._waiting[buffer, start] = stored
+            return None
+        w, lanes = self.writer, stored.type.lanes
+        even = w.zext(self._waiting.pop((buffer, start)), "i32")
+        odd = w.zext(stored, "i32")
+        words = w.or_(even, w.shl(odd, w.constant(16, odd.type)))
+        whole = w.bitcast(words, stored.type.with_lanes(2 * lanes))
+        low = w.shufflevector(whole, None, range(lanes))
+        return low, w.shufflevector(whole, None, range(lanes, 2 * lanes))
+
+
+def may_pair(loop: For, body: Sequence[Statement]) -> bool:
+    """True if the vectors of an unrolled loop, in a phase with this body, may be pairs."""
+    count = loop.stop
+    if loop.start is not ZERO or not isinstance(count, Integer) or count.value % 2:
+        return False
+    local = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate) and s.buffer.size is ONE}
+    analysis = _Analysis(list(walk(list(body))), loop.index, local)
+    return all(analysis.allows(statement) for statement in loop.body) and analysis.has_pairs
+
+
+class _Analysis:
+    """What the statements of an unrolled loop do along the lanes."""
+
+    def __init__(self, body: list[Statement], unrolled: Symbol, local: set[Buffer]) -> None:
+        self.body, self.unrolled, self.local = body, unrolled, local
+        self.loops = {s.index: s.stop for s in body if isinstance(s, For)}
+        self.has_pairs = False
+
+    def allows(self, statement: Statement) -> bool:
+        """True for what has no lanes, and for loops over lanes whose order nothing depends on."""
+        match statement:
+            case For(parallel_type=ParallelType.block_x, start=start, stop=Integer(value=lanes)):
+                inner = (self._in_lanes(each, statement.index, lanes) for each in statement.body)
+                return start is ZERO and all(inner)
+            case For():
+                return False
+            case _:
+                return isinstance(statement, Allocate) or not _is_stored(statement)
+
+    def _in_lanes(self, statement: Statement, lane: Symbol, lanes: int) -> bool:
+        match statement:
+            case Allocate():
+                return True
+            case Compute(op=op) if op in _NO_PAIR or statement.predicate:
+                return False
+            case Compute(inputs=inputs):
+                outputs: tuple[Access, ...] = (statement.output,)
+            case Reduce(inputs=inputs, outputs=outputs) if not statement.predicate:
+                pass
+            case _:
+                return False
+        for operand in operands(inputs):
+            match operand:
+                case Gathered() | Guarded():
+                    return False
+                case IndexValue(expr=expr) if not expr.symbols.isdisjoint((lane, self.unrolled)):
+                    return False
+                case Access() if not self._reads(operand, lane, lanes):
+                    return False
+        is_sum = isinstance(statement, Reduce)
+        return all(self._writes(access, is_sum, lane, lanes) for access in outputs)
+
+    def _reads(self, access: Access, lane: Symbol, lanes: int) -> bool:
+        if access.buffer in self.local or self._is_uniform(access, lane):
+            return True
+        return self._is_pair(access, lane, lanes) and not self._is_written(access.buffer)
+
+    def _writes(self, access: Access, is_sum: bool, lane: Symbol, lanes: int) -> bool:
+        if access.buffer in self.local:
+            return True
+        if not is_sum:
+            return self._is_pair(access, lane, lanes)
+        if access.buffer.memory is MemoryType.global_:
+            return False
+        return self._is_uniform(access, lane) or self._is_combined(access.buffer, {access.buffer})
+
+    def _is_uniform(self, access: Access, lane: Symbol) -> bool:
+        return access.index.symbols.isdisjoint((lane, self.unrolled))
+
+    def _is_pair(self, access: Access, lane: Symbol, lanes: int) -> bool:
+        """True for a vector in global memory that follows that of the iteration before."""
+        index, buffer = access.index, access.buffer
+        is_vector = coefficient_of(index, lane) is ONE
+        step = coefficient_of(index, self.unrolled)
+        follows = isinstance(step, Integer) and step.value == lanes
+        is_bfloat16 = buffer.dtype is DataType.BFloat16 and buffer.memory is MemoryType.global_
+        found = is_vector and follows and is_bfloat16
+        self.has_pairs |= found
+        return found
+
+    def _is_written(self, buffer: Buffer) -> bool:
+        return any(access.buffer is buffer for s in self.body for access in _written(s))
+
+    def _is_combined(self, buffer: Buffer, above: set[Buffer]) -> bool:
+        """True if all elements of accumulators are combined with each other, whoever reads them."""
+        for statement in self.body:
+            written = list(_written(statement))
+            is_written = any(access.buffer is buffer for access in written)
+            if is_written and not isinstance(statement, Initialise | Reduce):
+                return False
+            for access in accesses(statement):
+                is_read = access.buffer is buffer and access not in written
+                if is_read and not self._combines(statement, access, above):
+                    return False
+        return True
+
+    def _combines(self, statement: Statement, read: Access, above: set[Buffer]) -> bool:
+        """True if a statement combines all accumulators of a buffer, at once or later on."""
+        if not isinstance(statement, Reduce):
+            return False
+        along = read.index.symbols & self.loops.keys()
+        conditions = {s for each in statement.predicate for s in each.a.symbols | each.b.symbols}
+        reads_all = product(self.loops[symbol] for symbol in along) is read.buffer.size
+        if not reads_all or not along.isdisjoint(conditions):
+            return False
+        for result in statement.outputs:
+            is_local = result.buffer.memory is not MemoryType.global_
+            if result.index.symbols.isdisjoint(along) or result.buffer in above:
+                continue
+            if not is_local or not self._is_combined(result.buffer, above | {result.buffer}):
+                return False
+        return True
+
+
+def _is_stored(statement: Statement) -> bool:
+    """True if a statement outside of the lanes writes to global memory."""
+    return any(access.buffer.memory is MemoryType.global_ for access in _written(statement))
+
+
+def _written(statement: Statement) -> Iterator[Access]:
+    match statement:
+        case Compute():
+            yield statement.output
+        case Initialise() | Reduce():
+            yield from statement.outputs
+        case _ if not isinstance(statement, For | Allocate):
+            yield from accesses(statement)
