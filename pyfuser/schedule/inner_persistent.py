@@ -5,6 +5,8 @@
 A row is read again for each reduction and for the result, from the caches, where it is by then.
 Values that are expensive to recompute are kept in a buffer of one row; the rest is recomputed.
 
+To a processor, short rows are columns: each lane has a row (outer_persistent.py).
+
 On hardware threads: threaded_rows.py.
 """
 
@@ -18,6 +20,7 @@ from ..target.parameters import ReductionParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedReduction
 from .common import Layouts, fork_outputs, reductions
+from .outer_persistent import schedule_outer
 from .recomputation import recompute_cheap
 from .reduction import reduction_facts, schedule_inner
 from .threaded_rows import schedule_rows
@@ -42,6 +45,9 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     scheduled = ScheduledFusion(copy, scheduler="inner_persistent", parameters=parameters)
     if isinstance(parameters, ThreadedReduction):
         schedule_rows(scheduled, parameters)
+        return scheduled
+    if not parameters.inner:
+        schedule_outer(scheduled, parameters)
         return scheduled
     fork_outputs(scheduled)
     schedule_inner(scheduled, reductions(copy)[0], Layouts(copy), parameters)

@@ -55,9 +55,15 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     if isinstance(parameters, ThreadedReduction):
         schedule_columns(scheduled, parameters)
         return scheduled
+    schedule_outer(scheduled, parameters)
+    return scheduled
+
+
+def schedule_outer(scheduled: ScheduledFusion, parameters: ReductionParameters) -> None:
+    """[columns: task][serial: rows][unroll][lanes]; the columns may be apart in memory."""
     fork_outputs(scheduled)
-    layouts = Layouts(copy)
-    reference = reductions(copy)[0]
+    layouts = Layouts(scheduled.fusion)
+    reference = reductions(scheduled.fusion)[0]
     own = scheduled[reference]
     axes, _ = split_axes(reference, layouts)
     kept = [a for a in axes if not a.is_reduction]
@@ -81,7 +87,6 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
         kinds[0] = ParallelType.grid_y
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
-    for tensor in reductions(copy):
+    for tensor in reductions(scheduled.fusion):
         rfactor_blocks(scheduled, tensor, outer + 1, counts)
     inline_most(scheduled)
-    return scheduled

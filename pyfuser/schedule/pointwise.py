@@ -5,6 +5,7 @@
     2-D:   [outer][range]  ->  [task: row][serial][unroll][lanes]
     few rows:              ->  [task: row][task: chunk][serial][unroll][lanes]
     short rows:            ->  [task: rows][row][serial][unroll][lanes]
+    a few columns:         ->  [outer][task: chunk of rows][rows: serial][columns][rows: lanes]
 
 The innermost range is made of as many axes as form one range in memory in all inputs and outputs
 (the break point: a bias along the rows makes the fusion 2-D).  On hardware threads:
@@ -102,6 +103,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         work_each(fusion),
         touched_bytes(fusion),
         vector_steps(layouts, axes),
+        product(a.size for a in (range_to(outer[-1], outer, layouts) if outer else [])),
     )
 
 
@@ -137,9 +139,15 @@ def schedule(
         inline_most(scheduled)
         return scheduled
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(own.loop))
+    kinds: dict[int, ParallelType] = {}
+    if parameters.across:
+        kinds = _lanes_across(scheduled, reference, layouts, inner, parameters)
+        transform_like(scheduled, reference)
+        parallelize_positions(scheduled, reference, kinds)
+        inline_most(scheduled)
+        return scheduled
     merge_range(scheduled, reference, 0, inner - parameters.rows)
     has_rows = inner > 0
-    kinds: dict[int, ParallelType] = {}
     position = 0
     if has_rows:
         kinds[0] = ParallelType.grid_x
@@ -158,3 +166,24 @@ def schedule(
     parallelize_positions(scheduled, reference, kinds)
     inline_most(scheduled)
     return scheduled
+
+
+def _lanes_across(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    layouts: Layouts,
+    inner: int,
+    parameters: PointwiseParameters,
+) -> dict[int, ParallelType]:
+    """Loops [outer][chunk of rows: task][rows: serial][columns][rows: lanes] and their types."""
+    own = scheduled[reference]
+    rows = merge_adjacent(scheduled, reference, layouts, 0, inner)
+    merge_range(scheduled, reference, 0, rows)
+    position = 1 if rows else 0
+    own.split(position, parameters.chunk)
+    own.split(position + 1, parameters.lanes)
+    own.reorder({position + 2: position + 3})
+    kinds = {position: ParallelType.grid_x, position + 3: ParallelType.block_x}
+    if rows:
+        kinds[0] = ParallelType.grid_y
+    return kinds

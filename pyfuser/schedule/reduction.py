@@ -7,7 +7,8 @@ For inner reductions (over the innermost axis in memory), tasks are rows:
     unrolled loop adds those vectors, so that lanes are combined only once per row
 
 For outer reductions (the innermost axis is kept), tasks are blocks of columns. Several rows are
-added in registers before they are added to the block's results, which stay in the L1 cache:
+added in registers before they are added to the block's results, which stay in the L1 cache. So are
+inner reductions of short rows, whose columns are steps apart in memory:
 
     [reduced | columns]  ->  [task: columns][serial: rows][serial][lanes][unroll: rows]
 
@@ -70,9 +71,11 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
     reduced = [axis for axis in axes if axis.is_reduction]
     alike = [axis for axis in axes if axis.is_reduction == inner]
     innermost = range_to(alike[-1], alike, layouts) if alike else []
+    kept = [axis for axis in axes if not axis.is_reduction]
+    across = range_to(kept[-1], kept, layouts) if kept and inner else []
     return ReductionFacts(
         inner,
-        product(axis.extent for axis in axes if not axis.is_reduction),
+        product(axis.extent for axis in kept),
         product(axis.extent for axis in reduced),
         chain_extents(reduced, layouts),
         widest_bytes(fusion),
@@ -84,6 +87,7 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         kept_rows(fusion, reference, after_columns(fusion, layouts, others)),
         len(weights(layouts, axes)),
         vector_steps(layouts, axes),
+        product(axis.extent for axis in across),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..ir.scalars import IntExpr
+from ..ir.scalars import ONE, IntExpr
 from .cascade import Levels
 
 
@@ -40,6 +40,7 @@ class PointwiseFacts:
     work: int
     touched: IntExpr
     steps: tuple[IntExpr, ...] = ()
+    across: IntExpr = ONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class PointwiseParameters:
     prefetch   how many bytes ahead reads fetch
     rows       True if a task takes all rows of the last outer axis: short ones, for each of which
                finding its position (a division per axis) would take longer than computing it
+    across     True if the lanes run along the rows, which are shorter than a vector; then a chunk
+               is of rows
     """
 
     lanes: int
@@ -59,6 +62,7 @@ class PointwiseParameters:
     tile: int = 0
     prefetch: int = 0
     rows: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class ReductionFacts:
     work       the cost of computing an element, in additions
     touched    bytes of all inputs and outputs
     range      elements of the innermost range in memory
+    across     elements of the innermost range of kept axes, if the innermost axis is reduced
     vector     bytes of the widest element that is moved in vectors; 0 if some tensor can't be
     rows       how many inputs several passes read, and how many computed tensors are kept for them
     weights    how many inputs have none of the axes that are kept
@@ -91,11 +96,12 @@ class ReductionFacts:
     rows: tuple[int, int]
     weights: int
     steps: tuple[IntExpr, ...] = ()
+    across: IntExpr = ONE
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionParameters:
-    """inner      the innermost axis is reduced
+    """inner      the lanes run along the axes that are reduced, not along those that are kept
     lanes      elements of one vector
     unroll     vectors (inner) or rows (outer) per unrolled step
     block      columns per task (outer)

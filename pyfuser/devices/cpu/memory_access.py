@@ -200,6 +200,8 @@ class MemoryAccess:
         column = self._tile_column(access, index, step)
         if column is not None:
             return load_convert(w, column, dtype)
+        if step is not None and gathered is None and self.has_slow_masks:
+            return load_convert(w, self._in_steps(access, index, step, type_), dtype)
         value = w.gather(
             type_,
             self._addresses(access, index, step),
@@ -228,6 +230,26 @@ class MemoryAccess:
         w.branch(done)
         w.label(done)
         return w.phi(type_, [(vector, whole), (lanes, partly)])
+
+    def _in_steps(self, access: Access, index: IntExpr, step: IntExpr, type_: LLVMType) -> Value:
+        """Loads all lanes' elements, which are a step apart, by their scalar addresses."""
+        w, alignment = self.writer, size_in_bytes(access.buffer.dtype)
+        base = self._address(access, index)
+        value = w.undefined(type_)
+        for lane in range(type_.lanes):
+            pointer = w.element_pointer(base, type_.element, self.scopes.integer(step * lane))
+            element = w.load(type_.with_lanes(1), pointer, alignment)
+            value = w.insertelement(value, element, lane)
+        return value
+
+    def _store_in_steps(self, access: Access, index: IntExpr, step: IntExpr, value: Value) -> None:
+        """Stores all lanes' elements a step apart, by their scalar addresses."""
+        w, alignment = self.writer, size_in_bytes(access.buffer.dtype)
+        base = self._address(access, index)
+        for lane in range(value.type.lanes):
+            offset = self.scopes.integer(step * lane)
+            pointer = w.element_pointer(base, value.type.element, offset)
+            w.store(w.extractelement(value, lane), pointer, alignment)
 
     def _tile_column(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value | None:
         """A column of a square tile that was written by rows, which is transposed in registers."""
@@ -395,6 +417,8 @@ class MemoryAccess:
         elif step is ZERO:
             first = w.extractelement(stored, 0)
             self._guarded_store(access, first, index, None if active is None else w.any(active))
+        elif step is not None and active is None and self.has_slow_masks:
+            self._store_in_steps(access, index, step, stored)
         else:
             addresses = self._addresses(access, index, step)
             mask = active if active is not None else self._all(self.lanes.count)
