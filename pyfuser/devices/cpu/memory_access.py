@@ -232,9 +232,18 @@ class MemoryAccess:
         return w.phi(type_, [(vector, whole), (lanes, partly)])
 
     def _in_steps(self, access: Access, index: IntExpr, step: IntExpr, type_: LLVMType) -> Value:
-        """Loads all lanes' elements, which are a step apart, by their scalar addresses."""
-        w, alignment = self.writer, size_in_bytes(access.buffer.dtype)
+        """Loads all lanes' elements, which are a step apart, by their scalar addresses.
+
+        Every second element comes from two vectors, of which the second ends with the last one.
+        """
+        w, alignment, lanes = self.writer, size_in_bytes(access.buffer.dtype), type_.lanes
         base = self._address(access, index)
+        if constant_or_none(step) == 2:
+            ends = (base, self._address(access, index + (lanes - 1)))
+            first, second = (w.load(type_, pointer, alignment) for pointer in ends)
+            return w.shufflevector(
+                first, second, [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
+            )
         value = w.undefined(type_)
         for lane in range(type_.lanes):
             pointer = w.element_pointer(base, type_.element, self.scopes.integer(step * lane))

@@ -2,7 +2,7 @@
 
 An operation is decomposed here if eager composes it of slower pieces and its parts are all
 translated, so that it fuses with its neighbours. torch's own decompositions are used if their
-numbers equal eager's.  Matrix products, convolutions, attention, pooling and sorting stay whole:
+numbers equal eager's.  Matrix products, convolutions, attention and sorting stay whole:
 eager's kernels are good.  The attention of a single query is an exception (attention.py); torch's
 own decomposition of the CPU's attention computes something else.
 """
@@ -18,7 +18,17 @@ from torch._decomp import get_decompositions
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import attention, checked, extrema, group_norm, losses, points, random_numbers, true_metadata
+from . import (
+    attention,
+    checked,
+    extrema,
+    group_norm,
+    losses,
+    points,
+    pooling,
+    random_numbers,
+    true_metadata,
+)
 from .widening import widened
 
 aten = torch.ops.aten
@@ -27,10 +37,12 @@ aten = torch.ops.aten
 _BY_TORCH = (
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
+    "diag_embed",
     "glu_backward",
     "nll_loss2d_backward",
     "nll_loss_backward",
     "norm",
+    "pixel_shuffle",
     "select_backward",
     "slice_backward",
     "soft_margin_loss",
@@ -131,6 +143,20 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     return result.to(x.dtype).contiguous()
 
 
+def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
+    sizes = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
+    (a, b, c), (d, e, f) = (each.expand(sizes).unbind(dim) for each in (x, y))
+    return torch.stack([b * f - c * e, c * d - a * f, a * e - b * d], dim)
+
+
+def _pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor | Any:
+    """Torch's decomposition, but for empty images, which eager leaves in their shape."""
+    if not x.numel():
+        return NotImplemented
+    op = aten.pixel_unshuffle.default
+    return get_decompositions([op])[op](x, factor)
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     **attention.DECOMPOSITIONS,
     **checked.DECOMPOSITIONS,
@@ -139,6 +165,9 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **true_metadata.DECOMPOSITIONS,
     **group_norm.DECOMPOSITIONS,
     **points.DECOMPOSITIONS,
+    **pooling.DECOMPOSITIONS,
+    aten.linalg_cross.default: _cross,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.native_dropout.default: partial(_native_dropout, _drawn_mask),
     aten._log_softmax.default: _log_softmax,
     aten.addmm.default: _addmm,

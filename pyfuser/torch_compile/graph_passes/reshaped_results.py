@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from ..aten import refusal
 from ..sizes import sizes_of
 from ..views import tensor_of
-from .reshapes import RESHAPES, is_plain, is_pointwise_node, view_node, with_layout
+from .reshapes import RESHAPES, forget_rank, is_plain, is_pointwise_node, view_node, with_layout
 
 
 def move_readers_of_reshapes(graph: Graph) -> None:
@@ -44,6 +44,7 @@ def _try(graph: Graph, node: Node) -> None:
 
     with graph.inserting_before(node):
         moved = graph.node_copy(node, before)
+        forget_rank(moved)
         moved.meta = {**node.meta, "val": with_layout(value, like)}
         back = view_node(graph, moved, value)
     node.replace_all_uses_with(back)

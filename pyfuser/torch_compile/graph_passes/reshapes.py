@@ -137,6 +137,7 @@ def _reshaped(graph: Graph, node: Node, shapes: _Shapes, made: dict[Node, Node])
         arguments = tuple(operand(a) for a in node.args)
         keywords = {k: operand(a) for k, a in node.kwargs.items()}
         new = graph.call_function(node.target, arguments, keywords)  # type: ignore[arg-type]
+    forget_rank(new)
     value = tensor_of(node)
     assert value is not None
     new.meta = {**node.meta, "val": with_layout(value, shapes.result)}
@@ -201,6 +202,15 @@ def is_plain(node: Node) -> bool:
     if not isinstance(value, FakeTensor) or value.is_neg() or value.is_conj():
         return False
     return lies_in_order(value) and is_dense(value)
+
+
+def forget_rank(node: Node) -> None:
+    """Asks for the order of the axes, in which the result lies, by what is known for any rank.
+
+    An image of one channel lies in order and is in `channels_last`, which exists for images only.
+    """
+    if node.kwargs.get("memory_format") is not None:
+        node.kwargs = {**node.kwargs, "memory_format": torch.contiguous_format}
 
 
 def is_pointwise_node(node: Node) -> bool:

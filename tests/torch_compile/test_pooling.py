@@ -1,0 +1,79 @@
+"""Average pooling, shuffled pixels and cross products: parts of kernels with eager's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyfuser import explain
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+WINDOWS: list[dict[str, Any]] = [
+    {"kernel_size": 2},
+    {"kernel_size": 2, "stride": 1, "padding": 1},
+    {"kernel_size": 3, "stride": 1, "padding": 1, "count_include_pad": False},
+    {"kernel_size": 3, "stride": 2, "padding": (0, 1), "count_include_pad": False},
+    {"kernel_size": (2, 3), "stride": (1, 2), "padding": 1, "divisor_override": 5},
+    {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+    {"kernel_size": 5},
+]
+
+
+def assert_like_eager(function: Any, *inputs: Tensor) -> None:
+    """Results with eager's strides, and gradients."""
+    made, expected = torch.compile(function, backend="pyfuser")(*inputs), function(*inputs)
+    torch.testing.assert_close(made, expected)
+    sizes = zip(made.stride(), expected.stride(), expected.shape, strict=True)
+    assert all(a == b for a, b, size in sizes if size > 1)
+    if expected.requires_grad:
+        gradients = (torch.autograd.grad(result.sum(), inputs) for result in (made, expected))
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_average_pooling(
+    window: dict[str, Any], dtype: torch.dtype, form: torch.memory_format
+) -> None:
+    for shape in [(2, 3, 8, 9), (1, 4, 5, 5), (3, 16, 7, 6)]:
+        x = torch.randn(shape).to(dtype).contiguous(memory_format=form).requires_grad_()
+        assert_like_eager(lambda x: F.avg_pool2d(x, **window), x)
+    assert_like_eager(lambda x: F.avg_pool2d(x * 2, **window) + 1, torch.randn(3, 8, 8))
+
+
+def test_pooling_fuses_with_its_neighbours() -> None:
+    report = explain(lambda x: F.avg_pool2d(x + 1, 2).relu(), torch.randn(2, 3, 8, 8))
+    assert report.kernel_count == 1 and not report.graphs[0].outside
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("channels", [4, 12])
+@pytest.mark.parametrize("shuffle", [F.pixel_shuffle, F.pixel_unshuffle])
+def test_shuffled_pixels(shuffle: Any, channels: int, form: torch.memory_format) -> None:
+    """One channel is in both orders of memory."""
+    x = torch.randn(2, channels, 8, 6).contiguous(memory_format=form).requires_grad_()
+    assert_like_eager(lambda x: shuffle(x, 2), x)
+    assert_like_eager(lambda x: shuffle(x + 1, 2) * 2, x)
+
+
+def test_an_image_of_one_channel_in_channels_last() -> None:
+    def shuffled(x: Tensor) -> Tensor:
+        parts = x.view(2, 1, 2, 2, 8, 8).permute(0, 1, 4, 2, 5, 3).contiguous()
+        return parts.view(2, 1, 16, 16).clone(memory_format=torch.channels_last)
+
+    assert_like_eager(shuffled, torch.randn(2, 4, 8, 8))
+    assert_like_eager(lambda x: shuffled(x).relu() + 1, torch.randn(2, 4, 8, 8))
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (40, 3), (0, 3), (2, 3, 20)], ids=str)
+def test_cross_products(shape: tuple[int, ...]) -> None:
+    dim = shape.index(3)
+    x, y = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert_like_eager(lambda x, y: torch.linalg.cross(x, y, dim=dim), x, y)
+    assert_like_eager(lambda x, y: torch.linalg.cross(x, y[:1], dim=dim) * 2, x, y)
