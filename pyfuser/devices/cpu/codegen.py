@@ -324,7 +324,7 @@ class PhaseGenerator:
         """Pairs are for processors that narrow vectors in halves, and for unconditional stores."""
         are_open = self.open_grid.issuperset(self.phase.grid)
         is_narrow = self.has_bfloat16 and self.vector_bytes < 64
-        return is_narrow and are_open and may_pair(loop, self.phase.body)
+        return is_narrow and are_open and may_pair(loop, self.phase.body, self._lane_count)
 
     def _serial(self, loop: For) -> None:
         def inside(index: Value) -> None:

@@ -15,7 +15,7 @@ lanes are such pairs, or go to accumulators whose lanes are combined in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...dtypes import DataType
 from ...ir.domains import ParallelType
@@ -86,21 +86,31 @@ class Pairs:
         return low, w.shufflevector(whole, None, range(lanes, 2 * lanes))
 
 
-def may_pair(loop: For, body: Sequence[Statement]) -> bool:
-    """True if the vectors of an unrolled loop, in a phase with this body, may be pairs."""
+def may_pair(loop: For, body: Sequence[Statement], lane_count: Callable[[For], int]) -> bool:
+    """True if the vectors of an unrolled loop, in a phase with this body, may be pairs.
+
+    `lane_count` says how many iterations of a loop over lanes run as one vector.
+    """
     count = loop.stop
     if loop.start is not ZERO or not isinstance(count, Integer) or count.value % 2:
         return False
     local = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate) and s.buffer.size is ONE}
-    analysis = _Analysis(list(walk(list(body))), loop.index, local)
+    analysis = _Analysis(list(walk(list(body))), loop.index, local, lane_count)
     return all(analysis.allows(statement) for statement in loop.body) and analysis.has_pairs
 
 
 class _Analysis:
     """What the statements of an unrolled loop do along the lanes."""
 
-    def __init__(self, body: list[Statement], unrolled: Symbol, local: set[Buffer]) -> None:
+    def __init__(
+        self,
+        body: list[Statement],
+        unrolled: Symbol,
+        local: set[Buffer],
+        lane_count: Callable[[For], int],
+    ) -> None:
         self.body, self.unrolled, self.local = body, unrolled, local
+        self.lane_count = lane_count
         self.loops = {s.index: s.stop for s in body if isinstance(s, For)}
         self.has_pairs = False
 
@@ -108,8 +118,9 @@ class _Analysis:
         """True for what has no lanes, and for loops over lanes whose order nothing depends on."""
         match statement:
             case For(parallel_type=ParallelType.block_x, start=start, stop=Integer(value=lanes)):
+                is_vector = start is ZERO and lanes == self.lane_count(statement)
                 inner = (self._in_lanes(each, statement.index, lanes) for each in statement.body)
-                return start is ZERO and all(inner)
+                return is_vector and all(inner)
             case For():
                 return False
             case _:

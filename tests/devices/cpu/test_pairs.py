@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyfuser import DataType, FusionDefinition
+from pyfuser import DataType, FusionDefinition, ParallelType
 from pyfuser.devices.cpu.host import host
 from pyfuser.frontend.executors import stage_texts
 from tests.support.targets import PRETENDED, Pretend
@@ -140,3 +140,24 @@ def test_every_nan_stays_one(pretend: Pretend, dtype: torch.dtype) -> None:
     compiled = torch.compile(lambda x: ((x + 1).bfloat16(), (-x).bfloat16()), backend="pyfuser")
     for got, wanted in zip(compiled(x), ((x + 1).bfloat16(), (-x).bfloat16()), strict=True):
         torch.testing.assert_close(got, wanted, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 12, 64])
+@pytest.mark.parametrize("unroll", [2, 3])
+def test_schedules_by_hand(pretend: Pretend, lanes: int, unroll: int) -> None:
+    """Twelve lanes, and 64, aren't one vector."""
+    pretend(AVX2)
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=HALF)
+        result = fd.ops.cast(fd.ops.add(x, x), HALF)
+        fd.add_output(result)
+        result.split(1, lanes)
+        result.split(1, unroll)
+        fd.sched.transform_like(result)
+        fd.sched.inline_most()
+        result.axis(0).parallelize(ParallelType.grid_x)
+        result.axis(2).parallelize(ParallelType.unroll)
+        result.axis(3).parallelize(ParallelType.block_x)
+        fd.sched.parallelize_like(result)
+    numbers = (torch.arange(4 * 384).view(4, 384) % 101).bfloat16()
+    assert torch.equal(fd.manual_execute([numbers])[0], numbers + numbers)
