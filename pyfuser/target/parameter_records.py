@@ -57,7 +57,9 @@ def from_record(record: object) -> Any:
 
 def _value(name: str, wanted: object, value: object) -> Any:
     """A field's value, whose type is written as `wanted`."""
-    if wanted == "ReductionParameters":
+    if wanted == "ReductionParameters | None" and value is None:
+        return None
+    if wanted in ("ReductionParameters", "ReductionParameters | None"):
         return from_record(value)
     if wanted == "Levels":
         return _levels(name, value)

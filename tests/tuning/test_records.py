@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ _ROWS = ReductionParameters(True, 16, 2, 0, 4, cascade=((0, 32), (0, 0)))
     [
         PointwiseParameters(16, 4, 0, rows=True),
         _ROWS,
+        replace(_ROWS, whole=_ROWS),
+        PointwiseParameters(8, 1, 512, across=True),
         InnerOuterParameters(_ROWS, ((0, 64),)),
         ScanParameters(False, 8, 1, 64, 4096),
         ScatterParameters(8, 4, 64),
@@ -50,6 +53,7 @@ def test_round_trip(parameters: Any) -> None:
         {"cascade": [[1]]},
         {"cascade": [[1, "2"]]},
         {"cascade": 4},
+        {"whole": 4},
         {"more": 1},
         {"kind": ["ReductionParameters"]},
     ],

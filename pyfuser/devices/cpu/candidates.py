@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ...ir.scalar_queries import evaluate
-from ...ir.scalars import ONE
+from ...ir.scalars import ONE, IntExpr
 from ...target.cascade import chain_levels, levels
 from ...target.parameters import (
     InnerOuterFacts,
@@ -29,7 +29,15 @@ from ...target.parameters import (
     ScatterParameters,
 )
 from ...target.varied import Values, around, varied
-from .heuristics import PREFETCH_BYTES, blocks, tiles
+from .heuristics import (
+    PREFETCH_BYTES,
+    blocks,
+    persistent_across,
+    persistent_along,
+    pointwise_across,
+    reduction_across,
+    tiles,
+)
 from .processor import Processor
 
 # Vectors of twice a register's width are two registers; elements of half the width that are
@@ -37,6 +45,7 @@ from .processor import Processor
 _WIDEST = 2
 _MOST_UNROLL = 8
 _MOST_PARTS = 8  # for each core
+_MOST_ACROSS = 64  # columns of rows that may have a lane each
 
 
 def candidates(
@@ -50,12 +59,13 @@ def candidates(
     """Neighbours of the heuristics' choice, at most MOST_CANDIDATES, for so many threads."""
     match facts, chosen:
         case PointwiseFacts(), PointwiseParameters():
-            return _busy(_pointwise(processor, facts, chosen), facts, chosen, sizes, threads)
+            found = _pointwise(processor, facts, chosen, sizes)
+            return _busy(found, facts, chosen, sizes, threads)
         case ReductionFacts(), ReductionParameters() if is_persistent:
             return _persistent(processor, facts, chosen, sizes)
         case ReductionFacts(), ReductionParameters():
-            found = _reduction(processor, facts, chosen, sizes)
-            return _busy(found, facts, chosen, sizes, threads)
+            reductions = _reduction(processor, facts, chosen, sizes)
+            return _busy(reductions, facts, chosen, sizes, threads)
         case InnerOuterFacts(), InnerOuterParameters():
             return _inner_outer(processor, facts, chosen, sizes)
         case ScanFacts(), ScanParameters():
@@ -88,6 +98,9 @@ def _tasks(
 ) -> int:
     """The tasks of a kernel, at least."""
     match facts, made:
+        case PointwiseFacts(), PointwiseParameters(across=True):
+            across = max(evaluate(facts.across, sizes), 1)
+            return evaluate(facts.rows, sizes) // across * -(-across // made.chunk)
         case PointwiseFacts(), PointwiseParameters(tile=0):
             is_grouped = made.rows and facts.groups is not None
             outer = facts.groups if is_grouped and facts.groups is not None else facts.rows
@@ -98,10 +111,15 @@ def _tasks(
             return tiles(rows, evaluate(facts.columns, sizes), made.tile, made.chunk)
         case ReductionFacts(), ReductionParameters():
             kept = evaluate(facts.kept, sizes)
-            columns = evaluate(facts.range, sizes)
+            columns = evaluate(facts.across if facts.inner else facts.range, sizes)
             return made.parts * (blocks(kept, columns, made.block) if made.block else kept)
         case _:
             return 1
+
+
+def _may_lie_across(columns: IntExpr, rows: IntExpr, lanes: int, sizes: Mapping[str, int]) -> bool:
+    """True if lanes along rows of so many columns are worth trying."""
+    return 1 < evaluate(columns, sizes) <= _MOST_ACROSS and evaluate(rows, sizes) >= lanes
 
 
 def _lanes(processor: Processor, bytes_each: int, lanes: int) -> list[int]:
@@ -114,9 +132,18 @@ def _prefetch(prefetch: int) -> list[int]:
 
 
 def _pointwise(
-    processor: Processor, facts: PointwiseFacts, chosen: PointwiseParameters
+    processor: Processor,
+    facts: PointwiseFacts,
+    chosen: PointwiseParameters,
+    sizes: Mapping[str, int],
 ) -> Sequence[PointwiseParameters]:
     lanes = processor.lanes(facts.bytes)
+    if chosen.across:
+        near = {
+            "lanes": _lanes(processor, facts.bytes, chosen.lanes),
+            "chunk": around(chosen.chunk, 2 * _WIDEST * lanes, 8192, (1, 2)),
+        }
+        return [PointwiseParameters(lanes, 1, 0), *varied(chosen, near)]
     if chosen.tile:
         unroll = processor.vectors_of_line(lanes, facts.narrowest)
         line = unroll * lanes
@@ -138,7 +165,9 @@ def _pointwise(
     }
     pairs = [("lanes", "unroll"), ("rows", "unroll")]
     # A task takes rows, or a part of one.
-    return varied(chosen, values, pairs, is_valid=lambda made: not (made.rows and made.chunk))
+    found = varied(chosen, values, pairs, is_valid=lambda made: not (made.rows and made.chunk))
+    is_across = _may_lie_across(facts.columns, facts.across, lanes, sizes)
+    return [pointwise_across(lanes), *found] if is_across else found
 
 
 def _reduction(
@@ -163,7 +192,10 @@ def _reduction(
         block = max(made.block, made.lanes) if made.block else 0
         return replace(made, block=block, cascade=chain_levels(facts.chain, sizes, step))
 
-    return varied(chosen, values, pairs, completed)
+    found = varied(chosen, values, pairs, completed)
+    lanes = processor.lanes(facts.bytes)
+    is_across = facts.inner and _may_lie_across(facts.reduced, facts.across, lanes, sizes)
+    return [reduction_across(lanes), *found] if is_across and chosen.inner else found
 
 
 def _persistent(
@@ -182,7 +214,13 @@ def _persistent(
         step = made.unroll * made.lanes if made.inner else 1
         return replace(made, cascade=chain_levels(facts.chain, sizes, step))
 
-    return varied(chosen, values, [("lanes", "unroll"), ("keeps", "unroll")], completed)
+    found = varied(chosen, values, [("lanes", "unroll"), ("keeps", "unroll")], completed)
+    lanes = processor.lanes(facts.bytes)
+    if not facts.inner or not _may_lie_across(facts.reduced, facts.across, lanes, sizes):
+        return found
+    if chosen.inner:
+        return [persistent_across(lanes), *found]
+    return [persistent_along(processor, facts, sizes), *found]
 
 
 def _inner_outer(
@@ -195,7 +233,7 @@ def _inner_outer(
     found = [
         replace(chosen, rows=replace(rows, parts=chosen.rows.parts))
         for rows in _persistent(processor, facts.rows, chosen.rows, sizes)
-        if isinstance(rows, ReductionParameters)
+        if isinstance(rows, ReductionParameters) and rows.inner
     ]
     for parts in around(chosen.rows.parts, 1, _MOST_PARTS * processor.cores, (1, 2)):
         cut = levels([-(-kept // parts)])

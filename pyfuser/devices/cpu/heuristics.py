@@ -66,7 +66,7 @@ def pointwise(
     longest = 2 * _FEW_COLUMNS if facts.narrowest < _LEAST_MASKED_BYTES else _FEW_COLUMNS
     is_short = columns < _FEW_COLUMNS or (columns < longest and columns % lanes > 0)
     if is_short and _has_lanes_across(columns, facts.across, lanes, sizes):
-        return PointwiseParameters(lanes, 1, _ROWS_OF_TASK, across=True)
+        return pointwise_across(lanes)
     prefetch = _prefetch(processor, facts.touched, sizes)
     whole_rows = rows >= 4 * processor.cores
     if rows == 1 or (not whole_rows and columns > chunk):
@@ -77,6 +77,11 @@ def pointwise(
         grouped = 4 * processor.cores <= groups < rows
     unroll = row_unroll(columns, lanes, unroll)
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
+
+
+def pointwise_across(lanes: int) -> PointwiseParameters:
+    """A lane for each row."""
+    return PointwiseParameters(lanes, 1, _ROWS_OF_TASK, across=True)
 
 
 def _tiles(
@@ -115,7 +120,7 @@ def reduction(
     enough_work = kept * reduced >= _ELEMENTS_FOR_TASKS
     is_short = facts.inner and reduced < _FEW_COLUMNS and reduced % lanes > 0
     if is_short and _has_lanes_across(reduced, facts.across, lanes, sizes):
-        return ReductionParameters(False, lanes, 1, _ROWS_OF_TASK, 1)
+        return reduction_across(lanes)
     if facts.inner:
         few = kept < 2 * processor.cores
         unroll = inner_unroll(reduced, lanes, 8)
@@ -134,6 +139,11 @@ def reduction(
     parts = parts if few and enough_work else 1
     cascade = chain_levels(facts.chain, sizes, 4 * parts)
     return ReductionParameters(False, lanes, 4, block, parts, cascade=cascade)
+
+
+def reduction_across(lanes: int) -> ReductionParameters:
+    """A lane for each row of an inner reduction."""
+    return ReductionParameters(False, lanes, 1, _ROWS_OF_TASK, 1)
 
 
 def blocks(kept: int, columns: int, block: int) -> int:
@@ -157,11 +167,16 @@ def inner_persistent(
     lanes = processor.lanes(facts.bytes)
     reduced = evaluate(facts.reduced, sizes)
     if reduced <= 2 * _FEW_COLUMNS and _has_lanes_across(reduced, facts.across, lanes, sizes):
-        return ReductionParameters(False, lanes, 1, lanes, 1)
-    return _along_rows(processor, facts, sizes)
+        return persistent_across(lanes)
+    return persistent_along(processor, facts, sizes)
 
 
-def _along_rows(
+def persistent_across(lanes: int) -> ReductionParameters:
+    """A lane for each row of a normalisation along the innermost axis."""
+    return ReductionParameters(False, lanes, 1, lanes, 1)
+
+
+def persistent_along(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
     """Full vectors; at least two accumulators for long rows, to hide the adds' latency."""
@@ -192,7 +207,7 @@ def inner_outer_persistent(
     processor: Processor, facts: InnerOuterFacts, sizes: Mapping[str, int]
 ) -> InnerOuterParameters:
     """A few tasks for every core, each with enough rows to pay for its sums of columns."""
-    rows = _along_rows(processor, facts.rows, sizes)
+    rows = persistent_along(processor, facts.rows, sizes)
     kept, reduced = evaluate(facts.rows.kept, sizes), evaluate(facts.rows.reduced, sizes)
     tasks = 1
     while tasks < 4 * processor.cores and kept >= 16 * tasks:

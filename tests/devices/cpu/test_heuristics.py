@@ -8,7 +8,12 @@ import pytest
 
 from pyfuser.devices.cpu import heuristics
 from pyfuser.ir.scalars import Integer
-from pyfuser.target.parameters import PointwiseFacts, ReductionFacts
+from pyfuser.target.parameters import (
+    PointwiseFacts,
+    PointwiseParameters,
+    ReductionFacts,
+    ReductionParameters,
+)
 from tests.support.targets import PRETENDED
 
 PROCESSOR = PRETENDED.processor
@@ -55,3 +60,27 @@ def test_small_matrices_have_tiles_for_every_core() -> None:
     for cores in (1, 4, 16):
         made = heuristics.pointwise(replace(PROCESSOR, cores=cores), facts, {})
         assert -(-256 // made.tile) * -(-256 // made.chunk) >= 4 * cores
+
+
+@pytest.mark.parametrize("columns", [3, 12])
+def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
+    """Whichever the heuristics chose."""
+    rows = Integer.of(4096)
+    facts = PointwiseFacts(
+        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
+        narrowest=4, vector=4, inputs=1, work=1, touched=rows, across=rows,
+    )  # fmt: skip
+    chosen = heuristics.pointwise(PROCESSOR, facts, {})
+    found = PRETENDED.candidates(facts, chosen, {})
+    assert chosen.across == (columns == 3)
+    assert {isinstance(each, PointwiseParameters) and each.across for each in found} == {
+        True,
+        False,
+    }
+    sums = replace(column_sums(1, 1, columns), inner=True, across=rows, kept=rows)
+    for is_persistent in (False, True):
+        choose = heuristics.inner_persistent if is_persistent else heuristics.reduction
+        made = choose(PROCESSOR, sums, {})
+        others = PRETENDED.candidates(sums, made, {}, is_persistent)
+        kinds = {each.inner for each in (made, *others) if isinstance(each, ReductionParameters)}
+        assert kinds == ({True, False} if is_persistent or columns == 12 else {False})
