@@ -11,6 +11,7 @@ deterministic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from ...dtypes import FLOAT8, DataType, compute_dtype, is_floating, size_in_bytes
 from ...errors import InternalError, expected
@@ -38,7 +39,7 @@ from .jit import function_attributes
 from .kernel_code import CpuKernelCode, slot_names
 from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
-from .pairs import Pairs, may_pair
+from .pairs import Pairs, Uses, may_pair
 from .processor import Processor
 from .scopes import Scopes, flatten
 from .statements import StatementEmitter
@@ -320,11 +321,16 @@ class PhaseGenerator:
         if not self.scopes.constants:
             self.statements.streaming.flush()
 
+    @cached_property
+    def uses(self) -> Uses:
+        """Who writes and reads the phase's buffers."""
+        return Uses(self.phase.body)
+
     def _may_pair(self, loop: For) -> bool:
         """Pairs are for processors that narrow vectors in halves, and for unconditional stores."""
         are_open = self.open_grid.issuperset(self.phase.grid)
         is_narrow = self.has_bfloat16 and self.vector_bytes < 64
-        return is_narrow and are_open and may_pair(loop, self.phase.body, self._lane_count)
+        return is_narrow and are_open and may_pair(loop, self.uses, self._lane_count)
 
     def _serial(self, loop: For) -> None:
         def inside(index: Value) -> None:

@@ -15,7 +15,7 @@ lanes are such pairs, or go to accumulators whose lanes are combined in the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from ...dtypes import DataType
 from ...ir.domains import ParallelType
@@ -86,32 +86,75 @@ class Pairs:
         return low, w.shufflevector(whole, None, range(lanes, 2 * lanes))
 
 
-def may_pair(loop: For, body: Sequence[Statement], lane_count: Callable[[For], int]) -> bool:
-    """True if the vectors of an unrolled loop, in a phase with this body, may be pairs.
+def may_pair(loop: For, uses: Uses, lane_count: Callable[[For], int]) -> bool:
+    """True if the vectors of an unrolled loop, in a phase with these uses, may be pairs.
 
     `lane_count` says how many iterations of a loop over lanes run as one vector.
     """
     count = loop.stop
     if loop.start is not ZERO or not isinstance(count, Integer) or count.value % 2:
         return False
-    local = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate) and s.buffer.size is ONE}
-    analysis = _Analysis(list(walk(list(body))), loop.index, local, lane_count)
+    analysis = _Analysis(loop, uses, lane_count)
     return all(analysis.allows(statement) for statement in loop.body) and analysis.has_pairs
+
+
+class Uses:
+    """Who writes and reads the buffers of a phase."""
+
+    def __init__(self, body: list[Statement]) -> None:
+        self.loops: dict[Symbol, IntExpr] = {}
+        self.writers: dict[Buffer, list[Statement]] = {}
+        self.readers: dict[Buffer, list[tuple[Statement, Access]]] = {}
+        self._combined: dict[Buffer, bool] = {}
+        for statement in walk(body):
+            if isinstance(statement, For):
+                self.loops[statement.index] = statement.stop
+            written = list(_written(statement))
+            for access in accesses(statement):
+                if access in written:
+                    self.writers.setdefault(access.buffer, []).append(statement)
+                else:
+                    self.readers.setdefault(access.buffer, []).append((statement, access))
+
+    def are_combined(self, buffer: Buffer) -> bool:
+        """True if all elements of accumulators are combined with each other, whoever reads them."""
+        found = self._combined.get(buffer)
+        if found is None:
+            found = self._combined[buffer] = self._find(buffer, {buffer})
+        return found
+
+    def _find(self, buffer: Buffer, above: set[Buffer]) -> bool:
+        writers = self.writers.get(buffer, ())
+        if not all(isinstance(statement, Initialise | Reduce) for statement in writers):
+            return False
+        return all(self._combines(*use, above) for use in self.readers.get(buffer, ()))
+
+    def _combines(self, statement: Statement, read: Access, above: set[Buffer]) -> bool:
+        """True if a statement combines all accumulators of a buffer, at once or later on."""
+        if not isinstance(statement, Reduce):
+            return False
+        along = read.index.symbols & self.loops.keys()
+        conditions = {s for each in statement.predicate for s in each.a.symbols | each.b.symbols}
+        reads_all = product(self.loops[symbol] for symbol in along) is read.buffer.size
+        if not reads_all or not along.isdisjoint(conditions):
+            return False
+        for result in statement.outputs:
+            if result.index.symbols.isdisjoint(along) or result.buffer in above:
+                continue
+            if result.buffer.memory is MemoryType.global_:
+                return False
+            if not self._find(result.buffer, above | {result.buffer}):
+                return False
+        return True
 
 
 class _Analysis:
     """What the statements of an unrolled loop do along the lanes."""
 
-    def __init__(
-        self,
-        body: list[Statement],
-        unrolled: Symbol,
-        local: set[Buffer],
-        lane_count: Callable[[For], int],
-    ) -> None:
-        self.body, self.unrolled, self.local = body, unrolled, local
-        self.lane_count = lane_count
-        self.loops = {s.index: s.stop for s in body if isinstance(s, For)}
+    def __init__(self, loop: For, uses: Uses, lane_count: Callable[[For], int]) -> None:
+        self.unrolled, self.uses, self.lane_count = loop.index, uses, lane_count
+        found = (s.buffer for s in walk(loop.body) if isinstance(s, Allocate))
+        self.local = {buffer for buffer in found if buffer.size is ONE}
         self.has_pairs = False
 
     def allows(self, statement: Statement) -> bool:
@@ -152,7 +195,7 @@ class _Analysis:
     def _reads(self, access: Access, lane: Symbol, lanes: int) -> bool:
         if access.buffer in self.local or self._is_uniform(access, lane):
             return True
-        return self._is_pair(access, lane, lanes) and not self._is_written(access.buffer)
+        return self._is_pair(access, lane, lanes) and access.buffer not in self.uses.writers
 
     def _writes(self, access: Access, is_sum: bool, lane: Symbol, lanes: int) -> bool:
         if access.buffer in self.local:
@@ -161,7 +204,7 @@ class _Analysis:
             return self._is_pair(access, lane, lanes)
         if access.buffer.memory is MemoryType.global_:
             return False
-        return self._is_uniform(access, lane) or self._is_combined(access.buffer, {access.buffer})
+        return self._is_uniform(access, lane) or self.uses.are_combined(access.buffer)
 
     def _is_uniform(self, access: Access, lane: Symbol) -> bool:
         return access.index.symbols.isdisjoint((lane, self.unrolled))
@@ -176,39 +219,6 @@ class _Analysis:
         found = is_vector and follows and is_bfloat16
         self.has_pairs |= found
         return found
-
-    def _is_written(self, buffer: Buffer) -> bool:
-        return any(access.buffer is buffer for s in self.body for access in _written(s))
-
-    def _is_combined(self, buffer: Buffer, above: set[Buffer]) -> bool:
-        """True if all elements of accumulators are combined with each other, whoever reads them."""
-        for statement in self.body:
-            written = list(_written(statement))
-            is_written = any(access.buffer is buffer for access in written)
-            if is_written and not isinstance(statement, Initialise | Reduce):
-                return False
-            for access in accesses(statement):
-                is_read = access.buffer is buffer and access not in written
-                if is_read and not self._combines(statement, access, above):
-                    return False
-        return True
-
-    def _combines(self, statement: Statement, read: Access, above: set[Buffer]) -> bool:
-        """True if a statement combines all accumulators of a buffer, at once or later on."""
-        if not isinstance(statement, Reduce):
-            return False
-        along = read.index.symbols & self.loops.keys()
-        conditions = {s for each in statement.predicate for s in each.a.symbols | each.b.symbols}
-        reads_all = product(self.loops[symbol] for symbol in along) is read.buffer.size
-        if not reads_all or not along.isdisjoint(conditions):
-            return False
-        for result in statement.outputs:
-            is_local = result.buffer.memory is not MemoryType.global_
-            if result.index.symbols.isdisjoint(along) or result.buffer in above:
-                continue
-            if not is_local or not self._is_combined(result.buffer, above | {result.buffer}):
-                return False
-        return True
 
 
 def _is_stored(statement: Statement) -> bool:
