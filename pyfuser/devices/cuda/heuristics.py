@@ -47,8 +47,7 @@ _ROW_REGISTERS = ((512, 32), (1024, 16))
 # Of more tensors than this, 16 elements each leave a thread of 512 too few of its 128 registers; 32
 # elements leave one of 256 enough of its 255.
 _MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
-# Threads that have registers to spare: for weights of several rows, and for the conditions on a row
-# that may be shorter than its threads' parts.
+# Threads that have registers to spare, for weights of several rows.
 _ROOMY_THREADS = 256
 # Threads of a block whose row is in shared memory, which leaves no room for a second block.
 _LONG_ROW_THREADS = 512
@@ -222,8 +221,6 @@ def _short_rows(
     while reduced > unroll * lanes * vector:
         unroll += 1
     each = unroll * vector
-    is_crowded = _is_crowded(facts) and each > _CROWDED_EACH // 2
-    is_full = (lanes > _ROOMY_THREADS or is_crowded) and reduced == lanes * each
     has_room = lanes <= _ROOMY_THREADS
     repeats = _MOST_REPEATS if facts.weights and has_room else 1
     while repeats > 1 and kept * lanes < repeats * busy:
@@ -238,7 +235,7 @@ def _short_rows(
         vector=vector,
         repeats=repeats,
         is_whole=True,
-        is_full=is_full,
+        is_full=reduced == lanes * each,
     )
 
 
