@@ -55,7 +55,7 @@ def _short_rows(
 ) -> tuple[int, int]:
     """Returns the position at which inputs are copied, and the number of loops."""
     own = scheduled[reference]
-    rows, _ = arrange(scheduled, reference, layouts)
+    rows, _ = arrange(scheduled, reference, layouts, parameters.together)
     own.split(rows, parameters.vector, is_even=parameters.vector > 1)
     own.split(rows, parameters.lanes, is_even=parameters.is_full)
     own.split(rows, parameters.unroll, is_whole=True, is_even=parameters.is_full)
@@ -87,7 +87,7 @@ def _long_rows(
 ) -> tuple[int, int]:
     """Returns the position at which inputs are copied, and the number of loops."""
     own = scheduled[reference]
-    rows, others = arrange(scheduled, reference, layouts)
+    rows, others = arrange(scheduled, reference, layouts, parameters.together)
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     start, position = rows, rows + others
     own.split(position, parameters.vector)

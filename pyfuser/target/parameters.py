@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..ir.scalars import IntExpr
+from ..ir.scalars import ZERO, IntExpr
 from .cascade import Levels
 
 
@@ -76,6 +76,7 @@ class ReductionFacts:
     rows       how many inputs several passes read, and how many computed tensors are kept for them
     weights    how many inputs have none of the axes that are kept
     steps      what is a multiple of the vector if reads at computed positions are aligned
+    repeated   bytes of the largest input that several rows read, such as the mask of all heads
     """
 
     inner: bool
@@ -91,6 +92,7 @@ class ReductionFacts:
     rows: tuple[int, int]
     weights: int
     steps: tuple[IntExpr, ...] = ()
+    repeated: IntExpr = ZERO
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,16 @@ def _short_rows(
         repeats=repeats,
         is_whole=True,
         is_full=reduced == lanes * each,
+        together=_is_together(target, facts, sizes),
     )
+
+
+def _is_together(target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]) -> bool:
+    """True if an input that rows of other axes read again, as the heads of an attention do their
+    mask, doesn't stay in the second cache until the next of them: half of it, because the rows'
+    own elements pass through it too.
+    """
+    return 2 * evaluate(facts.repeated, sizes) > target.l2_bytes
 
 
 def _long_rows(
@@ -265,6 +274,7 @@ def _long_rows(
         cascade=cascade,
         vector=vector,
         outermost=outermost and parts > 1,
+        together=_is_together(target, facts, sizes),
     )
 
 
@@ -297,7 +307,11 @@ def inner_persistent(
     copies = _has_room(target, facts, sizes, cascade, step, 1, inputs + computed)
     keeps = copies or _has_room(target, facts, sizes, cascade, step, 1, computed)
     return ThreadedReduction(
-        True, threads, unroll, 0, 1, cascade=cascade, keeps=keeps, copies=copies
+        *(True, threads, unroll, 0, 1),
+        cascade=cascade,
+        keeps=keeps,
+        copies=copies,
+        together=_is_together(target, facts, sizes),
     )
 
 
