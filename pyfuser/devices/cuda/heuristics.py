@@ -68,7 +68,7 @@ _ROWS = 8
 # Rows that a block of columns adds at least, before it writes partial results: these are written
 # and read once each, so they are 3 % of the rows.
 _LEAST_ROWS = 64
-_SECTOR_BYTES = 32  # the least that memory transfers
+SECTOR_BYTES = 32  # the least that memory transfers
 
 
 def pointwise(
@@ -323,7 +323,7 @@ def outer_persistent(
     """
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     lanes = _lanes(kept, 1)
-    least = min(lanes, _SECTOR_BYTES // (facts.vector or 4))
+    least = min(lanes, SECTOR_BYTES // (facts.vector or 4))
     lines = max(target.threads // lanes, 1)
     while lanes * lines < _LONG_ROW_THREADS and reduced > lines * _each(facts, lanes * lines, 1):
         lines *= 2
