@@ -205,8 +205,13 @@ def reduction_refusal(summary: Summary) -> str | None:
     return None
 
 
-def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntExpr]) -> str | None:
-    """One kind of reduction, and its result is used again along the reduced axes."""
+def persistent_refusal(
+    summary: Summary, innermost: int, sizes: SizeInfo, extents: Sequence[IntExpr]
+) -> str | None:
+    """One kind of reduction, and its result is used again along the reduced axes.
+
+    `innermost` is the number of the axis that is innermost in memory.
+    """
     signature = _single_signature(summary)
     if isinstance(signature, str):
         return signature
@@ -216,7 +221,8 @@ def persistent_refusal(summary: Summary, sizes: SizeInfo, extents: Sequence[IntE
     columns = sizes.elements(extents[n] for n in signature.reduced)
     if rows is None or columns is None:
         return None
-    return sizes.target.row_refusal(rows, columns, summary.row_bytes)
+    is_inner = innermost in signature.reduced
+    return sizes.target.row_refusal(rows, columns, summary.row_bytes, is_inner)
 
 
 def inner_outer_refusal(

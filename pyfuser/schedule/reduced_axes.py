@@ -81,14 +81,35 @@ def weights(layouts: Layouts, axes: list[IterDomain]) -> list[TensorView]:
     ]
 
 
-def arrange(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> tuple[int, int]:
+def repeated_input(
+    layouts: Layouts, axes: list[IterDomain]
+) -> tuple[TensorView, list[IterDomain]] | None:
+    """The input with most axes of those that lack some that a reduction keeps, but not all, and the
+    axes that it lacks: rows that differ only in these read the same elements of it.
+    """
+    kept = [axis for axis in axes if not axis.is_reduction and not axis.is_broadcast]
+    found = []
+    for leaf in layouts.leaves:
+        lacked = [axis for axis in kept if layouts.number(axis) not in leaf.related]
+        if leaf.tensor.expr is None and 0 < len(lacked) < len(kept):
+            found.append((leaf.tensor, lacked))
+    return max(found, key=lambda each: len(layouts.space.axes(each[0])), default=None)
+
+
+def arrange(
+    scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts, together: bool = False
+) -> tuple[int, int]:
     """Loops [kept axes, merged][other reduced axes][innermost reduced range] of a reduction.
 
+    If `together`, rows that read the same elements of an input (`repeated_input`) are neighbours.
     Returns (number of kept loops: 0 or 1, number of other reduced loops).
     """
     own = scheduled[reference]
     axes, _ = split_axes(reference, layouts)
     kept = [a for a in axes if not a.is_reduction]
+    repeated = repeated_input(layouts, axes) if together else None
+    if repeated is not None:
+        kept.sort(key=lambda axis: axis in repeated[1])
     reduced = [a for a in axes if a.is_reduction]
     own.loop = [*kept, *reduced]
     merge_range(scheduled, reference, 0, len(kept))

@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.scalars import product
+from ..ir.scalars import ZERO, IntExpr, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import ReductionFacts, ReductionParameters
@@ -49,7 +50,7 @@ from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
 from .recomputation import kept_rows
-from .reduced_axes import after_columns, arrange, split_axes, weights
+from .reduced_axes import after_columns, arrange, repeated_input, split_axes, weights
 from .rewrite import rfactor
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
@@ -88,7 +89,17 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         len(weights(layouts, axes)),
         vector_steps(layouts, axes),
         product(axis.extent for axis in across),
+        _repeated_bytes(layouts, axes),
     )
+
+
+def _repeated_bytes(layouts: Layouts, axes: list[IterDomain]) -> IntExpr:
+    """The bytes of the input that rows read again."""
+    found = repeated_input(layouts, axes)
+    if found is None:
+        return ZERO
+    tensor, _ = found
+    return product(axis.extent for axis in tensor.axes) * size_in_bytes(tensor.dtype)
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:

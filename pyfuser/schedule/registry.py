@@ -153,7 +153,10 @@ def refuse_reduction(facts: Facts, sizes: SizeInfo) -> str | None:
 
 
 def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
-    return _problem(facts, sizes) or persistent_refusal(facts.summary, sizes, facts.space.extents)
+    innermost = innermost_axis(facts)
+    return _problem(facts, sizes) or persistent_refusal(
+        facts.summary, innermost, sizes, facts.space.extents
+    )
 
 
 def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:

@@ -1,12 +1,16 @@
 """Reductions and normalisations along the innermost axis on hardware threads.
 
-    short rows:  [rows: grid_x][repeats][switch][lines][vectors: unroll][lanes][vector]
+    full rows:   [rows: grid_x][repeats][switch][lines][vectors: unroll][lanes][vector]
+    short rows:  [rows: grid_x][repeats][lines][vectors: unroll][lanes][vector]
     long rows:   [row: grid_x][part: grid_y][others][serial][vectors: unroll][lanes][vector]
 
 `lines` is block_y: rows shorter than a block share one.  A thread's part of a short row is read
 once, before anything is computed, into registers, where all passes find it.  A line repeats this
-for a few rows if there are weights, which it reads once for all of them.  Of long rows, the
-inputs of a normalisation are kept in shared memory if they fit, or else read in each pass.
+for a few rows if there are weights, which it reads once for all of them.  Full rows are short ones
+that end with their threads' last vectors: the switch is a loop of one iteration, in which lowering
+separates whole blocks, which need no conditions; the vectors of other rows need them in all blocks.
+Of long rows, the inputs of a normalisation are kept in shared memory if they fit, or else read in
+each pass.
 
 Each thread has as many partial results as its vectors have elements; they are added up before the
 threads of a row combine theirs.  The results of the parts of a row are combined by one block.
@@ -51,17 +55,19 @@ def _short_rows(
 ) -> tuple[int, int]:
     """Returns the position at which inputs are copied, and the number of loops."""
     own = scheduled[reference]
-    rows, _ = arrange(scheduled, reference, layouts)
+    rows, _ = arrange(scheduled, reference, layouts, parameters.together)
     own.split(rows, parameters.vector, is_even=parameters.vector > 1)
     own.split(rows, parameters.lanes, is_even=parameters.is_full)
     own.split(rows, parameters.unroll, is_whole=True, is_even=parameters.is_full)
     kinds: list[ParallelType] = []
     if rows:
         own.split(0, parameters.lines)
-        own.split(0, 1)
+        kinds = [ParallelType.block_y]
+        if parameters.is_full:
+            own.split(0, 1)
+            kinds.insert(0, ParallelType.unswitch)
         own.split(0, parameters.repeats)
-        kinds = [ParallelType.grid_x, ParallelType.serial]
-        kinds += [ParallelType.unswitch, ParallelType.block_y]
+        kinds = [ParallelType.grid_x, ParallelType.serial, *kinds]
     start = len(kinds)
     kinds += [ParallelType.serial, ParallelType.unroll, ParallelType.block_x, ParallelType.unroll]
     transform_like(scheduled, reference)
@@ -81,7 +87,7 @@ def _long_rows(
 ) -> tuple[int, int]:
     """Returns the position at which inputs are copied, and the number of loops."""
     own = scheduled[reference]
-    rows, others = arrange(scheduled, reference, layouts)
+    rows, others = arrange(scheduled, reference, layouts, parameters.together)
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     start, position = rows, rows + others
     own.split(position, parameters.vector)

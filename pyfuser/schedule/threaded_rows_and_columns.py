@@ -5,7 +5,8 @@
     a task's sums of columns    [task][vectors: unroll][lanes][vector], in scratch memory
     sums of columns             [columns: grid_x][tasks: serial][lines][lanes], after all tasks
 
-A thread has the same columns of every row, so it adds them up in registers.
+A thread has the same columns of every row, so it adds them up in registers.  The switch is only in
+kernels for full rows (threaded_rows.py).
 """
 
 from __future__ import annotations
@@ -57,22 +58,26 @@ def schedule_rows_and_columns(
     own.split(1, parameters.lanes, is_even=parameters.is_full)
     own.split(1, parameters.unroll, is_whole=True, is_even=parameters.is_full)
     own.split(0, parameters.lines)
-    own.split(0, 1)
+    tasks = [ParallelType.grid_x, ParallelType.serial]
+    if parameters.is_full:
+        own.split(0, 1)
+        tasks.append(ParallelType.unswitch)
     own.split(0, parameters.parts, inner_split=False)
-    kinds = [ParallelType.grid_x, ParallelType.serial, ParallelType.unswitch, ParallelType.block_y]
+    start = len(tasks) + 1
+    kinds = [*tasks, ParallelType.block_y]
     kinds += [ParallelType.serial, ParallelType.unroll, ParallelType.block_x, ParallelType.unroll]
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, dict(enumerate(kinds)))
     for tensor in inner:
-        rfactor(scheduled, tensor, [4, 5])
-        rfactor(scheduled, tensor, [5])
+        rfactor(scheduled, tensor, [start, start + 1])
+        rfactor(scheduled, tensor, [start + 1])
     for tensor in outer:
-        rfactor(scheduled, tensor, [1, 2])
+        rfactor(scheduled, tensor, list(range(1, len(tasks))))
         for partial, result in store_partials(scheduled, tensor, [1]).items():
             make_vector(scheduled, partial, len(scheduled[partial].loop) - 1)
             copies.limits |= {partial: 0, result: 1}
     _schedule_columns(scheduled, outer, places, after)
-    copies.inline(scheduled, layouts, axes[-1], len(kinds), 4)
+    copies.inline(scheduled, layouts, axes[-1], len(kinds), start)
 
 
 def _reread(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> set[TensorView]:

@@ -185,7 +185,7 @@ class Groups:
         if reason is None:
             return None
         extents = self.graph.space.extents
-        persistent = persistent_refusal(summary, self.sizes, extents)
+        persistent = persistent_refusal(summary, innermost, self.sizes, extents)
         if persistent is None:
             return None
         if inner_outer_refusal(summary, innermost, self.sizes, extents) is None:

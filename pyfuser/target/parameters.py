@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..ir.scalars import ONE, IntExpr
+from ..ir.scalars import ONE, ZERO, IntExpr
 from .cascade import Levels
 
 
@@ -81,6 +81,7 @@ class ReductionFacts:
     rows       how many inputs several passes read, and how many computed tensors are kept for them
     weights    how many inputs have none of the axes that are kept
     steps      what is a multiple of the vector if reads at computed positions are aligned
+    repeated   bytes of the largest input that several rows read, such as the mask of all heads
     """
 
     inner: bool
@@ -97,6 +98,7 @@ class ReductionFacts:
     weights: int
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
+    repeated: IntExpr = ZERO
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,8 +140,11 @@ class Target(ABC):
         """How many additions take about as long as reading an element from the last cache."""
 
     @abstractmethod
-    def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
-        """Why a kernel shouldn't read rows of this many elements twice; None if it may."""
+    def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
+        """Why a kernel shouldn't read rows of this many elements twice; None if it may.
+
+        `is_inner` if the elements of a row are next to each other in memory, not those of all rows.
+        """
 
     @abstractmethod
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:

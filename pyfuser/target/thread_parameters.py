@@ -41,6 +41,8 @@ class ThreadedReduction(ReductionParameters):
     is_full   True if a row that `is_whole` is known to be just as long as that
     outermost True if the parts are of the outermost reduced axis, not of the innermost
     copies    True if inputs are copied, and so kept if several passes read them
+    together  True if rows that read the same elements of an input are neighbours (inner): the
+              second cache still has them, though not the whole input
     rereads   True if inputs are read where they are used, again from a cache: a thread has no
               registers for its part of the row
     """
@@ -52,6 +54,7 @@ class ThreadedReduction(ReductionParameters):
     is_full: bool = False
     outermost: bool = False
     copies: bool = True
+    together: bool = False
     rereads: bool = False
 
     def recomputing(self) -> ThreadedReduction:

@@ -17,6 +17,7 @@ from pyfuser.devices.cuda.codegen import Counters, CudaSource, Parameter, genera
 from pyfuser.devices.cuda.device_helpers import with_device_helpers
 from pyfuser.devices.cuda.emulator.counters import Profile
 from pyfuser.devices.cuda.emulator.harness import Module, compile_and_load
+from pyfuser.devices.cuda.emulator.runtime import is_misaligned
 from pyfuser.dtypes import to_torch
 from pyfuser.ir.kernel import Buffer, Kernel, ScalarParameter
 from pyfuser.ir.scalar_queries import evaluate
@@ -60,9 +61,12 @@ def run_emulated(
     """
     kernel = cuda_kernel(scheduled)
     source = generate(kernel)
-    text = edited(with_device_helpers(source.text))
-    module = compile_and_load(text, profile is not None)
-    results = [_run(scheduled, kernel, source, module, inputs, seed, profile) for seed in seeds]
+
+    def module_of(source: CudaSource) -> Module:
+        text = edited(with_device_helpers(source.text))
+        return compile_and_load(text, profile is not None)
+
+    results = [_run(scheduled, kernel, source, module_of, inputs, seed, profile) for seed in seeds]
     for other in results[1:]:
         for first, second in zip(results[0], other, strict=True):
             assert torch.equal(_bits(first), _bits(second)), "the order of threads matters"
@@ -77,7 +81,7 @@ def _run(
     scheduled: ScheduledFusion,
     kernel: Kernel,
     source: CudaSource,
-    module: Module,
+    module_of: Callable[[CudaSource], Module],
     inputs: Sequence[Input],
     seed: int,
     profile: Profile | None,
@@ -125,9 +129,10 @@ def _run(
     for launch in source.launches:
         geometry = launch.geometry(numbers)
         if geometry is not None:
-            counts = profile and profile.counts(source.text, launch.function, geometry)
             arguments = [argument(parameter) for parameter in launch.parameters]
-            module.launch(
+            needed = source.for_any_address if is_misaligned(launch)(arguments) else source
+            counts = profile and profile.counts(needed.text, launch.function, geometry)
+            module_of(needed).launch(
                 launch.function,
                 geometry.grid,
                 geometry.block,

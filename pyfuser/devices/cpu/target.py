@@ -89,7 +89,7 @@ class CpuTarget(Target):
         """
         return 8
 
-    def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+    def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
         # A row is read twice.  With fewer rows than cores a persistent kernel leaves cores idle; it
         # still wins while a row fits in the private caches (four of them, with the help of
         # neighbours and L3).

@@ -37,6 +37,7 @@ from ...ir.kernel import (
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
 from ...ir.schedule import MemoryType
+from .alignment import Alignment
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
     ExpressionWriter,
@@ -67,7 +68,7 @@ class _Place:
 
     `axes` are the axes of its grid and block loops, `conditions` the conditions under which it runs
     that no enclosing `if` tests, and `computed` the comment on the enclosing loop.  `is_aligned`
-    says whether vectors are aligned; None if no enclosing `if` has tested it.
+    says whether vectors are aligned; None if that isn't known and no enclosing `if` has tested it.
     """
 
     axes: Axes = frozenset()
@@ -120,10 +121,15 @@ def partly_idle(phase: Phase) -> Axes:
 
 
 class BodyWriter:
-    """Prints the statements of one phase."""
+    """Prints the statements of one phase.
 
-    def __init__(self, phase: Phase) -> None:
-        self.phase = phase
+    `assumes_aligned`: vectors are aligned, under the conditions that are then in `alignments`;
+    otherwise the text tests what it has to.
+    """
+
+    def __init__(self, phase: Phase, assumes_aligned: bool) -> None:
+        self.phase, self._assumes_aligned = phase, assumes_aligned
+        self.alignments: dict[Alignment, None] = {}
         self.expressions = ExpressionWriter()
         self._extents = {**phase.grid, **phase.block}
         self._partly_idle = partly_idle(phase)
@@ -131,7 +137,8 @@ class BodyWriter:
 
     def lines(self) -> list[str]:
         """The body of the phase."""
-        lines = assemble(self._items(self.phase.body, _Place()))
+        start = _Place(is_aligned=True if self._assumes_aligned else None)
+        lines = assemble(self._items(self.phase.body, start))
         random = self.expressions.random_numbers.items()
         return [*(f"{kind} {name};" for (kind, *_), name in random), *lines]
 
@@ -153,13 +160,15 @@ class BodyWriter:
         """Whole blocks, without predicates and with aligned vectors, or else the rest, which is
         right in all cases.
         """
-        tests = [*positive_texts(whole.stop), *alignments(whole.body)]
+        tests = positive_texts(whole.stop)
+        if not self._assumes_aligned:
+            tests += map(str, alignments(whole.body))
         if not tests:
             return self._items(whole.body, place)
         collective = any(map(is_collective, walk(whole.body)))
         inner = place if collective else replace(place, conditions=())
         fast = assemble(self._items(whole.body, replace(inner, is_aligned=True)))
-        slow = assemble(self._items(rest.body, replace(inner, is_aligned=False)))
+        slow = assemble(self._items(rest.body, replace(inner, is_aligned=self._assumes_aligned)))
         return [Item(_if_else(tests, fast, slow), () if collective else place.conditions)]
 
     def _statement(self, statement: Statement, place: _Place) -> list[Item]:
@@ -225,7 +234,7 @@ class BodyWriter:
             _check_uniform(loop)
             return [Item([*comment, *_loop_lines(loop, self._items(loop.body, inner))])]
         if place.is_aligned is None and loop.parallel_type is ParallelType.serial:
-            tests = [] if has_edges(loop.body) else alignments(loop.body)
+            tests = [] if has_edges(loop.body) else [*map(str, alignments(loop.body))]
             if tests:
                 bare = replace(inner, conditions=())
                 ways = (self._loop(loop, replace(bare, is_aligned=way)) for way in (True, False))
@@ -238,6 +247,7 @@ class BodyWriter:
         copy = vector_copy(loop)
         if copy is not None:
             whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in conditions)
+            self.alignments |= dict.fromkeys(copy.alignments or ())
             call = copy.text(place.is_aligned is True)
             lines = [call] if not whole else _either(Item([call], whole), lines)
         return [Item([*comment, *lines], conditions)]

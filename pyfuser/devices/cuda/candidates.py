@@ -98,7 +98,7 @@ def _whole(
     def completed(made: ThreadedReduction) -> ThreadedReduction:
         step = made.lanes * made.vector if made.inner else made.lines
         unroll = -(-reduced // step)
-        is_full = made.is_full and reduced == unroll * step
+        is_full = made.inner and reduced == unroll * step
         return replace(made, unroll=unroll, is_full=is_full)
 
     def is_valid(made: ThreadedReduction) -> bool:

@@ -5,7 +5,7 @@ synchronisation is the boundary between two launches.  A phase that the last blo
 before can run (`Phase.last_along`) is part of its function: a counter tells which block is the last
 to arrive.  The text is for human readers; a compiler gets it after the device helpers
 (device_helpers.py).  Launch geometry and the sizes of shared memory stay symbolic: one text serves
-all sizes.
+all sizes.  A second one is for calls whose vectors aren't aligned (alignment.py).
 
 Invariant: a function takes exactly the tensors, sizes, strides and scalars that it uses.
 """
@@ -42,6 +42,7 @@ from ...ir.scalar_queries import evaluate
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, maximum, product
 from ...ir.schedule import MemoryType
 from ...target.target import PORTABLE_LIMITS, Limits
+from .alignment import Alignment
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, accumulators, is_private_array
@@ -71,7 +72,8 @@ class Launch:
     """One function, its grid and block (x, y, z), and its arguments in order.
 
     A function loops over the blocks along y and z that are more than a grid can have.  Sizes and
-    strides are passed with `index_bits`.
+    strides are passed with `index_bits`.  The function is for arguments for which the `alignments`
+    hold; for others there is one of the same launch in `CudaSource.for_any_address`.
     """
 
     function: str
@@ -80,6 +82,7 @@ class Launch:
     shared_bytes: IntExpr
     parameters: tuple[Parameter, ...]
     index_bits: int = 64
+    alignments: tuple[Alignment, ...] = ()
 
     def geometry(self, sizes: dict[str, int]) -> Geometry | None:
         """The numbers for these sizes and strides, by name; None if there is nothing to do.
@@ -134,13 +137,28 @@ class CudaSource:
     text: str
     launches: list[Launch]
 
+    @property
+    def for_any_address(self) -> CudaSource:
+        """The same launches, whose functions test the alignment of vectors: nothing must hold."""
+        return _source(self.kernel, assumes_aligned=False)
+
 
 def generate(kernel: Kernel) -> CudaSource:
-    """The CUDA C++ of a kernel lowered for hardware threads.
+    """The CUDA C++ of a kernel lowered for hardware threads, whose vectors are aligned.
 
     Raises ScheduleError if registers would have a symbolic size, UnsupportedError for dtypes and
     ops that kernels can't compute.
     """
+    found = _source(kernel, assumes_aligned=True)
+    is_known = all(
+        alignment.is_known_from(launch.parameters)
+        for launch in found.launches
+        for alignment in launch.alignments
+    )
+    return found if is_known else found.for_any_address
+
+
+def _source(kernel: Kernel, assumes_aligned: bool) -> CudaSource:
     texts, launches = [], []
     functions: list[list[Phase]] = []
     for phase in kernel.phases:
@@ -149,14 +167,16 @@ def generate(kernel: Kernel) -> CudaSource:
         functions[-1].append(phase)
     for number, phases in enumerate(functions):
         name = kernel.name if len(functions) == 1 else f"{kernel.name}_phase{number}"
-        text, launch = _function(kernel, phases, name)
+        text, launch = _function(kernel, phases, name, assumes_aligned)
         texts.append(text)
         launches.append(launch)
     width = f"typedef int{kernel.index_bits}_t index_t;\n"
     return CudaSource(kernel, "\n".join([width, *texts]), launches)
 
 
-def _function(kernel: Kernel, phases: Sequence[Phase], name: str) -> tuple[str, Launch]:
+def _function(
+    kernel: Kernel, phases: Sequence[Phase], name: str, assumes_aligned: bool
+) -> tuple[str, Launch]:
     """The function of a phase, and of the one that its last blocks run, if there is one."""
     phase, last = phases[0], phases[1] if len(phases) > 1 else None
     if last is not None:
@@ -170,11 +190,12 @@ def _function(kernel: Kernel, phases: Sequence[Phase], name: str) -> tuple[str, 
         for axis, extent, most in limits
         if not isinstance(extent, Integer) or extent.value > most
     }
-    body = BodyWriter(phase).lines()
+    writers = [BodyWriter(each, assumes_aligned) for each in (phase, last) if each is not None]
+    body = writers[0].lines()
     counters = []
     if last is not None:
         counters = [Counters(product(last.grid.values()))]
-        body += [_arrival(phase, last), *indented(BodyWriter(last).lines()), "}"]
+        body += [_arrival(phase, last), *indented(writers[1].lines()), "}"]
     if loops and any(not array.is_private for array in arrays):
         body.append("__syncthreads();")
     for axis, extent in loops.items():
@@ -182,7 +203,9 @@ def _function(kernel: Kernel, phases: Sequence[Phase], name: str) -> tuple[str, 
     has_private = any(array.is_private for array in arrays)
     body = [*_bindings(phase, block, loops, has_private), *declarations, *body]
     parameters = (*_parameters(kernel, phases, [*grid, *block]), *counters)
-    launch = Launch(name, grid, block, shared_bytes, parameters, kernel.index_bits)
+    alignments = dict.fromkeys(each for writer in writers for each in writer.alignments)
+    known = tuple(alignments) if assumes_aligned else ()
+    launch = Launch(name, grid, block, shared_bytes, parameters, kernel.index_bits, known)
     lines = [*_signature(kernel, phases, launch), *indented(body), "}"]
     return "".join(line + "\n" for line in lines), launch
 

@@ -47,8 +47,7 @@ _ROW_REGISTERS = ((512, 32), (1024, 16))
 # Of more tensors than this, 16 elements each leave a thread of 512 too few of its 128 registers; 32
 # elements leave one of 256 enough of its 255.
 _MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
-# Threads that have registers to spare: for weights of several rows, and for the conditions on a row
-# that may be shorter than its threads' parts.
+# Threads that have registers to spare, for weights of several rows.
 _ROOMY_THREADS = 256
 # Threads of a block whose row is in shared memory, which leaves no room for a second block.
 _LONG_ROW_THREADS = 512
@@ -69,7 +68,7 @@ _ROWS = 8
 # Rows that a block of columns adds at least, before it writes partial results: these are written
 # and read once each, so they are 3 % of the rows.
 _LEAST_ROWS = 64
-_SECTOR_BYTES = 32  # the least that memory transfers
+SECTOR_BYTES = 32  # the least that memory transfers
 
 
 def pointwise(
@@ -222,8 +221,6 @@ def _short_rows(
     while reduced > unroll * lanes * vector:
         unroll += 1
     each = unroll * vector
-    is_crowded = _is_crowded(facts) and each > _CROWDED_EACH // 2
-    is_full = (lanes > _ROOMY_THREADS or is_crowded) and reduced == lanes * each
     has_room = lanes <= _ROOMY_THREADS
     repeats = _MOST_REPEATS if facts.weights and has_room else 1
     while repeats > 1 and kept * lanes < repeats * busy:
@@ -238,8 +235,17 @@ def _short_rows(
         vector=vector,
         repeats=repeats,
         is_whole=True,
-        is_full=is_full,
+        is_full=reduced == lanes * each,
+        together=_is_together(target, facts, sizes),
     )
+
+
+def _is_together(target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]) -> bool:
+    """True if an input that rows of other axes read again, as the heads of an attention do their
+    mask, doesn't stay in the second cache until the next of them: half of it, because the rows'
+    own elements pass through it too.
+    """
+    return 2 * evaluate(facts.repeated, sizes) > target.l2_bytes
 
 
 def _long_rows(
@@ -268,6 +274,7 @@ def _long_rows(
         cascade=cascade,
         vector=vector,
         outermost=outermost and parts > 1,
+        together=_is_together(target, facts, sizes),
     )
 
 
@@ -300,7 +307,11 @@ def inner_persistent(
     copies = _has_room(target, facts, sizes, cascade, step, 1, inputs + computed)
     keeps = copies or _has_room(target, facts, sizes, cascade, step, 1, computed)
     return ThreadedReduction(
-        True, threads, unroll, 0, 1, cascade=cascade, keeps=keeps, copies=copies
+        *(True, threads, unroll, 0, 1),
+        cascade=cascade,
+        keeps=keeps,
+        copies=copies,
+        together=_is_together(target, facts, sizes),
     )
 
 
@@ -312,7 +323,7 @@ def outer_persistent(
     """
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     lanes = _lanes(kept, 1)
-    least = min(lanes, _SECTOR_BYTES // (facts.vector or 4))
+    least = min(lanes, SECTOR_BYTES // (facts.vector or 4))
     lines = max(target.threads // lanes, 1)
     while lanes * lines < _LONG_ROW_THREADS and reduced > lines * _each(facts, lanes * lines, 1):
         lines *= 2

@@ -5,8 +5,9 @@ kernel is given one callable per phase,
 
     launch(grid x, y, z, block x, y, z, bytes of shared memory, *arguments)
 
-so the same plans run on a GPU and on a simulator.  A launch whose last blocks finish the work is
-given counters, which are zero:
+so the same plans run on a GPU and on a simulator.  A callable looks at its arguments to choose
+between the text for aligned vectors and the one for any address (alignment.py).  A launch whose
+last blocks finish the work is given counters, which are zero:
 
     counters(count) -> an argument
 """
@@ -21,13 +22,32 @@ from ...ir.kernel import Buffer, ScalarParameter, TensorParameter
 from ...ir.scalar_queries import evaluate, substitute
 from ...ir.scalars import Symbol
 from ..runtime import LaunchWriter, LoadedKernel
-from .codegen import Counters, CudaSource, Parameter
+from .alignment import misaligned_text
+from .codegen import Counters, CudaSource, Launch, Parameter
 from .launcher import bfloat16_bits
 
 # Returns whether the kernel refused the call; a GPU doesn't report it (an assertion fails), and
 # gives None.  It does nothing if the grid or the blocks are empty, and raises ScheduleError if they
 # are larger than the target's limits.
 Launcher = Callable[..., "bool | None"]
+
+# What a launcher is given before the arguments: grid, block, bytes of shared memory.
+GEOMETRY = 7
+
+
+def launch_aligned(
+    aligned: Launcher, launch: Launch, any_address: Callable[[], Sequence[Launcher]], number: int
+) -> Launcher:
+    """A launcher that takes `aligned` if its vectors are, or else the one of this number among
+    those for any address, which are made when a call first needs them.
+    """
+    if not launch.alignments:
+        return aligned
+    text = misaligned_text(launch.alignments, (None,) * GEOMETRY + launch.parameters)
+    call = f"lambda *given: (any_address()[number] if {text} else aligned)(*given)"
+    known = {"aligned": aligned, "any_address": any_address, "number": number}
+    made: Launcher = eval(call, known)
+    return made
 
 
 class FusedKernelCUDA(LoadedKernel):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -27,7 +27,7 @@ from .cubins import CubinCompiler, cubin_compiler
 from .device_memory import require_memory
 from .driver import Driver, system_driver
 from .launcher import LoadedFunction, ParameterLayout, launcher
-from .launches import FusedKernelCUDA, Launcher
+from .launches import FusedKernelCUDA, Launcher, launch_aligned
 from .modules import LoadedModule, LoadedModules
 from .target import CudaTarget
 
@@ -163,8 +163,15 @@ class CudaRuntime(Runtime):
         return LoadedFunction(*own, handle, launch, limits)
 
     def load(self, code: CudaSource, binary: Sequence[Launcher]) -> FusedKernelCUDA:
-        """A kernel with its functions."""
-        return FusedKernelCUDA(code, binary, self._counters.address)
+        """A kernel with its functions; those for any address are compiled when a launch first needs
+        them, as kernels with wider indices are.
+        """
+        any_address = cache(lambda: self.compile(code.for_any_address))
+        launchers = [
+            launch_aligned(aligned, launch, any_address, number)
+            for number, (aligned, launch) in enumerate(zip(binary, code.launches, strict=True))
+        ]
+        return FusedKernelCUDA(code, launchers, self._counters.address)
 
 
 def runtime(device: torch.device) -> Runtime:

@@ -119,13 +119,29 @@ class CudaTarget(Target):
         """Reading four bytes of memory takes as long as some twenty operations."""
         return 16
 
-    def row_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
+    def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
+        if not is_inner:
+            return self._column_refusal(rows, columns, bytes_each)
         if rows >= self.multiprocessors or columns * bytes_each <= 4 * self.l1_bytes:
             return None
         return (
             f"{rows} rows of {columns} elements or more: fewer rows than the "
             f"{self.multiprocessors} multiprocessors, and a row doesn't fit in "
             f"4 * {self.l1_bytes} bytes of cache"
+        )
+
+    def _column_refusal(self, columns: int, length: int, bytes_each: int) -> str | None:
+        """Why a kernel shouldn't read columns twice, of which a block has a sector of each row.
+
+        A multiprocessor reads some 25 bytes a ns.  A block that reads 256 KiB takes as long as the
+        launches that more kernels need, which have work for all multiprocessors.
+        """
+        blocks = -(-columns * bytes_each // heuristics.SECTOR_BYTES)
+        if blocks >= self.multiprocessors or length * heuristics.SECTOR_BYTES <= self.l1_bytes:
+            return None
+        return (
+            f"{columns} columns of {length} elements or more: fewer blocks than the "
+            f"{self.multiprocessors} multiprocessors, and one doesn't fit in {self.l1_bytes} bytes"
         )
 
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:

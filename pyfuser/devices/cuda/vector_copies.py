@@ -6,8 +6,8 @@ aligned.  If the loop has a predicate, or reads through a window, the call runs 
 are in bounds, and the loop itself runs otherwise.  A vector that an index points at is one of its
 row.  Any other vectorize loop is just unrolled.
 
-Where all vectors of a body are known to be aligned (`alignments`), `load_aligned` and
-`store_aligned` don't test each address.
+Where vectors are known to be aligned (alignment.py), `load_aligned` and `store_aligned` don't test
+their addresses.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from ...ir.kernel import (
     walk,
 )
 from ...ir.scalar_queries import coefficient_of, substitute
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, product, terms_of
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, terms_of
 from ...ir.schedule import MemoryType
+from .alignment import Alignment
 from .expressions import gathered_text, is_private_array
 from .spelling import index_text
 
@@ -52,7 +53,7 @@ class VectorCopy:
     call: str
     conditions: tuple[Less, ...]
     inside: tuple[Less, ...]
-    alignments: tuple[str, ...] | None
+    alignments: tuple[Alignment, ...] | None
 
     def text(self, is_aligned: bool) -> str:
         """The call; `is_aligned` if the conditions on the address are known to hold."""
@@ -123,7 +124,7 @@ def _depends(operand: Gathered, index: Symbol) -> bool:
     return any(index in part.symbols for part in parts)
 
 
-def alignments(body: list[Statement]) -> list[str]:
+def alignments(body: list[Statement]) -> list[Alignment]:
     """The conditions under which vectors of a body are aligned in all threads and iterations."""
     return list(dict.fromkeys(each for copy in _copies(body) for each in copy.alignments or ()))
 
@@ -138,14 +139,16 @@ def _copies(body: list[Statement]) -> list[VectorCopy]:
     return [copy for copy in map(vector_copy, loops) if copy is not None]
 
 
-def _alignments(access: Access, index: Symbol, length: int) -> tuple[str, ...] | None:
+def _alignments(access: Access, index: Symbol, length: int) -> tuple[Alignment, ...] | None:
     """See VectorCopy: of the buffer, and of the sizes and strides by which indices are multiplied.
 
-    A part of the index that is no multiple of the vector is one of a size that has to be.
+    A part of the index that is no multiple of the vector is one of a size that has to be.  Arrays
+    in shared memory are aligned for all vectors.
     """
-    each = size_in_bytes(access.buffer.dtype)
+    buffer, each = access.buffer, size_in_bytes(access.buffer.dtype)
     width = min(length, VECTOR_BYTES // each)
-    conditions = [f"is_aligned<{width * each}>({access.buffer.name})"]
+    is_shared = buffer.memory is MemoryType.shared
+    conditions = [] if is_shared else [Alignment(buffer, width * each)]
     for monomial, coefficient in terms_of(substitute(access.index, {index: ZERO})):
         if coefficient % width == 0:
             continue
@@ -153,7 +156,7 @@ def _alignments(access: Access, index: Symbol, length: int) -> tuple[str, ...] |
         if not sizes:
             return None
         left = width // gcd(width, coefficient)
-        conditions.append(f"{index_text(product(sizes))} % {left} == 0")
+        conditions.append(Alignment(tuple(sizes), left))
     return tuple(dict.fromkeys(conditions))
 
 

@@ -33,9 +33,8 @@ FLOORS = {
     "batch norm, backward": (5, 3),
     # torch draws the mask of the dropout, a byte for each element, which isn't among the inputs.
     "dropout + layer norm": (3.25, 3),
-    # So does it here.  The other mask, 64 MiB, is more than the second cache keeps from one of the
-    # four heads to the next: blocks that had the heads side by side would read it once (2.5).
-    "attention softmax": (3.25, 2.25),
+    # So does it here.
+    "attention softmax": (2.5, 2.25),
     # Three times: x and y are read, and the softmax of each row is stored, with sums of columns; it
     # is read by the columns' sums of squared deviations, and by what normalises it.
     "many segments": (14, 3),

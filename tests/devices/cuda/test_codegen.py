@@ -130,9 +130,10 @@ def vector_sum(dtype: DataType, width: int) -> ScheduledFusion:
 @pytest.mark.parametrize("dtype", [DataType.Half, DataType.Float, DataType.Double], ids=str)
 def test_vectors_with_tails_and_misaligned_inputs(dtype, width):
     scheduled = vector_sum(dtype, width)
-    text = generate(cuda_kernel(scheduled)).text
-    assert text.count(f"load_contiguous<{width}>") == 2
-    assert text.count(f"store_contiguous<{width}>") == 1
+    source = generate(cuda_kernel(scheduled))
+    for text, way in ((source.text, "aligned"), (source.for_any_address.text, "contiguous")):
+        assert text.count(f"load_{way}<{width}>") == 2
+        assert text.count(f"store_{way}<{width}>") == 1
     for count in (1, 64 * width, 1000):
         a, b = (torch.randn(count + 1).to(to_torch(dtype)) for _ in range(2))
         for inputs in ([a[:count], b[:count]], [a[1:], b[:count]]):

@@ -84,7 +84,14 @@ def test_a_vector_is_in_bounds_or_is_not():
     text = generate(cuda_kernel(softmax(Fusion(), ROWS))).text
     conditions = {c for c in re.findall(r"if \((.*)\) \{", text) if "threadIdx_x" in c}
     assert len({re.sub(r"j\d+", "j", c) for c in conditions}) == 1
-    assert "j5*128 + threadIdx_x*4 < i1" in conditions
+    assert "j4*128 + threadIdx_x*4 < i1" in conditions
+
+
+def test_rows_that_are_not_full_have_their_code_once():
+    """No block of them is whole: the vectors of a row have conditions in each."""
+    text = generate(cuda_kernel(softmax(Fusion(), ROWS))).text
+    assert text.count("block_reduce<") == 2
+    assert "else" not in text
 
 
 def test_full_rows_have_no_condition_on_their_elements():

@@ -7,9 +7,10 @@ CPU tensors; `pytest --emulate` does so for a whole run.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -23,7 +24,8 @@ from ....target.target import Target
 from ...runtime import LaunchWriter, ObjectCache, Runtime
 from ...switches import register_runtime
 from ...tensor_memory import EmptyStrided, RequireMemory, poisoned, require_memory
-from ..codegen import Counters, CudaSource, Geometry, Parameter
+from ..alignment import misaligned
+from ..codegen import Counters, CudaSource, Geometry, Launch, Parameter
 from ..device_helpers import with_device_helpers
 from ..launches import FusedKernelCUDA
 from ..target import CudaTarget
@@ -53,6 +55,7 @@ class EmulatedKernel(FusedKernelCUDA):
         super().__init__(code, launchers, partial(torch.zeros, dtype=torch.int32))
         self.module, self.seed, self.profile = module, seed, profile
         self.target, self.limits = target, target.limits
+        self._is_misaligned = [is_misaligned(launch) for launch in code.launches]
 
     def tensor_argument(self, writer: LaunchWriter, tensor: TensorParameter) -> str:
         """The tensor itself."""
@@ -70,9 +73,6 @@ class EmulatedKernel(FusedKernelCUDA):
         launch = self.code.launches[number]
         function = launch.function
         geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
-        counts = None
-        if self.profile is not None:
-            counts = self.profile.counts(self.code.text, function, geometry)
         passed = [
             _as_passed(parameter, argument)
             for parameter, argument in zip(launch.parameters, arguments, strict=True)
@@ -82,8 +82,14 @@ class EmulatedKernel(FusedKernelCUDA):
             for parameter, argument in zip(launch.parameters, passed, strict=True)
             if parameter in self.kernel.scratch or isinstance(parameter, Counters)
         ]
+        code, module = self.code, self.module
+        if self._is_misaligned[number](passed):
+            code, module = self._for_any_address
+        counts = None
+        if self.profile is not None:
+            counts = self.profile.counts(code.text, function, geometry)
         try:
-            self.module.launch(
+            module.launch(
                 function,
                 geometry.grid,
                 block,
@@ -106,6 +112,25 @@ class EmulatedKernel(FusedKernelCUDA):
                     f"{function}: expected counters of 0 after a launch, got {argument}"
                 )
         return None
+
+    @functools.cached_property
+    def _for_any_address(self) -> tuple[CudaSource, Module]:
+        """The kernel of launches whose vectors aren't aligned."""
+        code = self.code.for_any_address
+        return code, _loaded(code, self.profile)
+
+
+def is_misaligned(launch: Launch) -> Callable[[Sequence[Any]], bool]:
+    """Arguments of the harness -> whether they need the kernel for any address."""
+    if not launch.alignments:
+        return lambda _: False
+    ask = misaligned(launch.alignments, launch.parameters, torch.Tensor.data_ptr)
+    return lambda arguments: bool(ask(*arguments))
+
+
+def _loaded(code: CudaSource, profile: Profile | None) -> Module:
+    """The module of a text; one text is compiled once."""
+    return compile_and_load(with_device_helpers(code.text), profile is not None)
 
 
 def _as_passed(parameter: Parameter, argument: Any) -> Any:
@@ -175,8 +200,7 @@ class EmulatedRuntime(Runtime):
     def compile(self, code: Any) -> Module:
         """A shared object; one text is compiled once."""
         try:
-            counted = self.profile is not None
-            return compile_and_load(with_device_helpers(code.text), counted)
+            return _loaded(code, self.profile)
         except SimtError as error:
             raise CompilationError(str(error)) from error
 
