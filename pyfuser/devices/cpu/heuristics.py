@@ -41,7 +41,8 @@ _SUM_VECTORS = 4
 # Rows of fewer columns have a lane each if they are at least `_VECTORS_OF_ROWS` vectors.  Measured
 # on a Zen 3, in cache, rows of 2 to 24: pointwise, 2 to 7 columns 1.6 to 4 times as fast, 12 the
 # same (bfloat16: 1.7 times); sums of 2 to 7 columns 1.2 to 4 times, of 12 columns 0.9 times;
-# softmax and layer norm, which combine lanes twice: 2 columns 6 times, 16 columns 0.9 to 1.2.
+# softmax and layer norm, which combine lanes twice: 2 columns 6 times, 15 columns 1.3 to 1.7, 16
+# columns 0.85 to 1.
 _FEW_COLUMNS = 8
 _VECTORS_OF_ROWS = 2
 _ROWS_OF_TASK = 512
@@ -166,7 +167,7 @@ def inner_persistent(
     """Full vectors along the rows, or a lane for each row if they are short."""
     lanes = processor.lanes(facts.bytes)
     reduced = evaluate(facts.reduced, sizes)
-    if reduced <= 2 * _FEW_COLUMNS and _has_lanes_across(reduced, facts.across, lanes, sizes):
+    if reduced < 2 * _FEW_COLUMNS and _has_lanes_across(reduced, facts.across, lanes, sizes):
         return persistent_across(lanes)
     return persistent_along(processor, facts, sizes)
 
