@@ -51,6 +51,11 @@ def work_each(fusion: Fusion) -> int:
     return sum(EXPENSIVE if is_expensive(e) else 1 for e in pointwise)
 
 
+def functions_each(fusion: Fusion) -> int:
+    """How many functions such as exp an element takes."""
+    return sum(isinstance(e, PointwiseOp) and is_expensive(e) for e in fusion.exprs)
+
+
 def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:
     """Makes reads of all inputs fetch ahead."""
     for tensor in scheduled.fusion.input_tensors:

@@ -33,6 +33,7 @@ from .acceptance import examine, reference_tensor
 from .common import (
     Layouts,
     fork_outputs,
+    functions_each,
     leaves,
     merge_adjacent,
     merge_range,
@@ -101,6 +102,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves)
         + sum(layouts.number(axes[-1]) in read.contiguous for read in layouts.reads if axes),
         work_each(fusion),
+        functions_each(fusion),
         touched_bytes(fusion),
         vector_steps(layouts, axes),
         product(a.size for a in (range_to(outer[-1], outer, layouts) if outer else [])),

@@ -36,6 +36,7 @@ from .cascade import chain_extents, rfactor_blocks, split_chain
 from .common import (
     Layouts,
     fork_outputs,
+    functions_each,
     is_reduction,
     merge_adjacent,
     merge_range,
@@ -82,6 +83,7 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         widest_bytes(fusion),
         len(found),
         work_each(fusion),
+        functions_each(fusion),
         touched_bytes(fusion),
         product(axis.extent for axis in innermost),
         vector_bytes(layouts, axes),

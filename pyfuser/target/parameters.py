@@ -25,6 +25,7 @@ class PointwiseFacts:
     inputs      how many inputs have all axes of the reference output, or are read at computed
                 positions along its innermost one
     work        the cost of computing an element, in additions
+    functions   how many functions such as exp it takes
     touched     bytes of all inputs and outputs
     steps       what is a multiple of the vector if reads at computed positions are aligned
     """
@@ -38,6 +39,7 @@ class PointwiseFacts:
     vector: int
     inputs: int
     work: int
+    functions: int
     touched: IntExpr
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
@@ -74,6 +76,7 @@ class ReductionFacts:
     bytes      bytes of the widest computed element
     count      how many reductions there are
     work       the cost of computing an element, in additions
+    functions  how many functions such as exp it takes
     touched    bytes of all inputs and outputs
     range      elements of the innermost range in memory
     across     elements of the innermost range of kept axes, if the innermost axis is reduced
@@ -91,6 +94,7 @@ class ReductionFacts:
     bytes: int
     count: int
     work: int
+    functions: int
     touched: IntExpr
     range: IntExpr
     vector: int

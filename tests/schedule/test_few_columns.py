@@ -94,8 +94,8 @@ def test_which_axis_the_lanes_run_along() -> None:
     def is_across(rows: int, columns: int) -> bool:
         facts = PointwiseFacts(
             rows=Integer.of(rows), columns=Integer.of(columns), groups=None, transposed=None,
-            bytes=4, narrowest=4, vector=4, inputs=1, work=1, touched=Integer.of(4 * rows),
-            across=Integer.of(rows),
+            bytes=4, narrowest=4, vector=4, inputs=1, work=1, functions=0,
+            touched=Integer.of(4 * rows), across=Integer.of(rows),
         )  # fmt: skip
         return heuristics.pointwise(PRETENDED.processor, facts, {}).across
 

@@ -41,8 +41,8 @@ from .heuristics import (
 from .processor import Processor
 
 # Vectors of twice a register's width are two registers; elements of half the width that are
-# computed in float32 are then moved by whole registers.
-_WIDEST = 2
+# computed in float32 are then moved by whole registers.  Four hide what functions wait for.
+_WIDEST = 4
 _MOST_UNROLL = 8
 _MOST_PARTS = 8  # for each core
 _MOST_ACROSS = 64  # columns of rows that may have a lane each
@@ -141,7 +141,7 @@ def _pointwise(
     if chosen.across:
         near = {
             "lanes": _lanes(processor, facts.bytes, chosen.lanes),
-            "chunk": around(chosen.chunk, 2 * _WIDEST * lanes, 8192, (1, 2)),
+            "chunk": around(chosen.chunk, 4 * lanes, 8192, (1, 2)),
         }
         return [PointwiseParameters(lanes, 1, 0), *varied(chosen, near)]
     if chosen.tile:

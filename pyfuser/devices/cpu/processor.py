@@ -35,3 +35,9 @@ class Processor:
     def vectors_of_line(self, lanes: int, element_bytes: int) -> int:
         """How many vectors of so many elements share a cache line."""
         return max(1, self.cache_line_bytes // (lanes * element_bytes))
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers the instruction set has."""
+        is_x86 = self.architecture in ("x86_64", "amd64", "i386", "i686")
+        return 16 if is_x86 and self.vector_bits < 512 else 32

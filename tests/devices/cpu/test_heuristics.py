@@ -24,7 +24,7 @@ def column_sums(rows: int, columns: int, reduced: int) -> ReductionFacts:
     kept, count = Integer.of(rows * columns), Integer.of(reduced)
     return ReductionFacts(
         inner=False, kept=kept, reduced=count, chain=(count,), bytes=4, count=1, work=1,
-        touched=kept * reduced * 4, range=Integer.of(columns), vector=4, rows=(0, 0), weights=0,
+        functions=0, touched=kept * reduced * 4, range=Integer.of(columns), vector=4, rows=(0, 0), weights=0,
     )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def transposed(rows: int, columns: int, size: int) -> PointwiseFacts:
     return PointwiseFacts(
         rows=Integer.of(rows), columns=Integer.of(columns), groups=None,
         transposed=Integer.of(rows), bytes=max(size, 4), narrowest=size, vector=size, inputs=1,
-        work=1, touched=Integer.of(2 * elements * size),
+        work=1, functions=0, touched=Integer.of(2 * elements * size),
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
     rows = Integer.of(4096)
     facts = PointwiseFacts(
         rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
-        narrowest=4, vector=4, inputs=1, work=1, touched=rows, across=rows,
+        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=rows, across=rows,
     )  # fmt: skip
     chosen = heuristics.pointwise(PROCESSOR, facts, {})
     found = PRETENDED.candidates(facts, chosen, {})
@@ -84,3 +84,17 @@ def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
         others = PRETENDED.candidates(sums, made, {}, is_persistent)
         kinds = {each.inner for each in (made, *others) if isinstance(each, ReductionParameters)}
         assert kinds == ({True, False} if is_persistent or columns == 12 else {False})
+
+
+@pytest.mark.parametrize(
+    ("columns", "together"), [(24, 1), (31, 4), (40, 1), (48, 2), (56, 4), (65, 4), (1000, 4)]
+)
+def test_vectors_are_computed_together_if_there_are_functions(columns: int, together: int) -> None:
+    """As many as compute few elements beyond the end of a row."""
+    kept, row = Integer.of(64), Integer.of(columns)
+    sums = replace(column_sums(1, 1, columns), inner=True, kept=kept, range=row, functions=1)
+    assert heuristics.reduction(PROCESSOR, sums, {}).lanes == 8 * together
+    assert heuristics.inner_persistent(PROCESSOR, sums, {}).lanes == 8 * together
+    assert heuristics.reduction(PROCESSOR, replace(sums, functions=0), {}).lanes == 8
+    with_more_registers = replace(PROCESSOR, vector_bits=512)
+    assert heuristics.reduction(with_more_registers, sums, {}).lanes == 16
