@@ -24,7 +24,8 @@ def column_sums(rows: int, columns: int, reduced: int) -> ReductionFacts:
     kept, count = Integer.of(rows * columns), Integer.of(reduced)
     return ReductionFacts(
         inner=False, kept=kept, reduced=count, chain=(count,), bytes=4, count=1, work=1,
-        functions=0, touched=kept * reduced * 4, range=Integer.of(columns), vector=4, rows=(0, 0), weights=0,
+        functions=0, touched=kept * reduced * 4, range=Integer.of(columns), vector=4, rows=(0, 0),
+        weights=0,
     )  # fmt: skip
 
 

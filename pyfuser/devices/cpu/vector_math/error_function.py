@@ -1,8 +1,8 @@
 """erf, erfc, erfinv, erfcinv over vectors of float or double.
 
-float erf is one formula for the whole line: erf(y) = 1 - e**(-Q(y)) with Q(y) = -log(erfc(y)),
-and Q(y) / y is a polynomial of degree 8; e**-Q - 1 is the reduced expm1, so small arguments keep
-their relative accuracy and large ones can't exceed 1. In double, erfc(y) = e**(-y**2) P(q) / (1
+float erf is one formula for the whole line: erf(y) = 1 - 2**(-Q(y)) with Q(y) = -log2(erfc(y)), and
+Q(y) / y is a polynomial of degree 8; 2**-Q is 2**n 2**f with f exact, and 2**f - 1 is computed, so
+small arguments keep their relative accuracy and large ones can't exceed 1. In double, erfc(y) = e**(-y**2) P(q) / (1
 + 2 y) with q = (y - 4) / (y + 4) (Shepherd and Laframboise 1981), and erf is a polynomial below
 1. The inverses start from a polynomial in w = -log(1 - x**2) (Giles 2010) and take one step of
 Halley's method. Coefficients: Remez fits (Q, weighted by the sensitivity of erf; starts of the
@@ -20,6 +20,7 @@ from pyfuser.devices.cpu.vector_math.common import (
     outlined,
     polynomial,
     power_of_two,
+    rounding_shift,
     scale_by_power,
     two_product,
     widened,
@@ -33,15 +34,24 @@ from pyfuser.devices.cpu.vector_math.logarithm import log
 
 # Q(y) / y - 1; the last fma adds the 1, so that the leading coefficient has bits to spare.
 _ERF_FLOAT = (
-    0.12837916612625122,
-    0.6366193890571594,
-    0.10277783870697021,
-    -0.019153108820319176,
-    -0.00016029144171625376,
-    0.0016669018659740686,
-    -0.0006327561568468809,
-    0.00011761510540964082,
-    -9.252918971469626e-06,
+    0.6279070377349854,
+    0.9184476137161255,
+    0.14827707409858704,
+    -0.02763209491968155,
+    -0.00023125167354010046,
+    0.0024048311170190573,
+    -0.0009128741803579032,
+    0.0001696827239356935,
+    -1.3349140317586716e-05,
+)
+# (2**f - 1) / f - 1 for |f| <= 1/2; the 1 is added as above.
+_EXP2M1_FLOAT = (
+    -0.3068528175354004,
+    0.24022649228572845,
+    0.05550357326865196,
+    0.009618237614631653,
+    0.0013390735257416964,
+    0.00015403516590595245,
 )
 # erf(y) / y - 1 over y**2 <= 1.
 _ERF_DOUBLE = (
@@ -126,10 +136,13 @@ def _erf_float(w: FunctionWriter, x: Value) -> Value:
     type = x.type
     y = w.fmin_number(w.constant(4.0, type), w.fabs(x))
     q = w.fma(y, polynomial(w, y, _ERF_FLOAT), y)
-    shifted, r = reduce_exponent(w, w.fneg(q))
+    shift = w.constant(rounding_shift(type)[0], type)
+    shifted = w.fsub(shift, q)
+    f = w.fsub(w.fsub(shift, shifted), q)  # -q = n + f
     power = power_of_two(w, w.bitcast(shifted, type.as_integer), type, mantissa_bits(type))
-    # 1 - 2**n e**r
-    value = w.fma(w.fneg(power), expm1_reduced(w, r), w.fsub(w.constant(1.0, type), power))
+    expm1 = w.fma(f, polynomial(w, f, _EXP2M1_FLOAT), f)
+    # 1 - 2**n 2**f
+    value = w.fma(w.fneg(power), expm1, w.fsub(w.constant(1.0, type), power))
     return w.copysign(value, x)
 
 
