@@ -20,6 +20,7 @@ from pyfuser.devices.cpu.conversions import (
 )
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math import VECTOR_MATH, integer
+from pyfuser.devices.cpu.vector_math.exponential import exp_beside_one
 from pyfuser.devices.cpu.vector_math.half_precision import COMPLEMENTS, ROUTINES, routine_for
 from pyfuser.dtypes import DataType
 from pyfuser.errors import InternalError, UnsupportedError, expected
@@ -36,6 +37,9 @@ __all__ = [
     "storage_type",
     "store_convert",
 ]
+
+# Rows of the op table whose definitions read exp in 1 + exp(x) only.
+_ONE_PLUS_EXP = ("sigmoid", "silu")
 
 # Whole-number routines: (writer, a, b, signed).
 _INTEGER: dict[str, Callable[[FunctionWriter, Value, Value, bool], Value]] = {
@@ -74,6 +78,8 @@ def emit_op(
     lanes = args[0].type.lanes
 
     def emit(inner: Op, operands: tuple[Value, ...], dtype: DataType, _: DataType) -> Value:
+        if inner.name == "exp" and op in _ONE_PLUS_EXP:
+            return exp_beside_one(w, *operands)
         return _primitive(w, inner, operands, dtype)
 
     def constant(number: Number, dtype: DataType) -> Value:

@@ -155,17 +155,19 @@ def scale_by_power(w: FunctionWriter, x: Value, shifted: Value) -> Value:
     Overflows to infinity and rounds into the subnormals once: 2**n is applied as two factors.
     """
     type = x.type
-    shift, shift_bits = rounding_shift(type)
-    del shift
-    if w.has_avx512 and type.lanes * type.bits == 512:
-        n = w.fsub(shifted, w.constant(rounding_shift(type)[0], type))
-        return _scalef(w, x, n)
-    del shift_bits  # it is even, and shifted out of the exponent field below
+    if has_scalef(w, type):
+        return _scalef(w, x, w.fsub(shifted, w.constant(rounding_shift(type)[0], type)))
+    # The bits of the rounding shift are even, and shifted out of the exponent field.
     bits, width = w.bitcast(shifted, type.as_integer), mantissa_bits(type)
     half = w.ashr(bits, w.constant(1, bits.type))
     first = power_of_two(w, half, type, width)
     second = power_of_two(w, w.sub(bits, half), type, width)
     return w.fmul(w.fmul(x, first), second)
+
+
+def has_scalef(w: FunctionWriter, type: LLVMType) -> bool:
+    """True if AVX-512's instruction for `scale_by_power` applies to a type."""
+    return w.has_avx512 and type.lanes * type.bits == 512
 
 
 def _scalef(w: FunctionWriter, x: Value, n: Value) -> Value:

@@ -2,11 +2,11 @@
 
 float erf is one formula for the whole line: erf(y) = 1 - 2**(-Q(y)) with Q(y) = -log2(erfc(y)), and
 Q(y) / y is a polynomial of degree 8; 2**-Q is 2**n 2**f with f exact, and 2**f - 1 is computed, so
-small arguments keep their relative accuracy and large ones can't exceed 1. In double, erfc(y) = e**(-y**2) P(q) / (1
-+ 2 y) with q = (y - 4) / (y + 4) (Shepherd and Laframboise 1981), and erf is a polynomial below
-1. The inverses start from a polynomial in w = -log(1 - x**2) (Giles 2010) and take one step of
-Halley's method. Coefficients: Remez fits (Q, weighted by the sensitivity of erf; starts of the
-inverses) and Chebyshev interpolation, with 50 digits.
+small arguments keep their relative accuracy and large ones can't exceed 1. In double, erfc(y) =
+e**(-y**2) P(q) / (1 + 2 y) with q = (y - 4) / (y + 4) (Shepherd and Laframboise 1981), and erf is a
+polynomial below 1. The inverses start from a polynomial in w = -log(1 - x**2) (Giles 2010) and take
+one step of Halley's method. Coefficients: Remez fits (Q, weighted by the sensitivity of erf; 2**f;
+starts of the inverses) and Chebyshev interpolation, with 50 digits.
 """
 
 from __future__ import annotations

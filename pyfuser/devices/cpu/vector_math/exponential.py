@@ -14,6 +14,7 @@ import math
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
+    has_scalef,
     is_double,
     mantissa_bits,
     outlined,
@@ -55,6 +56,8 @@ _TANH_FLOAT = (-0.33333319425582886, 0.1333218514919281, -0.0536961667239666, 0.
 _TANH_SMALL = 0.36
 # Beyond these exp is 0 or infinity.
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
+# Between these 2**n is normal, or infinity.
+_NORMAL_EXP_RANGE = {"float": (-87.0, 89.0), "double": (-708.0, 710.0)}
 # Beyond this expm1 is -1.
 _EXPM1_LOW = {"float": -18.0, "double": -38.0}
 
@@ -85,6 +88,17 @@ def exp(w: FunctionWriter, x: Value) -> Value:
     """e**x"""
     shifted, r = reduce_exponent(w, _clamp(w, x, *_EXP_RANGE[x.type.element]))
     return scale_by_power(w, w.fadd(expm1_reduced(w, r), w.constant(1.0, x.type)), shifted)
+
+
+def exp_beside_one(w: FunctionWriter, x: Value) -> Value:
+    """e**x for 1 + e**x: tiny where it would be subnormal or 0; infinity above 2**127."""
+    type = x.type
+    if has_scalef(w, type):
+        return exp(w, x)
+    shifted, r = reduce_exponent(w, _clamp(w, x, *_NORMAL_EXP_RANGE[type.element]))
+    value = w.fadd(expm1_reduced(w, r), w.constant(1.0, type))
+    bits = w.bitcast(shifted, type.as_integer)
+    return w.fmul(value, power_of_two(w, bits, type, mantissa_bits(type)))
 
 
 def exp2(w: FunctionWriter, x: Value) -> Value:
