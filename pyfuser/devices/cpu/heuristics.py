@@ -53,7 +53,10 @@ _LEAST_MASKED_BYTES = 4  # of an element for which AVX2 has masks
 # 1.2 times as fast (two vectors: 1.13), softplus 1.8 (1.5), log 1.2 (1.1), GELU 1.15 (1.19), tanh
 # the same; bfloat16 1.1 to 1.8, float64 1.0 to 2.0.  Kernels without functions: 0.9 to 1.
 _VECTORS_TOGETHER = 4
+# More work takes half as many: the code of 80 operations with 10 functions took 1.4 times as long
+# to compile with four as with one or two, and ran 1.9 and 1.7 times as fast.
 _FEW_REGISTERS = 16
+_MUCH_WORK = 48
 _MOST_COMPUTED = 7 / 6  # of the elements of a short row
 
 # Rows that one step of a reduction of columns adds.
@@ -81,7 +84,7 @@ def pointwise(
     prefetch = _prefetch(processor, facts.touched, sizes)
     whole_rows = rows >= 4 * processor.cores
     unroll = unroll_factor(facts.work)
-    together = _together(processor, facts.functions, columns, lanes)
+    together = _together(processor, facts, columns, lanes)
     if rows == 1 or (not whole_rows and columns > chunk):
         if together > 1:
             lanes, unroll = together * lanes, 1
@@ -96,15 +99,18 @@ def pointwise(
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
 
 
-def _together(processor: Processor, functions: int, columns: int, lanes: int) -> int:
+def _together(
+    processor: Processor, facts: PointwiseFacts | ReductionFacts, columns: int, lanes: int
+) -> int:
     """How many vectors are computed together, as one vector of more lanes.
 
     A function such as exp has more constants than 16 registers keep, and a chain of operations each
     of which waits for the one before.  The end of a row is computed as a whole vector.
     """
-    if functions == 0 or processor.vector_registers > _FEW_REGISTERS:
+    if facts.functions == 0 or processor.vector_registers > _FEW_REGISTERS:
         return 1
-    together = min(_VECTORS_TOGETHER, processor.lanes(1) // lanes)
+    together = _VECTORS_TOGETHER if facts.work <= _MUCH_WORK else _VECTORS_TOGETHER // 2
+    together = min(together, processor.lanes(1) // lanes)
     vectors = -(-columns // lanes)
     if vectors > _VECTORS_OF_SHORT_ROW:
         return together
@@ -157,7 +163,7 @@ def reduction(
         return reduction_across(lanes)
     if facts.inner:
         few = kept < 2 * processor.cores
-        together = _together(processor, facts.functions, reduced, lanes)
+        together = _together(processor, facts, reduced, lanes)
         unroll = max(inner_unroll(reduced, lanes, 8) // together, 1)
         lanes *= together
         parts = parts if few and enough_work else 1
@@ -168,7 +174,7 @@ def reduction(
     # Measured on a Zen 5: 1.0 to 1.2 times the speed of at most 2048 columns and fetching ahead.
     most = min(processor.l1_bytes // 2 // (facts.bytes * facts.count), 4096)
     columns = evaluate(facts.range, sizes)
-    together = _together(processor, facts.functions, columns, lanes)
+    together = _together(processor, facts, columns, lanes)
     lanes, unroll = together * lanes, _ROWS_OF_STEP // together
     block = lanes
     while block * 2 <= most and block < columns:
@@ -222,7 +228,7 @@ def persistent_along(
 
     def along(length: IntExpr, chain: tuple[IntExpr, ...], most: int) -> ReductionParameters:
         elements = evaluate(length, sizes)
-        together = _together(processor, facts.functions, elements, lanes)
+        together = _together(processor, facts, elements, lanes)
         unroll = row_unroll(elements, lanes, inner_unroll(elements, lanes, most))
         unroll = max(unroll // together, 1)
         cascade = chain_levels(chain, sizes, together * lanes * unroll)
@@ -239,7 +245,7 @@ def outer_persistent(
 ) -> ReductionParameters:
     """Four vectors of columns: enough lines in flight, few enough for registers."""
     lanes = processor.lanes(facts.bytes)
-    together = _together(processor, facts.functions, evaluate(facts.range, sizes), lanes)
+    together = _together(processor, facts, evaluate(facts.range, sizes), lanes)
     cascade = chain_levels(facts.chain, sizes, 1)
     return ReductionParameters(
         False, together * lanes, 4 // together, 4 * lanes, 1, cascade=cascade
