@@ -15,10 +15,12 @@ from dataclasses import dataclass
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
+    fast_two_sum,
     is_double,
     mantissa_bits,
     outlined,
     polynomial,
+    two_product,
     widened,
 )
 
@@ -27,13 +29,19 @@ _LN2 = {
     "float": (0.693145751953125, 1.428606765330187e-06),
     "double": (0.6931471805601177, -1.7239444525614835e-13),
 }
-_LOG10_2 = (0.3010299956640665, -8.532344317057107e-14)
+_LOG10_2 = {
+    "float": (0.301025390625, 4.605039066518657e-06),
+    "double": (0.3010299956640665, -8.532344317057107e-14),
+}
 # 1 / ln 2 and 1 / ln 10 as two numbers.
 _LOG2_E = {
     "float": (1.4426950216293335, 1.925963033500011e-08),
     "double": (1.4426950408889634, 2.0355273740931033e-17),
 }
-_LOG10_E = (0.4342944819032518, 1.098319650216765e-17)
+_LOG10_E = {
+    "float": (0.4342944920063019, -1.0103049952192578e-08),
+    "double": (0.4342944819032518, 1.098319650216765e-17),
+}
 _P_FLOAT = (
     0.33333340287208557,
     -0.2500016391277313,
@@ -149,8 +157,10 @@ def _other_base(
     type = x.type
     k, f = split_exponent(w, x)
     tail = log1p_reduced(w, f)
-    lead = w.fma(f, w.constant(factor[0], type), w.fmul(k, w.constant(unit[0], type)))
+    product, product_error = two_product(w, f, w.constant(factor[0], type))
+    lead, lead_error = fast_two_sum(w, w.fmul(k, w.constant(unit[0], type)), product)
     rest = w.fma(f, w.constant(factor[1], type), w.fmul(k, w.constant(unit[1], type)))
+    rest = w.fadd(rest, w.fadd(product_error, lead_error))
     rest = w.fma(tail, w.constant(factor[0], type), rest)
     return special_logarithm(w, x, w.fadd(lead, rest))
 
@@ -162,10 +172,9 @@ def log2(w: FunctionWriter, x: Value) -> Value:
 
 
 @outlined
-@widened
 def log10(w: FunctionWriter, x: Value) -> Value:
-    """Logarithm to base 10; float through double, which makes powers of 10 exact."""
-    return _other_base(w, x, _LOG10_E, _LOG10_2)
+    """Logarithm to base 10; exact for powers of 10."""
+    return _other_base(w, x, _LOG10_E[x.type.element], _LOG10_2[x.type.element])
 
 
 def _log1p_corrected(w: FunctionWriter, x: Value) -> Value:

@@ -1,10 +1,10 @@
-"""sin, cos, tan over vectors of float or double; float reduces in double, and tan stays in it.
+"""sin, cos, tan over vectors of float or double.
 
 x = n pi / 2 + r, |r| <= pi / 4, with pi / 2 in four parts of 30 bits so that n times a part is
 exact for |n| < 2**22 (Cody and Waite); the differences are kept with their rounding errors. sin r
-and cos r are polynomials in r**2, selected and signed by n's low bits. The rare larger arguments
-(over 2**22) branch to the C library, lane by lane. Coefficients: Chebyshev interpolation with 50
-digits.
+and cos r are polynomials in r**2, selected and signed by n's low bits. float reduces in double,
+where tan stays, with shorter polynomials. The rare larger arguments (over 2**22) branch to the C
+library, lane by lane. Coefficients: Chebyshev interpolation with 50 digits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pyfuser.devices.cpu.vector_math.common import (
     polynomial,
     rare_branch,
     rounding_shift,
-    widened,
 )
 
 _TWO_OVER_PI = 0.6366197723675814
@@ -109,18 +108,19 @@ def _with_huge(w: FunctionWriter, name: str, x: Value, value: Value) -> Value:
     return rare_branch(w, huge, value, lambda: w.intrinsic(name, x.type, x))
 
 
-def _reduce_float(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
-    """(n as an i32, r rounded to float); done in double, which has bits to spare."""
+def _reduce_in_double(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    """(n as an i32, r in double), for float x."""
     wide = w.fpext(x, "double")
     shift = w.constant(rounding_shift(wide.type)[0], wide.type)
     shifted = w.fma(wide, w.constant(_TWO_OVER_PI, wide.type), shift)
     n = w.fsub(shifted, shift)
     high, low = (w.constant(-part, wide.type) for part in _HALF_PI_PAIR)
     r = w.fma(n, low, w.fma(n, high, wide))
-    return w.truncate(w.bitcast(shifted, "i64"), "i32"), w.fptrunc(r, "float")
+    return w.truncate(w.bitcast(shifted, "i64"), "i32"), r
 
 
 def _sine_cosine_float(w: FunctionWriter, r: Value) -> tuple[Value, Value]:
+    """(sin r, cos r) for |r| <= pi / 4, with the accuracy of float."""
     z = w.fmul(r, r)
     sine = w.fma(w.fmul(z, r), polynomial(w, z, _S_FLOAT), r)
     return sine, w.fma(z, polynomial(w, z, _C_FLOAT), w.constant(1.0, r.type))
@@ -129,8 +129,8 @@ def _sine_cosine_float(w: FunctionWriter, r: Value) -> tuple[Value, Value]:
 def _quarter_turns(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
     """(n, sin r, cos r) with x = n pi / 2 + r."""
     if not is_double(x):
-        n, r = _reduce_float(w, x)
-        return n, *_sine_cosine_float(w, r)
+        n, r = _reduce_in_double(w, x)
+        return n, *_sine_cosine_float(w, w.fptrunc(r, "float"))
     n, r, r_error = _reduce(w, x)
     return n, *_sine_cosine(w, r, r_error)
 
@@ -157,13 +157,18 @@ def cos(w: FunctionWriter, x: Value) -> Value:
 
 
 @outlined
-@widened
 def tan(w: FunctionWriter, x: Value) -> Value:
     """Tangent of radians."""
-    n, r, r_error = _reduce(w, x)
-    sine, cosine = _sine_cosine(w, r, r_error)
+    if is_double(x):
+        n, r, r_error = _reduce(w, x)
+        sine, cosine = _sine_cosine(w, r, r_error)
+    else:
+        n, r = _reduce_in_double(w, x)
+        sine, cosine = _sine_cosine_float(w, r)
     odd = _quadrant(w, n, 1)
     numerator = w.select(odd, w.fneg(cosine), sine)
     value = w.fdiv(numerator, w.select(odd, sine, cosine))
+    if not is_double(x):
+        value = w.fptrunc(value, "float")
     value = w.select(w.fcmp("oeq", x, w.constant(0.0, x.type)), x, value)
     return _with_huge(w, "tan", x, value)
