@@ -2,9 +2,10 @@
 
 Functional graphs end with `copy_(input, value)`.  If a kernel computes the value element by element
 from the old one, it can write it over the old one, and the copy disappears.  This is safe if the
-old value isn't read later, and if the kernel itself reads each element only where it writes it.  A
-call that raises because of the values of its tensors must leave its inputs unchanged: neither the
-kernel nor anything after it may refuse values.
+old value isn't read later, and if the kernel itself reads each element only where it writes it and
+before it does: another result of the old value may have loops of its own, after these.  A call that
+raises because of the values of its tensors must leave its inputs unchanged: neither the kernel nor
+anything after it may refuse values.
 
 A scatter whose base is the input writes only where its index says, so nothing is copied at all.  If
 it refuses an index itself, the elements of valid indices are written, as in eager.
@@ -110,11 +111,12 @@ def _is_elementwise(
     """True if the part that writes the value reads the input only elementwise."""
     definition = resolved.program.fusion
     output = definition.outputs[fusion.outputs.index(value)]
-    readers = [
-        tensor
+    reading = {
+        tensor: node
         for tensor, node in zip(definition.input_tensors, fusion.inputs, strict=True)
         if views.base(node) is target
-    ]
+    }
+    readers = list(reading)
     parts = resolved.program.parts
     writing = _writing_part(fusion, resolved, value)
     if writing < 0 or definition.outputs.count(output) > 1 or output in readers:
@@ -130,7 +132,11 @@ def _is_elementwise(
             t for t, n in zip(definition.input_tensors, fusion.inputs, strict=True) if n is target
         ]
         return readers == own and _only_base_of(parts[writing], output.expr, own)
-    return _reads_where_it_writes(parts[writing], readers)
+    whole = views[target]
+    if not all(views[node].is_whole(whole) for node in reading.values()):
+        return False  # such as the transposed input
+    assert isinstance(output, TensorView)
+    return _reads_before_it_writes(parts[writing], readers, output)
 
 
 def _only_base_of(part: Part, scatter: ScatterOp, readers: Sequence[TensorView]) -> bool:
@@ -141,11 +147,16 @@ def _only_base_of(part: Part, scatter: ScatterOp, readers: Sequence[TensorView])
     return all(set(readers).isdisjoint(expr.tensor_inputs) for expr in others)
 
 
-def _reads_where_it_writes(part: Part, readers: Sequence[TensorView]) -> bool:
-    """True if everything computed from the input, up to every output, is pointwise."""
+def _reads_before_it_writes(part: Part, readers: Sequence[TensorView], output: TensorView) -> bool:
+    """True if everything computed from the input, up to every output, is pointwise, and the output
+    needs all that reads the input: what else reads it may run after the output has been written.
+    """
     if any(expr.accumulates for expr in part.segment.exprs):
         return False
+    needed = upstream([output])
     for expr in part.segment.exprs:
+        if any(t in readers for t in expr.tensor_inputs) and not needed.issuperset(expr.outputs):
+            return False
         touched = any(reader in upstream(expr.tensor_inputs) for reader in readers)
         if touched and not isinstance(expr, PointwiseOp):
             return False

@@ -22,7 +22,9 @@ from torch._guards import TracingContext
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from .views import is_view, tensor_of, viewed
+from .views import is_getitem, is_view, tensor_of, viewed
+
+aten = torch.ops.aten
 
 _NAME = "pyfuser_input_aliases"  # an attribute, since a graph in a cache keeps these
 
@@ -58,11 +60,18 @@ def return_views_of_arguments(graph_module: GraphModule) -> None:
 
 
 def _viewing(graph: Graph, result: Node, argument: Node, output: Node) -> Node:
-    """The same view of the argument, if the result's base is like it; else the result."""
+    """The same view of the argument, if the result's base is like it; else the result.
+
+    The base is the argument's new value, which may itself be a view, or new memory.
+    """
+    updates = [u for u in argument.users if u.target is aten.copy_.default]
+    values = {u.args[1] for u in updates if u.args[0] is argument}
     chain = []
     base = result
-    while is_view(base):
+    while is_view(base) and base not in values:
         chain.append(base)
+        if is_getitem(base):  # one of several views that an operation returns
+            chain.append(base.all_input_nodes[0])
         source = viewed(base)
         assert source is not None
         base = source
@@ -73,15 +82,13 @@ def _viewing(graph: Graph, result: Node, argument: Node, output: Node) -> Node:
     copies = {base: argument}
     with graph.inserting_before(output):
         for node in reversed(chain):
-            if node.args[0] not in copies:  # one of several views that an operation returns
-                return result
             copies[node] = graph.node_copy(node, lambda n: copies.get(n, n))
             copies[node].meta = {**node.meta, "val": _computed(copies[node])}
     return copies[result]
 
 
 def _computed(node: Node) -> Any:
-    """The metadata of a view, from that of its operands."""
+    """The metadata of a view or of several, from that of its operands."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
     target: Any = node.target
     return target(*args, **kwargs)

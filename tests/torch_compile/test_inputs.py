@@ -108,6 +108,33 @@ def fill_where(x: Tensor, y: Tensor) -> Tensor:
     return x.cumsum(0)
 
 
+def update_and_read_the_old_value(x: Tensor, y: Tensor) -> Tensor:
+    old, new = x.clone(), x * 2
+    x.copy_(new)
+    return old
+
+
+def read_the_old_value_after_a_shared_one(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    shared = x.exp()
+    new, product, difference = shared * 2, (shared + 1) * x, x - shared
+    x.copy_(new)
+    return product, difference
+
+
+def sum_and_difference(x: Tensor, y: Tensor) -> None:
+    total, difference = x + y, x - y
+    x.copy_(total)
+    y.copy_(difference)
+
+
+def replace_by_the_transposed(x: Tensor) -> None:
+    x.copy_(x.t().exp())
+
+
+def add_the_transposed(x: Tensor) -> None:
+    x.copy_(x.t() + x)
+
+
 PAIR = tensors((5, 6), (5, 6))
 MUTATIONS = [
     Case(function.__name__, function, PAIR)
@@ -120,7 +147,13 @@ MUTATIONS = [
         change_and_give_back,
         resize_of_dtype,
         fill_where,
+        update_and_read_the_old_value,
+        read_the_old_value_after_a_shared_one,
+        sum_and_difference,
     )
+] + [
+    Case(function.__name__, function, tensors((20, 20)))
+    for function in (replace_by_the_transposed, add_the_transposed)
 ]
 
 
@@ -143,7 +176,23 @@ def change_and_read(x: Tensor, y: Tensor) -> Tensor:
     return y.sin() + 1
 
 
+def change_both_halves(x: Tensor) -> tuple[Tensor, ...]:
+    left, right = x.chunk(2, 1)
+    left.mul_(right)
+    right.add_(left)
+    return left, right
+
+
+def change_a_flat_view(x: Tensor) -> tuple[Tensor, ...]:
+    flat = x.view(-1)
+    flat[-1:] *= 2
+    flat.mul_(3)
+    return flat, flat[::2]
+
+
 ALIASED = [
+    Case("flat_view_changed", change_a_flat_view, lambda: [torch.randn(80)[3:51].view(6, 8)]),
+    Case("halves_changed", change_both_halves, lambda: [torch.randn(80)[3:51].view(6, 8)]),
     Case("same_tensor", lambda x, y: x * y + x, same_twice),
     Case("same_tensor_changed", add_in_place, same_twice),
     Case("overlapping_views", lambda x, y: (x + y.sin()).sum(1), overlapping),

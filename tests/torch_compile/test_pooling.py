@@ -1,4 +1,4 @@
-"""Average pooling, shuffled pixels and cross products: parts of kernels with eager's results."""
+"""Average pooling, shuffled pixels and channels, cross products: eager's results, in kernels."""
 
 from __future__ import annotations
 
@@ -47,6 +47,22 @@ def test_average_pooling(
     assert_like_eager(lambda x: F.avg_pool2d(x * 2, **window) + 1, torch.randn(3, 8, 8))
 
 
+LAYOUTS = {
+    "a channels-last image of a batch": torch.randn(2, 6, 8, 3).permute(0, 3, 1, 2)[0],
+    "transposed": torch.randn(2, 12, 8, 6).transpose(2, 3),
+    "channels outermost": torch.randn(12, 2, 6, 8).transpose(0, 1),
+    "channels last": torch.randn(2, 6, 8, 12).permute(0, 3, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_results_have_eagers_layout(name: str) -> None:
+    assert_like_eager(lambda x: F.avg_pool2d(x, 2), LAYOUTS[name])
+    assert_like_eager(lambda x: F.avg_pool2d(x.sin(), 3, 2, 1) * 2, LAYOUTS[name])
+    assert_like_eager(lambda x: F.rrelu(x), LAYOUTS[name])
+    assert_like_eager(lambda x: F.channel_shuffle(x, 3) + 1, LAYOUTS[name])
+
+
 def test_pooling_fuses_with_its_neighbours() -> None:
     report = explain(lambda x: F.avg_pool2d(x + 1, 2).relu(), torch.randn(2, 3, 8, 8))
     assert report.kernel_count == 1 and not report.graphs[0].outside
@@ -77,3 +93,8 @@ def test_cross_products(shape: tuple[int, ...]) -> None:
     x, y = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for _ in range(2))
     assert_like_eager(lambda x, y: torch.linalg.cross(x, y, dim=dim), x, y)
     assert_like_eager(lambda x, y: torch.linalg.cross(x, y[:1], dim=dim) * 2, x, y)
+
+
+def test_a_cross_product_of_channels_is_contiguous() -> None:
+    x = torch.randn(2, 3, 3, 4, 6).to(memory_format=torch.channels_last_3d)
+    assert_like_eager(lambda x: torch.linalg.cross(x, x + 1, dim=2), x)

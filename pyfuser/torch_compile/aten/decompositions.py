@@ -146,7 +146,7 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
 def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
     sizes = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
     (a, b, c), (d, e, f) = (each.expand(sizes).unbind(dim) for each in (x, y))
-    return torch.stack([b * f - c * e, c * d - a * f, a * e - b * d], dim)
+    return torch.stack([b * f - c * e, c * d - a * f, a * e - b * d], dim).contiguous()
 
 
 def _pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor | Any:

@@ -3,6 +3,8 @@
     Before:  avg_pool2d(x, [2, 2], [2, 2])
     After:   (x[..., 0::2, 0::2] + x[..., 0::2, 1::2] + x[..., 1::2, 0::2] + x[..., 1::2, 1::2]) / 4
 
+The result is contiguous, or channels-last if the image's strides say so, as in eager.
+
 Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast.  The backward, large
 windows, unknown sizes and `ceil_mode` are torch's.
 """
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 from .widening import widened
 
@@ -62,10 +65,12 @@ def _avg_pool2d(
         rows = padded[..., i : i + (results[0] - 1) * step[0] + 1 : step[0], :]
         for j in range(kernel[1]):
             total = total + widened(rows[..., j : j + (results[1] - 1) * step[1] + 1 : step[1]])
-    if divisor_override or count_include_pad or not any(pad):
-        return (total / (divisor_override or kernel[0] * kernel[1])).to(x.dtype)
-    down, across = (_counts(n, k, s, p, x) for n, k, s, p in axes)
-    return (total / (down[:, None] * across)).to(x.dtype)
+    divisor: Any = divisor_override or kernel[0] * kernel[1]
+    if not divisor_override and not count_include_pad and any(pad):
+        down, across = (_counts(n, k, s, p, x) for n, k, s, p in axes)
+        divisor = down[:, None] * across
+    mean = (total / divisor).to(x.dtype)
+    return mean.contiguous(memory_format=suggest_memory_format(x))
 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {aten.avg_pool2d.default: _avg_pool2d}

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -139,6 +140,15 @@ def _roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor 
     return rolled.permute(back)
 
 
+def _channel_shuffle(x: Tensor, groups: Any) -> Tensor | Any:
+    """Images and videos whose channels are innermost in memory stay so; traced, they don't."""
+    if x.is_contiguous() or not x.numel() or suggest_memory_format(x) == torch.contiguous_format:
+        return NotImplemented
+    last = x.movedim(1, -1)
+    parts = last.reshape(*last.shape[:-1], groups, -1).transpose(-1, -2)
+    return parts.reshape(last.shape).movedim(-1, 1)
+
+
 def is_channels_last(x: Tensor) -> bool:
     """True for images and videos whose channels are innermost in memory."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -234,8 +244,12 @@ def _by_permuted_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
+    aten.channel_shuffle.default: _channel_shuffle,
     aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
     aten.pow.Scalar: _power_of_number,
+    aten.rrelu_with_noise_functional.default: _contiguous_first(
+        aten.rrelu_with_noise_functional.default
+    ),
     aten.roll.default: _roll,
     aten.native_layer_norm.default: _norm(aten.native_layer_norm.default, 2),
     **{op: _norm(op, 1, lays_out=True) for op in _BATCH_NORMS},
