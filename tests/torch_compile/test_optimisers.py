@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyfuser.torch_compile.explain import explain
 from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
 
@@ -144,3 +145,27 @@ def test_a_step_and_the_model_compile_together() -> None:
             losses[-1].append(loss.item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0][-1] < 0.8 * losses[0][0]
+
+
+def adam_by_hand(p: Tensor, gradient: Tensor, mean: Tensor, square: Tensor) -> None:
+    """A step in four lines; Dynamo writes `value=` with an operation of its own."""
+    mean.lerp_(gradient, 0.1)
+    square.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
+    p.mul_(0.999).addcdiv_(mean, square.sqrt().add(1e-8), value=-0.1)
+
+
+def test_a_step_by_hand_is_one_kernel() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(33, 17) for _ in range(3)] + [torch.rand(33, 17)]
+    (graph,) = explain(adam_by_hand, *(each.clone() for each in given)).graphs
+    assert [len(region.kernels) for region in graph.regions] == [1]
+    results = {}
+    for kind, step, dtype in (
+        ("ours", torch.compile(adam_by_hand, backend=BACKEND), torch.float32),
+        ("eager", adam_by_hand, torch.float32),
+        ("exact", adam_by_hand, torch.float64),
+    ):
+        results[kind] = [each.to(dtype, copy=True) for each in given]
+        for _ in range(STEPS):
+            step(*results[kind])
+    assert_follows(*results.values())

@@ -31,7 +31,7 @@ from . import (
 )
 from .widening import widened
 
-aten = torch.ops.aten
+aten, prims = torch.ops.aten, torch.ops.prims
 
 # Ops that use torch's own decompositions, in all functional overloads.
 _BY_TORCH = (
@@ -195,9 +195,17 @@ def _is_functional(overload: OpOverload) -> bool:
     return not overload._schema.is_mutable
 
 
+def _multiply_add(a: Any, b: Any, c: torch.Tensor) -> torch.Tensor:
+    """`prims.fma`; eager rounds the product, too."""
+    return a * b + c  # type: ignore[no-any-return]
+
+
 def decompositions(fused_random: bool = False) -> dict[OpOverload, Callable[..., Any]]:
     """The table for AOTAutograd, with torch's random numbers or with those that kernels make.
 
     It is a copy, so that a caller may change it.
     """
-    return _table() | (_FUSED_RANDOM if fused_random else {})
+    chosen = _table() | (_FUSED_RANDOM if fused_random else {})
+    # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
+    fma = getattr(prims, "fma", None)
+    return chosen if fma is None else {**chosen, fma.default: _multiply_add}
