@@ -59,8 +59,9 @@ _FEW_REGISTERS = 16
 _MUCH_WORK = 48
 _MOST_COMPUTED = 7 / 6  # of the elements of a short row
 
-# Rows that one step of a reduction of columns adds.
+# Rows that one step of a reduction of columns adds, and vectors of columns of a normalisation.
 _ROWS_OF_STEP = 4
+_COLUMN_VECTORS = 4
 
 # Below this many elements one thread is done before another has woken up.
 _ELEMENTS_FOR_TASKS = 64 << 10
@@ -84,39 +85,41 @@ def pointwise(
     prefetch = _prefetch(processor, facts.touched, sizes)
     whole_rows = rows >= 4 * processor.cores
     unroll = unroll_factor(facts.work)
-    together = _together(processor, facts, columns, lanes)
     if rows == 1 or (not whole_rows and columns > chunk):
-        if together > 1:
-            lanes, unroll = together * lanes, 1
+        lanes, unroll = _step(processor, facts, columns, lanes, unroll)
         return PointwiseParameters(lanes, unroll, chunk, prefetch=prefetch)
     grouped = False
     if facts.groups is not None and columns < _VECTORS_OF_SHORT_ROW * lanes:
         groups = evaluate(facts.groups, sizes)
         grouped = 4 * processor.cores <= groups < rows
-    if together > 1:
-        return PointwiseParameters(together * lanes, 1, 0, prefetch=prefetch, rows=grouped)
     unroll = row_unroll(columns, lanes, unroll)
+    lanes, unroll = _step(processor, facts, columns, lanes, unroll)
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
 
 
-def _together(
-    processor: Processor, facts: PointwiseFacts | ReductionFacts, columns: int, lanes: int
-) -> int:
-    """How many vectors are computed together, as one vector of more lanes.
+def _step(
+    processor: Processor,
+    facts: PointwiseFacts | ReductionFacts,
+    columns: int,
+    lanes: int,
+    unroll: int,
+) -> tuple[int, int]:
+    """The lanes and the vectors of one step along rows of so many columns.
 
     A function such as exp has more constants than 16 registers keep, and a chain of operations each
-    of which waits for the one before.  The end of a row is computed as a whole vector.
+    of which waits for the one before: then several vectors are computed together, as one of more
+    lanes.  A short row takes them one by one if its end would be much of them; so rows of all
+    lengths need two kernels.
     """
     if facts.functions == 0 or processor.vector_registers > _FEW_REGISTERS:
-        return 1
+        return lanes, unroll
     together = _VECTORS_TOGETHER if facts.work <= _MUCH_WORK else _VECTORS_TOGETHER // 2
     together = min(together, processor.lanes(1) // lanes)
     vectors = -(-columns // lanes)
-    if vectors > _VECTORS_OF_SHORT_ROW:
-        return together
-    while -(-vectors // together) * together > vectors * _MOST_COMPUTED:
-        together //= 2
-    return together
+    computed = -(-vectors // together) * together
+    if vectors <= _VECTORS_OF_SHORT_ROW and computed > vectors * _MOST_COMPUTED:
+        together = 1
+    return together * lanes, 1
 
 
 def pointwise_across(lanes: int) -> PointwiseParameters:
@@ -163,9 +166,8 @@ def reduction(
         return reduction_across(lanes)
     if facts.inner:
         few = kept < 2 * processor.cores
-        together = _together(processor, facts, reduced, lanes)
-        unroll = max(inner_unroll(reduced, lanes, 8) // together, 1)
-        lanes *= together
+        unroll = inner_unroll(reduced, lanes, 8)
+        lanes, unroll = _step(processor, facts, reduced, lanes, unroll)
         parts = parts if few and enough_work else 1
         cascade = chain_levels(facts.chain, sizes, lanes * unroll * parts)
         return ReductionParameters(True, lanes, unroll, 0, parts, prefetch, cascade)
@@ -174,8 +176,8 @@ def reduction(
     # Measured on a Zen 5: 1.0 to 1.2 times the speed of at most 2048 columns and fetching ahead.
     most = min(processor.l1_bytes // 2 // (facts.bytes * facts.count), 4096)
     columns = evaluate(facts.range, sizes)
-    together = _together(processor, facts, columns, lanes)
-    lanes, unroll = together * lanes, _ROWS_OF_STEP // together
+    wide, _ = _step(processor, facts, columns, lanes, 1)
+    lanes, unroll = wide, _ROWS_OF_STEP * lanes // wide
     block = lanes
     while block * 2 <= most and block < columns:
         block *= 2
@@ -228,11 +230,10 @@ def persistent_along(
 
     def along(length: IntExpr, chain: tuple[IntExpr, ...], most: int) -> ReductionParameters:
         elements = evaluate(length, sizes)
-        together = _together(processor, facts, elements, lanes)
         unroll = row_unroll(elements, lanes, inner_unroll(elements, lanes, most))
-        unroll = max(unroll // together, 1)
-        cascade = chain_levels(chain, sizes, together * lanes * unroll)
-        return ReductionParameters(True, together * lanes, unroll, 0, 1, cascade=cascade)
+        wide, unroll = _step(processor, facts, elements, lanes, unroll)
+        cascade = chain_levels(chain, sizes, wide * unroll)
+        return ReductionParameters(True, wide, unroll, 0, 1, cascade=cascade)
 
     own = along(facts.range, facts.chain, max(2, unroll_factor(facts.work)))
     if len(facts.chain) == 1:
@@ -245,11 +246,10 @@ def outer_persistent(
 ) -> ReductionParameters:
     """Four vectors of columns: enough lines in flight, few enough for registers."""
     lanes = processor.lanes(facts.bytes)
-    together = _together(processor, facts, evaluate(facts.range, sizes), lanes)
+    wide, _ = _step(processor, facts, evaluate(facts.range, sizes), lanes, 1)
     cascade = chain_levels(facts.chain, sizes, 1)
-    return ReductionParameters(
-        False, together * lanes, 4 // together, 4 * lanes, 1, cascade=cascade
-    )
+    unroll, block = _COLUMN_VECTORS * lanes // wide, _COLUMN_VECTORS * lanes
+    return ReductionParameters(False, wide, unroll, block, 1, cascade=cascade)
 
 
 def inner_outer_persistent(
