@@ -93,7 +93,7 @@ def pointwise(
         groups = evaluate(facts.groups, sizes)
         grouped = 4 * processor.cores <= groups < rows
     unroll = row_unroll(columns, lanes, unroll)
-    lanes, unroll = _step(processor, facts, columns, lanes, unroll)
+    lanes, unroll = _step(processor, facts, columns, lanes, unroll, prefetch > 0)
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
 
 
@@ -103,13 +103,15 @@ def _step(
     columns: int,
     lanes: int,
     unroll: int,
+    is_streamed: bool = False,
 ) -> tuple[int, int]:
     """The lanes and the vectors of one step along rows of so many columns.
 
     A function such as exp has more constants than 16 registers keep, and a chain of operations each
     of which waits for the one before: then several vectors are computed together, as one of more
     lanes.  A short row takes them one by one if its end would be much of them; so rows of all
-    lengths need two kernels.
+    lengths need two kernels.  Rows that are stored past the caches, vector by vector, end with a
+    step: what is left of one would go through them (`memory_access._masked_store`).
     """
     if facts.functions == 0 or processor.vector_registers > _FEW_REGISTERS:
         return lanes, unroll
@@ -119,6 +121,8 @@ def _step(
     computed = -(-vectors // together) * together
     if vectors <= _VECTORS_OF_SHORT_ROW and computed > vectors * _MOST_COMPUTED:
         together = 1
+    while is_streamed and columns % lanes == 0 and columns % (together * lanes):
+        together //= 2
     return together * lanes, 1
 
 
@@ -227,11 +231,12 @@ def persistent_along(
 ) -> ReductionParameters:
     """Full vectors; at least two accumulators for long rows, to hide the adds' latency."""
     lanes = processor.lanes(facts.bytes)
+    is_streamed = _prefetch(processor, facts.touched, sizes) > 0
 
     def along(length: IntExpr, chain: tuple[IntExpr, ...], most: int) -> ReductionParameters:
         elements = evaluate(length, sizes)
         unroll = row_unroll(elements, lanes, inner_unroll(elements, lanes, most))
-        wide, unroll = _step(processor, facts, elements, lanes, unroll)
+        wide, unroll = _step(processor, facts, elements, lanes, unroll, is_streamed)
         cascade = chain_levels(chain, sizes, wide * unroll)
         return ReductionParameters(True, wide, unroll, 0, 1, cascade=cascade)
 
@@ -246,7 +251,8 @@ def outer_persistent(
 ) -> ReductionParameters:
     """Four vectors of columns: enough lines in flight, few enough for registers."""
     lanes = processor.lanes(facts.bytes)
-    wide, _ = _step(processor, facts, evaluate(facts.range, sizes), lanes, 1)
+    is_streamed = _prefetch(processor, facts.touched, sizes) > 0
+    wide, _ = _step(processor, facts, evaluate(facts.range, sizes), lanes, 1, is_streamed)
     cascade = chain_levels(facts.chain, sizes, 1)
     unroll, block = _COLUMN_VECTORS * lanes // wide, _COLUMN_VECTORS * lanes
     return ReductionParameters(False, wide, unroll, block, 1, cascade=cascade)

@@ -181,7 +181,8 @@ class MemoryAccess:
             alignment = size_in_bytes(dtype)
             if active is None:
                 if access.buffer.prefetch:
-                    w.prefetch(pointer, access.buffer.prefetch)
+                    for line in range(0, count * alignment, self.phase.line_bytes):
+                        w.prefetch(pointer, access.buffer.prefetch + line)
                 if self._is_in_pair(access):
                     value = self._of_pair(access, index)
                 else:

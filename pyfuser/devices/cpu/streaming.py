@@ -17,7 +17,7 @@ from ...ir.scalars import Integer, IntExpr, Symbol, product, terms_of
 from .llvm_writer import FunctionWriter, Value
 from .scopes import Scopes, split_constant
 
-_VECTOR_BYTES = (16, 32, 64)
+_VECTOR_BYTES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ class StreamingStores:
             for row, vectors in rows.items():
                 for each in vectors:
                     if label is past and row in streamed:
-                        w.store(each.value, each.pointer, each.bytes, ", !nontemporal !0")
+                        alignment = min(each.bytes, self.line_bytes)
+                        w.store(each.value, each.pointer, alignment, ", !nontemporal !0")
                     else:
                         w.store(each.value, each.pointer, size_in_bytes(row.buffer.dtype))
             w.branch(done)

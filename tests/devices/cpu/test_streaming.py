@@ -101,3 +101,35 @@ def test_a_cache_line_isn_t_stored_both_ways(pretend: Pretend) -> None:
     blocks = text.split(":\n")
     assert sum("!nontemporal" in block for block in blocks) == 2  # of the loop and of a row's end
     fd.validate(inputs)
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(1024, 32), (1000, 8), (1001, 32)])
+def test_vectors_that_are_computed_together_are_stored_past_the_caches(
+    pretend: Pretend, columns: int, lanes: int
+) -> None:
+    """Rows end with a step, if they end with a vector; both lines of 32 elements are fetched."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Float)
+        weight = fd.define_tensor([-1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.exp(fd.ops.mul(x, weight)))
+    pretend(replace(PRETENDED.processor, l3_bytes=0))
+    text = stage_texts(fd.fusion, [torch.randn(64, columns), torch.randn(columns)])["llvm"]
+    assert re.search(rf"store <{lanes} x float> .*, align \d+, !nontemporal", text)
+    calls, loads = text.count("call void @llvm.prefetch"), text.count(f"= load <{lanes} x float>")
+    assert calls == loads * max(lanes * 4 // 64, 1)
+
+
+@pytest.mark.usefixtures("uncached", "poison")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("columns", [17, 31, 40, 48, 63, 72, 100, 104, 128, 150])
+def test_rows_of_functions_end_anywhere(dtype: torch.dtype, columns: int) -> None:
+    """Several vectors are computed together on some machines."""
+    x, weight = numbers(37, columns, dtype) / 97, numbers(1, columns, dtype) / 97
+    update = torch.compile(
+        lambda x, weight, into: into.copy_((x - weight).exp()), backend="pyfuser"
+    )
+    for width in (columns, columns + 8, 256):
+        around = torch.full((37, width), 77).to(dtype)
+        update(x, weight, around[:, :columns])
+        torch.testing.assert_close(around[:, :columns], (x - weight).exp())
+        assert (around[:, columns:] == 77).all()
