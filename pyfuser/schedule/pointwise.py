@@ -15,7 +15,7 @@ threaded_pointwise.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..dtypes import size_in_bytes
 from ..errors import InternalError, expected
@@ -46,6 +46,7 @@ from .common import (
 )
 from .inlining import inline_most
 from .propagation import transform_like
+from .shared_reads import Copies, share_reads, with_shared_reads
 from .vectors import vector_bytes, vector_steps
 
 
@@ -125,21 +126,33 @@ def schedule(
     fusion: Fusion, parameters: PointwiseParameters, scheduler: str = "pointwise"
 ) -> ScheduledFusion:
     """The loops; see the module's docstring."""
+    if isinstance(parameters, ThreadedPointwise):
+        copy, cloner = fusion.clone()
+        reference = cloner.values[reference_output(fusion)]
+        assert isinstance(reference, TensorView)
+        scheduled = ScheduledFusion(copy, scheduler=scheduler, parameters=parameters)
+        threaded_pointwise.schedule_vectors(scheduled, reference, parameters)
+        return scheduled
+    return with_shared_reads(partial(_schedule, fusion, parameters, scheduler))
+
+
+def _schedule(
+    fusion: Fusion, parameters: PointwiseParameters, scheduler: str, shares_reads: bool
+) -> tuple[ScheduledFusion, Copies]:
+    """The loops, and the copies of inputs if reads are shared."""
     copy, cloner = fusion.clone()
     reference = cloner.values[reference_output(fusion)]
     assert isinstance(reference, TensorView)
     scheduled = ScheduledFusion(copy, scheduler=scheduler, parameters=parameters)
-    if isinstance(parameters, ThreadedPointwise):
-        threaded_pointwise.schedule_vectors(scheduled, reference, parameters)
-        return scheduled
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
+    copies = share_reads(scheduled) if shares_reads else ()
     layouts = Layouts(copy)
     own = scheduled[reference]
     own.loop = list(ordered_axes(reference))
     if not own.loop:
         inline_most(scheduled)
-        return scheduled
+        return scheduled, copies
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(own.loop))
     kinds: dict[int, ParallelType] = {}
     if parameters.across:
@@ -147,7 +160,7 @@ def schedule(
         transform_like(scheduled, reference)
         parallelize_positions(scheduled, reference, kinds)
         inline_most(scheduled)
-        return scheduled
+        return scheduled, copies
     merge_range(scheduled, reference, 0, inner - parameters.rows)
     has_rows = inner > 0
     position = 0
@@ -167,7 +180,7 @@ def schedule(
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
     inline_most(scheduled)
-    return scheduled
+    return scheduled, copies
 
 
 def _lanes_across(

@@ -21,7 +21,7 @@ On hardware threads: threaded_rows.py and threaded_columns.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
@@ -53,6 +53,7 @@ from .propagation import transform_like
 from .recomputation import kept_rows
 from .reduced_axes import after_columns, arrange, repeated_input, split_axes, weights
 from .rewrite import rfactor
+from .shared_reads import Copies, share_reads, with_shared_reads
 from .threaded_columns import schedule_columns
 from .threaded_rows import schedule_rows
 from .vectors import vector_bytes, vector_steps
@@ -118,23 +119,33 @@ def candidates(
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
-    copy, _ = fusion.clone()
-    scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
     if isinstance(parameters, ThreadedReduction):
+        copy, _ = fusion.clone()
+        scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
         if parameters.inner:
             schedule_rows(scheduled, parameters)
         else:
             schedule_columns(scheduled, parameters)
         return scheduled
+    return with_shared_reads(partial(_schedule, fusion, parameters))
+
+
+def _schedule(
+    fusion: Fusion, parameters: ReductionParameters, shares_reads: bool
+) -> tuple[ScheduledFusion, Copies]:
+    """The loops, and the copies of inputs if reads are shared."""
+    copy, _ = fusion.clone()
+    scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
+    copies = share_reads(scheduled) if shares_reads else ()
     layouts = Layouts(copy)
     reference = reductions(copy)[0]
     if parameters.inner:
         schedule_inner(scheduled, reference, layouts, parameters)
     else:
         _schedule_outer(scheduled, reference, layouts, parameters)
-    return scheduled
+    return scheduled, copies
 
 
 def schedule_inner(
