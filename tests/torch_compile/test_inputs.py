@@ -358,6 +358,29 @@ def test_views_of_equal_values_share_no_memory(dynamic: bool) -> None:
         assert_same(ours, eagers)
 
 
+@pytest.mark.parametrize("rematerialise", [False, True], ids=["all_saved", "min_cut"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_gradients_read_the_old_value_of_an_updated_buffer(
+    dynamic: bool, rematerialise: bool
+) -> None:
+    def program(x: Tensor, weight: Tensor, mean: Tensor) -> Tensor:
+        y = torch.sin(weight * mean.clone()) * x + mean[1:].clone().sum() * weight.exp()
+        with torch.no_grad():
+            mean.mul_(0.9).add_(x.detach().mean(0))
+        return y.exp()
+
+    compiled = torch.compile(
+        program, backend=BACKEND, dynamic=dynamic, options={"rematerialise": rematerialise}
+    )
+    for rows in (3, 4, 7):
+        x, weight, mean = (torch.randn(s, requires_grad=s != 5) for s in ((rows, 5), (1, 5), 5))
+        ours, eagers = (
+            torch.autograd.grad(call(x, weight, mean.clone()).sum(), [x, weight])
+            for call in (compiled, program)
+        )
+        torch.testing.assert_close(ours, eagers)
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_as_strided_counts_from_the_beginning_of_the_storage(dynamic: bool) -> None:
     def program(x: Tensor) -> tuple[Tensor, Tensor]:
