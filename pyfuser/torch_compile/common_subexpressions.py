@@ -15,14 +15,14 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from .op_facts import has_effects
-from .views import note_storages
+from .views import leaves_graph, note_storages
 
 
 def without_common_subexpressions(graph: Graph) -> Graph:
     """A copy of a functional graph in which equal calls are merged.
 
-    Random ops, ops with effects, and the graph's results keep their own nodes: two results must not
-    share memory.
+    Random ops, ops with effects, the graph's results and what they are views of keep their own
+    nodes: two results must not share memory.
     """
     made = Graph()
     copies: dict[Node, Node] = {}
@@ -43,7 +43,7 @@ def without_common_subexpressions(graph: Graph) -> Graph:
 def _is_mergeable(node: Node) -> bool:
     if node.op != "call_function" or has_effects(node):
         return False
-    return not any(user.op == "output" for user in node.users)
+    return not leaves_graph(node)
 
 
 def _key(node: Node, copies: dict[Node, Node]) -> Hashable:

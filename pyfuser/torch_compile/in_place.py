@@ -36,7 +36,7 @@ def updates_in_place(
     steps: Sequence[Step], resolved: Sequence[Resolved], views: Views, results: Sequence[Node]
 ) -> dict[Node, Node]:
     """The computed value -> the input over which it may be written."""
-    returned = {views.base(node) for node in results}
+    returned = {each for node in results for each in views.memory(node)}
     fusions = [number for number, step in enumerate(steps) if step.fusion is not None]
     resolved_at = dict(zip(fusions, resolved, strict=True))
     maker = {node: number for number in fusions for node in steps[number].makes}
@@ -114,7 +114,7 @@ def _is_elementwise(
     reading = {
         tensor: node
         for tensor, node in zip(definition.input_tensors, fusion.inputs, strict=True)
-        if views.base(node) is target
+        if target in views.memory(node)
     }
     readers = list(reading)
     parts = resolved.program.parts
@@ -133,7 +133,7 @@ def _is_elementwise(
         ]
         return readers == own and _only_base_of(parts[writing], output.expr, own)
     whole = views[target]
-    if not all(views[node].is_whole(whole) for node in reading.values()):
+    if any(views.base(n) is not target or not views[n].is_whole(whole) for n in reading.values()):
         return False  # such as the transposed input
     assert isinstance(output, TensorView)
     return _reads_before_it_writes(parts[writing], readers, output)

@@ -22,7 +22,7 @@ from torch._guards import TracingContext
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from .views import is_getitem, is_view, tensor_of, viewed
+from .views import is_getitem, shares_memory, tensor_of, viewed
 
 aten = torch.ops.aten
 
@@ -68,7 +68,7 @@ def _viewing(graph: Graph, result: Node, argument: Node, output: Node) -> Node:
     values = {u.args[1] for u in updates if u.args[0] is argument}
     chain = []
     base = result
-    while is_view(base) and base not in values:
+    while shares_memory(base) and base not in values:
         chain.append(base)
         if is_getitem(base):  # one of several views that an operation returns
             chain.append(base.all_input_nodes[0])

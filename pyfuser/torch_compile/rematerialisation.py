@@ -6,6 +6,9 @@ to be saved.  Results of vector math or a reduction (gelu, softmax) are saved, a
 CPU, recomputing them takes longer than reading them, and more memory if a product needs them whole.
 The partitioner takes neither its lists nor its elimination of common subexpressions as arguments,
 so it is run as a copy whose functions see replacements; torch's own stays unchanged.
+
+It may save an argument that the forward updates, such as a buffer whose old value a gradient needs.
+The backward would then read the new value, so the forward saves a copy (`save_old_values`).
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ from typing import Any
 
 import torch
 from torch._functorch import partitioners
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
+from .fusion_nodes import is_dense
+from .views import is_updated, tensor_of
 
 aten = torch.ops.aten
 
@@ -28,9 +33,42 @@ Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
 
 def partition_joint_graph(rematerialise: bool) -> Partitioner:
     """torch's partitioner for joint graphs, with pyfuser's ops."""
-    if not rematerialise:
-        return partitioners.default_partition
-    return _min_cut
+    partitioner = _min_cut if rematerialise else partitioners.default_partition
+
+    def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[Any, Any]:
+        forward, backward = partitioner(joint, inputs, **keywords)
+        save_old_values(forward, keywords["num_fwd_outputs"])
+        return forward, backward
+
+    return partition
+
+
+def save_old_values(forward: GraphModule, count: int) -> None:
+    """Saves copies of the arguments that a forward updates; the first `count` results are its own.
+
+    Before:  a = sin(b); copy_(b, a); return a, b
+    After:   c = clone(b); a = sin(b); copy_(b, a); return a, c
+    """
+    graph = forward.graph
+    (output,) = graph.find_nodes(op="output")
+    results = list(output.args[0])
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for number, saved in enumerate(results[count:], count):
+        if isinstance(saved, Node) and is_updated(saved) and _can_be_cloned(saved):
+            is_argument = saved.op == "placeholder"
+            with graph.inserting_before(first) if is_argument else graph.inserting_after(saved):
+                copy = graph.call_function(aten.clone.default, (saved,))
+            copy.meta = {**saved.meta, "val": saved.meta["val"].clone()}
+            results[number] = copy
+    if results != list(output.args[0]):
+        output.args = (type(output.args[0])(results),)
+        forward.recompile()
+
+
+def _can_be_cloned(saved: Node) -> bool:
+    """True if a copy has the layout on which the backward relies."""
+    value = tensor_of(saved)
+    return value is not None and not value.is_neg() and is_dense(value)
 
 
 def _packets(cost: str) -> set[Any]:

@@ -26,7 +26,8 @@ aten = torch.ops.aten
 class Step:
     """A fusion node, a library call (`node`), or the update of an input by it (`copy_`).
 
-    `reads` are the bases of what it reads, `makes` the nodes whose memory it allocates.
+    `reads` are the nodes whose memory it may read (the first operand's base is the first), `makes`
+    the nodes whose memory it allocates.
     """
 
     node: Node
@@ -68,13 +69,13 @@ def _runs(node: Node) -> bool:
 
 
 def _fusion_step(fusion: FusionNode, views: Views, place: dict[Node, int]) -> Step:
-    reads = list(dict.fromkeys(views.base(node) for node in fusion.inputs))
+    reads = list(dict.fromkeys(m for node in fusion.inputs for m in views.memory(node)))
     last = fusion.region.nodes[-1]
     return Step(last, fusion, reads, list(fusion.outputs), place[last])
 
 
 def _library_step(node: Node, views: Views, place: dict[Node, int]) -> Step:
-    reads = list(dict.fromkeys(views.base(n) for n in node.all_input_nodes))
+    reads = list(dict.fromkeys(m for n in node.all_input_nodes for m in views.memory(n)))
     made = [node, *(user for user in node.users if is_getitem(user))]
     return Step(node, None, reads, [m for m in made if views.base(m) is m], place[node])
 

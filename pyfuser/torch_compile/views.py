@@ -89,8 +89,55 @@ def is_view(node: Node) -> bool:
         return False
     if value.is_neg() or value.is_conj() or value.is_complex():
         return False
+    return _has_storage_of(node, source) and not _counts_from_storage(node)
+
+
+def _has_storage_of(node: Node, source: Node) -> bool:
+    """True if two nodes have one storage in their metadata."""
+    value, other = tensor_of(node), tensor_of(source)
+    if value is None or other is None:
+        return False
     storage = value.untyped_storage()._cdata
     return any(each._cdata == storage for each in (other.untyped_storage(), *_noted(source)))
+
+
+def _counts_from_storage(node: Node) -> bool:
+    """True for `as_strided` of an argument with an offset from the beginning of its storage.
+
+    An argument may begin at another place of its storage in each call.
+    """
+    if node.target is not aten.as_strided.default:
+        return False
+    if (node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")) is None:
+        return False
+    while (source := viewed(node)) is not None:
+        node = source
+    return node.op == "placeholder"
+
+
+def shares_memory(node: Node) -> bool:
+    """True for a view of the first argument's memory of any kind: `is_view`, or what torch makes.
+
+    torch makes views of another dtype, of complex numbers and of their parts.
+    """
+    source = viewed(node)
+    if source is None:
+        return False
+    return not facts(node).may_view or _has_storage_of(node, source)
+
+
+def is_updated(node: Node) -> bool:
+    """True if an input, or the base of a view, is written to in the end."""
+    while shares_memory(node) and (source := viewed(node)) is not None:
+        node = source
+    return any(user.target is aten.copy_.default and user.args[0] is node for user in node.users)
+
+
+def leaves_graph(node: Node) -> bool:
+    """True if a node's memory is visible outside the graph: it, or a view of it, is a result."""
+    return any(
+        user.op == "output" or (shares_memory(user) and leaves_graph(user)) for user in node.users
+    )
 
 
 def is_view_list(node: Node) -> bool:
@@ -132,6 +179,7 @@ class Views:
 
     def __init__(self, nodes: list[Node]) -> None:
         self._views: dict[Node, View] = {}
+        self._sources: dict[Node, Node] = {}  # of views that torch makes
         for node in nodes:
             value = tensor_of(node)
             if value is None:
@@ -142,13 +190,15 @@ class Views:
                 self._views[node] = self._views[target]
                 continue
             base, offset = node, size_of(0)
+            source = viewed(node)
             if is_view(node):
-                source = viewed(node)
                 assert source is not None
                 base = self._views[source].base
                 origin = tensor_of(base)
                 assert origin is not None
                 offset = size_of(value.storage_offset() - origin.storage_offset())
+            elif source is not None and shares_memory(node):
+                self._sources[node] = source
             self._views[node] = View(base, sizes_of(value.shape), sizes_of(value.stride()), offset)
 
     def __getitem__(self, node: Node) -> View:
@@ -161,3 +211,10 @@ class Views:
         """The node whose memory this one views; itself if it isn't a view."""
         view = self._views.get(node)
         return node if view is None else view.base
+
+    def memory(self, node: Node) -> list[Node]:
+        """The nodes whose memory a node may have: its base, and what that is torch's view of."""
+        found = [self.base(node)]
+        while (source := self._sources.get(found[-1])) is not None:
+            found.append(self.base(source))
+        return found

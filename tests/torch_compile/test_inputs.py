@@ -190,7 +190,38 @@ def change_a_flat_view(x: Tensor) -> tuple[Tensor, ...]:
     return flat, flat[::2]
 
 
+def change_complex_numbers(z: Tensor) -> tuple[Tensor, ...]:
+    z.mul_(2)
+    return z[1:], z.chunk(2)[1], torch.view_as_real(z)[1:], z.real
+
+
+def keep_a_copy_of_another_dtype(x: Tensor) -> Tensor:
+    old = x.view(torch.int32).clone().view(torch.float32)
+    x.add_(1)
+    return old
+
+
+def read_another_dtype_after_the_new_value(x: Tensor) -> Tensor:
+    bits = x.view(torch.int32)
+    new = x.sin()
+    wanted = (bits & 255).float() * (new @ new).relu()
+    x.copy_(new)
+    return wanted
+
+
 ALIASED = [
+    Case(
+        "complex_numbers_changed",
+        change_complex_numbers,
+        lambda: [torch.randn(80, dtype=torch.complex64)[3:51].view(6, 8)],
+    ),
+    Case("copy_of_another_dtype", keep_a_copy_of_another_dtype, tensors((4, 6))),
+    Case(
+        "copy_of_the_real_parts",
+        lambda z: (z.clone().real, z.clone().imag, z * 2),
+        lambda: [torch.randn(4, 6, dtype=torch.complex64)],
+    ),
+    Case("another_dtype_read", read_another_dtype_after_the_new_value, tensors((6, 6))),
     Case("flat_view_changed", change_a_flat_view, lambda: [torch.randn(80)[3:51].view(6, 8)]),
     Case("halves_changed", change_both_halves, lambda: [torch.randn(80)[3:51].view(6, 8)]),
     Case("same_tensor", lambda x, y: x * y + x, same_twice),
@@ -313,6 +344,54 @@ def test_gradients_are_eager_s(function: Callable[..., Any], dynamic: bool) -> N
             assert (got is None) == (expected is None)
             if expected is not None:
                 assert_same(got, expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_views_of_equal_values_share_no_memory(dynamic: bool) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return (x * 2).view(-1), (x * 2).view(-1), x.detach().clone()[1:], x.detach().clone()[1:]
+
+    x = torch.randn(4, 6, requires_grad=True)
+    got = torch.compile(program, backend=BACKEND, dynamic=dynamic)(x)
+    assert sharing([x, *got]) == sharing([x, *program(x)])
+    for ours, eagers in zip(got, program(x), strict=True):
+        assert_same(ours, eagers)
+
+
+@pytest.mark.parametrize("rematerialise", [False, True], ids=["all_saved", "min_cut"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_gradients_read_the_old_value_of_an_updated_buffer(
+    dynamic: bool, rematerialise: bool
+) -> None:
+    def program(x: Tensor, weight: Tensor, mean: Tensor) -> Tensor:
+        y = torch.sin(weight * mean.clone()) * x + mean[1:].clone().sum() * weight.exp()
+        with torch.no_grad():
+            mean.mul_(0.9).add_(x.detach().mean(0))
+        return y.exp()
+
+    compiled = torch.compile(
+        program, backend=BACKEND, dynamic=dynamic, options={"rematerialise": rematerialise}
+    )
+    for rows in (3, 4, 7):
+        x, weight, mean = (torch.randn(s, requires_grad=s != 5) for s in ((rows, 5), (1, 5), 5))
+        ours, eagers = (
+            torch.autograd.grad(call(x, weight, mean.clone()).sum(), [x, weight])
+            for call in (compiled, program)
+        )
+        torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_as_strided_counts_from_the_beginning_of_the_storage(dynamic: bool) -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.as_strided((2, 3), (3, 1), 1) * 2, x[1:].as_strided((2, 3), (3, 1), 4).exp()
+
+    compiled = torch.compile(program, backend=BACKEND, dynamic=dynamic)
+    memory = torch.randn(40)
+    for begin in (0, 5, 9):
+        x = memory[begin : begin + 20].view(4, 5)
+        for ours, eagers in zip(compiled(x), program(x), strict=True):
+            assert_same(ours, eagers)
 
 
 def test_gradients_reach_the_base_of_a_view_that_is_changed() -> None:

@@ -169,3 +169,18 @@ def test_a_step_by_hand_is_one_kernel() -> None:
         for _ in range(STEPS):
             step(*results[kind])
     assert_follows(*results.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_arguments_that_the_op_of_one_tensor_takes_by_name_only(dtype: torch.dtype) -> None:
+    """No kernel computes complex numbers: these are calls."""
+
+    def program(xs: list[Tensor], ys: list[Tensor]) -> tuple[list[Tensor], ...]:
+        return (
+            torch._foreach_addcmul(xs, ys, ys, 0.5),
+            torch._foreach_addcdiv(xs, ys, ys, [0.5, 2]),
+            torch._foreach_norm(xs, 1, torch.float64 if dtype.is_floating_point else None),
+        )
+
+    xs, ys = ([torch.randn(shape, dtype=dtype) for shape in SHAPES[:2]] for _ in range(2))
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(xs, ys), program(xs, ys))

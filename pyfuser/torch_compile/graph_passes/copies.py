@@ -10,13 +10,10 @@ memory with an input or another output.
 
 from __future__ import annotations
 
-import torch
 from torch.fx import Graph, Node
 
 from ..op_facts import facts
-from ..views import is_view, is_view_list, tensor_of
-
-aten = torch.ops.aten
+from ..views import is_updated, leaves_graph, tensor_of
 
 
 def drop_copies(graph: Graph) -> None:
@@ -42,21 +39,4 @@ def _is_needless(node: Node) -> bool:
         return False
     if list(made.stride()) != list(known.stride()) or known.is_neg() or known.is_conj():
         return False
-    return not _is_updated(source) and not _leaves(node)
-
-
-def _is_updated(node: Node) -> bool:
-    """True if an input, or the base of a view, is written to in the end."""
-    while is_view(node) and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return any(user.target is aten.copy_.default and user.args[0] is node for user in node.users)
-
-
-def _leaves(node: Node) -> bool:
-    """True if the node's memory is visible outside the graph."""
-    for user in node.users:
-        if user.op == "output":
-            return True
-        if (is_view(user) or is_view_list(user)) and _leaves(user):
-            return True
-    return False
+    return not is_updated(source) and not leaves_graph(node)

@@ -70,14 +70,27 @@ def _flatten(graph: Any, node: Node) -> bool:
     for pick in picks:
         index = pick.args[1]
         assert isinstance(index, int)
-        arguments = tuple(_element(a, index) for a in node.args)
-        keywords = {k: _element(a, index) for k, a in node.kwargs.items()}
+        arguments, keywords = _arguments(node, target, index)
         with graph.inserting_before(pick):
             made = graph.call_function(target, arguments, keywords)
         made.meta = dict(pick.meta)
         pick.replace_all_uses_with(made)
         graph.erase_node(pick)
     return True
+
+
+def _arguments(node: Node, target: Any, index: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a foreach op for one element of each list, as those of the other op.
+
+    What that op takes by its name only (value, dtype) may have any place in the foreach op.
+    """
+    only_named = {each.name for each in target._schema.arguments if each.kwarg_only}
+    own: Any = node.target
+    names = ["value" if each.name == "scalars" else each.name for each in own._schema.arguments]
+    placed = dict(zip(names, node.args, strict=False))
+    positional = tuple(_element(a, index) for n, a in placed.items() if n not in only_named)
+    named = {n: a for n, a in placed.items() if n in only_named} | node.kwargs
+    return positional, {name: _element(a, index) for name, a in named.items()}
 
 
 def _element(argument: Any, index: int) -> Any:
