@@ -91,7 +91,7 @@ def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
     return (
         uncomputed(facts.exprs, sizes.target)
         or facts.problem
-        or reads_nothing(facts.exprs, sizes)
+        or reads_nothing(facts, sizes)
         or unlike_outputs(facts)
     )
 
