@@ -70,15 +70,17 @@ class ManualKernel:
         texts = [built.code.text for built in resolved.kernels if built is not None]
         return "".join(map(target.compiler_report, texts))
 
-    def extents(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """How long the loops over grid and block axes are at most, for these inputs; by kind."""
+    def launches(self, inputs: Sequence[Any]) -> list[dict[str, int]]:
+        """The extents of the grid and block axes of each launch for these inputs; by kind."""
         sizes = bind(self.executor.fusion, inputs).sizes
-        found: dict[str, int] = {}
+        found: list[dict[str, int]] = []
         for built in self.executor.resolve(inputs).kernels:
-            for phase in () if built is None else built.kernel.phases:
-                numbers = built.kernel.numbers(sizes) if built is not None else {}
-                for kind, extent in (phase.grid | phase.block).items():
-                    found[kind.value] = max(found.get(kind.value, 1), evaluate(extent, numbers))
+            if built is None:
+                continue
+            numbers = built.kernel.numbers(sizes)
+            for phase in built.kernel.phases:
+                axes = phase.grid | phase.block
+                found.append({kind.value: evaluate(axes[kind], numbers) for kind in axes})
         return found
 
 

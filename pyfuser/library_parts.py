@@ -82,11 +82,21 @@ def calls_of(segment: Segment) -> dict[Expr, Call | None] | None:
     for expr in segment.exprs:
         if not expr.tensor_outputs:
             continue
+        if _drops_expanded(expr):
+            return None
         is_call = not (is_shown(expr) or isinstance(expr, FullOp | LibraryOp))
         found[expr] = _call(expr) if is_call else None
         if found[expr] is None and is_call:
             return None
     return found
+
+
+def _drops_expanded(expr: Expr) -> bool:
+    """True for a squeeze of an expanded axis, which may have no element that a view could show."""
+    if not isinstance(expr, SqueezeOp):
+        return False
+    (source,) = expr.tensor_inputs
+    return any(axis.is_expanded for axis, flag in zip(source.axes, expr.flags, strict=True) if flag)
 
 
 def is_shown(expr: Expr | None) -> bool:

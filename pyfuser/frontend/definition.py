@@ -37,7 +37,7 @@ from .executors import (
 from .fusion import Fusion
 from .guard import FusionGuard
 from .options import applied, check_options
-from .params import HeuristicParams
+from .params import HeuristicParams, require_instance
 from .profiler import FusionProfile, PythonProfiler
 from .tensor_view import TensorView
 
@@ -225,6 +225,7 @@ class FusionDefinition:
         )
         require_list(inputs, "manual_execute")
         params = HeuristicParams() if heuristic_params is None else heuristic_params
+        require_instance("manual_execute", HeuristicParams, params)
         if "ke" not in self.__dict__:
             self.ke = KernelExecutor()
         if not self.ke.is_compiled():

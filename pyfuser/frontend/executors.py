@@ -19,9 +19,15 @@ from ..ops.metadata import device_of
 from ..ops.random_state import with_any_random_state
 from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
-from .fusion import Fusion
+from .fusion import Fusion, require_fusion
 from .options import applied
-from .params import CompileParams, LaunchParams, check_compile_params, require_extents
+from .params import (
+    CompileParams,
+    LaunchParams,
+    check_compile_params,
+    check_launch_params,
+    require_extents,
+)
 from .tensor_view import TensorView
 
 if TYPE_CHECKING:
@@ -46,20 +52,22 @@ def all_inputs(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any]:
     return with_any_random_state(fusion.definition, flattened(inputs))
 
 
-def require_list(inputs: object, operation: str = "execute") -> None:
+def require_list(inputs: object, operation: str = "execute", form: str = "") -> None:
     """Raises InputError if something other than a list of inputs is given.
 
-    The inputs are iterated more than once, so an iterator won't do.
+    The inputs are iterated more than once, so an iterator won't do.  The hint shows the `form` of
+    the right call, with {} for the inputs; by default that of a method of FusionDefinition.
     """
     if isinstance(inputs, (list, tuple)):
         return
-    hint = f"write fd.{operation}([x, y])"
+    write = f"write {form or f'fd.{operation}({{}})'}"
+    hint = write.format("[x, y]")
     if isinstance(inputs, torch.Tensor):
-        hint = f"write fd.{operation}([x])"
+        hint = write.format("[x]")
     elif isinstance(inputs, Collection) and not isinstance(inputs, (Mapping, Set, str, bytes)):
         return
     elif isinstance(inputs, Iterable):
-        hint = f"write fd.{operation}(list(...))"
+        hint = write.format("list(...)")
     kind = f"an object of type {type(inputs).__name__}"
     got = "a tensor" if isinstance(inputs, torch.Tensor) else kind
     raise InputError(expected(operation, "a list of inputs", got, hint))
@@ -74,6 +82,7 @@ class FusionExecutorCache:
     """Schedules, compiles and runs a fusion; caches kernels by what they depend on."""
 
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
+        require_fusion("FusionExecutorCache", fusion)
         self._fusion, self.fusion_id, self.auto_schedule = fusion, fusion_id, auto_schedule
         self._engine: CompiledFusion | None = None
 
@@ -101,6 +110,7 @@ class FusionExecutorCache:
         _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
         """Runs the fusion: the outputs, without those that only update an input."""
+        require_list(inputs, "execute", "execute({})")
         check_device(device)
         with applied(_enable_options, _disable_options):
             return self.engine.execute(flattened(inputs))
@@ -187,6 +197,16 @@ def check_device(device: object) -> None:
         raise InputError(expected("execute", "a device of torch's", device)) from None
 
 
+def _check_parameters(
+    inputs: Sequence[Any], constraints: LaunchParams | None, compile_params: CompileParams | None
+) -> None:
+    """What can be checked before there is a kernel."""
+    if constraints is not None:
+        check_launch_params("launch", constraints)
+    if compile_params is not None:
+        check_compile_params(compile_params, inputs)
+
+
 class KernelExecutor:
     """Compiles a fusion as its user scheduled it, into one kernel, and runs it."""
 
@@ -197,6 +217,7 @@ class KernelExecutor:
         self.runtime_id, self.group_id = runtime_id, group_id
         self._kernel: ManualKernel | None = None
         self._fusion: Fusion | None = None
+        self._given: tuple[LaunchParams | None, CompileParams | None] = None, None
 
     def compile(
         self,
@@ -208,32 +229,39 @@ class KernelExecutor:
     ) -> None:
         """Compiles the schedule of the fusion.  ScheduleError if it is illegal.
 
-        If the fusion has inputs and `args` isn't given, the first `run` compiles.
+        If the fusion has inputs and `args` isn't given, the first `run` compiles, with these
+        constraints and parameters.  After an error, nothing is compiled.
         """
+        require_fusion("compile", fusion)
+        require_list(args, "compile", "compile(fusion, {})")
         if not fusion.graph.outputs:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
-        self._fusion, self._kernel = fusion, None
-        if args or not fusion.inputs():
-            self._build(args, launch_constraints, compile_params)
+        self._fusion = self._kernel = None
+        self._given = launch_constraints, compile_params
+        if len(args) or not fusion.inputs():
+            self._kernel = self._built(fusion, args, *self._given)
+        else:
+            _check_parameters((), *self._given)
+        self._fusion = fusion
 
-    def _build(
+    def _built(
         self,
+        fusion: Fusion,
         args: Sequence[Any],
         constraints: LaunchParams | None,
         compile_params: CompileParams | None,
-    ) -> None:
+    ) -> ManualKernel:
+        """The kernel, which is checked to be as the constraints and parameters say."""
         from ..interface import ManualKernel
 
-        assert self._fusion is not None
-        if self._kernel is None:
-            self._kernel = ManualKernel(self._fusion.user_schedule, flattened(args))
+        inputs = flattened(args)
+        _check_parameters(inputs, constraints, compile_params)
+        kernel = self._kernel or ManualKernel(fusion.user_schedule, inputs)
         if constraints is not None and constraints != LaunchParams():
-            extents = self._kernel.extents(flattened(args))
-            require_extents(constraints, extents)
-        if compile_params is not None:
-            check_compile_params(compile_params, flattened(args))
-            if compile_params.enable_ptxas_verbose:
-                print(self._kernel.report(flattened(args)), end="")
+            require_extents(constraints, kernel.launches(inputs))
+        if compile_params is not None and compile_params.enable_ptxas_verbose:
+            print(kernel.report(inputs), end="")
+        return kernel
 
     def run(
         self,
@@ -247,9 +275,13 @@ class KernelExecutor:
         """
         if self._fusion is None:
             raise ScheduleError(expected("run", "a compiled kernel", "none; call compile first"))
-        if self._kernel is None or launch_constraints is not None or compile_params is not None:
-            self._build(args, launch_constraints, compile_params)
-        assert self._kernel is not None
+        require_list(args, "run", "run({})")
+        constraints, params = launch_constraints, compile_params
+        if self._kernel is None:
+            constraints = self._given[0] if constraints is None else constraints
+            params = self._given[1] if params is None else params
+        if self._kernel is None or constraints is not None or params is not None:
+            self._kernel = self._built(self._fusion, args, constraints, params)
         return self._kernel.run(flattened(args))
 
     def is_compiled(self) -> bool:

@@ -121,12 +121,18 @@ class Fusion:
         return self.graph.math_text(from_outputs_only)
 
     def print_kernel(self, compile_params: CompileParams | None = None) -> str:
-        """The kernel of the user's schedule as text."""
+        """The kernel of the user's schedule as text.
+
+        It is for the device of the parameters, or else for torch's default device.
+        """
         from ..devices.registry import target_for
         from ..lower.lowering import lower
+        from .params import CompileParams, check_compile_params, device_of_params
 
-        target = target_for(torch.get_default_device())
-        return str(lower(self.graph.user_schedule, target))
+        params = CompileParams() if compile_params is None else compile_params
+        check_compile_params(params, (), "print_kernel")
+        device = device_of_params(params, "print_kernel") or torch.get_default_device()
+        return str(lower(self.graph.user_schedule, target_for(device)))
 
     def __str__(self) -> str:
         return self.print_math(False)
@@ -138,3 +144,11 @@ class Fusion:
 
     def __hash__(self) -> int:
         return hash(definition_key(self.definition))
+
+
+def require_fusion(operation: str, given: object) -> None:
+    """DefinitionError if something else, such as a FusionDefinition, is given for a Fusion."""
+    if not isinstance(given, Fusion):
+        hint = "pass its `fusion`" if hasattr(given, "fusion") else ""
+        got = f"an object of type {type(given).__name__}"
+        raise DefinitionError(expected(operation, "a Fusion", got, hint))

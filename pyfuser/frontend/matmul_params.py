@@ -23,7 +23,7 @@ _BITS = 16  # of each field of an encoded macro
 _MASK = (1 << _BITS) - 1
 
 
-@dataclass
+@dataclass(slots=True)
 class GemmTile:
     """The extents of a tile of a matrix product [m, k] @ [k, n]."""
 
@@ -32,7 +32,7 @@ class GemmTile:
     k: int = 32
 
 
-@dataclass
+@dataclass(slots=True)
 class MatMulTileOptions:
     """The tile of a block, and the part of it that each warp computes."""
 
@@ -40,7 +40,7 @@ class MatMulTileOptions:
     warp_tile: GemmTile = field(default_factory=lambda: GemmTile(64, 64, 32))
 
 
-@dataclass
+@dataclass(slots=True)
 class CircularBufferOptions:
     """Which buffers are circular, with how many stages."""
 
@@ -50,7 +50,7 @@ class CircularBufferOptions:
     smem_circular_buffer_prefetch_gap: int = 1
 
 
-@dataclass
+@dataclass(slots=True)
 class SupportedVectorization:
     """Elements that one instruction loads or stores, for each operand and the result."""
 
@@ -59,7 +59,7 @@ class SupportedVectorization:
     epilogue: int = 1
 
 
-@dataclass
+@dataclass(slots=True)
 class ClusterDims:
     """The blocks of a cluster."""
 
@@ -120,7 +120,7 @@ MmaMacro = enum.Enum("MmaMacro", _instructions())  # type: ignore[misc]
 MmaMacro.__doc__ = "The matrix instructions; `MmaMacroEncode.of` decodes one."
 
 
-@dataclass
+@dataclass(slots=True)
 class MatmulParams(HeuristicParams):
     """Decisions for a matrix product."""
 

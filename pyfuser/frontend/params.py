@@ -9,7 +9,12 @@ these fields are followed:
     threads        if they are hardware: lparams.bdimx and bdimy, each with a vector
     unrolling      unroll_factor_inner, unroll_factor_top_of_vectorization (inner),
                    unroll_factor_outer_reduction (outer)
-    grid parts     lparams.gdimy with split_grid_dim_inner_reduction or _outer_reduction
+    grid parts     with split_grid_dim_inner_reduction or _outer_reduction, the extent in lparams
+                   of the axis that grid_dim_inner_reduction or _outer_reduction names; if it names
+                   none, gdimy (inner) or gdimz (outer)
+
+The extents in lparams are those of the schedule that follows from the parameters, so that they are
+also launch constraints that its kernel meets.
 
 The other fields describe choices that pyfuser's schedulers don't have.  They are stored, so a
 program that sets them runs.
@@ -19,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -33,7 +38,10 @@ from .enums import SchedulerType
 _CHUNK = 4096  # elements per task of a schedule that is described by the interface's fields alone
 
 
-@dataclass
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(slots=True)
 class LaunchParams:
     """Grid and block extents of a launch; -1 if the kernel decides."""
 
@@ -45,7 +53,7 @@ class LaunchParams:
     bdimz: int = -1
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class CompileParams:
     """How a kernel is compiled.
 
@@ -70,40 +78,75 @@ _EXTENTS = {
 }
 
 
-def require_extents(constraints: LaunchParams, extents: Mapping[str, int]) -> None:
-    """ScheduleError if a launch has other extents (by axis, 1 if absent) than the constraints."""
+def require_instance(operation: str, kind: type[_Kind], given: object, hint: str = "") -> None:
+    """ScheduleError if parameters aren't of the class that belongs there."""
+    if not isinstance(given, kind):
+        got = f"an object of type {type(given).__name__}"
+        raise ScheduleError(expected(operation, kind.__name__, got, hint))
+
+
+def _require_count(operation: str, name: str, given: object) -> int:
+    """The value of a field that counts something; ScheduleError if it isn't a positive integer."""
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise ScheduleError(expected(operation, f"{name} of at least 1", repr(given)))
+    return given
+
+
+def check_launch_params(operation: str, params: LaunchParams) -> None:
+    """ScheduleError if an extent is neither -1 nor a positive integer."""
+    require_instance(operation, LaunchParams, params)
+    for name in _EXTENTS:
+        given = getattr(params, name)
+        if isinstance(given, bool) or given != -1:
+            _require_count(operation, name, given)
+
+
+def require_extents(constraints: LaunchParams, launches: Sequence[Mapping[str, int]]) -> None:
+    """ScheduleError if no launch of a kernel has an extent that the constraints ask for.
+
+    A launch has its extents by axis; one that is absent is 1.
+    """
     for name, axis in _EXTENTS.items():
-        wanted, found = getattr(constraints, name), extents.get(axis, 1)
-        if wanted not in (-1, found):
+        wanted = getattr(constraints, name)
+        found = dict.fromkeys(launch.get(axis, 1) for launch in launches)
+        if wanted != -1 and wanted not in found:
             what = f"{name} of {wanted}, as the launch constraints say"
-            raise ScheduleError(expected("launch", what, found))
+            raise ScheduleError(expected("launch", what, " and ".join(map(str, found))))
 
 
-def check_compile_params(params: CompileParams, inputs: Sequence[Any]) -> None:
+def check_compile_params(
+    params: CompileParams, inputs: Sequence[Any], operation: str = "compile"
+) -> None:
     """ScheduleError if a kernel for these inputs can't be compiled as the parameters say."""
-    registers = params.maxrregcount
-    if not isinstance(registers, int) or isinstance(registers, bool) or registers < 1:
-        raise ScheduleError(expected("compile", "a maxrregcount of at least 1", repr(registers)))
-    if isinstance(params.include_paths, str):
-        what = "a list of include_paths"
-        raise ScheduleError(expected("compile", what, repr(params.include_paths)))
-    _require_device(params.device, inputs)
+    require_instance(operation, CompileParams, params)
+    _require_count(operation, "maxrregcount", params.maxrregcount)
+    paths = params.include_paths
+    if isinstance(paths, str) or not isinstance(paths, Sequence):
+        raise ScheduleError(expected(operation, "a list of include_paths", repr(paths)))
+    _require_device(device_of_params(params, operation), inputs)
     _require_index_type(params.index_type, inputs)
 
 
-def _require_device(wanted: object, inputs: Sequence[Any]) -> None:
-    """Kernels are compiled for the device of their inputs."""
-    if wanted is None:
-        return
+def device_of_params(params: CompileParams, operation: str) -> torch.device | None:
+    """The device of the parameters, or None if they leave it open."""
+    if params.device is None:
+        return None
     try:
-        device = torch.device(wanted)  # type: ignore[call-overload]
+        return torch.device(params.device)  # type: ignore[call-overload,no-any-return]
     except (RuntimeError, TypeError):
         what = "a torch.device in CompileParams"
-        raise ScheduleError(expected("compile", what, repr(wanted))) from None
+        raise ScheduleError(expected(operation, what, repr(params.device))) from None
+
+
+def _require_device(device: torch.device | None, inputs: Sequence[Any]) -> None:
+    """Kernels are compiled for the device of their inputs."""
+    if device is None:
+        return
     for given in inputs:
         if not isinstance(given, torch.Tensor) or (given.is_cpu and not given.dim()):
             continue
-        if given.device.type != device.type or device.index not in (None, given.device.index):
+        # A tensor on the CPU has no index, though its device may be written as cpu:0.
+        if given.device.type != device.type or device.index not in (None, given.device.index or 0):
             what = f"inputs on {device}, as CompileParams says"
             raise ScheduleError(expected("compile", what, f"one on {given.device}"))
 
@@ -119,13 +162,17 @@ def _require_index_type(index_type: object, inputs: Sequence[Any]) -> None:
     if index_type is not DataType.Int32:
         return
     for given in inputs:
-        span = getattr(given, "numel", lambda: 0)()
-        if span >= 1 << 31:
+        if not isinstance(given, torch.Tensor) or not given.numel():
+            continue
+        axes = zip(given.shape, given.stride(), strict=True)
+        span = 1 + sum((size - 1) * stride for size, stride in axes)
+        if max(span, given.numel()) > 1 << 31:
             what = "tensors that indices of 32 bits address"
-            raise ScheduleError(expected("compile", what, f"one of {span} elements"))
+            got = f"one of {given.numel()} elements in a range of {span}"
+            raise ScheduleError(expected("compile", what, got))
 
 
-@dataclass
+@dataclass(slots=True)
 class HeuristicParams:
     """What a scheduler decided; `decisions` are the parameters of pyfuser's own scheduler."""
 
@@ -139,7 +186,7 @@ class HeuristicParams:
         return hash(repr(astuple(self)))
 
 
-@dataclass
+@dataclass(slots=True)
 class PointwiseParams(HeuristicParams):
     """Decisions of the pointwise scheduler."""
 
@@ -153,7 +200,7 @@ class PointwiseParams(HeuristicParams):
     unroll_factor_outer: int = 1
 
 
-@dataclass
+@dataclass(slots=True)
 class ReductionParams(HeuristicParams):
     """Decisions of the schedulers of reductions and norms.
 
@@ -202,14 +249,19 @@ class ReductionParams(HeuristicParams):
 
 
 def params_of(
-    scheduler_type: SchedulerType, decisions: Hashable, is_threaded: bool = False
+    scheduler_type: SchedulerType,
+    decisions: Hashable,
+    is_threaded: bool = False,
+    extents: Mapping[ParallelType, int] | None = None,
 ) -> HeuristicParams:
     """The decisions of one of pyfuser's schedulers, under the interface's names.
 
-    `is_threaded` if lanes are the threads of a block.
+    `is_threaded` if lanes are the threads of a block.  `extents` are those of the parallel axes of
+    the schedule that follows from the decisions, as far as they don't depend on sizes.
     """
+    found = extents or {}
     match decisions:
-        case PointwiseParameters(lanes=lanes):
+        case PointwiseParameters() as own:
             made: HeuristicParams = PointwiseParams(
                 scheduler_type,
                 decisions=decisions,
@@ -217,19 +269,20 @@ def params_of(
                 vectorization_factor=_vector(decisions, is_threaded),
                 unroll_factor_inner=decisions.unroll,
             )
-        case ReductionParameters(lanes=lanes):
-            made = _reduction_params(scheduler_type, decisions, is_threaded)
-        case InnerOuterParameters(rows=ReductionParameters(lanes=lanes) as rows):
-            made = _reduction_params(scheduler_type, replace(rows, parts=1), is_threaded)
+        case ReductionParameters() as own:
+            made = _reduction_params(scheduler_type, own, is_threaded, found)
+        case InnerOuterParameters(rows=own):
+            made = _reduction_params(scheduler_type, replace(own, parts=1), is_threaded, found)
             made.decisions = decisions
             made.combined_inner_outer = made.cross_grid_outer_reduction = True
-            made.lparams.gdimy = rows.parts
+            made.grid_dim_outer_reduction = ParallelType.grid_x
+            made.lparams.gdimx = own.parts
         case _:
             return HeuristicParams(scheduler_type, decisions=decisions)
     if is_threaded:
-        made.lparams.bdimx = lanes
-    if isinstance(decisions, ThreadedPointwise | ThreadedReduction):
-        made.lparams.bdimy = decisions.lines
+        is_own = isinstance(own, ThreadedPointwise | ThreadedReduction)
+        made.lparams.bdimx = found.get(ParallelType.block_x, -1 if is_own else own.lanes)
+        made.lparams.bdimy = found.get(ParallelType.block_y, -1)
     return made
 
 
@@ -241,7 +294,10 @@ def _vector(decisions: PointwiseParameters | ReductionParameters, is_threaded: b
 
 
 def _reduction_params(
-    scheduler_type: SchedulerType, decisions: ReductionParameters, is_threaded: bool
+    scheduler_type: SchedulerType,
+    decisions: ReductionParameters,
+    is_threaded: bool,
+    extents: Mapping[ParallelType, int],
 ) -> ReductionParams:
     lanes = _vector(decisions, is_threaded)
     made = ReductionParams(
@@ -250,64 +306,100 @@ def _reduction_params(
         fastest_dim=decisions.inner,
         persistent_kernel=scheduler_type is not SchedulerType.reduction,
     )
+    is_split = decisions.parts > 1
     if decisions.inner:
         made.unroll_factor_inner_reduction = lanes
         made.unroll_factor_top_of_vectorization = decisions.unroll
         made.vectorize_inner_reduction = lanes > 1
-        made.split_grid_dim_inner_reduction = decisions.parts > 1
+        made.split_grid_dim_inner_reduction = made.cross_grid_inner_reduction = is_split
     else:
         made.unroll_factor_iter_dom = lanes
         made.unroll_factor_outer_reduction = decisions.unroll
         made.vectorize_iter_dom = lanes > 1
-        made.split_grid_dim_outer_reduction = decisions.parts > 1
-    made.cross_grid_inner_reduction = decisions.inner and decisions.parts > 1
-    made.cross_grid_outer_reduction = not decisions.inner and decisions.parts > 1
-    if decisions.parts > 1:
-        made.lparams.gdimy = decisions.parts
+        made.split_grid_dim_outer_reduction = made.cross_grid_outer_reduction = is_split
+    if is_split and decisions.inner:
+        # If all axes are reduced, the parts are the only tasks.
+        has_rows = not extents or ParallelType.grid_y in extents
+        made.grid_dim_inner_reduction = ParallelType.grid_y if has_rows else ParallelType.grid_x
+    elif is_split:
+        made.grid_dim_outer_reduction = ParallelType.grid_z
+    if is_split:
+        setattr(made.lparams, _parts_extent(made), decisions.parts)
     return made
 
 
+def _parts_extent(params: ReductionParams) -> str:
+    """The field of lparams that has the number of parts of the reduced axes."""
+    chosen = params.grid_dim_outer_reduction
+    default = "gdimz"
+    if params.fastest_dim and not params.combined_inner_outer:
+        chosen, default = params.grid_dim_inner_reduction, "gdimy"
+    return next((name for name, axis in _EXTENTS.items() if axis == chosen.value), default)
+
+
+def _parts(params: ReductionParams, unedited: int) -> int:
+    extent = getattr(params.lparams, _parts_extent(params))
+    return extent if extent > 0 else unedited
+
+
 def decisions_of(params: HeuristicParams) -> Hashable:
-    """The decisions that these parameters, edited or made by hand, stand for."""
+    """The decisions that these parameters, edited or made by hand, stand for.
+
+    ScheduleError for a field that is followed and isn't a positive integer.
+    """
+    check_launch_params("schedule", params.lparams)
     match params:
         case PointwiseParams():
+            vector, unroll = _counts(params, "vectorization_factor", "unroll_factor_inner")
             base = params.decisions or PointwiseParameters(1, 1, _CHUNK)
             assert isinstance(base, PointwiseParameters)
-            edits = _edits(base, params.lparams, params.vectorization_factor)
-            return replace(base, unroll=params.unroll_factor_inner, **edits)
-        case ReductionParams(decisions=InnerOuterParameters() as base_both):
-            base_rows = base_both.rows
-            if isinstance(base_rows, ThreadedReduction):  # its rows are of a limited length
-                base_rows = ReductionParameters(True, base_rows.lanes, base_rows.unroll, 0, 1)
-            rows = replace(
-                base_rows,
-                lanes=params.lparams.bdimx
-                if params.lparams.bdimx > 0
-                else params.unroll_factor_inner_reduction,
-                unroll=params.unroll_factor_top_of_vectorization,
-                parts=max(params.lparams.gdimy, 1),
-            )
-            return replace(base_both, rows=rows)
+            return replace(base, unroll=unroll, **_edits(base, params.lparams, vector))
         case ReductionParams():
-            inner = params.fastest_dim
-            base_reduction = params.decisions or ReductionParameters(inner, 1, 1, _CHUNK, 1)
-            assert isinstance(base_reduction, ReductionParameters)
-            if inner:
-                width = params.unroll_factor_inner_reduction
-                unroll = params.unroll_factor_top_of_vectorization
-                is_split = params.split_grid_dim_inner_reduction
-            else:
-                width = params.unroll_factor_iter_dom
-                unroll = params.unroll_factor_outer_reduction
-                is_split = params.split_grid_dim_outer_reduction
-            edits = _edits(base_reduction, params.lparams, width)
-            parts = max(params.lparams.gdimy, 1) if is_split else 1
-            edited = replace(base_reduction, inner=inner, unroll=unroll, parts=parts, **edits)
-            if isinstance(edited, ThreadedReduction):
-                edited = replace(edited, is_whole=False)  # it serves calls of all sizes
-            return edited
+            return _reduction_decisions(params)
         case _:
             return params.decisions
+
+
+def _counts(params: HeuristicParams, *names: str) -> tuple[int, ...]:
+    return tuple(_require_count("schedule", name, getattr(params, name)) for name in names)
+
+
+def _reduction_decisions(params: ReductionParams) -> Hashable:
+    inner = params.fastest_dim
+    if inner:
+        names = ("unroll_factor_inner_reduction", "unroll_factor_top_of_vectorization")
+        is_split = params.split_grid_dim_inner_reduction
+    else:
+        names = ("unroll_factor_iter_dom", "unroll_factor_outer_reduction")
+        is_split = params.split_grid_dim_outer_reduction
+    vector, unroll = _counts(params, *names)
+    launch = params.lparams
+    if isinstance(params.decisions, InnerOuterParameters):
+        rows = params.decisions.rows
+        edits = _edits(rows, launch, vector)
+        rows = replace(rows, unroll=unroll, parts=_parts(params, rows.parts), **edits)
+        return replace(params.decisions, rows=rows)
+    base = params.decisions or ReductionParameters(inner, 1, 1, _CHUNK, 1)
+    assert isinstance(base, ReductionParameters)
+    if base.inner != inner:  # the other axes have other vectors and tasks
+        base = ReductionParameters(inner, 1, 1, _CHUNK, 1)
+    parts = _parts(params, base.parts) if is_split else 1
+    return replace(base, unroll=unroll, parts=parts, **_edits(base, launch, vector))
+
+
+def for_all_sizes(decisions: Hashable) -> Hashable:
+    """The decisions without assumptions about the length of rows and columns.
+
+    A schedule by hand serves calls of all sizes.
+    """
+    match decisions:
+        case ThreadedReduction():
+            return replace(decisions, is_whole=False, is_full=False)
+        case InnerOuterParameters(rows=ThreadedReduction() as rows):
+            plain = ReductionParameters(True, rows.lanes, rows.unroll, 0, rows.parts)
+            return replace(decisions, rows=plain)
+        case _:
+            return decisions
 
 
 def _edits(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import ScheduleError, UnsupportedError, expected
 from ..ir import fusion as ir
 from ..ir.domains import ParallelType
@@ -19,13 +21,16 @@ from ..ir.vals import TensorView
 from ..ops.binding import bind_extents
 from ..ops.metadata import device_of
 from .enums import SchedulerType
-from .executors import all_inputs, flattened
-from .fusion import Fusion
+from .executors import all_inputs, flattened, require_list
+from .fusion import Fusion, require_fusion
 from .guard import active_fusion
-from .params import HeuristicParams, decisions_of, params_of
+from .handles import require_member
+from .params import HeuristicParams, decisions_of, for_all_sizes, params_of, require_instance
 
 if TYPE_CHECKING:
     from ..schedule.acceptance import SizeInfo
+    from ..schedule.registry import AutomaticScheduler
+    from ..target.target import Target
 
 
 def _scheduled(tensor: TensorView) -> ScheduledFusion:
@@ -120,32 +125,48 @@ def warp_specialize(
     raise UnsupportedError(expected("warp_specialize", "a schedule without it", parallel_type))
 
 
-def _sizes(fusion: Fusion, inputs: Sequence[Any]) -> SizeInfo:
+def _sizes(fusion: Fusion, inputs: Sequence[Any], operation: str) -> SizeInfo:
     from ..devices.registry import target_for
     from ..schedule.acceptance import SizeInfo
 
+    require_fusion(operation, fusion)
+    require_list(inputs, operation, f"{operation}(..., {{}})")
     flat = all_inputs(fusion, inputs)
     return SizeInfo.of(bind_extents(fusion.definition, flat), target_for(device_of(flat)))
+
+
+def _scheduler(operation: str, scheduler_type: SchedulerType) -> AutomaticScheduler | str:
+    """The scheduler of the interface's name, or why there is none."""
+    from ..schedule.registry import SCHEDULERS, Refusal
+
+    require_member(operation, SchedulerType, scheduler_type)
+    for scheduler in SCHEDULERS:
+        if scheduler.name == scheduler_type.name:
+            return scheduler
+    return str(Refusal(scheduler_type.name, "pyfuser has no such scheduler"))
+
+
+def _refused(operation: str, reason: str) -> ScheduleError:
+    return ScheduleError(expected(operation, "a scheduler that accepts", reason))
 
 
 def can_schedule(
     fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
 ) -> tuple[bool, str]:
     """Whether a scheduler takes the fusion for these inputs, and why not."""
-    from ..schedule.registry import SCHEDULERS, Refusal
-
-    for scheduler in SCHEDULERS:
-        if scheduler.name == scheduler_type.name:
-            refusal = scheduler.can_schedule(fusion.definition, _sizes(fusion, inputs))
-            return (True, "") if refusal is None else (False, str(refusal))
-    return False, str(Refusal(scheduler_type.name, "pyfuser has no such scheduler"))
+    sizes = _sizes(fusion, inputs, "can_schedule")
+    scheduler = _scheduler("can_schedule", scheduler_type)
+    if isinstance(scheduler, str):
+        return False, scheduler
+    refusal = scheduler.can_schedule(fusion.definition, sizes)
+    return (True, "") if refusal is None else (False, str(refusal))
 
 
 def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[SchedulerType]:
     """The schedulers that take the whole fusion as one kernel, in the order they are asked."""
     from ..schedule.registry import SCHEDULERS
 
-    sizes = _sizes(fusion, inputs)
+    sizes = _sizes(fusion, inputs, "find_compatible_schedulers")
     accepting = (s for s in SCHEDULERS if s.can_schedule(fusion.definition, sizes) is None)
     return [SchedulerType[scheduler.name] for scheduler in accepting]
 
@@ -154,20 +175,7 @@ def compute_heuristics(
     fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
 ) -> HeuristicParams:
     """What a scheduler decides for these inputs.  ScheduleError if it refuses the fusion."""
-    from ..devices.registry import target_for
-    from ..schedule.registry import scheduler
-
-    accepted, message = can_schedule(fusion, scheduler_type, inputs)
-    if not accepted:
-        raise ScheduleError(expected("compute_heuristics", "a scheduler that accepts", message))
-    target = target_for(device_of(flattened(inputs)))
-    chosen = scheduler(scheduler_type.name)
-    if chosen.kind is not PartKind.kernel:  # torch computes it: there is nothing to decide
-        return params_of(scheduler_type, None, target.threads_are_hardware)
-    prepared = _specialised(fusion, inputs)
-    sizes = bind_extents(fusion.definition, all_inputs(fusion, inputs))
-    decisions = chosen.heuristics(prepared, sizes, target)
-    return params_of(scheduler_type, decisions, target.threads_are_hardware)
+    return _decided("compute_heuristics", fusion, scheduler_type, inputs)[0]
 
 
 def schedule(
@@ -181,22 +189,77 @@ def schedule(
     the parameters of an earlier `compute_heuristics` and returns None.  What torch computes
     (expr_eval, no_op) has no loops to schedule.
     """
-    from ..schedule.registry import scheduler
-
-    is_decided = isinstance(inputs_or_params, HeuristicParams)
     if isinstance(inputs_or_params, HeuristicParams):
-        params, prepared = inputs_or_params, fusion.definition
+        made = _followed(fusion, scheduler_type, inputs_or_params)
+        params = None
     else:
-        params = compute_heuristics(fusion, scheduler_type, inputs_or_params)
-        prepared = _specialised(fusion, inputs_or_params)
-    chosen = scheduler(scheduler_type.name)
-    if chosen.kind is PartKind.kernel:
-        decisions = decisions_of(params)
-        if decisions is None:
-            what = f"parameters of {scheduler_type.name}"
-            raise ScheduleError(expected("schedule", what, type(params).__name__))
-        fusion.graph.adopt_schedule(chosen.schedule(prepared, decisions))
-    return None if is_decided else params
+        hint = "pass the inputs, or the parameters of compute_heuristics"
+        if not isinstance(inputs_or_params, Sequence):
+            require_instance("schedule", HeuristicParams, inputs_or_params, hint)
+        params, made = _decided("schedule", fusion, scheduler_type, inputs_or_params)
+    if made is not None:
+        fusion.graph.adopt_schedule(made)
+    return params
+
+
+def _decided(
+    operation: str, fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
+) -> tuple[HeuristicParams, ScheduledFusion | None]:
+    """What a scheduler decides for these inputs, and the schedule that follows."""
+    from ..devices.registry import target_for
+
+    sizes = _sizes(fusion, inputs, operation)
+    chosen = _scheduler(operation, scheduler_type)
+    if isinstance(chosen, str):
+        raise _refused(operation, chosen)
+    refusal = chosen.can_schedule(fusion.definition, sizes)
+    if refusal is not None:
+        raise _refused(operation, str(refusal))
+    target = target_for(device_of(flattened(inputs)))
+    if chosen.kind is not PartKind.kernel:  # torch computes it: there is nothing to decide
+        return params_of(scheduler_type, None, target.threads_are_hardware), None
+    prepared = _specialised(fusion, inputs)
+    extents = bind_extents(fusion.definition, all_inputs(fusion, inputs))
+    decisions = for_all_sizes(chosen.heuristics(prepared, extents, target))
+    made = chosen.schedule(prepared, decisions)
+    found = _parallel_extents(made, target)
+    return params_of(scheduler_type, decisions, target.threads_are_hardware, found), made
+
+
+def _parallel_extents(scheduled: ScheduledFusion, target: Target) -> dict[ParallelType, int]:
+    """The extents of the grid and block axes of the kernel, of those that depend on no size."""
+    from ..lower.lowering import lower
+
+    found: dict[ParallelType, int] = {}
+    for phase in lower(scheduled, target).phases:
+        for kind, extent in (phase.grid | phase.block).items():
+            if extent.is_constant:
+                found[kind] = max(extent.value, found.get(kind, 1))
+    return found
+
+
+def _followed(
+    fusion: Fusion, scheduler_type: SchedulerType, params: HeuristicParams
+) -> ScheduledFusion | None:
+    """The schedule that follows from parameters, for any sizes."""
+    from ..devices.registry import target_for
+    from ..schedule.acceptance import SizeInfo
+
+    require_fusion("schedule", fusion)
+    chosen = _scheduler("schedule", scheduler_type)
+    if isinstance(chosen, str):
+        raise _refused("schedule", chosen)
+    if chosen.kind is not PartKind.kernel:
+        return None
+    decisions = decisions_of(params)
+    if not chosen.takes(decisions):
+        got = f"{type(params).__name__} of {params.scheduler_type.name}"
+        raise ScheduleError(expected("schedule", f"parameters of {scheduler_type.name}", got))
+    target = target_for(torch.get_default_device())
+    refusal = chosen.can_schedule(fusion.definition, SizeInfo(target))
+    if refusal is not None:
+        raise _refused("schedule", str(refusal))
+    return chosen.schedule(fusion.definition, decisions)
 
 
 def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:

@@ -316,9 +316,7 @@ class Evaluator:
                     source = source.unsqueeze(dim) if flag else source
                 return source
             case SqueezeOp(flags=flags):
-                for dim in reversed(range(len(flags))):
-                    source = source.select(dim, 0) if flags[dim] else source
-                return source
+                return _squeezed(source, [dim for dim, flag in enumerate(flags) if flag])
             case PermuteOp(dims=dims):
                 return source.permute(dims)
             case ExpandOp():
@@ -403,6 +401,18 @@ def reduced_dims(output: TensorView) -> tuple[int, ...]:
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _squeezed(source: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """The first element along these dimensions; zeros if an expanded one has none.
+
+    Nothing depends on the zeros: a sum multiplies them by the number of elements.
+    """
+    if any(source.shape[dim] == 0 for dim in dims):
+        return source.new_zeros([n for dim, n in enumerate(source.shape) if dim not in dims])
+    for dim in reversed(dims):
+        source = source.select(dim, 0)
+    return source
 
 
 def with_layout(

@@ -367,9 +367,16 @@ def _common_problem(space: IterationSpace, exprs: Sequence[Expr]) -> str | None:
     return None if is_connected(exprs) else "the fusion is not connected"
 
 
-def reads_nothing(exprs: Sequence[Expr], sizes: SizeInfo) -> str | None:
-    """Why no kernel may run a non-empty read of an empty source: torch raises."""
-    for expr in exprs:
+def reads_nothing(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Why no kernel may read tensors without elements.
+
+    Torch raises for a non-empty read of an empty source.  Along an expanded axis kernels read one
+    element whatever its size, so if the size is 0 there is no memory to read.
+    """
+    missing = [t for t in facts.inputs if t.has_expanded_axis and sizes.is_empty(t)]
+    if missing and not all(map(sizes.is_empty, facts.outputs)):
+        return f"T{missing[0].name} is expanded to no elements"
+    for expr in facts.exprs:
         source = expr.source
         is_filled = isinstance(expr, WindowOp) and len(expr.inputs) == 2
         if source is None or is_filled or sizes.is_empty(expr.tensor_outputs[0]):

@@ -21,6 +21,13 @@ from ..ir.exprs import VIEWS, LibraryOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..ir.segmented import PartKind
+from ..target.parameters import (
+    InnerOuterParameters,
+    PointwiseParameters,
+    ReductionParameters,
+    ScanParameters,
+    ScatterParameters,
+)
 from ..target.target import Target
 from .acceptance import (
     NO_REFERENCE,
@@ -84,7 +91,7 @@ def _problem(facts: Facts, sizes: SizeInfo) -> str | None:
     return (
         uncomputed(facts.exprs, sizes.target)
         or facts.problem
-        or reads_nothing(facts.exprs, sizes)
+        or reads_nothing(facts, sizes)
         or unlike_outputs(facts)
     )
 
@@ -220,11 +227,13 @@ def innermost_axis(facts: Facts) -> int:
 class AutomaticScheduler:
     """A scheduler of SCHEDULERS: its acceptance rule, and its module for the rest.
 
-    `kind` is the kind of part made from its segments; only kernels are scheduled.
+    `follows` has the kinds of parameters of its schedules.  `kind` is the kind of part made from
+    its segments; only kernels are scheduled.
     """
 
     name: str
     refusal: Callable[[Facts, SizeInfo], str | None]
+    follows: tuple[type[Parameters], ...] = ()
     kind: PartKind = PartKind.kernel
 
     def refuse(self, facts: Facts, sizes: SizeInfo) -> Refusal | None:
@@ -251,6 +260,10 @@ class AutomaticScheduler:
         found: Sequence[Parameters] = self._module().candidates(fusion, chosen, sizes, target)
         return found
 
+    def takes(self, parameters: object) -> bool:
+        """True if these are parameters of a kind that `schedule` follows."""
+        return isinstance(parameters, self.follows)
+
     def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
         """The loops that the parameters specify."""
         scheduled: ScheduledFusion = self._module().schedule(fusion, parameters)
@@ -266,19 +279,21 @@ def _module_of(name: str) -> Any:
 DISABLED = "it is disabled"
 
 # Also for segments that no scheduler takes.
-BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, PartKind.library)
+BY_LIBRARY = AutomaticScheduler("expr_eval", refuse_expr_eval, kind=PartKind.library)
 
 SCHEDULERS: tuple[AutomaticScheduler, ...] = (
     BY_LIBRARY,
-    AutomaticScheduler("no_op", refuse_no_op, PartKind.view),
-    AutomaticScheduler("reduction", refuse_reduction),
-    AutomaticScheduler("transpose", refuse_transpose),
-    AutomaticScheduler("resize", refuse_resize),
-    AutomaticScheduler("pointwise", refuse_pointwise),
-    AutomaticScheduler("inner_persistent", refuse_inner_persistent),
-    AutomaticScheduler("outer_persistent", refuse_outer_persistent),
-    AutomaticScheduler("inner_outer_persistent", refuse_inner_outer_persistent),
-    AutomaticScheduler("greedy", refuse_greedy),
+    AutomaticScheduler("no_op", refuse_no_op, kind=PartKind.view),
+    AutomaticScheduler("reduction", refuse_reduction, (ReductionParameters,)),
+    AutomaticScheduler("transpose", refuse_transpose, (PointwiseParameters,)),
+    AutomaticScheduler("resize", refuse_resize, (PointwiseParameters,)),
+    AutomaticScheduler("pointwise", refuse_pointwise, (PointwiseParameters,)),
+    AutomaticScheduler("inner_persistent", refuse_inner_persistent, (ReductionParameters,)),
+    AutomaticScheduler("outer_persistent", refuse_outer_persistent, (ReductionParameters,)),
+    AutomaticScheduler(
+        "inner_outer_persistent", refuse_inner_outer_persistent, (InnerOuterParameters,)
+    ),
+    AutomaticScheduler("greedy", refuse_greedy, (ScanParameters, ScatterParameters)),
 )
 
 

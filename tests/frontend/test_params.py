@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import fields
 from typing import Any
 
 import pytest
 import torch
 
 import pyfuser as nvfuser_direct
-from pyfuser import FusionDefinition, SchedulerType
-from pyfuser.errors import ScheduleError
-from pyfuser.frontend.params import check_compile_params, decisions_of, params_of
+from pyfuser import FusionDefinition, SchedulerType, TensorView
+from pyfuser.devices.cuda.emulator.runtime import emulated
+from pyfuser.errors import DefinitionError, InputError, ScheduleError
+from pyfuser.frontend.params import (
+    check_compile_params,
+    decisions_of,
+    for_all_sizes,
+    params_of,
+)
 from pyfuser.kernel_builds import lowered
 from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from pyfuser.target.thread_parameters import ThreadedPointwise, ThreadedReduction
@@ -51,13 +60,113 @@ def test_unedited_parameters_are_the_decisions(
 
 
 def test_a_schedule_by_hand_makes_no_assumption_about_the_length_of_rows() -> None:
-    decisions = ThreadedReduction(True, 64, 8, 0, 1, is_whole=True)
-    params = params_of(SchedulerType.reduction, decisions, True)
-    params.lparams.bdimx = 32
-    assert decisions_of(params) == ThreadedReduction(True, 32, 8, 0, 1)
-    both = params_of(SchedulerType.reduction, InnerOuterParameters(decisions, ()), True)
+    decisions = ThreadedReduction(True, 64, 8, 0, 1, is_whole=True, is_full=True)
+    assert for_all_sizes(decisions) == ThreadedReduction(True, 64, 8, 0, 1)
     rows = ReductionParameters(True, 64, 8, 0, 1)
-    assert decisions_of(both) == InnerOuterParameters(rows, ())
+    both = for_all_sizes(InnerOuterParameters(decisions, ()))
+    assert both == InnerOuterParameters(rows, ())
+
+
+def row_and_column_sums(fd: FusionDefinition, x: TensorView) -> None:
+    scaled = fd.ops.mul(x, fd.ops.sum(x, dims=[1], keepdim=True))
+    fd.add_output(scaled)
+    fd.add_output(fd.ops.sum(scaled, dims=[0]))
+
+
+@pytest.mark.parametrize("runtime", [nullcontext, emulated])
+@pytest.mark.parametrize(
+    ("define", "shape"),
+    [
+        (lambda fd, x: fd.add_output(fd.ops.exp(x)), (1, 1)),
+        (lambda fd, x: fd.add_output(fd.ops.exp(x)), (37, 101)),
+        (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[0])), (20000, 2)),
+        (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[0])), (512, 512)),
+        (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[1])), (3, 5)),
+        (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[1])), (2, 50000)),
+        (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[0, 1])), (2, 50000)),
+        (row_and_column_sums, (5000, 2)),
+    ],
+)
+def test_decided_parameters_are_constraints_that_their_kernel_meets(
+    define: Callable[[FusionDefinition, TensorView], None], shape: tuple[int, int], runtime: Any
+) -> None:
+    x = torch.randint(-2, 3, shape).float()
+    with FusionDefinition() as fd:
+        define(fd, fd.from_pytorch(x))
+    with runtime():
+        (kind, *_) = fd.sched.find_compatible_schedulers(fd.fusion, [x])
+        params = fd.sched.schedule(fd.fusion, kind, [x])
+        scheduled = str(fd.fusion.user_schedule)
+        fd.manual_validate([x])
+        fd.manual_execute([x], params)
+        fd.sched.schedule(fd.fusion, kind, params)
+    assert str(fd.fusion.user_schedule) == scheduled
+
+
+@pytest.mark.parametrize(("dim", "axis", "field"), [(1, "y", "inner"), (0, "z", "outer")])
+def test_parts_are_of_the_axis_that_the_parameters_name(dim: int, axis: str, field: str) -> None:
+    x = torch.randint(-8, 9, (1001, 1003)).float()
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.from_pytorch(x), dims=[dim]))
+    params = fd.sched.compute_heuristics(fd.fusion, SchedulerType.reduction, [x])
+    setattr(params, f"split_grid_dim_{field}_reduction", True)
+    setattr(
+        params, f"grid_dim_{field}_reduction", getattr(nvfuser_direct.ParallelType, f"grid_{axis}")
+    )
+    params.lparams = nvfuser_direct.LaunchParams(**{f"gdim{axis}": 7})
+    fd.sched.schedule(fd.fusion, SchedulerType.reduction, params)
+    (got,) = fd.manual_execute([x], params)
+    assert torch.equal(got, x.sum(dim))
+
+
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        ({"vectorization_factor": 0}, "vectorization_factor of at least 1, got 0"),
+        ({"unroll_factor_inner": "2"}, "unroll_factor_inner of at least 1, got '2'"),
+        ({"lparams": nvfuser_direct.LaunchParams(bdimx=0)}, "bdimx of at least 1, got 0"),
+        ({"lparams": 3}, "expected LaunchParams, got an object of type int"),
+    ],
+)
+def test_edits_that_cannot_be_followed_are_named(edits: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        scheduled_with(doubled(), SchedulerType.pointwise, torch.randn(3, 4), **edits)
+
+
+def test_parameters_of_another_scheduler() -> None:
+    fd, x = doubled(), torch.randn(5, 13)
+    kind, sched = SchedulerType.pointwise, fd.sched
+    for params in (nvfuser_direct.ReductionParams(), nvfuser_direct.MatmulParams()):
+        with pytest.raises(ScheduleError, match=f"pointwise, got {type(params).__name__} of"):
+            sched.schedule(fd.fusion, kind, params)
+    with pytest.raises(ScheduleError, match="cannot find reference tensor"):
+        sched.schedule(row_sums().fusion, kind, nvfuser_direct.PointwiseParams())
+    with pytest.raises(ScheduleError, match="pyfuser has no such scheduler"):
+        sched.schedule(fd.fusion, SchedulerType.matmul, nvfuser_direct.MatmulParams())
+    with pytest.raises(ScheduleError, match="expected HeuristicParams, got an object of type"):
+        sched.schedule(fd.fusion, kind, nvfuser_direct.LaunchParams())
+    with pytest.raises(ScheduleError, match=r"did you mean SchedulerType\.pointwise\?"):
+        sched.can_schedule(fd.fusion, "pointwise", [x])
+    with pytest.raises(DefinitionError, match="expected a Fusion, .* pass its `fusion`"):
+        sched.find_compatible_schedulers(fd, [x])
+    with pytest.raises(InputError, match=r"a list of inputs, got a tensor; .*\[x\]"):
+        sched.compute_heuristics(fd.fusion, kind, x)
+    with pytest.raises(ScheduleError, match="expected HeuristicParams, got an object of type"):
+        fd.manual_execute([x], nvfuser_direct.LaunchParams())
+    assert torch.equal(fd.manual_execute([x])[0], x * 2)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        nvfuser_direct.LaunchParams(), nvfuser_direct.CompileParams(),
+        nvfuser_direct.PointwiseParams(), nvfuser_direct.ReductionParams(),
+        nvfuser_direct.MatmulParams(), nvfuser_direct.GemmTile(),
+    ],
+)  # fmt: skip
+def test_parameters_have_no_other_fields(params: Any) -> None:
+    with pytest.raises(AttributeError, match="vectorisation_factor"):
+        params.vectorisation_factor = 4
 
 
 def row_sums() -> FusionDefinition:
@@ -106,8 +215,8 @@ def test_parameters_made_by_hand_schedule() -> None:
 
 
 def test_reduction_parameters_have_the_interface_s_fields() -> None:
-    own = vars(nvfuser_direct.ReductionParams()).keys()
-    inherited = vars(nvfuser_direct.HeuristicParams()).keys()
+    own = {field.name for field in fields(nvfuser_direct.ReductionParams)}
+    inherited = {field.name for field in fields(nvfuser_direct.HeuristicParams)}
     assert len(own - inherited) == 38
 
 
@@ -156,18 +265,64 @@ def test_launch_constraints_are_checked() -> None:
     for constraints, found in (({"bdimx": 64}, 128), ({"gdimx": 31}, 32), ({"bdimy": 2}, 1)):
         with pytest.raises(ScheduleError, match=f"as the launch constraints say, got {found}"):
             executor.run([x], nvfuser_direct.LaunchParams(**constraints))
+    with pytest.raises(ScheduleError, match="expected LaunchParams, got an object of type Compile"):
+        executor.run([x], nvfuser_direct.CompileParams())
     narrow = nvfuser_direct.CompileParams(index_type=nvfuser_direct.DataType.Int32)
     executor.run([x], compile_params=narrow)
-    huge = torch.empty(1, dtype=torch.uint8).expand(1 << 31)
-    with pytest.raises(ScheduleError, match="indices of 32 bits"):
-        check_compile_params(narrow, [huge])
+    many = torch.empty(1, device="meta").expand((1 << 31) + 1)
+    far_apart = torch.empty((1 << 31) + 1, device="meta")[:: 1 << 31]
+    for huge in (many, far_apart):
+        with pytest.raises(ScheduleError, match="indices of 32 bits"):
+            check_compile_params(narrow, [huge])
+        check_compile_params(narrow, [huge[:-1]])
+
+
+def test_constraints_of_a_kernel_that_the_first_run_compiles() -> None:
+    fd, x = scheduled_by_hand()
+    executor = nvfuser_direct.KernelExecutor()
+    executor.compile(fd.fusion, launch_constraints=nvfuser_direct.LaunchParams(bdimx=64))
+    with pytest.raises(ScheduleError, match="bdimx of 64, as the launch constraints say, got 128"):
+        executor.run([x])
+    executor.compile(fd.fusion, launch_constraints=nvfuser_direct.LaunchParams(bdimx=128))
+    assert torch.equal(executor.run([x])[0], x * 2)
+    params = nvfuser_direct.CompileParams(maxrregcount=0)
+    with pytest.raises(ScheduleError, match="maxrregcount of at least 1, got 0"):
+        executor.compile(fd.fusion, compile_params=params)
+
+
+def test_a_compilation_that_failed_leaves_no_kernel() -> None:
+    fd, x = scheduled_by_hand()
+    executor = nvfuser_direct.KernelExecutor()
+    with pytest.raises(ScheduleError, match="bdimx of 64"):
+        executor.compile(fd.fusion, [x], nvfuser_direct.LaunchParams(bdimx=64))
+    assert not executor.is_compiled()
+    with pytest.raises(ScheduleError, match="call compile first"):
+        executor.run([x])
+    executor.compile(fd.fusion, [x])
+    assert torch.equal(executor.run([x])[0], x * 2)
+    with pytest.raises(InputError, match=r"got a tensor; write run\(\[x\]\)"):
+        executor.run(x)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="compile: expected a Fusion, .* pass its `fusion`"):
+        executor.compile(fd, [x])  # type: ignore[arg-type]
+
+
+def test_kernels_are_printed_for_the_device_of_the_parameters() -> None:
+    fd, x = row_sums(), torch.randn(3, 5)
+    fd.sched.schedule(fd.fusion, SchedulerType.reduction, [x])
+    texts = [
+        fd.fusion.print_kernel(nvfuser_direct.CompileParams(device=device))
+        for device in ("cpu", "cuda", None)
+    ]
+    assert texts[0] == texts[2] != texts[1]
+    with pytest.raises(ScheduleError, match="print_kernel: expected a torch.device"):
+        fd.fusion.print_kernel(nvfuser_direct.CompileParams(device="nowhere"))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"maxrregcount": 0}, "a maxrregcount of at least 1, got 0"),
-        ({"maxrregcount": "all"}, "a maxrregcount of at least 1, got 'all'"),
+        ({"maxrregcount": 0}, "maxrregcount of at least 1, got 0"),
+        ({"maxrregcount": "all"}, "maxrregcount of at least 1, got 'all'"),
         ({"include_paths": "/usr/include"}, "a list of include_paths, got '/usr/include'"),
         ({"device": torch.device("meta")}, "inputs on meta, as CompileParams says, got one on cpu"),
         ({"device": object}, "a torch.device in CompileParams, got <class 'object'>"),
@@ -188,7 +343,7 @@ def test_compile_parameters_without_effect_are_accepted(
     executor = nvfuser_direct.KernelExecutor()
     params = nvfuser_direct.CompileParams(
         index_type=nvfuser_direct.DataType.Int, maxrregcount=64, enable_magic_zero=False,
-        enable_ptxas_verbose=True, device=torch.device("cpu"), include_paths=["/usr/include"],
+        enable_ptxas_verbose=True, device=torch.device("cpu:0"), include_paths=["/usr/include"],
     )  # fmt: skip
     executor.compile(fd.fusion, [x], compile_params=params)
     assert torch.equal(executor.run([x])[0], x * 2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+
 import pytest
 import torch
 
@@ -165,3 +168,27 @@ def test_an_axis_that_broadcasts_joins_no_others() -> None:
         fd.add_output(out)
     assert first_of_range(out.axes, 2, Layouts(fd.fusion.definition)) == 1
     fd.validate([x, y])
+
+
+@pytest.mark.parametrize(
+    ("define", "expected"),
+    [
+        (lambda ops, t: ops.sum(t, [0]), torch.zeros(3)),
+        (lambda ops, t: ops.prod(t, [0]), torch.ones(3)),
+        (lambda ops, t: ops.pad(ops.exp(t), [0, 0, 1, 1]), torch.zeros(2, 3)),
+        (
+            lambda ops, t: ops.cat([ops.exp(t), ops.full([2, 3], 1, DataType.Float)]),
+            torch.ones(2, 3),
+        ),
+    ],
+)
+def test_no_kernel_reads_a_tensor_that_is_expanded_to_no_elements(
+    define: Callable[[ModuleType, TensorView], TensorView], expected: torch.Tensor
+) -> None:
+    """Along an expanded axis, kernels read one element; here the memory may have none."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, 3], contiguity=[None, True])
+        fd.add_output(define(fd.ops, x))
+    for given in (torch.randn(1, 3), torch.full((1, 3), torch.inf), torch.empty(0, 3)):
+        (got,) = fd.execute([given.expand(0, 3)])
+        assert torch.equal(got, expected)
