@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,18 @@ compiled(torch.randn(64, 96))
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own, few candidates, and a clock that likes a certain one."""
+    """A cache of its own, few candidates, and a clock that likes another unroll factor.
+
+    What the heuristics choose, which is timed first, depends on the processor.
+    """
     monkeypatch.setenv("PYFUSER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(varied, "MOST_CANDIDATES", 4)
 
+    chosen: dict[Runtime, int] = {}
+
     def cost(self: Runtime, call: Contestant, calls: int = 1) -> float:
-        return 0.5 if call.parameters.unroll == 1 else 1.0
+        unroll = call.parameters.unroll
+        return 1.0 if chosen.setdefault(self, unroll) == unroll else 0.5
 
     monkeypatch.setattr(Runtime, "cost", cost)
 
@@ -38,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_script_is_tuned_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", SOFTMAX]) == 0
     out = capsys.readouterr().out
-    assert "i0 = 256, i1 = 1024: tuned\n  best 2.00x as fast: unroll 2 -> 1" in out
+    assert re.search(r"i0 = 256, i1 = 1024: tuned\n  best 2\.00x as fast: unroll \d -> \d", out)
     assert "1 kernels, 1 tuned; the heuristics are over 10 % from the best found in 1" in out
     assert main(["tune", SOFTMAX]) == 0
     assert "known from an earlier measurement" in capsys.readouterr().out
