@@ -75,12 +75,15 @@ class Executor:
         if self.fusion.random_state:
             inputs = with_random_state(self.fusion, inputs)
         plans = self.plans
-        for plan in plans:
-            outputs = plan.run(inputs)
-            if outputs is not None:
-                if plan is not plans[0]:
-                    self.plans = (plan, *(other for other in plans if other is not plan))
-                return outputs
+        try:
+            for plan in plans:
+                outputs = plan.run(inputs)
+                if outputs is not None:
+                    if plan is not plans[0]:
+                        self.plans = (plan, *(other for other in plans if other is not plan))
+                    return outputs
+        except ZeroDivisionError:
+            pass  # a size by which others are computed is 0; binding the inputs names it
         outputs = self.make_plan(inputs).run(inputs)
         if outputs is None:  # the inputs changed after they were bound: torch decides
             error = InternalError(

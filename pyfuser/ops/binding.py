@@ -48,8 +48,12 @@ class Binding:
     scalars: dict[Scalar, PythonNumber] = field(default_factory=dict)
 
     def size(self, extent: IntExpr) -> int:
-        """The value of a size."""
-        return evaluate(extent, self.sizes)
+        """The value of a size.  InputError if it is a quotient by 0."""
+        try:
+            return evaluate(extent, self.sizes)
+        except ZeroDivisionError:
+            what = f"sizes by which {extent} can be computed"
+            raise InputError(expected("execute", what, "a division by 0")) from None
 
     def scalar(self, scalar: Scalar) -> PythonNumber:
         """The value of a scalar."""

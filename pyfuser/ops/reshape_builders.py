@@ -153,8 +153,13 @@ def _regroup(
     old, wanted = [known.find(axis.extent) for axis in root], [known.find(size) for size in new]
     for group in group_sizes(old, wanted, inferred):
         sizes = [new[i] for i in group.outputs]
-        rest = group.outputs.index(inferred) if inferred in group.outputs else 0
-        logical += _regroup_axes(fusion, [root[i] for i in group.inputs], sizes, rest)
+        is_inferred = inferred in group.outputs
+        rest = group.outputs.index(inferred) if inferred is not None and is_inferred else 0
+        made = _regroup_axes(fusion, [root[i] for i in group.inputs], sizes, rest)
+        if len(made) > 1 and not is_inferred:
+            # What remains has the given size: without elements it isn't a quotient of the others.
+            made[rest].extent = sizes[rest]
+        logical += made
     domain = TensorDomain(logical, broadcast_contiguity(logical), root=root)
     output = fusion.new_tensor(domain, tensor.dtype)
     fusion.add_expr(ReshapeOp((tensor,), (output,)))

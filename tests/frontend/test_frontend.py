@@ -438,3 +438,25 @@ def test_a_wrong_result_leaves_a_script(tmp_path: Path, monkeypatch: pytest.Monk
     (script,) = tmp_path.iterdir()
     assert "fd.validate(inputs)" in script.read_text()
     subprocess.run([sys.executable, str(script)], check=True, cwd=ROOT)
+
+
+def test_computed_sizes_of_tensors_without_elements() -> None:
+    """No size that is given is computed as a quotient of others, which may be 0."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.neg(fd.ops.reshape(x, fd.define_vector(2))))
+    empty = torch.randn(0, 3)
+    for x in (empty, torch.randn(6, 4), empty):
+        for sizes in ((3, 0), (0, 5), (0, 0)) if x is empty else ((3, 8), (24, 1)):
+            (got,) = fd.execute([x, *sizes])
+            torch.testing.assert_close(got, -x.reshape(sizes))
+
+
+def test_a_size_that_could_be_anything_is_named() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.neg(fd.ops.reshape(x, [fd.define_scalar(None, DataType.Int), -1])))
+    for _ in range(2):  # without and with a plan
+        with pytest.raises(InputError, match=r"ceildiv.*i2.* can be computed, got a division by 0"):
+            fd.execute([torch.randn(0, 3), 0])
+        assert fd.execute([torch.randn(4, 3), 6])[0].shape == (6, 2)
