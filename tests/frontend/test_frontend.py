@@ -30,6 +30,7 @@ from pyfuser.errors import (
     ScheduleError,
     UnsupportedError,
 )
+from pyfuser.frontend import validation
 from pyfuser.frontend.define import define_scalar, define_tensor
 from pyfuser.ir.verify import verify_scheduled
 from tests.frontend.definitions import Engine, doubled
@@ -425,6 +426,18 @@ def test_tolerances_grow_with_the_reduction() -> None:
     assert bounds[1] == (2.95788e-06, 2.95788e-06 * 0.01)
     assert bounds[2][0] == pytest.approx(0.155334 * 2, rel=1) and bounds[3] == (0, 0)
     assert bounds[2][0] == pytest.approx(10 * 0.0156269)
+
+
+def test_the_last_places_of_a_large_sum_are_not_an_error() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.sum(fd.define_tensor([-1, -1]), 1))
+    x = torch.rand(8, 4096) + 1.0
+    right = x.double().sum(1).float()
+    near = right * (1 + 4 * torch.finfo(torch.float32).eps)
+    fusion = fd.fusion.definition
+    validation.validate(fusion, [x], [near])
+    with pytest.raises(validation.ValidationError, match="output 0 within"):
+        validation.validate(fusion, [x], [right * 1.0001])
 
 
 def test_a_wrong_result_leaves_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
