@@ -18,6 +18,7 @@ from ...ir.kernel import (
     Gathered,
     Guarded,
     IndexValue,
+    Less,
     Literal,
     Operand,
     Predicate,
@@ -41,11 +42,24 @@ class ReadAccess(MemoryAccess):
 
     def guarded(self, operand: Guarded, dtype: DataType, active: Value | None) -> Value:
         """The value inside a window, the fill elsewhere."""
-        some = self._some(operand.inside)
-        if some is None or not isinstance(operand.value, Access):
+        ends = self._some_and_every(operand.inside)
+        if ends is None or not isinstance(operand.value, Access):
             return self._selected(operand, dtype, active)
+        some, every = ends
         otherwise = self.operand(operand.otherwise, dtype, active)
-        return self._where(some, lambda: self._selected(operand, dtype, active), otherwise)
+
+        def read() -> Value:
+            return self.operand(operand.value, dtype, active)
+
+        def read_some() -> Value:
+            return read() if some == every else self._selected(operand, dtype, active)
+
+        def read_if_any() -> Value:
+            return self._either(some, read_some, lambda: otherwise)
+
+        if some == every or active is not None:  # at the end of a row, vectors are rarely whole
+            return read_if_any()
+        return self._either(every, read, read_if_any)
 
     def _selected(self, operand: Guarded, dtype: DataType, active: Value | None) -> Value:
         """The value in the lanes that are inside, the fill in the others."""
@@ -60,46 +74,51 @@ class ReadAccess(MemoryAccess):
             return value
         return w.select(inside, value, self.operand(operand.otherwise, dtype, active))
 
-    def _some(self, inside: Predicate) -> Value | None:
-        """False only if no lane is inside; None if scalars can't decide it.
+    def _some_and_every(self, inside: Predicate) -> tuple[Predicate, Predicate] | None:
+        """Scalar conditions: that a lane may be inside, and that all are; None if there are none.
 
-        A masked load with an empty mask would still look up its page, which takes hundreds of
-        cycles if the page doesn't exist (measured: tensors side by side along the outer axis, 8
-        times as slow).
+        A vector that is wholly inside, as most are, needs no mask.  One that is wholly outside
+        isn't read: a masked load with an empty mask would still look up its page, which takes
+        hundreds of cycles if the page doesn't exist (measured: tensors side by side along the outer
+        axis, 8 times as slow).
         """
-        lanes, w = self.lanes, self.writer
-        if lanes is None:
+        lanes = self.lanes
+        if lanes is None or not inside:
             return None
-        result: Value | None = None
+        some, every = [], []
         for less in inside:
-            sides = []
-            for side, best in ((less.a, 0), (less.b, lanes.count - 1)):
-                expr = self.scopes.resolve(side)
-                step = stride_along(expr, lanes)
-                if not isinstance(step, Integer) or step.value < 0:
-                    return None
-                sides.append(self.scopes.integer(first_lane(expr, lanes) + step * best))
-            one = w.icmp("slt", *sides)
-            result = one if result is None else w.and_(result, one)
-        return result
+            a, b = self.scopes.resolve(less.a), self.scopes.resolve(less.b)
+            a_step, b_step = stride_along(a, lanes), stride_along(b, lanes)
+            if not (isinstance(a_step, Integer) and isinstance(b_step, Integer)):
+                return None
+            if min(a_step.value, b_step.value) < 0:
+                return None
+            a, b, last = first_lane(a, lanes), first_lane(b, lanes), lanes.count - 1
+            some.append(Less(a, b + b_step * last))
+            every.append(Less(a + a_step * last, b))
+        return tuple(some), tuple(every)
 
-    def _where(self, condition: Value, body: Callable[[], Value], otherwise: Value) -> Value:
-        """`body` under a branch, `otherwise` where the condition fails."""
+    def _either(
+        self, condition: Predicate, body: Callable[[], Value], otherwise: Callable[[], Value]
+    ) -> Value:
+        """The value of `body` where a scalar condition holds, that of `otherwise` elsewhere."""
         w = self.writer
-        before, then, last = w.fresh("test"), w.fresh("read"), w.fresh("last")
-        done = w.fresh("done")
-        self.scopes.enter()
-        w.branch(before)
-        w.label(before)
-        w.branch_if(condition, then, done)
-        w.label(then)
-        value = body()
-        w.branch(last)  # the body may have ended in another block than it began in
-        w.label(last)
-        w.branch(done)
-        self.scopes.leave()
-        w.label(done)
-        return w.phi(value.type, [(value, last), (otherwise, before)])
+        holds = self.condition(condition)
+        assert holds is not None
+        names = [w.fresh(name) for name in ("read", "else", "done")]
+        w.branch_if(holds, *names[:2])
+        ends = []
+        for name, value in zip(names, (body, otherwise), strict=False):
+            w.label(name)
+            self.scopes.enter()
+            found, last = value(), w.fresh("last")
+            w.branch(last)  # the value may have ended in another block than it began in
+            w.label(last)
+            w.branch(names[2])
+            self.scopes.leave()
+            ends.append((found, last))
+        w.label(names[2])
+        return w.phi(ends[0][0].type, ends)
 
     def _reads_zeros(self, value: Operand) -> bool:
         """True if the inactive lanes of a load are 0."""
