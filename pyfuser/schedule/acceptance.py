@@ -453,13 +453,22 @@ def _changes_order(copy: PointwiseOp) -> bool:
     return before != after
 
 
+def _repeats(copy: PointwiseOp) -> bool:
+    """True if a copy writes elements several times: its operand has an axis of stride 0."""
+    domain = copy.tensor_inputs[0].domain
+    return any(
+        flag is None and not axis.is_broadcast and axis.size is not ONE
+        for axis, flag in zip(domain.allocated, domain.contiguity, strict=True)
+    )
+
+
 def view_source(
     tensor: TensorView, inputs: Collection[Val], dense: bool = False
 ) -> TensorView | None:
     """The input of which a tensor is a view without moving data; None if there is none.
 
     With `dense` the view must have its elements in row-major order without gaps.  A copy of a
-    permuted input moves data, which a kernel reads in tiles.
+    permuted input moves data, which a kernel reads in tiles; so does one of an expanded input.
     """
     passed: set[type[Expr]] = {ReshapeOp} if dense else set()
     current = tensor
@@ -468,7 +477,7 @@ def view_source(
         match expr:
             case _ if current.domain.allocation is not None:
                 return None
-            case PointwiseOp() if not is_copy(expr) or _changes_order(expr):
+            case PointwiseOp() if not is_copy(expr) or _changes_order(expr) or _repeats(expr):
                 return None
             case PermuteOp() | ExpandOp() if ReshapeOp in passed:
                 return None

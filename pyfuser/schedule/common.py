@@ -79,7 +79,10 @@ def leaves(fusion: Fusion) -> list[TensorView]:
 
 
 class Leaf:
-    """The memory layout of one leaf, in axis numbers: outermost first, without broadcasts."""
+    """The memory layout of one leaf, in axis numbers: outermost first, without broadcasts.
+
+    `repeated` are the axes of stride 0 of an expanded tensor, with which others form no range.
+    """
 
     def __init__(self, space: IterationSpace, tensor: TensorView) -> None:
         domain = tensor.domain
@@ -87,12 +90,15 @@ class Leaf:
         self.tensor = tensor
         self.order: list[int] = []
         self.contiguous: dict[int, bool] = {}
+        self.repeated: set[int] = set()
         for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
             if axis.is_broadcast:
                 continue
             number = space.number(axis)
             self.order.append(number)
             self.contiguous[number] = is_output or contiguous is True
+            if contiguous is None and not is_output:
+                self.repeated.add(number)
         self.related = space.related(frozenset(self.order))
 
     def merges(self, outer: int, inner: int) -> bool:
@@ -102,6 +108,8 @@ class Leaf:
             return (outer in self.related) == (inner in self.related)
         if outer not in self.contiguous or inner not in self.contiguous:
             return False
+        if outer in self.repeated or inner in self.repeated:
+            return outer in self.repeated and inner in self.repeated
         return self.contiguous[outer] and self.order.index(inner) == self.order.index(outer) + 1
 
 
@@ -134,6 +142,7 @@ class ReadLeaf(Leaf):
         self.tensor = source
         self.order: list[int] = []
         self.contiguous: dict[int, bool] = {}
+        self.repeated: set[int] = set()
         position = dict(zip(source.axes, places, strict=True))
         for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
             place = position[axis]
@@ -143,6 +152,8 @@ class ReadLeaf(Leaf):
             if not axis.is_broadcast:
                 self.order.append(number)
                 self.contiguous[number] = contiguous is True and number >= 0
+                if contiguous is None:
+                    self.repeated.add(number)
         self.related = space.related(frozenset(self.contiguous) - {-1})
 
     def is_contiguous(self, inner: int) -> bool:

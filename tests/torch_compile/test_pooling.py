@@ -1,4 +1,4 @@
-"""Average pooling, shuffled pixels and channels, cross products: eager's results, in kernels."""
+"""Average pooling, upsampling, shuffled pixels and channels, cross products: eager's results."""
 
 from __future__ import annotations
 
@@ -66,6 +66,45 @@ def test_results_have_eagers_layout(name: str) -> None:
 def test_pooling_fuses_with_its_neighbours() -> None:
     report = explain(lambda x: F.avg_pool2d(x + 1, 2).relu(), torch.randn(2, 3, 8, 8))
     assert report.kernel_count == 1 and not report.graphs[0].outside
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_upsampling(mode: str, dtype: torch.dtype, form: torch.memory_format) -> None:
+    """By powers of two in kernels, by other factors as in eager."""
+    for shape in [(2, 3, 8, 9), (1, 1, 5, 5), (3, 16, 1, 6)]:
+        x = torch.randn(shape).to(dtype).contiguous(memory_format=form).requires_grad_()
+        for scale in (2, 3, (1, 4), 1.5, 8, 0.5):
+            if min(shape[2:]) > 1 or scale != 0.5:
+                assert_like_eager(
+                    lambda x, scale=scale: F.interpolate(x, scale_factor=scale, mode=mode), x
+                )
+        assert_like_eager(lambda x: F.interpolate(x + 1, (16, 36), mode=mode) * 2, x)
+
+
+@pytest.mark.parametrize("name", ["transposed", "channels last", "channels outermost"])
+def test_upsampled_images_have_eagers_layout(name: str) -> None:
+    x = LAYOUTS[name].requires_grad_()
+    assert_like_eager(lambda x: F.interpolate(x, scale_factor=2), x)
+    assert_like_eager(lambda x: F.interpolate(x[:, :, 1:, ::2], scale_factor=2).sin(), x)
+    assert_like_eager(lambda x: F.interpolate(x.sin()[:1], scale_factor=2) + 1, x)
+
+
+def test_upsampled_rows_and_videos() -> None:
+    assert_like_eager(lambda x: F.interpolate(x, scale_factor=4), torch.randn(2, 3, 5))
+    video = torch.randn(2, 3, 2, 5, 4, requires_grad=True)
+    assert_like_eager(lambda x: F.interpolate(x, scale_factor=2), video)
+    moved = video.detach().to(memory_format=torch.channels_last_3d).requires_grad_()
+    assert_like_eager(lambda x: F.interpolate(x, scale_factor=(1, 2, 2)) + 1, moved)
+    image = torch.randint(0, 255, (1, 3, 5, 4), dtype=torch.uint8)
+    assert_like_eager(lambda x: F.interpolate(x, scale_factor=2), image)
+
+
+def test_upsampling_fuses_with_its_neighbours() -> None:
+    small, large = torch.randn(2, 4, 8, 8), torch.randn(2, 4, 16, 16)
+    report = explain(lambda x, y: y + F.interpolate(x.relu(), scale_factor=2), small, large)
+    assert report.kernel_count == 1
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)

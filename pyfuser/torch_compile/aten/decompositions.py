@@ -28,6 +28,7 @@ from . import (
     pooling,
     random_numbers,
     true_metadata,
+    upsampling,
 )
 from .widening import widened
 
@@ -166,6 +167,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **group_norm.DECOMPOSITIONS,
     **points.DECOMPOSITIONS,
     **pooling.DECOMPOSITIONS,
+    **upsampling.DECOMPOSITIONS,
     aten.linalg_cross.default: _cross,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.native_dropout.default: partial(_native_dropout, _drawn_mask),
