@@ -218,6 +218,7 @@ UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED)
 # Converting the operands and the result is the whole operation: the reference does nothing.
 CAST = Op(
     "cast", 1, DtypeRule.CAST, torch.clone,
-    "conversion to a dtype; a complex gives its real part, a float loses its fraction", "@cast",
+    "conversion to a dtype; a complex gives its real part, a float loses its fraction; to Bool, "
+    "whether it isn't 0", "@cast",
     "{0}",
 )  # fmt: skip
