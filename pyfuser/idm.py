@@ -225,9 +225,16 @@ def _join_trivial(graph: ValGraph, with_broadcast: bool) -> None:
 
 def _leaves(axis: domains.IterDomain, exact: ValGraph) -> set[domains.IterDomain]:
     """The sets of the axes without a definition that an axis is made of, broadcasts left out."""
-    if axis.definition is None:
-        return set() if axis.is_broadcast else {exact._sets.find(axis)}
     found: set[domains.IterDomain] = set()
-    for each in axis.definition.inputs:
-        found |= _leaves(each, exact)
+    seen: set[domains.IterDomain] = set()
+    pending = [axis]
+    while pending:
+        each = pending.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        if each.definition is not None:
+            pending += each.definition.inputs
+        elif not each.is_broadcast:
+            found.add(exact._sets.find(each))
     return found

@@ -183,7 +183,7 @@ def _call(expr: Expr) -> Call | None:
 
 def _cast(source: DataType, target: DataType) -> Call:
     dtype = to_torch(target)
-    if source in COMPLEX and target not in COMPLEX:
+    if source in COMPLEX and target not in (*COMPLEX, DataType.Bool):
         return Call(aten.real.default, (source,), dtype)
     return Call(aten._to_copy.default, (source,), dtype, dtype=dtype)
 

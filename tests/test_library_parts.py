@@ -6,6 +6,7 @@ Each program is compared with the evaluator, bit by bit, and its plan is read.
 from __future__ import annotations
 
 import ast
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -116,6 +117,10 @@ PROGRAMS: dict[str, tuple[Define, list[Any]]] = {
     "narrower": (
         lambda fd, x: (fd.ops.cast(x, DataType.Float), fd.ops.cast(x, DataType.Half)),
         complex_tensors((3, 4)),
+    ),
+    "as_bool": (
+        lambda fd, x: (fd.ops.cast(x, DataType.Bool), fd.ops.logical_not(fd.ops.sub(x, x))),
+        [torch.tensor([0, 1, 1j, 1 + 1j, complex(math.nan, 0)])],
     ),
     "constants": (
         lambda fd, x: fd.ops.add(fd.ops.mul(x, 2.5), fd.define_scalar(1 + 2j)),

@@ -16,27 +16,44 @@ Pairs = dict[IterDomain, IterDomain]
 
 def axes_match(producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs) -> bool:
     """True if the two loops are the same; fills `pairs` with producer broadcast -> consumer."""
+    # Both results of a split lead to the same axes, which are compared once.
+    compared: set[tuple[IterDomain, IterDomain]] = set()
+    to_compare = [(producer, consumer)]
+    while to_compare:
+        pair = to_compare.pop()
+        if pair in compared:
+            continue
+        compared.add(pair)
+        sources = _sources(*pair, mapping, pairs)
+        if sources is None:
+            return False
+        to_compare += reversed(sources)
+    return True
+
+
+def _sources(
+    producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs
+) -> list[tuple[IterDomain, IterDomain]] | None:
+    """The axes that must be the same so that these two are; None if they can't be the same."""
     if producer in mapping:
         if mapping[producer] is not consumer:
-            return False
+            return None
         if producer.is_broadcast:
             pairs[producer] = consumer
-        return True
+        return []
     if producer.definition is None:
         if producer.is_broadcast:  # a stand-in made by propagation, or an axis that was squeezed
             pairs[producer] = consumer
-        return producer.is_broadcast
+        return [] if producer.is_broadcast else None
     made, other = producer.definition, consumer.definition
     if other is None or type(made) is not type(other):
-        return False
+        return None
     if made.outputs.index(producer) != other.outputs.index(consumer):
-        return False
+        return None
     match made, other:
         case Split(), Split():
             if not made.is_like(other):
-                return False
+                return None
         case (Merge(), Merge()) | (Swizzle(), Swizzle()) | (Reverse(), Reverse()):
             pass
-    return all(
-        axes_match(p, c, mapping, pairs) for p, c in zip(made.inputs, other.inputs, strict=True)
-    )
+    return list(zip(made.inputs, other.inputs, strict=True))

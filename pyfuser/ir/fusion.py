@@ -135,6 +135,13 @@ class Fusion:
     def add_output(self, value: Val, alias_input: Val | None = None) -> None:
         """Declares the next output; with `alias_input` it updates that input and isn't returned."""
         if alias_input is not None:
+            if not any(alias_input is each for each in self.inputs):
+                what = "an input of this fusion to update"
+                raise DefinitionError(expected("add_output", what, repr(alias_input)))
+            rank, given = (v.ndim if isinstance(v, TensorView) else 0 for v in (value, alias_input))
+            if rank != given:
+                what = f"an input of {rank} dimensions to update"
+                raise DefinitionError(expected("add_output", what, given))
             if self.aliases.get(value, alias_input) is not alias_input:
                 what = "one input to update with an output"
                 raise DefinitionError(expected("add_output", what, "a second one", "copy it"))

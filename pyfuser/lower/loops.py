@@ -95,8 +95,12 @@ class LoopStructure:
         12 elements split by 16 are one iteration each.
         """
         pending = [(self.scheduled[tensor].loop[position], self.scheduled[consumer].loop[position])]
+        compared: set[tuple[IterDomain, IterDomain]] = set()
         while pending:
             mine, other = pending.pop()
+            if (mine, other) in compared:
+                continue
+            compared.add((mine, other))
             length, wanted = self.extents[tensor][mine], self.extents[consumer][other]
             if length is not wanted:
                 axis = f"axis {position} of T{tensor.name}"

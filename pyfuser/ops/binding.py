@@ -290,10 +290,11 @@ def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> Pyth
 def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
     """The number as a value of `dtype`: rounded, truncated or wrapped as a tensor would be.
 
-    InputError for an integer that neither 64 bits nor a double can hold.
+    A complex number gives its real part, or whether it isn't 0.  InputError for an integer that
+    neither 64 bits nor a double can hold.
     """
     if isinstance(value, complex) and dtype not in COMPLEX:
-        value = value.real
+        value = bool(value) if dtype is DataType.Bool else value.real
     try:
         # Conversions that don't need a tensor: plans convert the scalars of every call.
         if not isinstance(value, complex):
@@ -303,8 +304,11 @@ def convert_number(value: PythonNumber, dtype: DataType) -> PythonNumber:
                 return ctypes.c_float(value).value
             if dtype is DataType.Int and isinstance(value, int) and fits_64_bits(value):
                 return int(value)
-        if isinstance(value, int) and dtype in (*FLOATING, *COMPLEX) and not fits_64_bits(value):
-            value = float(value)
+        if isinstance(value, int) and not fits_64_bits(value):
+            if dtype in (*FLOATING, *COMPLEX):
+                value = float(value)
+            elif value in range(2**63, 2**64):
+                value -= 2**64  # the same bits, which are a scalar's of UInt64
         widest = to_torch(of_python_value(value))
         converted: PythonNumber = torch.tensor(value, dtype=widest).to(to_torch(dtype)).item()
     except (OverflowError, ValueError):  # torch raises the latter for an integer

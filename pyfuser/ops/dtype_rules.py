@@ -80,6 +80,8 @@ class HasDtypeRule(Protocol):
     def arity(self) -> int: ...
     @property
     def rule(self) -> DtypeRule: ...
+    @property
+    def is_real(self) -> bool: ...
 
 
 _NARROW = (
@@ -292,6 +294,8 @@ def _resolve(
 ) -> Resolution:
     if len(operands) != op.arity:
         raise DefinitionError(expected(op.name, f"{op.arity} operands", len(operands)))
+    if op.is_real and any(_kind(operand.dtype) == 3 for operand in operands):
+        raise _error(op.name, "real operands", operands)
     if op.rule is not DtypeRule.CAST:
         return _RULES[op.rule](op.name, operands)
     if target is None:

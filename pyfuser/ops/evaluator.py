@@ -193,7 +193,7 @@ class Evaluator:
         if expr.op != "cast":
             check_op(OPS[expr.op], operands, resolution)
             return OPS[expr.op].reference(*operands)
-        is_dropped = operands[0].is_complex() and output.dtype not in COMPLEX
+        is_dropped = operands[0].is_complex() and output.dtype not in (*COMPLEX, DataType.Bool)
         source = operands[0].real if is_dropped else operands[0]
         if self.keep_rounding and output.dtype in REDUCED_FLOATING:
             return source.to(to_torch(output.dtype))

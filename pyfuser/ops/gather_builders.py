@@ -63,6 +63,10 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
             raise DefinitionError(expected("select", "an index of rank 0", index.ndim))
         return _take(fusion, tensor, index, dim, "select")
     extent = tensor.axes[dim].size
+    if not isinstance(index, int | Scalar):
+        raise DefinitionError(
+            expected("select", "an integer or a scalar as the index", repr(index))
+        )
     number = index.constant if isinstance(index, Scalar) else index
     match number, extent:
         case int(), Integer(value=length) if not -length <= number < length:
@@ -74,7 +78,6 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
     if isinstance(number, int) and number < 0:
         start = larger(extent + Integer.of(number), ZERO)
     else:
-        assert isinstance(index, int | Scalar)
         last = larger(extent - 1, ZERO)
         start = smaller(size_of_scalar(fusion, "select", index), last)
     windows: list[Window | None] = [None] * tensor.ndim

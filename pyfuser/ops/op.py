@@ -59,6 +59,7 @@ class Op:
     is_cut      its readers are in another kernel than its operands
     keeps_values  a result is an operand's value, its negation, or 0: half precision stays exact
     is_stepped  a rounding of an operand may move the result by a whole step
+    is_real     the operands are real numbers: torch has no such function of complex ones
     samples     range of floating test inputs that contains the op's interesting part
     ulp32, ulp64  accuracy in Float and Double: 0 means the bits of `reference` run in the compute
                 dtype, n means within n units in the last place of the correctly rounded result (or,
@@ -82,6 +83,7 @@ class Op:
     is_cut: bool = False
     keeps_values: bool = False
     is_stepped: bool = False
+    is_real: bool = False
     samples: tuple[float, float] = (-10.0, 10.0)
     ulp32: int = 0
     ulp64: int = 0

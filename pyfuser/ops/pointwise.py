@@ -15,6 +15,7 @@ from contextlib import suppress
 import torch
 
 from ..dtypes import (
+    COMPLEX,
     DataType,
     compute_dtype,
     fits_64_bits,
@@ -166,6 +167,11 @@ def cast(fusion: Fusion, operand: Argument, dtype: DataType) -> Val:
     return output
 
 
+def real_scalar(fusion: Fusion, value: Val, dtype: DataType) -> Val:
+    """A scalar for kernels: a complex one that is computed in another dtype is cast before them."""
+    return cast(fusion, value, dtype) if value.dtype in COMPLEX and dtype not in COMPLEX else value
+
+
 def cast_tensor(fusion: Fusion, tensor: TensorView, dtype: DataType) -> TensorView:
     """`cast` of a tensor."""
     if dtype is DataType.Null:
@@ -221,7 +227,7 @@ def _tensor_pointwise(
     made: dict[tuple[Val, DataType], TensorView] = {}
     for value, dtype in zip(values, resolution.compute, strict=True):
         if not isinstance(value, TensorView):
-            ready.append(value)
+            ready.append(real_scalar(fusion, value, dtype))
             continue
         aligned = made.get((value, dtype))
         if aligned is None:

@@ -18,7 +18,7 @@ from ..ir.fusion import Fusion, plain_domain
 from ..ir.vals import PythonNumber, TensorView, Val
 from .pointwise import as_tensor, cast_tensor, copy, copy_axis, new_tensor, pointwise
 from .shape_builders import size, squeeze
-from .table import REDUCTIONS
+from .table import OPS, REDUCTIONS
 
 Dims = int | Sequence[int] | None
 
@@ -51,6 +51,8 @@ def reduce(
     """The reduction `op` of the table: [...] -> [...] without `dims` (of size 1 with `keepdim`)."""
     tensor = as_tensor(fusion, operand, op)
     reduced = normalised_dims(op, tensor, dims)
+    if is_complex(tensor.dtype) and OPS[REDUCTIONS[op].combine].is_real:
+        raise DefinitionError(expected(op, "real numbers", tensor.dtype))
     resolution = REDUCTIONS[op].resolve(tensor.dtype, dtype)
     compute = resolution.compute[0]
     if not reduced:

@@ -7,6 +7,7 @@ size is declared to be 1 is a broadcast axis; an expanded axis keeps one element
 
 from __future__ import annotations
 
+import cmath
 from collections.abc import Sequence
 
 from ..dtypes import DataType, is_floating
@@ -31,6 +32,7 @@ from .pointwise import (
     copy_axis,
     new_tensor,
     prepend_axes,
+    real_scalar,
     require_equal,
     size_of_scalar,
 )
@@ -191,7 +193,7 @@ def full(
         raise DefinitionError(expected("full", "a scalar to fill with", "a tensor"))
     extents = [size_of_scalar(fusion, "full", entry) for entry in new_shape]
     output = new_tensor(fusion, [new_axis(fusion, extent) for extent in extents], dtype)
-    fusion.add_expr(FullOp((value,), (output,)))
+    fusion.add_expr(FullOp((real_scalar(fusion, value, dtype),), (output,)))
     return output
 
 
@@ -210,13 +212,14 @@ def iota(
     if not isinstance(first, Scalar) or not isinstance(stride, Scalar):
         raise DefinitionError(expected("iota", "scalars", "a tensor"))
     for name, value in (("start", first), ("step", stride)):
-        if value.constant is not None and abs(value.constant) == float("inf"):
+        if value.constant is not None and not cmath.isfinite(value.constant):
             raise DefinitionError(expected("iota", f"a finite {name}", value.constant))
     if stride.constant == 0:
         raise DefinitionError(expected("iota", "a step other than 0", stride.constant))
     extent = size_of_scalar(fusion, "iota", length)
     output = new_tensor(fusion, [new_axis(fusion, extent)], dtype)
-    fusion.add_expr(IotaOp((first, stride), (output,)))
+    terms = real_scalar(fusion, first, dtype), real_scalar(fusion, stride, dtype)
+    fusion.add_expr(IotaOp(terms, (output,)))
     return output
 
 

@@ -19,7 +19,10 @@ from pyfuser.ops.value_checks import CLASS, INDEX, PLACE, TARGET, ZERO_DIVISION
 
 
 def _compare(name: str, doc: str, reference: references.Reference, llvm: str, sign: str) -> Op:
-    return Op(name, 2, DtypeRule.COMPARE, reference, doc, llvm, "{0} " + sign + " {1}")
+    is_order = name not in ("eq", "ne")
+    return Op(
+        name, 2, DtypeRule.COMPARE, reference, doc, llvm, "{0} " + sign + " {1}", is_real=is_order
+    )
 
 
 def _remainder(o: Any, a: Any, b: Any) -> Any:
@@ -61,16 +64,18 @@ _ARITHMETIC = (
     Op(
         "mod", 2, DtypeRule.PROMOTE, references.fmod, "as fmod",
         definition=lambda o, a, b: o.fmod(a, b), check=ZERO_DIVISION, cost=EXPENSIVE,
+        is_real=True,
     ),
     Op(
         "fmod", 2, DtypeRule.PROMOTE, references.fmod,
         "remainder with the sign of a", "@fmod", "fmod{f}({0}, {1})",
         "truncating_modulo({0}, {1})", check=ZERO_DIVISION, cost=EXPENSIVE, is_stepped=True,
+        is_real=True,
     ),
     Op(
         "remainder", 2, DtypeRule.PROMOTE, references.remainder,
         "remainder with the sign of b", definition=_remainder, check=ZERO_DIVISION,
-        cost=EXPENSIVE, is_stepped=True,
+        cost=EXPENSIVE, is_stepped=True, is_real=True,
     ),
     Op(
         "pow", 2, DtypeRule.PROMOTE, references.pow_,
@@ -80,19 +85,19 @@ _ARITHMETIC = (
     ),
     Op(
         "minimum", 2, DtypeRule.PROMOTE, references.minimum, "the lesser, a if equal; NaN wins",
-        "@minimum|@minimum|@minimum|and", "minimum({0}, {1})", keeps_values=True,
+        "@minimum|@minimum|@minimum|and", "minimum({0}, {1})", keeps_values=True, is_real=True,
     ),
     Op(
         "maximum", 2, DtypeRule.PROMOTE, references.maximum, "the greater, a if equal; NaN wins",
-        "@maximum|@maximum|@maximum|or", "maximum({0}, {1})", keeps_values=True,
+        "@maximum|@maximum|@maximum|or", "maximum({0}, {1})", keeps_values=True, is_real=True,
     ),
     Op(
         "fmin", 2, DtypeRule.PROMOTE, references.fmin, "the lesser; a number wins over NaN",
-        "@fmin|@minimum|@minimum|and", "lesser_number({0}, {1})", keeps_values=True,
+        "@fmin|@minimum|@minimum|and", "lesser_number({0}, {1})", keeps_values=True, is_real=True,
     ),
     Op(
         "fmax", 2, DtypeRule.PROMOTE, references.fmax, "the greater; a number wins over NaN",
-        "@fmax|@maximum|@maximum|or", "greater_number({0}, {1})", keeps_values=True,
+        "@fmax|@maximum|@maximum|or", "greater_number({0}, {1})", keeps_values=True, is_real=True,
     ),
     Op(
         "truediv", 2, DtypeRule.FLOAT, torch.div, "a / b in floating point",
@@ -100,7 +105,7 @@ _ARITHMETIC = (
     ),
     Op(
         "atan2", 2, DtypeRule.FLOAT, torch.atan2, "the angle of the point (b, a), in radians",
-        "@atan2", "atan2{f}({0}, {1})", ulp32=2, ulp64=4, cost=EXPENSIVE,
+        "@atan2", "atan2{f}({0}, {1})", ulp32=2, ulp64=4, cost=EXPENSIVE, is_real=True,
     ),
     Op(
         "nextafter", 2, DtypeRule.FLOAT_RESULT, torch.nextafter,
@@ -165,6 +170,7 @@ _CHECKED = (
     Op(
         "checked_class", 2, DtypeRule.KEEP_FIRST, references.first,
         "a, checked to be one of b classes", definition=lambda o, x, classes: x, check=CLASS,
+        is_real=True,
     ),
 )  # fmt: skip
 
@@ -182,27 +188,27 @@ TERNARY = (
     Op(
         "clamp", 3, DtypeRule.KEEP_PROMOTED, references.clamp,
         "a raised to the scalar b, then lowered to the scalar c; NaN wins",
-        definition=lambda o, x, low, high: o.minimum(o.maximum(x, low), high),
+        definition=lambda o, x, low, high: o.minimum(o.maximum(x, low), high), is_real=True,
     ),
     Op(
         "threshold", 3, DtypeRule.KEEP_FIRST, references.threshold,
         "the scalar c where a is at most the scalar b, else a",
-        definition=lambda o, x, bound, value: o.where(o.le(x, bound), value, x),
+        definition=lambda o, x, bound, value: o.where(o.le(x, bound), value, x), is_real=True,
     ),
     Op(
         "checked_index", 3, DtypeRule.KEEP_FIRST, references.first,
         "a, checked to be an index, perhaps from the end, into dimension c of size b (a scalar)",
-        definition=lambda o, x, size, dim: x, check=INDEX,
+        definition=lambda o, x, size, dim: x, check=INDEX, is_real=True,
     ),
     Op(
         "checked_place", 3, DtypeRule.KEEP_FIRST, references.first,
         "a, checked to be an index into dimension c of size b (a scalar)",
-        definition=lambda o, x, size, dim: x, check=PLACE,
+        definition=lambda o, x, size, dim: x, check=PLACE, is_real=True,
     ),
     Op(
         "checked_target", 3, DtypeRule.KEEP_FIRST, references.first,
         "a, checked to be one of b classes, or c (scalars)",
-        definition=lambda o, x, classes, ignored: x, check=TARGET,
+        definition=lambda o, x, classes, ignored: x, check=TARGET, is_real=True,
     ),
     Op(
         "addcmul", 4, DtypeRule.PROMOTE, references.addcmul, "a + b * (c * alpha)",

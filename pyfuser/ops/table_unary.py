@@ -27,13 +27,14 @@ def _math(
     samples: tuple[float, float] = (-10.0, 10.0),
     ulp: tuple[int, int] = (2, 4),
     cost: int = EXPENSIVE,
+    is_real: bool = False,
 ) -> Op:
     """A row of class F: a routine of vector math on the CPU, the C library's function in CUDA."""
     llvm, cuda = f"@{name}", name + "{f}({0})"
     ulp32, ulp64 = ulp
     return Op(
         name, 1, DtypeRule.FLOAT, reference, doc, llvm, cuda,
-        samples=samples, ulp32=ulp32, ulp64=ulp64, cost=cost,
+        samples=samples, ulp32=ulp32, ulp64=ulp64, cost=cost, is_real=is_real,
     )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def _rounding(name: str, doc: str, reference: references.Reference, cuda: str | 
     return Op(
         name, 1, DtypeRule.KEEP, references.identity_on_integers(reference), doc,
         f"@{name}|copy|copy|copy", (cuda or name) + "{f}({0})", cuda_integer="{0}",
-        is_stepped=True,
+        is_stepped=True, is_real=True,
     )  # fmt: skip
 
 
@@ -108,11 +109,13 @@ _FLOAT = (
     _math("exp", "e to the power x", torch.exp, (-20.0, 20.0)),
     _math("exp2", "2 to the power x", torch.exp2, (-20.0, 20.0)),
     _math("expm1", "exp(x) - 1, accurate near 0", torch.expm1),
-    _math("erf", "error function", torch.erf, (-4.0, 4.0)),
-    _math("erfc", "1 - erf(x), accurate for large x", torch.erfc, (-4.0, 9.0)),
-    _math("erfinv", "inverse of erf", torch.erfinv, (-1.0, 1.0)),
-    _math("erfcinv", "inverse of erfc", references.erfcinv, (0.0, 2.0)),
-    _math("lgamma", "logarithm of the magnitude of gamma", torch.lgamma, (-5.0, 50.0)),
+    _math("erf", "error function", torch.erf, (-4.0, 4.0), is_real=True),
+    _math("erfc", "1 - erf(x), accurate for large x", torch.erfc, (-4.0, 9.0), is_real=True),
+    _math("erfinv", "inverse of erf", torch.erfinv, (-1.0, 1.0), is_real=True),
+    _math("erfcinv", "inverse of erfc", references.erfcinv, (0.0, 2.0), is_real=True),
+    _math(
+        "lgamma", "logarithm of the magnitude of gamma", torch.lgamma, (-5.0, 50.0), is_real=True
+    ),
     _math("log", "natural logarithm", torch.log, (0.0, 100.0)),
     _math("log10", "logarithm to base 10", torch.log10, (0.0, 100.0)),
     _math("log1p", "log(1 + x), accurate near 0", torch.log1p, (-1.0, 10.0)),
@@ -143,11 +146,11 @@ _KEPT = (
     _rounding("floor", "the greatest whole number not above x", torch.floor),
     Op(
         "frac", 1, DtypeRule.KEEP, references.frac, "x - trunc(x); 0 for integers",
-        definition=lambda o, x: o.sub(x, o.trunc(x)), is_stepped=True,
+        definition=lambda o, x: o.sub(x, o.trunc(x)), is_stepped=True, is_real=True,
     ),
     Op(
         "relu", 1, DtypeRule.KEEP, references.relu, "0 where x < 0, else x", definition=_relu,
-        keeps_values=True,
+        keeps_values=True, is_real=True,
     ),
     _rounding("round", "nearest whole number, ties to even", torch.round, "rint"),
     Op(
@@ -175,14 +178,14 @@ _KEPT = (
     ),
     Op(
         "sign", 1, DtypeRule.KEEP, torch.sign, "-1, 0 or 1; 0 for NaN", definition=_sign,
-        is_stepped=True,
+        is_stepped=True, is_real=True,
     ),
 )  # fmt: skip
 
 _PREDICATES = (
     Op(
         "signbit", 1, DtypeRule.PREDICATE, torch.signbit, "whether the sign bit is set",
-        "@signbit", "copysign{f}(1.0{f}, {0}) < 0", "{0} < 0",
+        "@signbit", "copysign{f}(1.0{f}, {0}) < 0", "{0} < 0", is_real=True,
     ),
     Op(
         "logical_not", 1, DtypeRule.LOGICAL, torch.logical_not, "is x zero",
@@ -196,20 +199,22 @@ _PREDICATES = (
        definition=_isfinite),
     Op("isinf", 1, DtypeRule.PREDICATE, torch.isinf, "an infinity", definition=_isinf),
     Op("isnan", 1, DtypeRule.PREDICATE, torch.isnan, "not a number", definition=_isnan),
-    Op("isneginf", 1, DtypeRule.PREDICATE, torch.isneginf, "minus infinity", definition=_isneginf),
-    Op("isposinf", 1, DtypeRule.PREDICATE, torch.isposinf, "plus infinity", definition=_isposinf),
+    Op("isneginf", 1, DtypeRule.PREDICATE, torch.isneginf, "minus infinity",
+       definition=_isneginf, is_real=True),
+    Op("isposinf", 1, DtypeRule.PREDICATE, torch.isposinf, "plus infinity",
+       definition=_isposinf, is_real=True),
     Op("isreal", 1, DtypeRule.PREDICATE, torch.isreal, "has no imaginary part", definition=_true),
 )  # fmt: skip
 
 _CHECKED = (
     Op(
         "checked_probability", 1, DtypeRule.KEEP, torch.clone, "x, checked to be a probability",
-        definition=_identity, check=PROBABILITY, samples=(0.0, 1.0),
+        definition=_identity, check=PROBABILITY, samples=(0.0, 1.0), is_real=True,
     ),
     Op(
         "checked_target_probability", 1, DtypeRule.KEEP, torch.clone,
         "x, checked to be a target's probability", definition=_identity, check=TARGET_PROBABILITY,
-        samples=(0.0, 1.0),
+        samples=(0.0, 1.0), is_real=True,
     ),
 )  # fmt: skip
 
@@ -218,6 +223,7 @@ UNARY = (*_FLOAT, *_KEPT, *_PREDICATES, *_CHECKED)
 # Converting the operands and the result is the whole operation: the reference does nothing.
 CAST = Op(
     "cast", 1, DtypeRule.CAST, torch.clone,
-    "conversion to a dtype; a complex gives its real part, a float loses its fraction", "@cast",
+    "conversion to a dtype; a complex gives its real part, a float loses its fraction; to Bool, "
+    "whether it isn't 0", "@cast",
     "{0}",
 )  # fmt: skip

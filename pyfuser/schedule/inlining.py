@@ -185,9 +185,20 @@ def _leaves(axis: IterDomain, tensor: TensorView) -> list[IterDomain]:
     reshape may merge an axis that its input only repeats.
     """
     known = tensor.domain.root_or_logical
-    if axis.definition is None or axis in known:
-        return [axis]
-    return [leaf for source in axis.definition.inputs for leaf in _leaves(source, tensor)]
+    leaves: list[IterDomain] = []
+    # Both results of a split are made of the same axes, which are listed once.
+    seen: set[IterDomain] = set()
+    pending = [axis]
+    while pending:
+        axis = pending.pop()
+        if axis in seen:
+            continue
+        seen.add(axis)
+        if axis.definition is None or axis in known:
+            leaves.append(axis)
+        else:
+            pending += reversed(axis.definition.inputs)
+    return leaves
 
 
 def _reached(start: int, sets: list[tuple[int, int]]) -> int:

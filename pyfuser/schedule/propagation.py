@@ -130,6 +130,9 @@ def _reaches_logical(loop: Sequence[IterDomain], target: TensorView) -> bool:
     return hidden.isdisjoint(used) and hidden.isdisjoint(loop)
 
 
+AxisPair = tuple[IterDomain, IterDomain]
+
+
 class Correspondence:
     """Which axes of two tensors correspond, by their numbers in the iteration space; reshapes are
     followed through the splits and merges that they consist of.
@@ -140,6 +143,8 @@ class Correspondence:
         self.space = IterationSpace(exprs)
         self.reshaped: dict[int, list[IterDomain]] = {}
         """The axes of each number that reshapes make; they may make it of different axes."""
+        self.alike: dict[bool, dict[AxisPair, bool]] = {}
+        """Which pairs of axes are made alike, loosely or not: results of a split ask the same."""
         for expr in self.space.reshapes:
             for axis in expr.outputs:
                 self.reshaped.setdefault(self.space.number(axis), []).append(axis)
@@ -307,25 +312,47 @@ def _partner(
 
 def _same_loop(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: bool) -> bool:
     """True if b is made like a, out of corresponding axes."""
+    decided = numbers.alike.setdefault(loosely, {})
+    opened: set[AxisPair] = set()
+    pending = [(a, b)]
+    while pending:
+        pair = pending[-1]
+        if pair in decided:
+            pending.pop()
+            continue
+        ways = _ways_to_be_alike(*pair, numbers, loosely)
+        undecided = [source for way in ways for source in way if source not in decided]
+        if undecided and pair not in opened:
+            opened.add(pair)
+            pending += undecided
+            continue
+        decided[pair] = any(all(decided.get(source, False) for source in way) for way in ways)
+        pending.pop()
+    return decided[a, b]
+
+
+def _ways_to_be_alike(
+    a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: bool
+) -> list[list[AxisPair]]:
+    """The pairs of axes that must be alike so that a and b are; each list is one way."""
     if loosely and b.is_broadcast:
-        return True
+        return [[]]
     number = numbers.number(a)
     if number is not None and number == numbers.number(b):
-        return True
+        return [[]]
     listed = numbers.reshaped.get(number, ()) if number is not None else ()
     made = [a] if a.definition is not None else listed
-    return any(_made_alike(each, b, numbers, loosely) for each in made)
+    return [way for each in made if (way := _sources_alike(each, b)) is not None]
 
 
-def _made_alike(a: IterDomain, b: IterDomain, numbers: Correspondence, loosely: bool) -> bool:
-    """True if both axes are the same result of the same step of corresponding axes."""
+def _sources_alike(a: IterDomain, b: IterDomain) -> list[AxisPair] | None:
+    """The sources of two axes that are the same result of the same step; None if they aren't."""
     made, other = a.definition, b.definition
     if made is None or other is None or type(made) is not type(other):
-        return False
+        return None
     if made.outputs.index(a) != other.outputs.index(b):
-        return False
+        return None
     match made, other:
         case Split(), Split() if not made.is_like(other):
-            return False
-    pairs = zip(made.inputs, other.inputs, strict=True)
-    return all(_same_loop(p, c, numbers, loosely) for p, c in pairs)
+            return None
+    return list(zip(made.inputs, other.inputs, strict=True))

@@ -263,3 +263,16 @@ def test_automatic_schedules_for_manual_execution() -> None:
     assert str(again.fusion.user_schedule) == str(fd.fusion.user_schedule)
     with pytest.raises(ScheduleError, match="compute_heuristics: expected a scheduler that accep"):
         fd.sched.compute_heuristics(fd.fusion, kinds.reduction, inputs)
+
+
+def test_only_inputs_of_the_same_rank_are_updated() -> None:
+    with nvfuser_direct.FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        y = fd.define_tensor([-1], contiguity=True)
+        negated = fd.ops.neg(x)
+        for wrong in (negated, 3):
+            with pytest.raises(DefinitionError, match="add_output: expected an input of this fusi"):
+                fd.add_output(x, wrong)
+        with pytest.raises(DefinitionError, match="expected an input of 2 dimensions to update, g"):
+            fd.add_output(negated, y)
+        fd.add_output(negated, x)

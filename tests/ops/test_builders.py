@@ -246,6 +246,14 @@ def test_var_divides_by_a_scalar() -> None:
     assert isinstance(divide.inputs[1], Scalar) and divide.inputs[1].constant == 8.0
 
 
+def test_extrema_are_of_real_numbers() -> None:
+    fusion = Fusion()
+    x = tensor(fusion, [-1], DataType.ComplexFloat)
+    for name in ("max", "min", "nanmax", "nanmin"):
+        with pytest.raises(DefinitionError, match=f"{name}: expected real numbers, got DataType.C"):
+            builders.reduce(fusion, name, x, [0])
+
+
 def test_errors_of_reductions() -> None:
     fusion = Fusion()
     x, half = tensor(fusion, [-1, -1]), tensor(fusion, [-1], DataType.Half)

@@ -174,3 +174,20 @@ def test_reduction_dtypes() -> None:
     assert total.resolve(DataType.Half, DataType.Double).result is DataType.Double
     with pytest.raises(DefinitionError, match="max: expected no dtype"):
         greatest.resolve(DataType.Float, DataType.Float)
+
+
+def test_what_torch_computes_for_real_numbers_only_refuses_complex_ones() -> None:
+    real = {op.name for op in OPS.values() if op.is_real}
+    for op in OPS.values():
+        dtype = DataType.ComplexFloat
+        if op.rule is DtypeRule.CAST or not (op.name in real or takes(op, dtype)):
+            continue
+        if op.name in real:
+            with pytest.raises(DefinitionError, match=f"^{op.name}: expected real operands"):
+                resolve_same(op, dtype)
+        else:
+            kinds = resolve_same(op, dtype).compute
+            op.reference(*(torch.ones(2).to(dtypes.to_torch(kind)) for kind in kinds))
+    operands = [OperandType(DataType.Float), *[OperandType(DataType.ComplexDouble, "scalar")] * 2]
+    with pytest.raises(DefinitionError, match=r"^threshold: .* got DataType.Float, DataType.Comp"):
+        resolve(OPS["threshold"], operands)

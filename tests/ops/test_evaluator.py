@@ -308,3 +308,19 @@ def test_numbers_convert_as_tensors_do(value: Any, dtype: DataType) -> None:
     wanted = torch.tensor(plain, dtype=widest).to(to_torch(dtype)).item()
     converted = convert_number(value, dtype)
     assert converted == wanted and type(converted) is type(wanted)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [(0j, False), (1j, True), (1 + 0j, True)])
+def test_a_complex_number_is_true_unless_it_is_zero(value: complex, wanted: bool) -> None:
+    assert convert_number(value, DataType.Bool) is wanted
+    fusion = Fusion()
+    x = tensor(fusion, [-1], DataType.ComplexFloat)
+    fusion.add_output(builders.cast(fusion, x, DataType.Bool))
+    assert evaluate(fusion, [torch.tensor([value])])[0].tolist() == [wanted]
+
+
+def test_numbers_of_uint64_convert() -> None:
+    assert convert_number(-1, DataType.UInt64) == 2**64 - 1
+    assert convert_number(2**64 - 1, DataType.UInt64) == 2**64 - 1
+    assert convert_number(2**64 - 1, DataType.Int) == -1
+    assert convert_number(2**64 - 1, DataType.Bool) is True

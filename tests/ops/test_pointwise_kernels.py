@@ -6,6 +6,7 @@ Generated from the table: a new row is tested without a line here.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 import pytest
@@ -199,3 +200,29 @@ def test_negative_zero_scalar_after_zero(dtype: DataType) -> None:
     for value in (0.0, -0.0):
         (output,) = fd.execute([ones, value])
         assert torch.equal(output.signbit(), (ones * value).signbit())
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e30, 2.5 + 1j, 1j, -1])
+@pytest.mark.parametrize("dtype", [DataType.Int, DataType.Int32, DataType.Bool, DataType.Float])
+def test_numbers_of_another_kind_are_converted_as_tensors_are(
+    monkeypatch: pytest.MonkeyPatch, dtype: DataType, number: complex
+) -> None:
+    """Constants and inputs, of a kernel; what doesn't fit into an integer is only no error."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True)
+        kind = DataType.ComplexDouble if isinstance(number, complex) else DataType.Double
+        scalar = fd.define_scalar(None, kind)
+        for value in (scalar, number):
+            fd.add_output(fd.ops.full([3], value, dtype))
+            fd.add_output(fd.ops.logical_and(x, value))
+    made, is_true, again, is_still_true = fd.execute([torch.tensor([1.0, 0.0]), number])
+    assert is_true.tolist() == is_still_true.tolist() == [True, False]
+    if dtype in (DataType.Bool, DataType.Float) or number == -1 or isinstance(number, complex):
+        plain = (
+            number.real if isinstance(number, complex) and dtype is not DataType.Bool else number
+        )
+        wanted = torch.full((3,), plain, dtype=None if dtype is DataType.Bool else torch.float64)
+        wanted = wanted.to(to_torch(dtype))
+        assert torch.equal(made.nan_to_num(7), wanted.nan_to_num(7))
+        assert torch.equal(again.nan_to_num(7), wanted.nan_to_num(7))

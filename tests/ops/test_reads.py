@@ -353,6 +353,10 @@ def test_an_index_may_be_computed_and_be_the_source() -> None:
         (lambda o, x, i: o.index_select(x, x, 0), "index_select: expected an index of Int"),
         (lambda o, x, i: o.gather(x, i, 0), "gather: expected an index of rank 2"),
         (lambda o, x, i: o.select(x, 0, 5), "select: expected a dimension"),
+        (
+            lambda o, x, i: o.select(x, 1.5, 0),
+            "select: expected an integer or a scalar as the index",
+        ),
     ],
 )
 def test_wrong_calls_say_what_was_expected(define: Define, message: str) -> None:

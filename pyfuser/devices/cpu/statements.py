@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...dtypes import FLOATING, DataType, size_in_bytes
-from ...errors import InternalError, expected
+from ...dtypes import FLOATING, DataType, compute_dtype, size_in_bytes
 from ...ir.kernel import (
     Access,
     Compute,
@@ -23,6 +22,7 @@ from ...ir.kernel import (
 from ...ir.scalar_queries import divides, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr
 from ...ir.schedule import MemoryType
+from ...ops.binding import convert_number
 from ...ops.random_numbers import DISTRIBUTIONS, numbers_per_call
 from ...ops.table import REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
@@ -88,14 +88,11 @@ class StatementEmitter(ReadAccess):
                 return self.guarded(operand, dtype, active)
 
     def _literal(self, number: complex, dtype: DataType, lanes: int) -> Value:
-        if isinstance(number, complex):
-            raise InternalError(expected("cpu codegen", "a real constant", number))
+        """The number, converted as a tensor's would be, but not rounded to half precision."""
         type_ = compute_type(dtype, lanes)
-        if type_.is_float:
-            return self.writer.constant(float(number), type_)
-        if dtype is DataType.Bool:
-            return self.writer.constant(bool(number), type_)
-        return self.writer.constant(int(number), type_)
+        converted = convert_number(number, compute_dtype(dtype))
+        assert not isinstance(converted, complex)
+        return self.writer.constant(converted, type_)
 
     def _scalar_parameter(self, operand: ScalarParameter, dtype: DataType, lanes: int) -> Value:
         """The parameter, converted and splatted before all loops."""
