@@ -1,4 +1,4 @@
-"""Compiled functions with changing sizes: sizes that depend on others, and broadcasts."""
+"""Compiled functions with changing sizes and numbers: sizes that depend on others, broadcasts."""
 
 from __future__ import annotations
 
@@ -58,3 +58,31 @@ def test_a_size_that_follows_from_others_and_is_one(
         got, expected = compiled(x), function(x)
         torch.testing.assert_close(got, expected)
         assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda x, number: number // x, torch.float32),
+        (lambda x, number: number // x, torch.float16),
+        (lambda x, number: x // number, torch.uint8),
+        (lambda x, number: torch.add(x, x, alpha=number), torch.bool),
+    ],
+    ids=["floor_of_float32", "floor_of_float16", "floor_by_a_wrapped_number", "true_times"],
+)
+def test_a_number_that_changes_has_the_dtype_of_the_tensor(
+    function: Callable[[Tensor, int], Tensor], dtype: torch.dtype
+) -> None:
+    compiled = torch.compile(function, backend=BACKEND)
+    x = torch.arange(1, 8).to(dtype)
+    for number in (2, -1, 3, 100, -2):
+        assert torch.equal(compiled(x, number), function(x, number))
+
+
+def test_integers_to_a_negative_number_that_changes_are_refused_as_in_eager() -> None:
+    compiled = torch.compile(lambda x, power: x**power, backend=BACKEND)
+    x = torch.arange(1, 5)
+    for power in (2, 3):
+        assert torch.equal(compiled(x, power), x**power)
+    with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
+        compiled(x, -1)

@@ -149,14 +149,14 @@ class Call:
         return self.number(value, dtype)
 
     def number(self, argument: Any, dtype: DataType) -> Term:
-        """A Python number as a constant of `dtype`; a symbolic number or a scalar unchanged."""
+        """A Python number as a constant of `dtype`, a symbolic one in it; a scalar unchanged."""
         value = meta_of(argument)
         if isinstance(value, Val):
             return self.term(value)
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             if isinstance(value, torch.SymInt) and value.node.maybe_as_int() is not None:
                 return self.number(int(value), dtype)
-            return self.term(self.builder.sizes.number(value))
+            return self.term(self.builder.sizes.number(value)).cast(dtype)
         if not isinstance(value, (bool, int, float)):
             raise self.refuse(expected("argument", "a number", value))
         if dtype is DataType.Bool:
