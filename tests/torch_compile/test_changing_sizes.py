@@ -79,6 +79,29 @@ def test_a_number_that_changes_has_the_dtype_of_the_tensor(
         assert torch.equal(compiled(x, number), function(x, number))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, number: x == number,
+        lambda x, number: number < x,
+        lambda x, number: x % number,
+        lambda x, number: number // x,
+    ],
+    ids=["equal", "less", "remainder", "floor"],
+)
+def test_a_number_that_changes_is_rounded_as_the_tensor_was(
+    function: Callable[[Tensor, float], Tensor], dtype: torch.dtype
+) -> None:
+    compiled = torch.compile(function, backend=BACKEND)
+    for numbers in ((257, 2049, 3001, 4099), (0.1, 0.3, 1.7, 0.01)):
+        for number in numbers:
+            x = torch.tensor([number, number / 2, number * 1.5]).to(dtype)
+            assert torch.equal(compiled(x, number), function(x, number))
+            scalar = torch.tensor(number)
+            assert torch.equal(compiled(x, scalar), function(x, scalar))
+
+
 def test_integers_to_a_negative_number_that_changes_are_refused_as_in_eager() -> None:
     compiled = torch.compile(lambda x, power: x**power, backend=BACKEND)
     x = torch.arange(1, 5)

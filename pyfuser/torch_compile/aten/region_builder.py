@@ -141,12 +141,16 @@ class Call:
 
     def exact_operand(self, argument: Any, dtype: DataType, logical: DataType) -> Term:
         """A tensor or number in `dtype`, rounded to `logical`, in which torch compares."""
-        if isinstance(meta_of(argument), torch.Tensor):
-            return self.exact(argument, dtype)
         value = meta_of(argument)
-        if logical in REDUCED_FLOATING and isinstance(value, (bool, int, float)):
-            value = convert_number(value, logical)
-        return self.number(value, dtype)
+        if isinstance(value, torch.Tensor):
+            if logical in REDUCED_FLOATING and from_torch(value.dtype) is not logical:
+                return self.exact(argument, logical).cast(dtype)  # has no axis, or is of integers
+            return self.exact(argument, dtype)
+        if logical not in REDUCED_FLOATING:
+            return self.number(value, dtype)
+        if isinstance(value, (bool, int, float)):
+            return self.number(convert_number(value, logical), dtype)
+        return self.number(value, logical).cast(dtype)
 
     def number(self, argument: Any, dtype: DataType) -> Term:
         """A Python number as a constant of `dtype`, a symbolic one in it; a scalar unchanged."""
