@@ -87,8 +87,9 @@ def test_a_number_that_changes_has_the_dtype_of_the_tensor(
         lambda x, number: number < x,
         lambda x, number: x % number,
         lambda x, number: number // x,
+        lambda x, number: torch.div(x, number, rounding_mode="trunc"),
     ],
-    ids=["equal", "less", "remainder", "floor"],
+    ids=["equal", "less", "remainder", "floor", "trunc"],
 )
 def test_a_number_that_changes_is_rounded_as_the_tensor_was(
     function: Callable[[Tensor, float], Tensor], dtype: torch.dtype

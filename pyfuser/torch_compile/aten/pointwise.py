@@ -157,7 +157,9 @@ def _div(call: Call, a: Any, b: Any, mode: str | None = None) -> Term:
     quotient = left / right
     if not is_floating(quotient.dtype):
         return quotient
-    # Eager rounds the quotient to the result's dtype before it drops the fraction.
+    if not is_tensor or not meta_of(b).dim():
+        return quotient.op("trunc")
+    # Eager rounds the quotient by a tensor to the result's dtype before it drops the fraction.
     rounded = quotient.cast(from_torch(call.meta.dtype)).cast(call.dtype)
     return rounded.op("trunc")
 
