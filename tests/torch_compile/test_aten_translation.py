@@ -138,6 +138,10 @@ def test_refusals_say_why() -> None:
     assert refused(aten.add.Tensor, x.to(torch.uint16), 1) == "the dtype torch.uint16"
     assert refused(aten.amax.default, torch.empty(0, 3), [1]) == "no elements"
     assert refused(aten.add.Tensor, torch.ones(2, dtype=torch.uint8), 300) is not None
+    negative = "torch.int64 to a power that may be negative"
+    assert refused(aten.pow.Tensor_Scalar, torch.ones(2, dtype=torch.int64), -1) == negative
+    assert refused(aten.pow.Tensor_Scalar, torch.ones(2, dtype=torch.int64), 3) is None
+    assert refused(aten.pow.Tensor_Scalar, x, -1) is None
     index = [torch.tensor([0]), torch.tensor([1])]
     assert refused(aten.index.Tensor, x, index) == "several index tensors"
     assert refused(aten.add.Tensor, x, x) is None

@@ -1,4 +1,4 @@
-"""Compiled functions with changing sizes: sizes that depend on others, and broadcasts."""
+"""Compiled functions with changing sizes and numbers: sizes that depend on others, broadcasts."""
 
 from __future__ import annotations
 
@@ -58,3 +58,55 @@ def test_a_size_that_follows_from_others_and_is_one(
         got, expected = compiled(x), function(x)
         torch.testing.assert_close(got, expected)
         assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (lambda x, number: number // x, torch.float32),
+        (lambda x, number: number // x, torch.float16),
+        (lambda x, number: x // number, torch.uint8),
+        (lambda x, number: torch.add(x, x, alpha=number), torch.bool),
+    ],
+    ids=["floor_of_float32", "floor_of_float16", "floor_by_a_wrapped_number", "true_times"],
+)
+def test_a_number_that_changes_has_the_dtype_of_the_tensor(
+    function: Callable[[Tensor, int], Tensor], dtype: torch.dtype
+) -> None:
+    compiled = torch.compile(function, backend=BACKEND)
+    x = torch.arange(1, 8).to(dtype)
+    for number in (2, -1, 3, 100, -2):
+        assert torch.equal(compiled(x, number), function(x, number))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, number: x == number,
+        lambda x, number: number < x,
+        lambda x, number: x % number,
+        lambda x, number: number // x,
+        lambda x, number: torch.div(x, number, rounding_mode="trunc"),
+    ],
+    ids=["equal", "less", "remainder", "floor", "trunc"],
+)
+def test_a_number_that_changes_is_rounded_as_the_tensor_was(
+    function: Callable[[Tensor, float], Tensor], dtype: torch.dtype
+) -> None:
+    compiled = torch.compile(function, backend=BACKEND)
+    for numbers in ((257, 2049, 3001, 4099), (0.1, 0.3, 1.7, 0.01)):
+        for number in numbers:
+            x = torch.tensor([number, number / 2, number * 1.5]).to(dtype)
+            assert torch.equal(compiled(x, number), function(x, number))
+            scalar = torch.tensor(number)
+            assert torch.equal(compiled(x, scalar), function(x, scalar))
+
+
+def test_integers_to_a_negative_number_that_changes_are_refused_as_in_eager() -> None:
+    compiled = torch.compile(lambda x, power: x**power, backend=BACKEND)
+    x = torch.arange(1, 5)
+    for power in (2, 3):
+        assert torch.equal(compiled(x, power), x**power)
+    with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
+        compiled(x, -1)

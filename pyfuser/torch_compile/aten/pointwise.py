@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch, is_floating
 from ...ops.dtype_rules import DtypeRule
@@ -156,7 +157,9 @@ def _div(call: Call, a: Any, b: Any, mode: str | None = None) -> Term:
     quotient = left / right
     if not is_floating(quotient.dtype):
         return quotient
-    # Eager rounds the quotient to the result's dtype before it drops the fraction.
+    if not is_tensor or not meta_of(b).dim():
+        return quotient.op("trunc")
+    # Eager rounds the quotient by a tensor to the result's dtype before it drops the fraction.
     rounded = quotient.cast(from_torch(call.meta.dtype)).cast(call.dtype)
     return rounded.op("trunc")
 
@@ -283,6 +286,14 @@ def _fits(node: Any, a: Any, b: Any, *rest: Any) -> str | None:
     return None if limits.min <= value <= limits.max else f"{value} beside {tensor.dtype}"
 
 
+def _has_power(node: Any, x: Any, exponent: Any) -> str | None:
+    """Also refuses what torch refuses: integers to a negative number, but not to a tensor."""
+    dtype, power = meta_of(node).dtype, meta_of(exponent)
+    if dtype.is_floating_point or statically_known_true(power >= 0):
+        return _fits(node, x, exponent)
+    return f"{dtype} to a power that may be negative"
+
+
 def all_overloads(name: str, names: tuple[str, ...], row: Translation) -> Table:
     """The row for the overloads of `name` that return a tensor (some take only numbers)."""
     packet = getattr(aten, name)
@@ -336,7 +347,7 @@ TRANSLATIONS: Table = {
     aten.isfinite.default: Translation(_isfinite),
     aten.pow.Tensor_Tensor: _one_row("pow"),
     aten.pow.Scalar: _one_row("pow"),
-    aten.pow.Tensor_Scalar: Translation(_pow_scalar, check=_fits),
+    aten.pow.Tensor_Scalar: Translation(_pow_scalar, check=_has_power),
     aten.square.default: Translation(_square),
     aten.clamp.default: Translation(_clamp),
     aten.clamp.Tensor: Translation(_clamp),

@@ -141,22 +141,26 @@ class Call:
 
     def exact_operand(self, argument: Any, dtype: DataType, logical: DataType) -> Term:
         """A tensor or number in `dtype`, rounded to `logical`, in which torch compares."""
-        if isinstance(meta_of(argument), torch.Tensor):
-            return self.exact(argument, dtype)
         value = meta_of(argument)
-        if logical in REDUCED_FLOATING and isinstance(value, (bool, int, float)):
-            value = convert_number(value, logical)
-        return self.number(value, dtype)
+        if isinstance(value, torch.Tensor):
+            if logical in REDUCED_FLOATING and from_torch(value.dtype) is not logical:
+                return self.exact(argument, logical).cast(dtype)  # has no axis, or is of integers
+            return self.exact(argument, dtype)
+        if logical not in REDUCED_FLOATING:
+            return self.number(value, dtype)
+        if isinstance(value, (bool, int, float)):
+            return self.number(convert_number(value, logical), dtype)
+        return self.number(value, logical).cast(dtype)
 
     def number(self, argument: Any, dtype: DataType) -> Term:
-        """A Python number as a constant of `dtype`; a symbolic number or a scalar unchanged."""
+        """A Python number as a constant of `dtype`, a symbolic one in it; a scalar unchanged."""
         value = meta_of(argument)
         if isinstance(value, Val):
             return self.term(value)
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             if isinstance(value, torch.SymInt) and value.node.maybe_as_int() is not None:
                 return self.number(int(value), dtype)
-            return self.term(self.builder.sizes.number(value))
+            return self.term(self.builder.sizes.number(value)).cast(dtype)
         if not isinstance(value, (bool, int, float)):
             raise self.refuse(expected("argument", "a number", value))
         if dtype is DataType.Bool:
