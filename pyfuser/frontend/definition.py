@@ -111,10 +111,17 @@ class FusionDefinition:
 
         Sizes of 1 become broadcast axes; the others are symbolic unless `static_sizes`.
         """
+        if not isinstance(tensor, torch.Tensor):
+            raise DefinitionError(expected("from_pytorch", "a tensor", repr(tensor)))
+        try:
+            dtype = from_torch(tensor.dtype)
+        except KeyError:
+            what = "a dtype that fusions have"
+            raise DefinitionError(expected("from_pytorch", what, tensor.dtype)) from None
         return self.define_tensor(
             sizes=list(tensor.shape),
             strides=list(tensor.stride()),
-            dtype=from_torch(tensor.dtype),
+            dtype=dtype,
             static_sizes=static_sizes,
             is_cpu=tensor.is_cpu and tensor.dim() == 0,
         )

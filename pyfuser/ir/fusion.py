@@ -145,6 +145,9 @@ class Fusion:
             if self.aliases.get(value, alias_input) is not alias_input:
                 what = "one input to update with an output"
                 raise DefinitionError(expected("add_output", what, "a second one", "copy it"))
+            if any(i is alias_input and v is not value for v, i in self.aliases.items()):
+                what = "one output to update an input with"
+                raise DefinitionError(expected("add_output", what, "a second one"))
             self.aliases[value] = alias_input
             if value not in self.outputs:
                 self.hidden_outputs.add(value)

@@ -276,3 +276,13 @@ def test_only_inputs_of_the_same_rank_are_updated() -> None:
         with pytest.raises(DefinitionError, match="expected an input of 2 dimensions to update, g"):
             fd.add_output(negated, y)
         fd.add_output(negated, x)
+        with pytest.raises(DefinitionError, match="one output to update an input with, got a seco"):
+            fd.add_output(fd.ops.exp(x), x)
+
+
+def test_only_tensors_of_known_dtypes_are_taken_from_pytorch() -> None:
+    with nvfuser_direct.FusionDefinition() as fd:
+        with pytest.raises(DefinitionError, match="from_pytorch: expected a tensor, got 3"):
+            fd.from_pytorch(3)  # type: ignore[arg-type]
+        with pytest.raises(DefinitionError, match="a dtype that fusions have, got torch.uint16"):
+            fd.from_pytorch(torch.zeros(2, dtype=torch.uint16))
