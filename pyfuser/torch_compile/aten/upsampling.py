@@ -3,9 +3,10 @@
     Before:  upsample_nearest2d(x, [2 * h, 2 * w])
     After:   x[:, :, :, None, :, None].expand(n, c, h, 2, w, 2).reshape(n, c, 2 * h, 2 * w)
 
-For factors that are powers of two, with which eager's rounded positions are exact.  The result is
-contiguous, or channels-last if the image's strides say so, as in eager.  The backward adds the
-elements of a window; eager's does, too, but rounds every partial sum of a half-precision gradient.
+For factors that are powers of two, with which eager's rounded positions are exact.  The backward
+adds the elements of a window; eager's does, too, but rounds every partial sum of a half-precision
+gradient.  Channels-last images are left to torch, which moves all channels of a pixel at once: a
+kernel took 2.5 times as long, and 0.7 of the time with a ReLU fused into it.
 """
 
 from __future__ import annotations
@@ -44,19 +45,18 @@ def _factors(
 def _nearest(x: Tensor, output_size: Sequence[Any], *scales: float | None) -> Tensor | Any:
     spatial = x.dim() - 2
     factors = _factors(x.shape[2:], output_size, scales or [None] * spatial)
-    if factors is None or not x.numel():
+    if factors is None or not x.numel() or _is_channels_last(x):
         return NotImplemented
-    is_channels_last = suggest_memory_format(x) != torch.contiguous_format
-    image = x.movedim(1, -1) if is_channels_last else x
-    first = image.dim() - spatial - (1 if is_channels_last else 0)
-    whole, sizes = list(image.shape), list(image.shape)
-    whole[first : first + spatial] = output_size
-    repeated = image
-    for axis, factor in reversed(list(enumerate(factors, first + 1))):
+    repeated, sizes = x, list(x.shape)
+    for axis, factor in reversed(list(enumerate(factors, 3))):
         repeated = repeated.unsqueeze(axis)
         sizes.insert(axis, factor)
-    result = repeated.expand(sizes).clone(memory_format=torch.contiguous_format).view(whole)
-    return result.movedim(-1, 1) if is_channels_last else result
+    whole = repeated.expand(sizes).clone(memory_format=torch.contiguous_format)
+    return whole.view([*x.shape[:2], *output_size])
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return suggest_memory_format(x) != torch.contiguous_format
 
 
 def _nearest_backward(
@@ -64,7 +64,7 @@ def _nearest_backward(
 ) -> Tensor | Any:
     sizes = input_size[2:]
     factors = _factors(sizes, output_size, scales or [None] * len(sizes))
-    if factors is None or not gradient.numel():
+    if factors is None or not gradient.numel() or _is_channels_last(gradient):
         return NotImplemented
     parts = [gradient]
     for axis, factor in enumerate(factors, 2):
@@ -75,7 +75,7 @@ def _nearest_backward(
         ]
     total: Any = sum(map(widened, parts))
     image: Tensor = total.to(gradient.dtype)
-    return image.contiguous(memory_format=suggest_memory_format(gradient))
+    return image.contiguous()
 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
