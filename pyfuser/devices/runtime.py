@@ -113,6 +113,13 @@ class Runtime(ABC):
     def require_memory(self) -> RequireMemory:
         """Raises InputError for a tensor with less memory than it needs."""
 
+    @property
+    def library_functions(self) -> Mapping[Any, Callable[..., Any]]:
+        """What compiled graphs call instead of an overload of torch's; arguments and results are
+        the same.
+        """
+        return {}
+
     @abstractmethod
     def synchronize(self) -> None:
         """Waits until everything launched so far has run."""

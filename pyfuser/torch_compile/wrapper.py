@@ -367,11 +367,18 @@ class GraphWriter:
             self.library.call_into(name, node.target, self._arguments(node))
             self._own(node)
             return
-        self.library.call(name, node.target, self._arguments(node))
+        self.library.call(name, self._library_function(node), self._arguments(node))
         self._own(node)
         if meta is not None:
             self._check_metadata(node)
         self._write_picks(node)
+
+    def _library_function(self, node: Node) -> Any:
+        """What computes a node: torch's overload, or a function of the runtime."""
+        meta = tensor_of(node)
+        runtime = None if meta is None else self.traced.runtimes.get(meta.device)
+        functions = {} if runtime is None else runtime.library_functions
+        return functions.get(node.target, node.target)
 
     def _memory_for(self, meta: torch.Tensor | None) -> Runtime | None:
         """The runtime that allocates the memory of a result; None if torch does."""
