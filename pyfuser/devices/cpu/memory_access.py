@@ -181,8 +181,7 @@ class MemoryAccess:
             alignment = size_in_bytes(dtype)
             if active is None:
                 if access.buffer.prefetch:
-                    for line in range(0, count * alignment, self.phase.line_bytes):
-                        w.prefetch(pointer, access.buffer.prefetch + line)
+                    self._fetch(access, index, pointer, access.buffer.prefetch)
                 if self._is_in_pair(access):
                     value = self._of_pair(access, index)
                 else:
@@ -210,6 +209,18 @@ class MemoryAccess:
             size_in_bytes(dtype),
         )
         return load_convert(w, value, dtype)
+
+    def _fetch(self, access: Access, index: IntExpr, pointer: Value, distance: int) -> None:
+        """Fetches the lines of a vector that is `distance` bytes after an address.
+
+        Once per line: in an unrolled loop, by the first of the vectors in it.
+        """
+        assert self.lanes is not None
+        bytes_each, line = size_in_bytes(access.buffer.dtype), self.phase.line_bytes
+        _, constant = split_constant(self.scopes.resolve(index))
+        first = -constant * bytes_each % line
+        for start in range(first, self.lanes.count * bytes_each, line):
+            self.writer.prefetch(pointer, distance + start)
 
     def _masked_load(self, type_: LLVMType, pointer: Value, active: Value, alignment: int) -> Value:
         """Loads the active lanes; the others are 0.
