@@ -60,10 +60,11 @@ def reference_output(fusion: Fusion) -> TensorView:
 
 def widest_bytes(fusion: Fusion) -> int:
     """Bytes of the widest computed element; an index, or one element, usually serves many."""
-    return _widest(t for t in fusion.tensors if not _is_one_element(t))
+    return widest_of(t for t in fusion.tensors if not _is_one_element(t))
 
 
-def _widest(tensors: Iterable[TensorView]) -> int:
+def widest_of(tensors: Iterable[TensorView]) -> int:
+    """Bytes of the widest computed element of some tensors."""
     dtypes = {tensor.dtype for tensor in tensors if not _is_index(tensor)}
     return max((max(4, size_in_bytes(d)) for d in dtypes), default=4)
 
@@ -97,7 +98,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         columns,
         groups,
         None,
-        _widest(varying),
+        widest_of(varying),
         narrowest,
         vector_bytes(layouts, axes),
         sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves)

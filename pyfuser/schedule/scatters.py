@@ -42,7 +42,7 @@ from .common import (
     work_each,
 )
 from .inlining import inline_most
-from .pointwise import widest_bytes
+from .pointwise import widest_bytes, widest_of
 from .propagation import transform_like
 
 
@@ -98,13 +98,16 @@ def scatter_facts(fusion: Fusion) -> ScatterFacts:
     """The input of the heuristics; computed once per fusion."""
     copy, _ = fusion.clone()
     written = replace_scatters(copy)
-    outer, columns, scattered = axes_of(written[0], Layouts(copy))
+    layouts = Layouts(copy)
+    outer, columns, scattered = axes_of(written[0], layouts)
+    along = layouts.space.of(columns)
+    varying = [t for t in copy.tensors if not along.isdisjoint(layouts.space.axes(t))]
     combined = [t for t in written if isinstance(t.expr, WriteOp) and t.expr.how != "set"]
     return ScatterFacts(
         product(axis.size for axis in outer),
         product(axis.size for axis in scattered),
         product(axis.size for axis in columns) if columns else None,
-        widest_bytes(copy),
+        widest_of(varying) if columns else widest_bytes(copy),
         min((size_in_bytes(tensor.dtype) for tensor in combined), default=None),
         work_each(copy),
         touched_bytes(copy),

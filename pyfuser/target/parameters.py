@@ -196,7 +196,7 @@ class ScatterFacts:
     """rows       elements of the axes outside: scatters that are independent of each other
     length     elements of the scattered axes
     columns    elements of the innermost range in memory; None if it is scattered
-    bytes      bytes of the widest computed element
+    bytes      bytes of the widest computed element, of those that vary along the columns
     combined   bytes of the narrowest element with which values are combined; None if there is none
     work       the cost of computing a value, in additions
     touched    bytes of all inputs and outputs

@@ -142,11 +142,11 @@ class ReadAccess(MemoryAccess):
         """The elements that an index points at."""
         shift, _ = self.checked_shift(operand, active)
         if active is None:
-            self._fetch_ahead(operand)
+            self.fetch_ahead(operand)
         return self.load_shifted(operand.access, shift, self.readable(operand, active))
 
-    def _fetch_ahead(self, operand: Gathered) -> None:
-        """Fetches the same part of a row that is read some iterations later.
+    def fetch_ahead(self, operand: Gathered) -> None:
+        """Fetches the same part of a row that is read or written some iterations later.
 
         Only the index says where it is: the processor's prefetchers can't know.  The later index
         isn't checked, since fetching reads nothing.

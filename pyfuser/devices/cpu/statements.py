@@ -331,6 +331,8 @@ class StatementEmitter(ReadAccess):
         shift, wrong = self.checked_shift(place, active)
         active = self.readable(place, active)
         right = self.writer.icmp("eq", wrong, self.writer.constant(0, wrong.type))
+        if active is None:
+            self.fetch_ahead(place)
 
         def write(active: Value | None) -> None:
             new = value
