@@ -12,10 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from . import fallback, options
+from .analysis.columns import normalised_columns
 from .analysis.layouts import Layout, specialise
 from .devices.runtime import Runtime
 from .fallback import Report
 from .ir.fusion import Fusion
+from .ir.scalar_queries import evaluate
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import PartKind, Segment, SegmentedFusion
 from .ir.verify import verify_segmented
@@ -65,8 +67,11 @@ class Segmentation:
     moves_reads: bool = True
 
 
-def rough_sizes(sizes: Mapping[str, int], target: Target) -> SizeInfo:
-    """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge."""
+def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> SizeInfo:
+    """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge.
+
+    Only whether normalised columns are too long for one kernel depends on the sizes themselves.
+    """
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
 
     def rough(size: int) -> int:
@@ -77,7 +82,14 @@ def rough_sizes(sizes: Mapping[str, int], target: Target) -> SizeInfo:
         return 1 << size.bit_length() - 1
 
     known = {name: rough(size) for name, size in sizes.items()}
-    return SizeInfo.of(known, target, options.disabled_schedulers())
+    splits_columns = any(
+        target.splits_columns(
+            evaluate(each.length, sizes), evaluate(each.elements, sizes), each.bytes_each
+        )
+        for each in normalised_columns(prepared)
+        if {symbol.name for symbol in each.elements.symbols} <= sizes.keys()
+    )
+    return SizeInfo.of(known, target, options.disabled_schedulers(), splits_columns)
 
 
 def compile_program(
@@ -181,8 +193,9 @@ def stages(
     The stages are those of a call with these sizes, and with strides for which indices are narrow.
     """
     texts = texts or Texts()
-    rough = rough_sizes(sizes, target)
-    found = segmented(definition, prepare(definition), layouts, rough, sizes)
+    prepared = prepare(definition)
+    rough = rough_sizes(prepared, sizes, target)
+    found = segmented(definition, prepared, layouts, rough, sizes)
     prepare(definition, found.moves_reads, texts)
     texts.stage("segments", found.segmented)
     for part in found.parts:

@@ -264,7 +264,7 @@ class Executor:
                 runtime, lambda: compile_scheduled_program(manual, runtime)
             )
         prepared = self.prepare()
-        rough = rough_sizes(noted, runtime.target)
+        rough = rough_sizes(prepared, noted, runtime.target)
         report = fallback.reporter(self.fusion, inputs)
         return self.programs.get_or_create(
             (runtime, layouts, rough),

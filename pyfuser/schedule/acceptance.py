@@ -41,20 +41,25 @@ class SizeInfo:
 
     `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
     that sizes within a factor of two share their plan.  Without them only structure decides.
-    `disabled` has the names of schedulers that take nothing.
+    `disabled` has the names of schedulers that take nothing.  `splits_columns` if columns are too
+    long to be normalised by one kernel (`Target.splits_columns`).
     """
 
     target: Target
     magnitudes: tuple[tuple[str, int], ...] = ()
     disabled: frozenset[str] = frozenset()
+    splits_columns: bool = False
 
     @staticmethod
     def of(
-        sizes: Mapping[str, int], target: Target, disabled: frozenset[str] = frozenset()
+        sizes: Mapping[str, int],
+        target: Target,
+        disabled: frozenset[str] = frozenset(),
+        splits_columns: bool = False,
     ) -> SizeInfo:
         """The magnitudes of bound sizes (symbol name -> size in elements)."""
         ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
-        return SizeInfo(target, ordered, disabled)
+        return SizeInfo(target, ordered, disabled, splits_columns)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
         """About the product of the extents (too small by less than a factor of 2 per symbol)."""
@@ -222,6 +227,8 @@ def persistent_refusal(
     if rows is None or columns is None:
         return None
     is_inner = innermost in signature.reduced
+    if sizes.splits_columns and not is_inner:
+        return "columns so long that kernels for each pass over them are faster"
     return sizes.target.row_refusal(rows, columns, summary.row_bytes, is_inner)
 
 

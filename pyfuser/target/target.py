@@ -147,6 +147,13 @@ class Target(ABC):
         """
 
     @abstractmethod
+    def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
+        """True if kernels for each pass normalise columns faster than one that reads them twice.
+
+        The columns have `length` elements of `bytes_each` bytes, all together `elements`.
+        """
+
+    @abstractmethod
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         """Why sums of the columns shouldn't be taken while rows are processed; None if they may.
 

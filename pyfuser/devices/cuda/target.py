@@ -144,6 +144,9 @@ class CudaTarget(Target):
             f"{self.multiprocessors} multiprocessors, and one doesn't fit in {self.l1_bytes} bytes"
         )
 
+    def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
+        return False  # `row_refusal` decides, by the number of blocks
+
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         # Each block walks along its sums of columns with every row, beside the row itself.
         if columns * bytes_each > self.limits.shared_bytes // 4:
