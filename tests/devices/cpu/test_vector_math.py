@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from pyfuser.devices.cpu.llvm_writer import DOUBLE, FLOAT
+from pyfuser.devices.cpu.llvm_writer import DOUBLE, FLOAT, LLVMType
 from pyfuser.devices.cpu.vector_math import VECTOR_MATH
 from tests.devices.cpu import vector_math_harness as harness
 
+_UNDERFLOW = 0x10  # FE_UNDERFLOW of x86
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan]
 
 
@@ -341,3 +344,24 @@ def test_any_number_of_lanes_gives_the_same_bits(name, lanes):
     text = harness.function_text(VECTOR_MATH[name], [FLOAT], FLOAT, lanes=lanes)
     got = harness.run(harness.compile_text(text, 1), [x], np.float32, lanes)
     assert_within(got, compiled(name, FLOAT)(x), 0 if not harness.HAS_AVX512 else 1, x)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="asks for the flags of x86")
+@pytest.mark.parametrize("has_avx512", [False, harness.HAS_AVX512])
+@pytest.mark.parametrize("type", [FLOAT, DOUBLE], ids=str)
+@pytest.mark.parametrize("name", ["exp", "exp2"])
+def test_masked_elements_underflow_nowhere(name: str, type: LLVMType, has_avx512: bool) -> None:
+    """An operation that underflows takes as long as 60 others."""
+    text = harness.function_text(
+        VECTOR_MATH[name], [type], type, has_avx512=has_avx512, lanes=512 // type.bits
+    )
+    function = harness.compile_text(text, 1)
+    masked = [-1.1e3, -2000.0, -1e4, -1e9, -3.4e38, -math.inf]
+    x = np.array(masked * 8, np.float64 if type == DOUBLE else np.float32)
+    out = np.full_like(x, math.nan)
+    chunks = x.nbytes // 64
+    math_library = ctypes.CDLL(None)
+    math_library.feclearexcept(_UNDERFLOW)
+    function(out.ctypes.data, x.ctypes.data, chunks)
+    assert not math_library.fetestexcept(_UNDERFLOW)
+    assert not out.any()

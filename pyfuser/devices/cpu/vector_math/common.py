@@ -149,14 +149,15 @@ def _split(w: FunctionWriter, a: Value) -> tuple[Value, Value]:
     return high, w.fsub(a, high)
 
 
-def scale_by_power(w: FunctionWriter, x: Value, shifted: Value) -> Value:
+def scale_by_power(w: FunctionWriter, x: Value, shifted: Value, kept: Value | None = None) -> Value:
     """x * 2**n where `shifted` is n plus the rounding shift of the type; twice the exponent range.
 
     Overflows to infinity and rounds into the subnormals once: 2**n is applied as two factors.
+    Lanes that `kept` doesn't have are 0 (see `before_underflow`).
     """
     type = x.type
     if has_scalef(w, type):
-        return _scalef(w, x, w.fsub(shifted, w.constant(rounding_shift(type)[0], type)))
+        return scalef(w, x, w.fsub(shifted, w.constant(rounding_shift(type)[0], type)), kept)
     # The bits of the rounding shift are even, and shifted out of the exponent field.
     bits, width = w.bitcast(shifted, type.as_integer), mantissa_bits(type)
     half = w.ashr(bits, w.constant(1, bits.type))
@@ -165,19 +166,40 @@ def scale_by_power(w: FunctionWriter, x: Value, shifted: Value) -> Value:
     return w.fmul(w.fmul(x, first), second)
 
 
+def before_underflow(
+    w: FunctionWriter, x: Value, lowest: float, unit: float = 1.0
+) -> tuple[Value, Value | None]:
+    """The argument of a power of 2 (`unit` is one exponent) and `kept`, for `scale_by_power`.
+
+    The power is 0 below `lowest`.  A multiplication whose result is rounded to 0 takes 60 to 100
+    times as long as another, and a softmax has as many of them as masked elements.  So the
+    instruction is told the lanes in which x is above, and else x is replaced by one for which both
+    factors are 0.
+    """
+    limit = w.constant(lowest, x.type)
+    if has_scalef(w, x.type):
+        return x, w.fcmp("uge", x, limit)
+    far = w.constant((-2046.0 if is_double(x) else -254.0) * unit, x.type)
+    return w.select(w.fcmp("olt", x, limit), far, x), None
+
+
 def has_scalef(w: FunctionWriter, type: LLVMType) -> bool:
     """True if AVX-512's instruction for `scale_by_power` applies to a type."""
     return w.has_avx512 and type.lanes * type.bits == 512
 
 
-def _scalef(w: FunctionWriter, x: Value, n: Value) -> Value:
-    """The AVX-512 instruction x * 2**floor(n): the same result in one instruction."""
+def scalef(w: FunctionWriter, x: Value, n: Value, kept: Value | None = None) -> Value:
+    """x * 2**floor(n) by one instruction of AVX-512; 0 in the lanes that `kept` doesn't have.
+
+    Rounded once; n may be infinite.
+    """
     suffix, mask = ("ps", "i16") if x.type.element == "float" else ("pd", "i8")
     name = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
     declaration = f"declare {x.type} @{name}({x.type}, {x.type}, {x.type}, {mask}, i32 immarg)"
     w.declarations.setdefault(name, declaration)
     zero = f"{x.type} zeroinitializer"
-    return w.pure(x.type, f"call {x.type} @{name}({x.typed}, {n.typed}, {zero}, {mask} -1, i32 4)")
+    lanes = f"{mask} -1" if kept is None else w.bitcast(kept, LLVMType(mask)).typed
+    return w.pure(x.type, f"call {x.type} @{name}({x.typed}, {n.typed}, {zero}, {lanes}, i32 4)")
 
 
 def power_of_two(w: FunctionWriter, n: Value, type: LLVMType, width: int) -> Value:

@@ -14,6 +14,7 @@ import math
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
+    before_underflow,
     has_scalef,
     is_double,
     mantissa_bits,
@@ -54,8 +55,9 @@ _Q_DOUBLE = (
 # (tanh(y) - y) / y**3 over y**2, for float below 0.36.
 _TANH_FLOAT = (-0.33333319425582886, 0.1333218514919281, -0.0536961667239666, 0.01929526776075363)
 _TANH_SMALL = 0.36
-# Beyond these exp is 0 or infinity.
+# Beyond these exp is 0 or infinity, and exp2.
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
+_EXP2_RANGE = {"float": (-151.0, 129.0), "double": (-1076.0, 1025.0)}
 # Between these 2**n is normal, or infinity.
 _NORMAL_EXP_RANGE = {"float": (-87.0, 89.0), "double": (-708.0, 710.0)}
 # Beyond this expm1 is -1.
@@ -86,29 +88,32 @@ def expm1_reduced(w: FunctionWriter, r: Value) -> Value:
 
 def exp(w: FunctionWriter, x: Value) -> Value:
     """e**x"""
-    shifted, r = reduce_exponent(w, _clamp(w, x, *_EXP_RANGE[x.type.element]))
-    return scale_by_power(w, w.fadd(expm1_reduced(w, r), w.constant(1.0, x.type)), shifted)
+    low, high = _EXP_RANGE[x.type.element]
+    x = w.fmin_number(w.constant(high, x.type), x)
+    x, kept = before_underflow(w, x, low, math.log(2.0))
+    shifted, r = reduce_exponent(w, x)
+    return scale_by_power(w, w.fadd(expm1_reduced(w, r), w.constant(1.0, x.type)), shifted, kept)
 
 
 def exp_beside_one(w: FunctionWriter, x: Value) -> Value:
     """e**x for 1 + e**x: tiny where it would be subnormal or 0; infinity above 2**127."""
     type = x.type
-    if has_scalef(w, type):
-        return exp(w, x)
     shifted, r = reduce_exponent(w, _clamp(w, x, *_NORMAL_EXP_RANGE[type.element]))
     value = w.fadd(expm1_reduced(w, r), w.constant(1.0, type))
+    if has_scalef(w, type):
+        return scale_by_power(w, value, shifted)
     bits = w.bitcast(shifted, type.as_integer)
     return w.fmul(value, power_of_two(w, bits, type, mantissa_bits(type)))
 
 
 def exp2(w: FunctionWriter, x: Value) -> Value:
     """2**x; exact for integers."""
-    low, high = (-151.0, 129.0) if not is_double(x) else (-1076.0, 1025.0)
-    x = _clamp(w, x, low, high)
+    low, high = _EXP2_RANGE[x.type.element]
+    x, kept = before_underflow(w, w.fmin_number(w.constant(high, x.type), x), low)
     shift = w.constant(rounding_shift(x.type)[0], x.type)
     shifted = w.fadd(x, shift)
     r = w.fmul(w.fsub(x, w.fsub(shifted, shift)), w.constant(math.log(2.0), x.type))
-    return scale_by_power(w, w.fadd(expm1_reduced(w, r), w.constant(1.0, x.type)), shifted)
+    return scale_by_power(w, w.fadd(expm1_reduced(w, r), w.constant(1.0, x.type)), shifted, kept)
 
 
 def _expm1_scaled(w: FunctionWriter, x: Value) -> Value:

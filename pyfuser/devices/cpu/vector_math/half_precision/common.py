@@ -8,11 +8,13 @@ tests/devices/cpu/half_precision_fits.py.
 
 from __future__ import annotations
 
-from pyfuser.devices.cpu.llvm_writer import FLOAT, FunctionWriter, Value
+from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
+    before_underflow,
     polynomial,
     rounding_shift,
     scale_by_power,
+    scalef,
 )
 
 # The relative errors are below 2**-12 for up to 12 bits, and below 2**-16 for up to 16.
@@ -27,6 +29,8 @@ EXP2 = {
         0.01353416871279478,
     ),
 }
+LOWEST = -151.0  # 2**t is 0 below, rounded to float
+LOWEST_NORMAL = -126.0
 _TO_FLOOR, _TO_NEAREST = 0x9, 0x8  # rounding modes of `reduce`, without floating-point exceptions
 
 
@@ -40,13 +44,13 @@ def has_instructions(w: FunctionWriter, x: Value) -> bool:
     return w.has_avx512 and x.type.lanes == 16
 
 
-def exp2_of(w: FunctionWriter, bits: int, t: Value) -> Value:
-    """2**t; overflows for t within 2**-12 of 128, too."""
+def exp2_of(w: FunctionWriter, bits: int, t: Value, lowest: float = LOWEST) -> Value:
+    """2**t, 0 below `lowest`; overflows for t within 2**-12 of 128, too."""
     type, coefficients = t.type, EXP2[tier(bits)]
+    t, kept = before_underflow(w, t, lowest)
     if has_instructions(w, t):
-        return scalef(w, polynomial(w, _reduce(w, t, _TO_FLOOR), coefficients), t)
-    low, high = w.constant(-152.0, type), w.constant(129.0, type)
-    t = w.fmax_number(low, w.fmin_number(high, t))
+        return scalef(w, polynomial(w, _reduce(w, t, _TO_FLOOR), coefficients), t, kept)
+    t = w.fmin_number(w.constant(129.0, type), t)
     shift = w.constant(rounding_shift(type)[0], type)
     shifted = w.fadd(w.fsub(t, w.constant(0.5, type)), shift)
     fraction = w.fsub(t, w.fsub(shifted, shift))
@@ -58,20 +62,11 @@ def nearest_fraction(w: FunctionWriter, t: Value) -> Value:
     return _reduce(w, t, _TO_NEAREST)
 
 
-def scalef(w: FunctionWriter, x: Value, t: Value) -> Value:
-    """x * 2**floor(t) with AVX-512: rounded once, and t may be infinite."""
-    return _avx512(w, "scalef", f"{x.typed}, {t.typed}", f"{x.type}, {t.type}")
-
-
 def _reduce(w: FunctionWriter, t: Value, mode: int) -> Value:
     """t minus the integer that the mode rounds it to; 0 for infinities."""
-    return _avx512(w, "reduce", f"{t.typed}, i32 {mode}", f"{t.type}, i32 immarg")
-
-
-def _avx512(w: FunctionWriter, name: str, operands: str, types: str) -> Value:
-    type = "<16 x float>"
-    function = f"llvm.x86.avx512.mask.{name}.ps.512"
-    declaration = f"declare {type} @{function}({types}, {type}, i16, i32 immarg)"
+    type = t.type
+    function = "llvm.x86.avx512.mask.reduce.ps.512"
+    declaration = f"declare {type} @{function}({type}, i32 immarg, {type}, i16, i32 immarg)"
     w.declarations.setdefault(function, declaration)
     rest = f"{type} zeroinitializer, i16 -1, i32 4"  # no mask; the current rounding mode
-    return w.pure(FLOAT.with_lanes(16), f"call {type} @{function}({operands}, {rest})")
+    return w.pure(type, f"call {type} @{function}({t.typed}, i32 {mode}, {rest})")

@@ -17,12 +17,13 @@ from pyfuser.devices.cpu.vector_math.common import (
     polynomial,
     power_of_two,
     rounding_shift,
+    scalef,
 )
 from pyfuser.devices.cpu.vector_math.half_precision.common import (
+    LOWEST_NORMAL,
     exp2_of,
     has_instructions,
     nearest_fraction,
-    scalef,
     tier,
 )
 
@@ -53,7 +54,7 @@ def exp2(w: FunctionWriter, bits: int, x: Value) -> Value:
 def sigmoid(w: FunctionWriter, bits: int, x: Value) -> Value:
     """1 / (1 + e**-x); 0 below -88, as in `vector_math`."""
     one = w.constant(1.0, x.type)
-    power = exp2_of(w, bits, w.fmul(x, w.constant(-_LOG2_E, x.type)))
+    power = exp2_of(w, bits, w.fmul(x, w.constant(-_LOG2_E, x.type)), LOWEST_NORMAL)
     return w.fdiv(one, w.fadd(power, one))
 
 
@@ -65,7 +66,7 @@ def silu(w: FunctionWriter, bits: int, x: Value) -> Value:
 def one_plus_tanh(w: FunctionWriter, bits: int, x: Value) -> Value:
     """1 + tanh(x), with a small relative error for negative x, too."""
     half = w.constant(0.5, x.type)
-    power = exp2_of(w, bits, w.fmul(x, w.constant(-2 * _LOG2_E, x.type)))
+    power = exp2_of(w, bits, w.fmul(x, w.constant(-2 * _LOG2_E, x.type)), LOWEST_NORMAL)
     return w.fdiv(w.constant(1.0, x.type), w.fma(power, half, half))
 
 
