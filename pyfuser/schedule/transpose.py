@@ -113,7 +113,8 @@ def _schedule_tiles(
     """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]
 
     Tasks follow each other along the rows: they read on in the memory of the transposed inputs,
-    where the last task's pages and the rest of its cache lines are.
+    where the last task's pages and the rest of its cache lines are.  If a task takes all rows, the
+    loops over rows and columns are interchanged.
     """
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
@@ -125,6 +126,8 @@ def _schedule_tiles(
     own.split(rows + 4, parameters.unroll)
     # [outer][tile][rows][rows unroll][chunk][columns][columns of a line][lanes]
     own.reorder({rows + 1: rows + 3, rows + 2: rows + 5, rows + 3: rows + 1, rows + 4: rows + 2})
+    if parameters.rows:
+        own.reorder({rows + 2: rows + 3})
     kinds = {
         rows: ParallelType.grid_x,
         rows + 1: ParallelType.grid_y,

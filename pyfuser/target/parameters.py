@@ -53,7 +53,8 @@ class PointwiseParameters:
     tile       rows per task if inputs are transposed; 0: none are
     prefetch   how many bytes ahead reads fetch
     rows       True if a task takes all rows of the last outer axis: short ones, for each of which
-               finding its position (a division per axis) would take longer than computing it
+               finding its position (a division per axis) would take longer than computing it;
+               with a tile: few ones, of which it reads a cache line's after the other's
     across     True if the lanes run along the rows, which are shorter than a vector; then a chunk
                is of rows
     """

@@ -43,6 +43,18 @@ def test_rows_over_several_axes(shape: tuple[int, ...], dtype: torch.dtype) -> N
         assert torch.equal(result, function(x)) and result.stride() == function(x).stride()
 
 
+@pytest.mark.parametrize("rows", [16, 17, 33, 64, 65])
+@pytest.mark.parametrize("columns", [64, 701, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_few_rows_of_any_length(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """A task that has all rows takes them by the cache line."""
+    x = torch.randn(rows, columns).mul(9).to(dtype)
+    y = torch.randn(columns, rows).mul(9).to(dtype)
+    torch._dynamo.reset()
+    result = torch.compile(lambda x, y: x + y.t(), backend="pyfuser", dynamic=False)(x, y)
+    assert torch.equal(result, x + y.t())
+
+
 @pytest.mark.parametrize("rows", [1, 9, 64])
 def test_a_transposed_input_that_is_read_at_two_places(rows: int) -> None:
     """The tile holds what is read at the element's own place; a window reads the input itself."""

@@ -138,6 +138,9 @@ def _tiles(
 
     Measured on an AVX2 machine, out of cache: one or two lines of each row gave 0.4 to 1.1 times
     the speed, eight 0.9 to 1.2 times; but their rows are in more pages than the first TLB holds.
+    A task that has all rows, which are long, takes them by the cache line: few streams, which the
+    prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
+    1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
     """
     lanes = processor.lanes(facts.bytes)
     unroll = processor.vectors_of_line(lanes, facts.narrowest)
@@ -148,7 +151,7 @@ def _tiles(
             chunk //= 2
         else:
             tile //= 2
-    return PointwiseParameters(lanes, unroll, chunk, tile)
+    return PointwiseParameters(lanes, unroll, chunk, tile, rows=rows <= tile)
 
 
 def tiles(rows: int, columns: int, tile: int, chunk: int) -> int:

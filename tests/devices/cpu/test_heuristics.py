@@ -63,6 +63,12 @@ def test_small_matrices_have_tiles_for_every_core() -> None:
         assert -(-256 // made.tile) * -(-256 // made.chunk) >= 4 * cores
 
 
+def test_a_task_with_all_rows_takes_them_by_the_line() -> None:
+    tile = heuristics.pointwise(PROCESSOR, transposed(4096, 4096, 4), {}).tile
+    assert heuristics.pointwise(PROCESSOR, transposed(tile, 65536, 4), {}).rows
+    assert not heuristics.pointwise(PROCESSOR, transposed(tile + 1, 65536, 4), {}).rows
+
+
 @pytest.mark.parametrize("columns", [3, 12])
 def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
     """Whichever the heuristics chose."""
