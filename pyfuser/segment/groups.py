@@ -31,7 +31,7 @@ from ..schedule.acceptance import (
 )
 from ..schedule.registry import DISABLED, Refusal
 from .memory_directions import Direction, crossing, directions
-from .repeated_work import innermost, repeats
+from .repeated_work import Innermost, innermost, repeats
 from .units import Unit, UnitGraph
 
 
@@ -39,8 +39,8 @@ from .units import Unit, UnitGraph
 class Group:
     """Units that will be one kernel; `version` counts its merges.
 
-    `is_expensive` says that it has expensive operations, `inner` how many axes its largest tensor
-    has and which of them is innermost in memory; `directions` are those of the fusion's inputs and
+    `is_expensive` says that it has expensive operations, `inner` which axis of its largest tensor
+    is innermost in memory; `directions` are those of the fusion's inputs and
     outputs in it.
     """
 
@@ -55,7 +55,7 @@ class Group:
     version: int = 0
     is_output: bool = False
     is_expensive: bool = False
-    inner: tuple[int, int] = (0, -1)
+    inner: Innermost = Innermost()
     directions: set[Direction] = field(default_factory=set)
 
 
@@ -134,7 +134,7 @@ class Groups:
         if repeated is not None:
             return repeated
         merge = self._joined(a, b)
-        reason = self._kernel_refusal(merge.summary, max(a.inner, b.inner)[1])
+        reason = self._kernel_refusal(merge.summary, max(a.inner, b.inner).axis)
         if reason is None and merge.summary.has_rows:
             both = a.directions | b.directions
             reason = crossing(both, self.sizes, self.graph.space.extents)
@@ -163,10 +163,24 @@ class Groups:
         a, b = few.summary.axes, many.summary.axes
         if not few.is_expensive or few.summary.signatures or not a < b:
             return None
-        reads_reduction = any(p.summary.signatures for p in few.producers)
-        if reads_reduction and any(not c.summary.axes <= a for c in few.consumers):
+        reduced = {n for p in few.producers for s in p.summary.signatures for n in s.reduced}
+        if any(not reduced.isdisjoint(c.summary.axes - a) for c in few.consumers):
             return None  # its uses along the reduced axes would read everything again
-        return repeats(a, b, many.inner[1], self.sizes, self.graph.space.extents)
+        return repeats(a, b, many.inner.axis, self.sizes, self.graph.space.extents)
+
+    def ends_repeated_work(self, few: Group, many: Group) -> bool:
+        """True if `few` ends a chain of groups on its axes of which one stays out of `many`."""
+        if not few.summary.axes < many.summary.axes:
+            return False
+        waiting, found = [few], {few}
+        while waiting:
+            group = waiting.pop()
+            if self._repeats(group, many) is not None:
+                return True
+            alike = {p for p in group.producers if p.summary.axes == few.summary.axes} - found
+            found |= alike
+            waiting += alike
+        return False
 
     def _kernel_refusal(self, summary: Summary, innermost: int) -> str | None:
         """None if a kernel scheduler takes the summary, else the closest one's reason.

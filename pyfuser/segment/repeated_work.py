@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
@@ -29,17 +30,30 @@ def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
     ]
     if not small:
         return False
-    _, inner = innermost(space, (t for e in facts.exprs for t in e.tensor_outputs))
+    tensors = (t for e in facts.exprs for t in (*e.aligned_inputs, *e.tensor_outputs))
+    inner = innermost(space, tensors).axis
     return any(repeats(few, axes, inner, sizes, space.extents) for few in small)
 
 
-def innermost(space: IterationSpace, tensors: Iterable[TensorView]) -> tuple[int, int]:
-    """(how many axes the tensor with most axes has, the number of its innermost one in memory)."""
-    found = (0, -1)
+class Innermost(NamedTuple):
+    """The number of the axis that is innermost in the memory of the tensor with most axes (`rank`).
+
+    Of tensors with as many, an input counts: the memory order of others isn't chosen yet.
+    """
+
+    rank: int = 0
+    is_input: bool = False
+    axis: int = -1
+
+
+def innermost(space: IterationSpace, tensors: Iterable[TensorView]) -> Innermost:
+    """The innermost axis in memory of these tensors."""
+    found = Innermost()
     for tensor in tensors:
         real = [axis for axis in tensor.domain.allocated if not axis.is_broadcast]
-        if len(real) > found[0]:
-            found = (len(real), space.number(real[-1]))
+        is_input = tensor.expr is None
+        if real and (len(real), is_input) > found[:2]:
+            found = Innermost(len(real), is_input, space.number(real[-1]))
     return found
 
 

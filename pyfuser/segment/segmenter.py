@@ -131,7 +131,9 @@ def _pull_producers(groups: Groups, unit: Unit) -> None:
         if producer.is_output or producer.summary.signatures or len(producer.consumers) > 1:
             continue
         group = groups.of[unit]
-        if producer in group.producers and groups.try_merge(producer, group):
+        if producer not in group.producers or groups.ends_repeated_work(producer, group):
+            continue
+        if groups.try_merge(producer, group):
             group = groups.of[unit]
             waiting += [p for p in group.producers if p not in waiting]
 

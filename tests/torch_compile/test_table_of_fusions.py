@@ -164,6 +164,13 @@ TABLE = {
         [BOTH, POINTWISE],
         [BOTH, POINTWISE],
     ),
+    "MLP of one row": Row(  # the GELU isn't computed again for each output
+        lambda x, up, down: functional.linear(functional.gelu(functional.linear(x, up)), down),
+        [(1, 128), (512, 128), (128, 512)],
+        [REDUCTION, REDUCTION],
+        [POINTWISE, REDUCTION, REDUCTION],
+        fixed=2,
+    ),
     "transposed sum": Row(lambda x, y: x + y.t(), [MATRIX, (512, 256)], [TRANSPOSE], []),
     "concatenation": Row(
         lambda x, y: torch.cat([x, y], 1) * 2, [MATRIX, MATRIX], [RESIZE], [POINTWISE]
