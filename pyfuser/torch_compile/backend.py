@@ -143,11 +143,21 @@ def compile_with(
             bw_compiler=compile_backward,
             inference_compiler=compile_forward,
             partition_fn=partition_joint_graph(options.rematerialise),
-            decompositions=decompositions(options.fused_random),
+            decompositions=decompositions(
+                options.fused_random, _needs_gradients(graph_module, example_inputs)
+            ),
             keep_inference_input_mutations=True,
         )
     made: Callable[..., Any] = _untraced(compiled)
     return made
+
+
+def _needs_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """True if AOTAutograd will make a graph for the gradients."""
+    if not torch.is_grad_enabled():
+        return False
+    given = (*example_inputs, *graph_module.parameters())
+    return any(isinstance(each, torch.Tensor) and each.requires_grad for each in given)
 
 
 def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:

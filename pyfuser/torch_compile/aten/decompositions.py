@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from . import (
     attention,
+    channels_last,
     checked,
     extrema,
     group_norm,
@@ -158,6 +159,18 @@ def _pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor | Any:
     return get_decompositions([op])[op](x, factor)
 
 
+def _either(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The first decomposition, and the second where that isn't implemented."""
+
+    def decomposed(*arguments: Any, **keywords: Any) -> Any:
+        made = first(*arguments, **keywords)
+        if made is not NotImplemented or second is None:
+            return made
+        return second(*arguments, **keywords)
+
+    return decomposed
+
+
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     **attention.DECOMPOSITIONS,
     **checked.DECOMPOSITIONS,
@@ -190,7 +203,11 @@ def _table() -> dict[OpOverload, Callable[..., Any]]:
     packets = [getattr(aten, name) for name in _BY_TORCH]
     found = get_decompositions(packets)
     chosen = {o: f for o, f in found.items() if isinstance(o, OpOverload) and _is_functional(o)}
-    return {**chosen, **_OWN}
+    own = {
+        **channels_last.DECOMPOSITIONS,
+        **{op: _either(f, channels_last.DECOMPOSITIONS.get(op)) for op, f in _OWN.items()},
+    }
+    return {**chosen, **own}
 
 
 def _is_functional(overload: OpOverload) -> bool:
@@ -202,12 +219,16 @@ def _multiply_add(a: Any, b: Any, c: torch.Tensor) -> torch.Tensor:
     return a * b + c  # type: ignore[no-any-return]
 
 
-def decompositions(fused_random: bool = False) -> dict[OpOverload, Callable[..., Any]]:
+def decompositions(
+    fused_random: bool = False, has_gradients: bool = True
+) -> dict[OpOverload, Callable[..., Any]]:
     """The table for AOTAutograd, with torch's random numbers or with those that kernels make.
 
     It is a copy, so that a caller may change it.
     """
     chosen = _table() | (_FUSED_RANDOM if fused_random else {})
+    if not has_gradients:
+        chosen |= channels_last.INFERENCE
     # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
     fma = getattr(prims, "fma", None)
     return chosen if fma is None else {**chosen, fma.default: _multiply_add}

@@ -13,6 +13,7 @@ from torch.fx import Graph
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
 from .foreach import flatten_foreach
+from .layout_copies import read_layout_copies
 from .linear import join_biases
 from .pooling import spell_out_pooling
 from .random_state import complete_metadata
@@ -26,6 +27,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     join_reversed_scans,
     spell_out_pooling,
     drop_copies,
+    read_layout_copies,
     join_biases,
     move_reshapes,
     move_readers_of_reshapes,

@@ -1,0 +1,141 @@
+"""Library calls on contiguous images are computed in channels-last memory; nobody sees it.
+
+The oracle is eager in float64; shapes, strides, dtypes and the indices of maxima are eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyfuser.torch_compile.compiled_graph import CompiledGraph
+from tests.torch_compile.errors_of_results import compared
+
+pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
+
+DTYPES = (torch.float32, torch.bfloat16)
+IMAGES = (4, 16, 40, 33)
+LAST = torch.channels_last
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    torch._dynamo.reset()
+
+
+def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:
+    with torch.no_grad():
+        found = compared(function, *inputs)
+    assert found.got.stride() == found.eager.stride()
+    found.require_as_precise(32 * found.rounding * max(found.scale, 1.0))
+
+
+def made(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    torch.manual_seed(0)
+    return torch.randn(shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ((24, 16, 3, 3), {"padding": 1}),
+        ((24, 16, 1, 1), {}),
+        ((16, 1, 5, 5), {"groups": 16, "padding": 2}),
+        ((8, 4, 3, 3), {"groups": 4, "stride": 2}),
+        ((8, 16, 3, 3), {"dilation": 2, "padding": (2, 1)}),
+    ],
+)
+def test_convolutions(kernel: tuple[int, ...], options: dict, dtype: torch.dtype) -> None:
+    x, weight, bias = made(IMAGES, dtype), made(kernel, dtype) / 8, made(kernel[:1], dtype)
+    check(lambda x, w, b: F.conv2d(x.sin(), w, b, **options).relu(), x, weight, bias)
+    check(lambda x, w: F.conv2d(x, w, **options), x, weight)
+    check(lambda x, w: F.conv2d(x, w, **options), x.contiguous(memory_format=LAST), weight)
+    check(lambda x, w: F.conv2d(x, w, **options).mean((2, 3)), x.transpose(2, 3), weight)
+
+
+@pytest.mark.parametrize(
+    "shape", [(64, 1, 32, 32), (4096, 16, 1, 1), (0, 16, 40, 33), (2, 3, 5, 7)]
+)
+def test_images_whose_memory_format_is_ambiguous_or_that_are_small(
+    shape: tuple[int, ...],
+) -> None:
+    x, weight = made(shape, torch.float32), made((4, shape[1], 1, 1), torch.float32)
+    check(lambda x, w: F.conv2d(x.sin(), w).sin(), x, weight)
+
+
+def test_a_residual_block_stores_no_image_contiguously(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[str] = []
+    make = CompiledGraph.__init__
+
+    def noted(self: CompiledGraph, *args: object, **options: object) -> None:
+        make(self, *args, **options)  # type: ignore[arg-type]
+        sources.append(self.source)
+
+    monkeypatch.setattr(CompiledGraph, "__init__", noted)
+
+    def block(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        x = F.relu(x)
+        for _ in range(2):
+            inner = F.relu(F.conv2d(x, first, padding=1))
+            x = x + F.relu(F.conv2d(inner, second, padding=1))
+        return x.mean((2, 3))
+
+    weights = (made((16, 16, 3, 3), torch.float32) / 12 for _ in range(2))
+    check(block, made(IMAGES, torch.float32), *weights)
+    (source,) = sources
+    assert source.count("call_aten__convolution(") == 4
+    contiguous = f"empty({IMAGES}, {torch.empty(IMAGES).stride()}"
+    assert f"empty({IMAGES}, {torch.empty(IMAGES).to(memory_format=LAST).stride()}" in source
+    assert contiguous not in source
+
+
+POOLING: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "average": lambda x: F.avg_pool2d(x, 5, 1, 2),
+    "adaptive average": lambda x: F.adaptive_avg_pool2d(x, (5, 7)),
+    "adaptive maximum": lambda x: F.adaptive_max_pool2d(x, (5, 7)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear, aligned": lambda x: F.interpolate(
+        x, size=(25, 71), mode="bilinear", align_corners=True
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", POOLING)
+def test_pooling_and_upsampling(name: str, dtype: torch.dtype) -> None:
+    x = made(IMAGES, dtype)
+    check(lambda x: POOLING[name](x.sin()) * 2, x)
+    check(POOLING[name], x.transpose(2, 3))
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_their_gradients(name: str) -> None:
+    x = made(IMAGES, torch.float32)
+    compiled = torch.compile(lambda x: POOLING[name](x.sin()).cos(), backend="pyfuser")
+    found = []
+    for function, given in ((compiled, x.clone()), (compiled, x.double())):
+        if given.dtype == torch.float64:
+            function = lambda x: POOLING[name](x.sin()).cos()  # noqa: E731
+        given.requires_grad_()
+        function(given).sum().backward()
+        found.append(given.grad)
+    got, want = found
+    assert got is not None and want is not None and got.stride() == want.stride()
+    torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_maxima_are_the_first_of_equal_elements_and_of_nans() -> None:
+    x = made(IMAGES, torch.float32).round()
+    x[0, :, ::7, ::5] = torch.nan
+    function = lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)  # noqa: E731
+    got = torch.compile(function, backend="pyfuser")(x)
+    for mine, theirs in zip(got, function(x), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+        assert mine.stride() == theirs.stride()
