@@ -34,7 +34,7 @@ aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # For fewer, the copies take as long as the call; torch computes some small convolutions without
 # oneDNN.
-_LEAST_ELEMENTS = 1 << 15
+_LEAST_ELEMENTS = 1 << 13
 
 
 def _elements(x: Tensor) -> int:
