@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import options
+from .code_cache import load_code
 from .devices.runtime import LoadedKernel, Runtime
 from .disk_cache import DiskCache, disk_cache
+from .ir.fusion import Fusion
 from .ir.kernel import Kernel, Predicate, all_hold
 from .ir.schedule import ScheduledFusion
 from .kernel_cache import KernelCache
@@ -40,6 +42,16 @@ def kernel_code(kernel: Kernel, target: Target, trace: Trace = DUMP) -> Code:
         for stage, text in target.texts(code).items():
             trace.stage(stage, text)
     return code
+
+
+def kept_code(fusion: Fusion, scheduler: str, parameters: object, target: Target) -> Code | None:
+    """The code that an earlier process made of a fusion with these parameters, if it was kept.
+
+    None if the stages have to run because they are to be shown or verified.
+    """
+    if options.strict() or DUMP.wants("scheduled", "kernel", *_TEXTS):
+        return None
+    return load_code(fusion, scheduler, parameters, target)
 
 
 def build_kernel(code: Code, runtime: Runtime) -> LoadedKernel:

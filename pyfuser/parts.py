@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import fallback
+from .code_cache import store_code
 from .decisions import Decision, decide
 from .devices.runtime import LoadedKernel, Runtime
 from .errors import InternalError, UnsupportedError, expected
@@ -20,7 +21,14 @@ from .fallback import Report
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel, Predicate
 from .ir.segmented import PartKind, Segment, segment_fusion
-from .kernel_builds import build_kernel, compile_ahead, index_bits, kernel_code, lowered
+from .kernel_builds import (
+    build_kernel,
+    compile_ahead,
+    index_bits,
+    kept_code,
+    kernel_code,
+    lowered,
+)
 from .lower.work import Excess, excess, total_runs
 from .schedule.registry import AutomaticScheduler, scheduler
 from .target.parameters import without_kept_rows
@@ -84,13 +92,15 @@ class KernelPart(Part):
     """A part that one kernel computes, and its kernels by heuristic parameters.
 
     A kernel that can't be made (None) runs through the fallback.  `lowered` and `codes` are kernels
-    that were started: lowered, or available as text and being compiled to machine code.  Parameters
-    with narrow and with wide indices are two kernels; `narrow` are the conditions for the former.
+    that were started: lowered, or available as text and being compiled to machine code.  `kept` are
+    those that an earlier process made, which are neither scheduled nor lowered.  Parameters with
+    narrow and with wide indices are two kernels; `narrow` are the conditions for the former.
     """
 
     scheduler: AutomaticScheduler
     kernels: dict[Variant, LoadedKernel | None] = field(default_factory=dict)
     lowered: dict[object, Kernel] = field(default_factory=dict)
+    kept: dict[object, Code | None] = field(default_factory=dict)
     codes: dict[Variant, Code] = field(default_factory=dict)
     narrow: dict[object, Predicate | None] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -101,7 +111,7 @@ class KernelPart(Part):
         The lowered kernel is kept for `start` and `build`.
         """
         with self.lock, contextlib.suppress(Exception):  # `build` will raise it again
-            kernel = self._lower(self.decide(sizes, target).parameters, target)
+            kernel = self._outline(self.decide(sizes, target).parameters, target)
             return total_runs(kernel, sizes), excess(self.fusion, kernel, sizes)
         return 0, None
 
@@ -156,7 +166,7 @@ class KernelPart(Part):
         for these sizes and strides, or does too much work.
         """
         with self.lock:
-            found = excess(self.fusion, self._lower(parameters, runtime.target), sizes)
+            found = excess(self.fusion, self._outline(parameters, runtime.target), sizes)
             if found is not None:
                 raise UnsupportedError(expected("tuning", "a kernel with less work", found.reason))
             built = self._usable(parameters, sizes, runtime)
@@ -212,9 +222,22 @@ class KernelPart(Part):
             _make_room(self.narrow)
             self.narrow[parameters] = None
             with contextlib.suppress(Exception):  # `_compile` will raise it again
-                kernel = self._lower(parameters, target)
-                self.narrow[parameters] = target.narrow_conditions(kernel)
+                if self._kept(parameters, target) is None:
+                    kernel = self._lower(parameters, target)
+                    self.narrow[parameters] = target.narrow_conditions(kernel)
         return Variant(parameters, index_bits(self.narrow[parameters], sizes))
+
+    def _kept(self, parameters: Any, target: Target) -> Code | None:
+        """The code that an earlier process made with these parameters; looked up once."""
+        if parameters not in self.kept:
+            _make_room(self.kept)
+            self.kept[parameters] = kept_code(self.fusion, self.scheduler.name, parameters, target)
+        return self.kept[parameters]
+
+    def _outline(self, parameters: Any, target: Target) -> Kernel:
+        """The kernel with these parameters, maybe without its statements."""
+        found = self._kept(parameters, target)
+        return self._lower(parameters, target) if found is None else found.kernel
 
     def _lower(self, parameters: Any, target: Target) -> Kernel:
         found = self.lowered.get(parameters)
@@ -225,9 +248,14 @@ class KernelPart(Part):
         return found
 
     def _generate(self, variant: Variant, target: Target) -> Code:
-        kernel = self._lower(variant.parameters, target)
-        del self.lowered[variant.parameters]
-        return kernel_code(replace(kernel, index_bits=variant.index_bits), target)
+        parameters = variant.parameters
+        code = self._kept(parameters, target)
+        if code is None:
+            kernel = self._lower(parameters, target)
+            del self.lowered[parameters]
+            code = kernel_code(replace(kernel, index_bits=variant.index_bits), target)
+            store_code(code, self.fusion, self.scheduler.name, parameters, target)
+        return code
 
 
 @dataclass(eq=False)

@@ -54,6 +54,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
     monkeypatch.setenv("PYFUSER_REPRODUCER_DIR", str(tmp_path))
+    monkeypatch.setattr(parts, "kept_code", lambda *_: None)
     monkeypatch.setattr(parts, "kernel_code", fail)
     monkeypatch.setattr(fallback, "_warned", OrderedDict())
     yield

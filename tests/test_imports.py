@@ -21,7 +21,7 @@ PACKAGE = ROOT / "pyfuser"
 
 # From the bottom to the top.  Names of one row don't import each other, but for ALLOWED below.
 LAYERS = (
-    {"errors", "options", "memory", "nvfuser_direct_version"},
+    {"errors", "options", "memory", "nvfuser_direct_version", "sources"},
     {"trace"},
     {"dtypes"},
     {"ir"},
@@ -33,7 +33,7 @@ LAYERS = (
     {"devices"},
     {"reproducer"},
     {"kernel_cache", "disk_cache", "fallback"},
-    {"tuning_store"},
+    {"code_cache", "tuning_store"},
     {"decisions"},
     {"kernel_builds"},
     {"parts"},

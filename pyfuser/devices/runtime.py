@@ -65,7 +65,7 @@ class LoadedKernel(ABC):
 
     @property
     def kernel(self) -> Kernel:
-        """The IR from which its text was made."""
+        """The IR from which its text was made; on a CPU without its statements."""
         return self.code.kernel
 
     def shared_bytes(self, sizes: Mapping[str, int]) -> int:

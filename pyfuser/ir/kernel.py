@@ -27,7 +27,7 @@ its end, computing something there without leaving its memory; the device define
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType, size_in_bytes
 from .domains import ParallelType
@@ -331,7 +331,9 @@ class Kernel:
     `symbols` are the sizes and strides it needs, in parameter order. `joined` says which products
     of sizes some of them represent. `runs` says how often its statements run. `conditions` on
     sizes are those that it relies on: of a split that is known to be whole. A device that has a
-    choice computes indices of `index_bits` (`Target.narrow_conditions`).
+    choice computes indices of `index_bits` (`Target.narrow_conditions`). `may_refuse` if the values
+    of its tensors decide whether a call is refused; with `has_an_order_of_threads`, results depend
+    on the order in which threads run.
     """
 
     name: str
@@ -344,6 +346,15 @@ class Kernel:
     runs: tuple[Runs, ...] = ()
     conditions: Predicate = ()
     index_bits: int = 64
+    may_refuse: bool = False
+    has_an_order_of_threads: bool = False
+
+    @property
+    def outline(self) -> Kernel:
+        """The kernel without its statements: what its launches need to know."""
+        phases = [replace(phase, body=[]) for phase in self.phases]
+        scratch = [replace(buffer, tensor=None) for buffer in self.scratch]
+        return replace(self, phases=phases, scratch=scratch)
 
     def is_for(self, sizes: Mapping[str, int]) -> bool:
         """True if the kernel is right for these sizes."""
@@ -352,17 +363,6 @@ class Kernel:
     def numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """The sizes and strides of a call by name, including those that the kernel derives."""
         return {**sizes, **{s.name: evaluate(e, sizes) for s, e in self.joined.items()}}
-
-    @property
-    def may_refuse(self) -> bool:
-        """True if a call may be refused because of the values of its tensors."""
-        return any(_may_refuse(s) for phase in self.phases for s in walk(phase.body))
-
-    @property
-    def has_an_order_of_threads(self) -> bool:
-        """True if results depend on the order in which threads run."""
-        statements = (s for phase in self.phases for s in walk(phase.body))
-        return any(isinstance(s, Scatter) and s.is_concurrent for s in statements)
 
     def __str__(self) -> str:
         return "\n".join(_kernel_lines(self)) + "\n"
@@ -376,7 +376,8 @@ def walk(statements: list[Statement]) -> Iterator[Statement]:
             yield from walk(statement.body)
 
 
-def _may_refuse(statement: Statement) -> bool:
+def may_refuse(statement: Statement) -> bool:
+    """True if a call may be refused because of the values that a statement reads."""
     match statement:
         case Compute(inputs=inputs, is_checked=is_checked):
             return is_checked or any(isinstance(o, Gathered) for o in operands(inputs))

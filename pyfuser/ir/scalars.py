@@ -24,7 +24,10 @@ _interned: WeakValueDictionary[tuple[object, ...], IntExpr] = WeakValueDictionar
 
 
 class IntExpr:
-    """A non-negative symbolic integer; compared and hashed by identity."""
+    """A non-negative symbolic integer; compared and hashed by identity.
+
+    `__reduce__` makes pickle intern what it loads.
+    """
 
     __slots__ = ("__weakref__", "_symbols", "_text")
     _text: str
@@ -89,6 +92,9 @@ class Integer(IntExpr):
             _interned[key] = found
         return found  # type: ignore[return-value]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Integer.of, (self._value,)
+
     @property
     def value(self) -> int:
         return self._value
@@ -113,12 +119,18 @@ class Symbol(IntExpr):
             _interned[key] = found
         return found  # type: ignore[return-value]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Symbol.of, (self.name, self.upper)
+
 
 class Sum(IntExpr):
     """A polynomial of two or more monomials, or one monomial that is not a single atom."""
 
     __slots__ = ("terms",)
     terms: tuple[tuple[Monomial, int], ...]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _sum, (self.terms,)
 
     def parts(self) -> tuple[IntExpr, ...]:
         return tuple(atom for monomial, _ in self.terms for atom in monomial)
@@ -130,6 +142,9 @@ class Binary(IntExpr):
     __slots__ = ("a", "b")
     a: IntExpr
     b: IntExpr
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _binary, (type(self), self.a, self.b)
 
     def parts(self) -> tuple[IntExpr, ...]:
         return (self.a, self.b)
@@ -241,7 +256,10 @@ def _canonical(terms: Mapping[Monomial, int]) -> IntExpr:
             return Integer.of(coefficient)
         if coefficient == 1 and len(monomial) == 1:
             return monomial[0]
-    ordered = tuple(sorted(present.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]])))
+    return _sum(tuple(sorted(present.items(), key=lambda t: (-len(t[0]), [str(a) for a in t[0]]))))
+
+
+def _sum(ordered: tuple[tuple[Monomial, int], ...]) -> IntExpr:
     found = _interned.get(("Sum", ordered))
     if found is None:
         made = Sum()

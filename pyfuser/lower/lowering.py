@@ -23,6 +23,7 @@ from ..ir.kernel import (
     Scatter,
     TensorParameter,
     accesses,
+    may_refuse,
     operand_sizes,
     walk,
 )
@@ -109,8 +110,17 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
     tensors_, scalars = list(memory.parameters.values()), list(memory.scalars.values())
     found = (c for tensor in structure.tensors for c in indexer.size_conditions(tensor))
     conditions = tuple(dict.fromkeys(found))
+    statements = [s for phase in phases for s in walk(phase.body)]
     return Kernel(
-        name, tensors_, scalars, memory.scratch, phases, [], runs=tuple(runs), conditions=conditions
+        name,
+        tensors_,
+        scalars,
+        memory.scratch,
+        phases,
+        runs=tuple(runs),
+        conditions=conditions,
+        may_refuse=any(map(may_refuse, statements)),
+        has_an_order_of_threads=any(isinstance(s, Scatter) and s.is_concurrent for s in statements),
     )
 
 

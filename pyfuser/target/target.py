@@ -224,6 +224,14 @@ class Target(ABC):
     def generate(self, kernel: Kernel) -> Code:
         """The text of a kernel.  UnsupportedError if the target can't compute it."""
 
+    @property
+    def keeps_code(self) -> bool:
+        """True if a code may be kept on disk.
+
+        It consists of plain data then, and its `kernel` is an outline; indices have one width.
+        """
+        return False
+
     def narrow_conditions(self, kernel: Kernel) -> Predicate | None:
         """The conditions on sizes and strides under which a kernel's indices may have 32 bits.
 

@@ -14,10 +14,10 @@ version and sources, and the backend's options.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,13 @@ from torch.fx import GraphModule
 from .. import options as settings
 from ..disk_cache import untrusted
 from ..nvfuser_direct_version import __version__
+from ..sources import sources
 from .compiled_graph import Call, compile_graph, undisturbed
 
 try:
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch._inductor import codecache
     from torch._inductor.output_code import OutputCode
     from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch.fx._graph_pickler import GraphPickler, Options
@@ -45,8 +47,9 @@ except ImportError:  # this torch has no such cache for other compilers than its
     IS_KNOWN = False
     OutputCode = object  # type: ignore[assignment, misc]
 
-# Graphs with fewer calls are traced again.  Measured: the first key of a process takes 0.4 s, most
-# of it imports, and tracing takes 5 to 10 ms for each call that Dynamo records, with gradients.
+# Graphs with fewer calls are traced again.  Measured: the first key of a process takes 0.2 s, most
+# of it torch's imports and the digest of its sources, and tracing takes 5 to 10 ms for each call
+# that Dynamo records, with gradients.
 LEAST_CALLS = 64
 # The only metadata of a node that is read: its value, with the layout and the sizes.
 _METADATA = frozenset({"val"})
@@ -121,7 +124,7 @@ def may_cache(graph_module: torch.nn.Module) -> bool:
     """True if a graph is worth keeping, this torch can, nobody has switched that off, and only this
     user (or root) can have written what would be loaded.
     """
-    if not IS_KNOWN or settings.cache_directory() is None:
+    if not IS_KNOWN or settings.cache_directory() is None or sources() is None:
         return False
     inner = _plain(graph_module)
     if not isinstance(inner, GraphModule):
@@ -137,9 +140,37 @@ def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
 
     The backward is cut at once, for an entry has both graphs; it is compiled when it is needed.
     """
-    _plain(graph_module).__dict__["pyfuser"] = f"{__version__} {_sources()} {chosen}"
-    with functorch_config.patch(bundled_autograd_cache=True, force_non_lazy_backward_lowering=True):
-        yield
+    _plain(graph_module).__dict__["pyfuser"] = f"{__version__} {sources()} {chosen}"
+    _let_backends_be_left_out()
+    token = _leaves_out_backends.set(True)
+    try:
+        with functorch_config.patch(
+            bundled_autograd_cache=True, force_non_lazy_backward_lowering=True
+        ):
+            yield
+    finally:
+        _leaves_out_backends.reset(token)
+
+
+_REGISTRATION = "init_backend_registration"
+_leaves_out_backends: ContextVar[bool] = ContextVar("_leaves_out_backends", default=False)
+
+
+@cache
+def _let_backends_be_left_out() -> None:
+    """Lets torch make keys without importing Inductor's code generators, which takes 0.6 s.
+
+    It does so to find passes that are registered with them; none of them runs on pyfuser's graphs.
+    """
+    register: Callable[[], None] | None = getattr(codecache, _REGISTRATION, None)
+    if register is None:
+        return
+
+    def register_for_inductor() -> None:
+        if not _leaves_out_backends.get():
+            register()
+
+    setattr(codecache, _REGISTRATION, register_for_inductor)
 
 
 def serializable(compiler: Callable[[GraphModule, Sequence[Any]], Any]) -> Any:
@@ -150,12 +181,3 @@ def serializable(compiler: Callable[[GraphModule, Sequence[Any]], Any]) -> Any:
 def _plain(graph_module: torch.nn.Module) -> torch.nn.Module:
     """The graph itself; it is wrapped if its inputs are lists."""
     return graph_module.gm if isinstance(graph_module, GmWrapper) else graph_module
-
-
-@cache
-def _sources() -> str:
-    """A digest of the code, of which a part decides how graphs are cut."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -102,13 +102,22 @@ class TracedGraph:
 
         `conditions` gets the conditions under which other sizes may use these kernels.
 
-        The text of every kernel is made before waiting for the first one's machine code.
+        The text of every kernel is made before waiting for the first one's machine code.  Equal
+        calls of a fusion, such as those of a model's layers, have the same kernels.
         """
         fusions = [step.fusion for step in self.steps if step.fusion is not None]
-        if len(fusions) > 1:
-            for fusion in fusions:
+        calls = [(fusion.key, fusion.inputs_for(values)) for fusion in fusions]
+        different = dict(zip(calls, fusions, strict=True))
+        if len(different) > 1:
+            for fusion in different.values():
                 fusion.start(values)
-        return [fusion.resolve(self.sizes, values, conditions) for fusion in fusions]
+        if not self.sizes.is_static:  # the names of the sizes, which are noted, differ
+            return [fusion.resolve(self.sizes, values, conditions) for fusion in fusions]
+        found = {
+            call: fusion.resolve(self.sizes, values, conditions)
+            for call, fusion in different.items()
+        }
+        return [found[call] for call in calls]
 
     def fusion_calls(self) -> list[FusionCall]:
         """The different fusions, with their arguments for the sizes of tracing."""

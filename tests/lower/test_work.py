@@ -19,6 +19,7 @@ from pyfuser.ir.schedule import MemoryType
 from pyfuser.lower.work import MOST_REPEATED, unfused_runs
 from pyfuser.ops.binding import bind_extents
 from tests.support.accuracy import assert_close_to_oracle
+from tests.support.kernels import lowered_kernels
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -158,7 +159,7 @@ def test_statements_grow_with_the_sizes(family: Family, inputs: Callable[[int], 
 @pytest.mark.parametrize(("family", "inputs"), FAMILIES, ids=lambda value: value.__name__)
 def test_local_memory_holds_rows_and_tiles(family: Family, inputs: Callable[[int], Inputs]) -> None:
     _, resolved, sizes = _resolved(family, inputs(4096))
-    kernels = [built.kernel for built in resolved.kernels if built is not None]
+    kernels = lowered_kernels(resolved.program)
     assert kernels
     for kernel in kernels:
         for phase in kernel.phases:

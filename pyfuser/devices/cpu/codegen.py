@@ -36,7 +36,7 @@ from ...ir.schedule import MemoryType
 from ...ops.random_numbers import DISTRIBUTIONS
 from .conversions import storage_type
 from .jit import function_attributes
-from .kernel_code import CpuKernelCode, slot_names
+from .kernel_code import CpuKernelCode, expensive_operations, slot_names
 from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
 from .pairs import Pairs, Uses, may_pair
@@ -67,7 +67,12 @@ def generate(kernel: Kernel, processor: Processor) -> CpuKernelCode:
     attributes = f"attributes #0 = {{ {function_attributes(processor)} }}"
     parts = [*texts, *definitions.values(), *declarations.values(), attributes, "!0 = !{i32 1}"]
     return CpuKernelCode(
-        kernel, "\n".join(parts) + "\n", tuple(functions), workspace, tuple(streaming)
+        kernel.outline,
+        "\n".join(parts) + "\n",
+        tuple(functions),
+        workspace,
+        tuple(streaming),
+        expensive_operations(kernel),
     )
 
 

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.kernel import Kernel
+from ...ir.kernel import Compute, Kernel, walk
 from ...ir.scalars import IntExpr
+from ...ops.random_numbers import DISTRIBUTIONS
+from ...ops.table import OPS
 
 
 @dataclass(frozen=True, slots=True)
 class CpuKernelCode:
     """A kernel's LLVM IR text and the facts that its launches need.
 
+    kernel       its outline
     workspace    bytes of private scratch memory per thread
     streaming    offsets (in elements) that must be multiples of `lanes` for streaming stores
+    expensive    how many expensive operations it computes
     """
 
     kernel: Kernel
@@ -28,6 +32,22 @@ class CpuKernelCode:
     functions: tuple[str, ...]
     workspace: IntExpr
     streaming: tuple[tuple[IntExpr, int], ...]
+    expensive: int
+
+
+def expensive_operations(kernel: Kernel) -> int:
+    """How many results of a kernel are expensive to compute."""
+    found = {
+        id(statement.output.buffer)
+        for phase in kernel.phases
+        for statement in walk(phase.body)
+        if isinstance(statement, Compute) and _is_expensive(statement.op)
+    }
+    return len(found)
+
+
+def _is_expensive(op: str) -> bool:
+    return op in DISTRIBUTIONS or (op in OPS and OPS[op].is_expensive)
 
 
 def slot_names(kernel: Kernel) -> list[str]:

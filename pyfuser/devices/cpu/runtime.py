@@ -9,12 +9,9 @@ from typing import Any
 
 import torch
 
-from ...ir.kernel import Compute, walk
 from ...ir.scalar_queries import substitute
 from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, maximum, mod, product, terms_of
 from ...ops.op import EXPENSIVE
-from ...ops.random_numbers import DISTRIBUTIONS
-from ...ops.table import OPS
 from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
 from ..tensor_memory import EmptyStrided, RequireMemory
 from . import torch_generator
@@ -70,7 +67,7 @@ class FusedKernelCPU(LoadedKernel):
         """As many threads as have tasks; one if it is done before others have woken up."""
         cores = self.target.processor.cores
         tasks = _largest(phase.task_count() for phase in self.kernel.phases)
-        each = 1 + EXPENSIVE * min(self._expensive_operations(), 4)
+        each = 1 + EXPENSIVE * min(self.code.expensive, 4)
         few = _WORK_FOR_THREADS // each  # elements
         if cores == 1 or tasks is ONE:
             return "1"
@@ -84,16 +81,6 @@ class FusedKernelCPU(LoadedKernel):
         if text.isdigit():
             return f"({most} if {elements} > {few} else 1)"
         return f"(1 if {elements} <= {few} else {most})"
-
-    def _expensive_operations(self) -> int:
-        found = {
-            id(statement.output.buffer)
-            for phase in self.kernel.phases
-            for statement in walk(phase.body)
-            if isinstance(statement, Compute)
-            and (statement.op in DISTRIBUTIONS or _is_expensive_row(statement.op))
-        }
-        return len(found)
 
     def _scratch(self) -> tuple[list[IntExpr], IntExpr]:
         """The offsets of the scratch buffers, and the bytes of all of them."""
@@ -128,10 +115,6 @@ class FusedKernelCPU(LoadedKernel):
             return "0"
         conditions += [f"{writer.address(tensor)} % {_ALIGNMENT} == 0" for tensor in written]
         return f"({' and '.join(conditions)})" if conditions else "1"
-
-
-def _is_expensive_row(op: str) -> bool:
-    return op in OPS and OPS[op].is_expensive
 
 
 def _largest(exprs: Iterable[IntExpr]) -> IntExpr:

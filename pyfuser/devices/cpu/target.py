@@ -165,6 +165,10 @@ class CpuTarget(Target):
         """The processor, and the threads of torch on which kernels run."""
         return _machine(self.processor, torch.get_num_threads())
 
+    @property
+    def keeps_code(self) -> bool:
+        return True
+
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""
         return generate(join_sizes(kernel), self.processor)
