@@ -212,6 +212,19 @@ def test_modes_of_autograd(mode: Callable[[], Any]) -> None:
     assert got.is_inference() == expected.is_inference()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_runs_again_if_the_graph_is_retained(dynamic: bool) -> None:
+    compiled = torch.compile(
+        lambda x, y: (x.sin() * y.exp()).sum(), backend=BACKEND, dynamic=dynamic
+    )
+    x, y = (torch.randn(4, requires_grad=True) for _ in range(2))
+    compiled(x, y).backward()
+    loss = compiled(x, y)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(x.grad, 3 * x.cos() * y.exp())
+
+
 def test_a_model_goes_from_training_to_evaluation_and_back() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU())
