@@ -42,13 +42,17 @@ def traced_with(value: Any, unknown: int = 2) -> Any:
     """The value in tracing of a number that may change; anything else unchanged."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
+    if value.node.hint is None:  # its symbols that only data decide count as `unknown` each
+        known = getattr(value.node.shape_env, "backed_var_to_val", {})
+        numbers = {symbol: known.get(symbol, unknown) for symbol in value.node.expr.free_symbols}
+        return int(value.node.expr.xreplace(numbers))
     return _number_or(unknown, value.node.hint)
 
 
 def _number_or(unknown: int, value: Any) -> int | float:
     """The value if it is a number.
 
-    It may be None, or stand for the sizes of a jagged axis (`nested_tensor`): that has no number.
+    It may stand for the sizes of a jagged axis (`nested_tensor`) instead.
     """
     return value if isinstance(value, (int, float)) else unknown
 
