@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tests.support.compiled import BACKEND
 
@@ -25,6 +26,12 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
+def _experts(x: Tensor) -> Tensor:
+    """Reads and writes at points, as of tokens by their expert."""
+    rows, columns = (x > 0).nonzero(as_tuple=True)
+    return x.index_put((rows, columns), x[rows, columns].exp())
+
+
 def _contiguous_in_eager(x: Tensor) -> Tensor:
     """Traced with the strides of the exponents."""
     return 2.0 ** x[x[:, 0] > 0].t()
@@ -35,9 +42,14 @@ def _permuted(x: Tensor) -> Tensor:
     return (rows.permute(1, 0, 2).exp() * 2).sin()
 
 
+def _losses(x: Tensor) -> Tensor:
+    rows = x[x[:, 0] > 0]
+    return functional.cross_entropy(rows, rows.argmax(1)) + functional.dropout(rows, 0.0).sum()
+
+
 @pytest.mark.filterwarnings("ignore:pyfuser. a graph:RuntimeWarning")
 @pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("function", [_contiguous_in_eager, _permuted])
+@pytest.mark.parametrize("function", [_experts, _contiguous_in_eager, _permuted, _losses])
 def test_results_and_gradients_are_eager_s(
     function: Callable[[Tensor], Tensor], dynamic: bool | None
 ) -> None:

@@ -10,12 +10,13 @@ own decomposition of the CPU's attention computes something else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import (
@@ -190,11 +191,24 @@ def _table() -> dict[OpOverload, Callable[..., Any]]:
     packets = [getattr(aten, name) for name in _BY_TORCH]
     found = get_decompositions(packets)
     chosen = {o: f for o, f in found.items() if isinstance(o, OpOverload) and _is_functional(o)}
-    return {**chosen, **_OWN}
+    return {op: _or_whole(function) for op, function in {**chosen, **_OWN}.items()}
 
 
 def _is_functional(overload: OpOverload) -> bool:
     return not overload._schema.is_mutable
+
+
+def _or_whole(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves an op whole if its decomposition asks about a size that only data decide (nonzero)."""
+
+    @wraps(decomposition)
+    def decompose(*args: Any, **keywords: Any) -> Any:
+        try:
+            return decomposition(*args, **keywords)
+        except GuardOnDataDependentSymNode:
+            return NotImplemented
+
+    return decompose
 
 
 def _multiply_add(a: Any, b: Any, c: torch.Tensor) -> torch.Tensor:
@@ -207,7 +221,8 @@ def decompositions(fused_random: bool = False) -> dict[OpOverload, Callable[...,
 
     It is a copy, so that a caller may change it.
     """
-    chosen = _table() | (_FUSED_RANDOM if fused_random else {})
+    random = {op: _or_whole(function) for op, function in _FUSED_RANDOM.items()}
+    chosen = _table() | (random if fused_random else {})
     # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
     fma = getattr(prims, "fma", None)
     return chosen if fma is None else {**chosen, fma.default: _multiply_add}
