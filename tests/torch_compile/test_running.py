@@ -180,6 +180,22 @@ def test_random_numbers_are_eager_s() -> None:
         torch.testing.assert_close(got, expected)
 
 
+def test_a_second_random_call_waits_for_the_first() -> None:
+    """The sum reads the second call, which waits for the first, which reads the sigmoid: the two
+    are two kernels.
+    """
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        rates = x.sigmoid()
+        return torch.bernoulli(rates), rates + torch.rand_like(x)
+
+    x = torch.randn(30, 20)
+    torch.manual_seed(1)
+    got = torch.compile(function, backend=BACKEND)(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(got, function(x))
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_autocast(inside: bool) -> None:
     torch.manual_seed(0)
