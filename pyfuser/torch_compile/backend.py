@@ -17,6 +17,7 @@ import torch
 from torch._dynamo import disable
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from .. import fallback
@@ -105,6 +106,7 @@ def compile_with(
     def compile_one(traced: GraphModule, _: Sequence[Any], is_forward: bool = True) -> Call:
         if is_forward:
             note_input_aliases(traced)
+            _backward_may_run_again()
         if caches:
             graph = CachedGraph(traced)
             if is_forward:
@@ -158,6 +160,15 @@ def _needs_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -
         return False
     given = (*example_inputs, *graph_module.parameters())
     return any(isinstance(each, torch.Tensor) and each.requires_grad for each in given)
+
+
+def _backward_may_run_again() -> None:
+    """Notes that the backward overwrites none of the tensors saved for it, while the forward is
+    compiled.  AOTAutograd assumes that it does, and refuses `backward(retain_graph=True)`.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:

@@ -31,6 +31,7 @@ from ..tuning.session import current
 from .graph import prepare
 from .graph_passes.cpu_scalars import devices
 from .graph_script import graph_script
+from .saved_layouts import orders_of_saved, with_orders
 from .wrapper import GraphWriter
 
 Call = Callable[[list[Any]], Sequence[Any]]
@@ -160,12 +161,13 @@ def interpreted(graph_module: GraphModule) -> Call:
         write_code()
     forward = type(graph_module).forward
     constants = _constants(graph_module)
+    orders = orders_of_saved(graph_module)
 
     def call(args: list[Any]) -> Sequence[Any]:
         given = list(args)
         args.clear()
         results: Sequence[Any] = forward(constants, *given)
-        return results
+        return with_orders(results, orders)
 
     return boxed(call)
 

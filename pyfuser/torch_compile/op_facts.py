@@ -92,5 +92,10 @@ def has_effects(node: Node) -> bool:
     return target._schema.is_mutable or not target._schema.returns or node.is_impure()
 
 
+def is_ordered(node: Node) -> bool:
+    """True for calls that stay in the order of tracing (updates only follow reads)."""
+    return has_effects(node) and node.target is not torch.ops.aten.copy_.default
+
+
 def _has_tag(node: Node, tag: torch.Tag) -> bool:
     return isinstance(node.target, OpOverload) and tag in node.target.tags

@@ -5,7 +5,8 @@ A node is *fusible* (it has a translation), a *view* (it costs nothing and stays
 to a library call.  Connected fusible nodes of one level form a region, and so do those that read
 one large tensor.  This can't make a cycle: a path that leaves a region and returns contains a
 library call, and so leads to a higher level; regions of one level are never connected.  A library
-call that reads no result of a region, such as a random mask, just runs before its readers.
+call that reads no result of a region, such as a random mask, just runs before its readers, and
+after the random calls before it: their order counts as a path.
 
 The cost model makes two decisions.  A node that only higher levels read sinks to the lowest of them
 (computing it late costs nothing, but storing it would), unless this keeps more memory alive than it
@@ -27,8 +28,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..ir.disjoint_sets import DisjointSets
 from .aten import cost, refusal
-from .op_facts import facts
-from .views import bytes_of, elements_of, is_getitem, is_view, is_view_list, viewed
+from .op_facts import facts, is_ordered
+from .views import bytes_of, elements_of, is_getitem, is_view, is_view_list, runs, viewed
 
 aten = torch.ops.aten
 
@@ -115,9 +116,13 @@ class _Partitioner:
     # -- levels
 
     def _find_levels(self) -> None:
+        previous = 0  # the level of the last call whose order is kept: the next one waits for it
         for node in self.nodes:
             floors = (self._floor(producer, node) for producer in node.all_input_nodes)
             self.level[node] = max(floors, default=0)
+            is_call = node.op == "call_function" and node not in self.fusible
+            if is_call and runs(node) and is_ordered(node):
+                previous = self.level[node] = max(self.level[node], previous)
 
     def _floor(self, producer: Node, consumer: Node) -> int:
         """The least level of a node that reads `producer`."""

@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
 from .fusion_nodes import is_dense
+from .saved_layouts import note_saved
 from .views import is_updated, tensor_of
 
 aten = torch.ops.aten
@@ -38,6 +39,7 @@ def partition_joint_graph(rematerialise: bool) -> Partitioner:
     def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[Any, Any]:
         forward, backward = partitioner(joint, inputs, **keywords)
         save_old_values(forward, keywords["num_fwd_outputs"])
+        note_saved(forward, keywords["num_fwd_outputs"])
         return forward, backward
 
     return partition

@@ -42,8 +42,19 @@ def traced_with(value: Any, unknown: int = 2) -> Any:
     """The value in tracing of a number that may change; anything else unchanged."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat)):
         return value
-    known = value.node.hint
-    return unknown if known is None else known
+    if value.node.hint is None:  # its symbols that only data decide count as `unknown` each
+        known = getattr(value.node.shape_env, "backed_var_to_val", {})
+        numbers = {symbol: known.get(symbol, unknown) for symbol in value.node.expr.free_symbols}
+        return int(value.node.expr.xreplace(numbers))
+    return _number_or(unknown, value.node.hint)
+
+
+def _number_or(unknown: int, value: Any) -> int | float:
+    """The value if it is a number.
+
+    It may stand for the sizes of a jagged axis (`nested_tensor`) instead.
+    """
+    return value if isinstance(value, (int, float)) else unknown
 
 
 def hint(size: Any, unknown: int = 2) -> int:
@@ -141,7 +152,7 @@ class GraphSizes:
     def values(self, symbols: Sequence[int | float]) -> Mapping[Size, Any]:
         """Every expression's value, for the symbols in the order of `sources`."""
         numbers = dict(zip(self.sources, symbols, strict=True))
-        known = {symbol: repr(value) for symbol, value in numbers.items()}
+        known = {symbol: repr(_number_or(2, value)) for symbol, value in numbers.items()}
         scope = {"math": math, "torch": torch}
         return {size: eval(size_text(size, known), scope) for size in self.expressions}
 

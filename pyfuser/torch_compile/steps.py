@@ -16,8 +16,8 @@ from torch.fx import Graph, Node
 
 from ..ir.ordering import topological_order
 from .fusion_nodes import FusionNode
-from .op_facts import has_effects
-from .views import Views, is_getitem, is_view_list
+from .op_facts import is_ordered
+from .views import Views, is_getitem, runs
 
 aten = torch.ops.aten
 
@@ -51,21 +51,13 @@ def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[
     steps = [_fusion_step(fusion, views, place) for fusion in fusions]
     for node in nodes:
         makes = views.base(node) is node or node.target is aten.copy_.default
-        if node not in inside and makes and _runs(node):
+        if node not in inside and makes and runs(node):
             steps.append(_library_step(node, views, place))
     _wait_for_producers(steps)
     _keep_effects_in_order(steps)
     order = topological_order([step.waits_for for step in steps], [step.place for step in steps])
     assert len(order) == len(steps), "a cycle among the steps of a graph"
     return [steps[number] for number in order]
-
-
-def _runs(node: Node) -> bool:
-    """False for nodes that the wrapper doesn't run: picks, and arithmetic on sizes."""
-    if is_getitem(node) or is_view_list(node):
-        return False
-    value = node.meta.get("val")
-    return not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
 
 
 def _fusion_step(fusion: FusionNode, views: Views, place: dict[Node, int]) -> Step:
@@ -99,15 +91,10 @@ def _wait_for_producers(steps: Sequence[Step]) -> None:
 def _keep_effects_in_order(steps: Sequence[Step]) -> None:
     previous = None
     for i in sorted(range(len(steps)), key=lambda i: steps[i].place):
-        if steps[i].fusion is None and _is_ordered(steps[i].node):
+        if steps[i].fusion is None and is_ordered(steps[i].node):
             if previous is not None:
                 steps[i].waits_for.add(previous)
             previous = i
-
-
-def _is_ordered(node: Node) -> bool:
-    """True for nodes that stay in the order in which they were traced."""
-    return has_effects(node) and node.target is not aten.copy_.default
 
 
 def last_reads(steps: Iterable[Step]) -> dict[Node, int]:

@@ -165,6 +165,14 @@ def is_getitem(node: Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem" and node.op == "call_function"
 
 
+def runs(node: Node) -> bool:
+    """False for nodes that the wrapper doesn't run: picks, and arithmetic on sizes."""
+    if is_getitem(node) or is_view_list(node):
+        return False
+    value = node.meta.get("val")
+    return not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+
+
 def _returns_views(node: Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False

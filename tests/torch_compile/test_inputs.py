@@ -609,3 +609,20 @@ def test_a_view_that_is_an_operand_and_kept_for_the_backward(dynamic: bool | Non
         (ours,) = torch.autograd.grad(compiled(x).sum(), x)
         (eagers,) = torch.autograd.grad(program(x).sum(), x)
         torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_jagged_tensor(dynamic: bool) -> None:
+    """The size of its jagged axis is an argument of the graph, and no number."""
+    weight = torch.randn(4, 4, requires_grad=True)
+    compiled = torch.compile(
+        lambda x: nn.functional.linear(x, weight).tanh() * 2, backend=BACKEND, dynamic=dynamic
+    )
+    for lengths in ((2, 3), (5, 1, 2)):
+        parts = [torch.randn(length, 4) for length in lengths]
+        (gradient,) = torch.autograd.grad(
+            compiled(torch.nested.nested_tensor(parts, layout=torch.jagged)).values().sum(), weight
+        )
+        expected = nn.functional.linear(torch.cat(parts), weight).tanh() * 2
+        (reference,) = torch.autograd.grad(expected.sum(), weight)
+        torch.testing.assert_close(gradient, reference)

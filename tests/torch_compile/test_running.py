@@ -180,6 +180,22 @@ def test_random_numbers_are_eager_s() -> None:
         torch.testing.assert_close(got, expected)
 
 
+def test_a_second_random_call_waits_for_the_first() -> None:
+    """The sum reads the second call, which waits for the first, which reads the sigmoid: the two
+    are two kernels.
+    """
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        rates = x.sigmoid()
+        return torch.bernoulli(rates), rates + torch.rand_like(x)
+
+    x = torch.randn(30, 20)
+    torch.manual_seed(1)
+    got = torch.compile(function, backend=BACKEND)(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(got, function(x))
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_autocast(inside: bool) -> None:
     torch.manual_seed(0)
@@ -210,6 +226,19 @@ def test_modes_of_autograd(mode: Callable[[], Any]) -> None:
     torch.testing.assert_close(got, expected)
     assert got.requires_grad == expected.requires_grad
     assert got.is_inference() == expected.is_inference()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_runs_again_if_the_graph_is_retained(dynamic: bool) -> None:
+    compiled = torch.compile(
+        lambda x, y: (x.sin() * y.exp()).sum(), backend=BACKEND, dynamic=dynamic
+    )
+    x, y = (torch.randn(4, requires_grad=True) for _ in range(2))
+    compiled(x, y).backward()
+    loss = compiled(x, y)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    torch.testing.assert_close(x.grad, 3 * x.cos() * y.exp())
 
 
 def test_a_model_goes_from_training_to_evaluation_and_back() -> None:

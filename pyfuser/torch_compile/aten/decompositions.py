@@ -10,12 +10,13 @@ own decomposition of the CPU's attention computes something else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import (
@@ -207,11 +208,24 @@ def _table() -> dict[OpOverload, Callable[..., Any]]:
         **channels_last.DECOMPOSITIONS,
         **{op: _either(f, channels_last.DECOMPOSITIONS.get(op)) for op, f in _OWN.items()},
     }
-    return {**chosen, **own}
+    return {op: _or_whole(function) for op, function in {**chosen, **own}.items()}
 
 
 def _is_functional(overload: OpOverload) -> bool:
     return not overload._schema.is_mutable
+
+
+def _or_whole(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves an op whole if its decomposition asks about a size that only data decide (nonzero)."""
+
+    @wraps(decomposition)
+    def decompose(*args: Any, **keywords: Any) -> Any:
+        try:
+            return decomposition(*args, **keywords)
+        except GuardOnDataDependentSymNode:
+            return NotImplemented
+
+    return decompose
 
 
 def _multiply_add(a: Any, b: Any, c: torch.Tensor) -> torch.Tensor:
@@ -226,9 +240,10 @@ def decompositions(
 
     It is a copy, so that a caller may change it.
     """
-    chosen = _table() | (_FUSED_RANDOM if fused_random else {})
+    further = _FUSED_RANDOM if fused_random else {}
     if not has_gradients:
-        chosen |= channels_last.INFERENCE
+        further = {**further, **channels_last.INFERENCE}
+    chosen = _table() | {op: _or_whole(function) for op, function in further.items()}
     # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
     fma = getattr(prims, "fma", None)
     return chosen if fma is None else {**chosen, fma.default: _multiply_add}
