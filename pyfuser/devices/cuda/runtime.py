@@ -1,8 +1,9 @@
 """A GPU as a runtime: NVRTC's cubins, modules in torch's context, torch's memory and streams.
 
 Code -> cubin (cubins.py) -> module in the device's context (driver.py) -> functions that plans call
-(launcher.py).  Once a plan has run, its next calls only allocate and launch: nothing is compiled,
-loaded or waited for, so they can be captured into a CUDA graph.
+(launcher.py).  Once a call has run, calls like it only allocate and launch: nothing is compiled,
+loaded or waited for.  What a CUDA graph's capture meets for the first time is compiled and loaded
+then, but nothing is waited for.
 
 Modules are unloaded when their kernels have been dropped (modules.py), but not if a captured graph
 may still launch their functions.
@@ -105,7 +106,7 @@ class CudaRuntime(Runtime):
         self._gpu, self._driver, self._target, self._compiler = gpu, driver, target, compiler
         self._context = driver.primary_context(gpu.device.index)
         stream = partial(gpu.current_stream, gpu.device.index)
-        self._modules = LoadedModules(driver, gpu.synchronize)
+        self._modules = LoadedModules(driver, gpu.synchronize, gpu.is_capturing)
         self._counters = ArrivalCounters(gpu.empty_strided, stream, gpu.is_capturing)
 
     @property
@@ -144,12 +145,12 @@ class CudaRuntime(Runtime):
         for launch in code.launches:
             ParameterLayout(launch).check(launch, self._target.limits)
         cubin = self._compiler.cubin(code.text)
-        with self._driver.current(self._context):
+        with self._driver.current(self._context), self._driver.outside_of_graphs():
             module = self._modules.load(cubin, f"{code.kernel.name} on {self.device}")
             functions = [self._function(module, launch) for launch in code.launches]
+            if any(isinstance(p, Counters) for launch in code.launches for p in launch.parameters):
+                self._counters.prepare()
         gpu = self._gpu
-        if any(isinstance(p, Counters) for launch in code.launches for p in launch.parameters):
-            self._counters.prepare(gpu.synchronize)
         asked = gpu.current_device, gpu.current_stream, gpu.is_capturing
         return [launcher(each, *asked) for each in functions]
 
