@@ -388,6 +388,10 @@ class FakeGpus:
     def _memory(self) -> list[tuple[int, int]]:
         return [(address, storage.nbytes()) for address, storage in self._storages.items()]
 
+    def free_unused(self) -> None:
+        """torch.cuda.empty_cache; then there is memory for modules."""
+        self.driver.failures.pop("cuModuleLoadData", None)
+
     def _synchronize(self, ordinal: int) -> None:
         self.synchronised.append(ordinal)
         if self.driver.is_forbidden(in_all_modes=True):
@@ -419,6 +423,7 @@ class FakeGpus:
             empty,
             lambda: self._synchronize(ordinal),
             lambda: self.driver.capture is not None and self.driver.capture.is_of_this_thread,
+            self.free_unused,
         )
         driver = Driver(self.driver)
         target = target_of_gpu(driver, ordinal, (13, 0), ("sm_75", "sm_90", "sm_100"))

@@ -47,7 +47,8 @@ class ArrivalCounters:
             if self._of_graphs is None and not self._is_capturing():
                 found = self._empty_strided((_OF_GRAPHS,), (1,), torch.int32)
                 # A copy from the CPU's memory is done when it returns, so all streams see it.
-                self._of_graphs = found.copy_(torch.zeros(_OF_GRAPHS, dtype=torch.int32))
+                zeros = torch.zeros(_OF_GRAPHS, dtype=torch.int32, device="cpu")
+                self._of_graphs = found.copy_(zeros)
 
     def address(self, count: int) -> int:
         """Where `count` zeros are, for one launch."""

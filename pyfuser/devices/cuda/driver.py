@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +85,16 @@ class Driver:
         finally:
             exchange(before)
 
-    def load(self, image: bytes, where: str) -> Any:
-        """The module of a cubin in the current context; `where` names kernel and device."""
-        return self.checked(f"loading {where}", self.functions.cuModuleLoadData(image))
+    def load(self, image: bytes, where: str, make_room: Callable[[], None] | None = None) -> Any:
+        """The module of a cubin in the current context; `where` names kernel and device.
+
+        If there is no memory for it, `make_room` is called once.
+        """
+        answer = self.functions.cuModuleLoadData(image)
+        if make_room and answer[0] == self.functions.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            make_room()
+            answer = self.functions.cuModuleLoadData(image)
+        return self.checked(f"loading {where}", answer)
 
     def unload(self, module: Any) -> None:
         """Frees the memory of a module.  If that fails, as all calls do after a kernel has failed,

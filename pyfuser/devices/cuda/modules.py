@@ -41,17 +41,25 @@ class LoadedModules:
     """The modules of one GPU; its context is current whenever a method is called."""
 
     def __init__(
-        self, driver: Driver, synchronize: Callable[[], None], is_capturing: Callable[[], bool]
+        self,
+        driver: Driver,
+        synchronize: Callable[[], None],
+        is_capturing: Callable[[], bool],
+        free_unused: Callable[[], None],
     ) -> None:
+        """`free_unused` gives the driver what torch's allocator keeps for later tensors."""
         self._driver, self._synchronize, self._is_capturing = driver, synchronize, is_capturing
+        self._free_unused = free_unused
         self._dropped: list[Any] = []
         self._lock = threading.Lock()
 
     def load(self, cubin: bytes, where: str) -> LoadedModule:
         """The module of a cubin; see Driver.load."""
-        if len(self._dropped) >= WORTH_WAITING and not self._is_capturing():
+        if self._is_capturing():
+            return LoadedModule(self._driver.load(cubin, where), self._dropped)
+        if len(self._dropped) >= WORTH_WAITING:
             self._unload_dropped()
-        return LoadedModule(self._driver.load(cubin, where), self._dropped)
+        return LoadedModule(self._driver.load(cubin, where, self._free_unused), self._dropped)
 
     def _unload_dropped(self) -> None:
         with self._lock:  # threads that load at the same time unload each module once

@@ -11,9 +11,10 @@ may still launch their functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -29,6 +30,7 @@ from .device_memory import require_memory
 from .driver import Driver, system_driver
 from .launcher import LoadedFunction, ParameterLayout, launcher
 from .launches import FusedKernelCUDA, Launcher, launch_aligned
+from .library_functions import FUNCTIONS
 from .modules import LoadedModule, LoadedModules
 from .target import CudaTarget
 
@@ -48,6 +50,7 @@ class Gpu:
     empty_strided   uninitialised tensors on the GPU
     synchronize     waits for the GPU
     is_capturing    whether this thread's stream on the GPU is being captured into a CUDA graph
+    free_unused     frees the memory that torch's allocator keeps for later tensors
     """
 
     device: torch.device
@@ -56,6 +59,7 @@ class Gpu:
     empty_strided: EmptyStrided
     synchronize: Callable[[], None]
     is_capturing: Callable[[], bool]
+    free_unused: Callable[[], None]
 
     @staticmethod
     def of_torch(device: torch.device) -> Gpu:
@@ -81,6 +85,7 @@ class Gpu:
             _allocator(device, native_device),
             partial(torch.cuda.synchronize, device),
             capturing,
+            torch.cuda.empty_cache,
         )
 
 
@@ -106,7 +111,7 @@ class CudaRuntime(Runtime):
         self._gpu, self._driver, self._target, self._compiler = gpu, driver, target, compiler
         self._context = driver.primary_context(gpu.device.index)
         stream = partial(gpu.current_stream, gpu.device.index)
-        self._modules = LoadedModules(driver, gpu.synchronize, gpu.is_capturing)
+        self._modules = LoadedModules(driver, gpu.synchronize, gpu.is_capturing, gpu.free_unused)
         self._counters = ArrivalCounters(gpu.empty_strided, stream, gpu.is_capturing)
 
     @property
@@ -127,6 +132,11 @@ class CudaRuntime(Runtime):
     def require_memory(self) -> RequireMemory:
         """A check in Python, as short as possible."""
         return require_memory
+
+    @property
+    def library_functions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Copies of numbers, which wait for nothing."""
+        return FUNCTIONS
 
     def synchronize(self) -> None:
         """Waits until everything launched so far has run; no call does."""
