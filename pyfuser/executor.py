@@ -33,7 +33,7 @@ from .ir.vals import TensorView
 from .kernel_cache import KernelCache
 from .lower.checks import check_threads
 from .ops.binding import Input, bind
-from .ops.metadata import TensorLike, device_of, is_cpu_scalar
+from .ops.metadata import TensorLike, device_of, filled_in, is_cpu_scalar
 from .ops.random_state import with_any_random_state, with_random_state
 from .plans import Plan, stride_name, write_plan
 from .profiling import active_recorder
@@ -222,7 +222,8 @@ class Executor:
         def plain(given: Any) -> Any:
             if not isinstance(given, torch.Tensor):
                 return given
-            moved = given.to(target) if is_cpu_scalar(given) else given
+            is_elsewhere = is_cpu_scalar(given) and target != given.device
+            moved = filled_in(given, target) if is_elsewhere else given
             return moved.resolve_conj().resolve_neg()
 
         def fits(given: Sequence[Any]) -> bool:

@@ -42,7 +42,7 @@ from ..ir.windows import Window
 from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
 from .checking import check_index, check_op, check_shorter, may_refuse
 from .library_ops import LIBRARY_OPS
-from .metadata import device_of, is_cpu_scalar
+from .metadata import device_of, filled_in, is_cpu_scalar
 from .pointwise import resolve_expr
 from .random_numbers import random
 from .random_state import with_random_state
@@ -113,8 +113,8 @@ class Evaluator:
     def give(self, value: Val, given: torch.Tensor) -> None:
         """Sets the tensor of an input."""
         plain = given.detach().resolve_conj().resolve_neg()
-        if is_cpu_scalar(plain):
-            plain = plain.to(self.device)
+        if is_cpu_scalar(plain) and self.device != plain.device:
+            plain = filled_in(plain, self.device)
         self.values[value] = plain.to(self.torch_dtype(value.dtype))
 
     def torch_dtype(self, dtype: DataType) -> torch.dtype:

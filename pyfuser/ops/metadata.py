@@ -90,3 +90,12 @@ def device_of(inputs: Iterable[object]) -> torch.device:
 def is_cpu_scalar(tensor: torch.Tensor | TensorMetadata) -> bool:
     """True for a tensor that is a single number in the host's memory."""
     return tensor.device.type == "cpu" and not tensor.dim()
+
+
+def filled_in(number: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A number of the host's memory on another device, which only writes it there.
+
+    Nothing waits, and it can be captured into a CUDA graph; a copy of the memory would wait for
+    what the device is doing.
+    """
+    return torch.full((), number.item(), dtype=number.dtype, device=device)

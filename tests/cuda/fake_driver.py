@@ -2,7 +2,7 @@
 
 `FakeDriver` has the functions of cuda.bindings.driver that the runtime calls.  It keeps the rules
 that pyfuser must keep (a function is launched in the context of its module, shared memory above
-48 KiB is opted in to, nothing but launches while a graph is captured), records every call, runs the
+48 KiB is opted in to, what a graph can't contain ends its capture), records every call, runs the
 launched text in the SIMT harness, and fails on request.  `FakeGpus` makes a runtime for each of its
 GPUs; `on` puts a tensor on one of them.  Everything between a definition and the driver is the
 product's own code: plans, packing of arguments, geometry.
@@ -35,6 +35,7 @@ OK = Result.CUDA_SUCCESS
 MAGIC = b"\x7fELF "
 STATIC_SHARED_BYTES = 256  # of every function
 WITHOUT_OPT_IN = 48 << 10
+Mode = bindings.CUstreamCaptureMode
 _DYNAMIC = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 # An H100's, by the driver's names.
 ATTRIBUTES = {
@@ -79,6 +80,22 @@ class _Function:
 
 
 @dataclass(eq=False)
+class Capture:
+    """The capture of a graph by a thread, in the mode `global`, as torch captures.
+
+    `nodes` are its launches.  A forbidden call has made it invalid.
+    """
+
+    thread: int = field(default_factory=threading.get_ident)
+    nodes: list[Callable[[], None]] = field(default_factory=list)
+    is_invalid: bool = False
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        return self.thread == threading.get_ident()
+
+
+@dataclass(eq=False)
 class FakeDriver:
     """The module cuda.bindings.driver, for GPUs with these attributes.
 
@@ -93,13 +110,14 @@ class FakeDriver:
     calls: list[str] = field(default_factory=list)
     launches: list[Launched] = field(default_factory=list)
     unloaded: list[Any] = field(default_factory=list)
-    captured: list[Callable[[], None]] | None = None
+    capture: Capture | None = None
     memory: Callable[[], list[tuple[int, int]]] = list
     interruption: Callable[[], None] | None = None
 
     CUresult = bindings.CUresult
     CUdevice_attribute = bindings.CUdevice_attribute
     CUfunction_attribute = bindings.CUfunction_attribute
+    CUstreamCaptureMode = Mode
 
     def __post_init__(self) -> None:
         self.contexts = [_Context(ordinal) for ordinal in range(len(self.gpus))]
@@ -125,14 +143,30 @@ class FakeDriver:
         stack: list[_Context] = self.threads.stack
         return stack
 
+    @property
+    def capture_mode(self) -> Any:
+        """How this thread's calls and captures interact."""
+        return getattr(self.threads, "capture_mode", Mode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+
+    def is_forbidden(self, in_all_modes: bool) -> bool:
+        """Whether a call that a graph can't contain fails; then it has ended the capture, too.
+
+        With `in_all_modes` it conflicts with the capture itself: it waits for the GPU.
+        """
+        is_relaxed = self.capture_mode == Mode.CU_STREAM_CAPTURE_MODE_RELAXED
+        if self.capture is None or (is_relaxed and not in_all_modes):
+            return False
+        self.capture.is_invalid = True
+        return True
+
     # -- the functions, in the driver's own names
 
-    def _enter(self, name: str, during_capture: bool = False) -> Any:
+    def _enter(self, name: str, during_capture: bool = False, waits: bool = False) -> Any:
         """Notes a call; the status with which it must fail, or OK."""
         self.calls.append(name)
         if self.of_a_kernel != OK:
             return self.of_a_kernel
-        if self.captured is not None and not during_capture:
+        if not during_capture and self.is_forbidden(in_all_modes=waits):
             return Result.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         return self.failures.get(name, OK)
 
@@ -159,6 +193,12 @@ class FakeDriver:
         status = self._enter("cuCtxPopCurrent", during_capture=True)
         return status, self._stack().pop()
 
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> tuple[Any, Any]:
+        assert isinstance(mode, Mode)
+        status, before = OK, self.capture_mode
+        self.threads.capture_mode = mode
+        return status, before
+
     def cuModuleLoadData(self, image: bytes) -> tuple[Any, Any]:
         status = self._enter("cuModuleLoadData")
         if status != OK:
@@ -177,7 +217,7 @@ class FakeDriver:
     def cuModuleUnload(self, module: Any) -> tuple[Any]:
         assert self._stack() and self._stack()[-1] is module[0]
         self.unloaded.append(module)
-        return (self._enter("cuModuleUnload"),)
+        return (self._enter("cuModuleUnload", waits=True),)
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, Any]:
         status = self._enter("cuModuleGetFunction")
@@ -228,8 +268,8 @@ class FakeDriver:
         run = functools.partial(
             self._run, function, grid, block, shared_bytes, [bytes_ for bytes_, _ in content]
         )
-        if self.captured is not None:
-            self.captured.append(run)
+        if self.capture is not None and self.capture.is_of_this_thread:
+            self.capture.nodes.append(run)
         else:
             run()
         return (OK,)
@@ -348,6 +388,15 @@ class FakeGpus:
     def _memory(self) -> list[tuple[int, int]]:
         return [(address, storage.nbytes()) for address, storage in self._storages.items()]
 
+    def free_unused(self) -> None:
+        """torch.cuda.empty_cache; then there is memory for modules."""
+        self.driver.failures.pop("cuModuleLoadData", None)
+
+    def _synchronize(self, ordinal: int) -> None:
+        self.synchronised.append(ordinal)
+        if self.driver.is_forbidden(in_all_modes=True):
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
     def note(self, tensor: torch.Tensor) -> None:
         """Lets kernels access a tensor's memory; it is kept, so that no other takes its place."""
         storage = at_home(tensor).untyped_storage()
@@ -372,8 +421,9 @@ class FakeGpus:
             lambda: self.driver.current_device,
             lambda index: self.streams[index],
             empty,
-            lambda: self.synchronised.append(ordinal),
-            lambda: self.driver.captured is not None,
+            lambda: self._synchronize(ordinal),
+            lambda: self.driver.capture is not None and self.driver.capture.is_of_this_thread,
+            self.free_unused,
         )
         driver = Driver(self.driver)
         target = target_of_gpu(driver, ordinal, (13, 0), ("sm_75", "sm_90", "sm_100"))
@@ -383,13 +433,19 @@ class FakeGpus:
 
     @contextmanager
     def captured(self) -> Iterator[list[Callable[[], None]]]:
-        """While it lasts, launches become the nodes of a graph instead of running."""
-        graph: list[Callable[[], None]] = []
-        self.driver.captured = graph
+        """While it lasts, this thread's launches become the nodes of a graph instead of running.
+
+        RuntimeError at its end, as from torch, if a call has invalidated the graph.
+        """
+        capture = self.driver.capture = Capture()
         try:
-            yield graph
+            yield capture.nodes
         finally:
-            self.driver.captured = None
+            self.driver.capture = None
+        if capture.is_invalid:
+            raise RuntimeError(
+                "CUDA error: operation failed due to a previous error during capture"
+            )
 
 
 @contextmanager

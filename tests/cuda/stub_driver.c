@@ -47,6 +47,16 @@ int cuCtxPopCurrent_v2(void** context) {
   return SUCCESS;
 }
 
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  static _Thread_local int of_thread;
+  int before = of_thread;
+  printf("captures: %d, then %d\n", before, *mode);
+  fflush(stdout);
+  of_thread = *mode;
+  *mode = before;
+  return SUCCESS;
+}
+
 int cuModuleLoadData(void** module, const void* image) {
   *module = MODULE;
   if (!current) return INVALID_CONTEXT;

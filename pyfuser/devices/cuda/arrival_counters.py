@@ -4,12 +4,14 @@
 
 Launches that share counters must not overlap.  Those of one stream don't, so each stream has its
 own.  A captured launch may run beside those of any stream, but never beside itself, because it has
-outputs: it gets counters of its own, which no other launch ever has.  They are set to zero when the
-first kernel that needs counters is loaded, as nothing else may run while a graph is captured.
+outputs: it gets counters of its own, which no other launch ever has.  They are set to zero when a
+kernel that needs counters is first loaded outside of a capture; until then, and if none are left,
+the graph sets the counters of each launch to zero.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -37,13 +39,16 @@ class ArrivalCounters:
         self._of_streams: dict[int, torch.Tensor] = {}
         self._of_graphs: torch.Tensor | None = None
         self._taken = 0
+        self._lock = threading.Lock()
 
-    def prepare(self, synchronize: Callable[[], None]) -> None:
+    def prepare(self) -> None:
         """Sets the counters of captured launches to zero, for all streams; not during a capture."""
-        if self._of_graphs is None:
-            zeros = self._zeros(_OF_GRAPHS)
-            synchronize()
-            self._of_graphs = zeros
+        with self._lock:
+            if self._of_graphs is None and not self._is_capturing():
+                found = self._empty_strided((_OF_GRAPHS,), (1,), torch.int32)
+                # A copy from the CPU's memory is done when it returns, so all streams see it.
+                zeros = torch.zeros(_OF_GRAPHS, dtype=torch.int32, device="cpu")
+                self._of_graphs = found.copy_(zeros)
 
     def address(self, count: int) -> int:
         """Where `count` zeros are, for one launch."""
@@ -60,11 +65,12 @@ class ArrivalCounters:
         return found.data_ptr()
 
     def _for_a_graph(self, count: int) -> int:
-        first = self._taken
-        if self._of_graphs is None or first + count > _OF_GRAPHS:
-            return self._zeros(count).data_ptr()  # the graph itself sets them to zero
-        self._taken = first + count
-        return self._of_graphs.data_ptr() + first * _BYTES
+        with self._lock:
+            first = self._taken
+            if self._of_graphs is not None and first + count <= _OF_GRAPHS:
+                self._taken = first + count
+                return self._of_graphs.data_ptr() + first * _BYTES
+        return self._zeros(count).data_ptr()  # the graph itself sets them to zero
 
     def _zeros(self, count: int) -> torch.Tensor:
         """Zeros for the current stream.  If they are dropped, their memory is used again only by

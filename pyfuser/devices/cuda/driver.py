@@ -6,6 +6,10 @@ through `cuda.core`, because a launch is then one call with a prepared array of 
 importing this module.
 
 Invariant: no call here waits for the GPU, except that `unload` may.
+
+CUDA graphs: torch captures in the mode `global`, in which calls that a graph can't contain, such as
+loading a module, fail in every thread and end the capture.  By `outside_of_graphs` a thread says
+that its calls aren't meant for the graph.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +33,8 @@ _OF_A_KERNEL = (
 _OF_A_KERNEL_HINT = (
     "a kernel launched earlier may be the one that failed: CUDA_LAUNCH_BLOCKING=1 waits for each"
 )
+_OF_A_CAPTURE = "CUDA_ERROR_STREAM_CAPTURE_"
+_OF_A_CAPTURE_HINT = "run the call once before it is captured into a CUDA graph"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +71,30 @@ class Driver:
         finally:
             self.functions.cuCtxPopCurrent()
 
-    def load(self, image: bytes, where: str) -> Any:
-        """The module of a cubin in the current context; `where` names kernel and device."""
-        return self.checked(f"loading {where}", self.functions.cuModuleLoadData(image))
+    @contextlib.contextmanager
+    def outside_of_graphs(self) -> Iterator[None]:
+        """Lets this thread load modules and allocate while it, or another thread, captures a graph.
+
+        What the calls do isn't part of the graph.  Waiting for the GPU is still forbidden.
+        """
+        exchange = self.functions.cuThreadExchangeStreamCaptureMode
+        relaxed = self.functions.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.checked("capture", exchange(relaxed))
+        try:
+            yield
+        finally:
+            exchange(before)
+
+    def load(self, image: bytes, where: str, make_room: Callable[[], None] | None = None) -> Any:
+        """The module of a cubin in the current context; `where` names kernel and device.
+
+        If there is no memory for it, `make_room` is called once.
+        """
+        answer = self.functions.cuModuleLoadData(image)
+        if make_room and answer[0] == self.functions.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            make_room()
+            answer = self.functions.cuModuleLoadData(image)
+        return self.checked(f"loading {where}", answer)
 
     def unload(self, module: Any) -> None:
         """Frees the memory of a module.  If that fails, as all calls do after a kernel has failed,
@@ -107,6 +134,8 @@ class Driver:
         _, text = self.functions.cuGetErrorString(status)
         got = f"{name} ({text.decode()})" if isinstance(text, bytes) else name
         hint = _OF_A_KERNEL_HINT if name in _OF_A_KERNEL else ""
+        if name.startswith(_OF_A_CAPTURE):
+            hint = _OF_A_CAPTURE_HINT
         return DeviceError(expected(operation, "CUDA_SUCCESS", got, hint))
 
 

@@ -7,11 +7,13 @@ tells when the graph is gone, so such a module stays loaded.
 
 The garbage collector may run at any moment, also during a capture, when the driver must not be
 called.  So a dropped module only goes on a list, and a later load unloads what is on it, once it is
-worth waiting for the GPU: launches of these modules may still be under way.
+worth waiting for the GPU: launches of these modules may still be under way.  A load during a
+capture unloads nothing, as waiting would end the capture.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -38,15 +40,31 @@ class LoadedModule:
 class LoadedModules:
     """The modules of one GPU; its context is current whenever a method is called."""
 
-    def __init__(self, driver: Driver, synchronize: Callable[[], None]) -> None:
-        self._driver, self._synchronize = driver, synchronize
+    def __init__(
+        self,
+        driver: Driver,
+        synchronize: Callable[[], None],
+        is_capturing: Callable[[], bool],
+        free_unused: Callable[[], None],
+    ) -> None:
+        """`free_unused` gives the driver what torch's allocator keeps for later tensors."""
+        self._driver, self._synchronize, self._is_capturing = driver, synchronize, is_capturing
+        self._free_unused = free_unused
         self._dropped: list[Any] = []
+        self._lock = threading.Lock()
 
     def load(self, cubin: bytes, where: str) -> LoadedModule:
         """The module of a cubin; see Driver.load."""
+        if self._is_capturing():
+            return LoadedModule(self._driver.load(cubin, where), self._dropped)
         if len(self._dropped) >= WORTH_WAITING:
-            dropped = [self._dropped.pop() for _ in range(WORTH_WAITING)]
+            self._unload_dropped()
+        return LoadedModule(self._driver.load(cubin, where, self._free_unused), self._dropped)
+
+    def _unload_dropped(self) -> None:
+        with self._lock:  # threads that load at the same time unload each module once
+            dropped = [self._dropped.pop() for _ in range(len(self._dropped))]
+        if dropped:
             self._synchronize()
-            for handle in dropped:
-                self._driver.unload(handle)
-        return LoadedModule(self._driver.load(cubin, where), self._dropped)
+        for handle in dropped:
+            self._driver.unload(handle)

@@ -1,8 +1,9 @@
 """A GPU as a runtime: NVRTC's cubins, modules in torch's context, torch's memory and streams.
 
 Code -> cubin (cubins.py) -> module in the device's context (driver.py) -> functions that plans call
-(launcher.py).  Once a plan has run, its next calls only allocate and launch: nothing is compiled,
-loaded or waited for, so they can be captured into a CUDA graph.
+(launcher.py).  Once a call has run, calls like it only allocate and launch: nothing is compiled,
+loaded or waited for.  What a CUDA graph's capture meets for the first time is compiled and loaded
+then, but nothing is waited for.
 
 Modules are unloaded when their kernels have been dropped (modules.py), but not if a captured graph
 may still launch their functions.
@@ -10,9 +11,10 @@ may still launch their functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import torch
 
@@ -28,6 +30,7 @@ from .device_memory import require_memory
 from .driver import Driver, system_driver
 from .launcher import LoadedFunction, ParameterLayout, launcher
 from .launches import FusedKernelCUDA, Launcher, launch_aligned
+from .library_functions import FUNCTIONS
 from .modules import LoadedModule, LoadedModules
 from .target import CudaTarget
 
@@ -47,6 +50,7 @@ class Gpu:
     empty_strided   uninitialised tensors on the GPU
     synchronize     waits for the GPU
     is_capturing    whether this thread's stream on the GPU is being captured into a CUDA graph
+    free_unused     frees the memory that torch's allocator keeps for later tensors
     """
 
     device: torch.device
@@ -55,6 +59,7 @@ class Gpu:
     empty_strided: EmptyStrided
     synchronize: Callable[[], None]
     is_capturing: Callable[[], bool]
+    free_unused: Callable[[], None]
 
     @staticmethod
     def of_torch(device: torch.device) -> Gpu:
@@ -80,6 +85,7 @@ class Gpu:
             _allocator(device, native_device),
             partial(torch.cuda.synchronize, device),
             capturing,
+            torch.cuda.empty_cache,
         )
 
 
@@ -105,7 +111,7 @@ class CudaRuntime(Runtime):
         self._gpu, self._driver, self._target, self._compiler = gpu, driver, target, compiler
         self._context = driver.primary_context(gpu.device.index)
         stream = partial(gpu.current_stream, gpu.device.index)
-        self._modules = LoadedModules(driver, gpu.synchronize)
+        self._modules = LoadedModules(driver, gpu.synchronize, gpu.is_capturing, gpu.free_unused)
         self._counters = ArrivalCounters(gpu.empty_strided, stream, gpu.is_capturing)
 
     @property
@@ -127,6 +133,11 @@ class CudaRuntime(Runtime):
         """A check in Python, as short as possible."""
         return require_memory
 
+    @property
+    def library_functions(self) -> Mapping[Any, Callable[..., Any]]:
+        """Copies of numbers, which wait for nothing."""
+        return FUNCTIONS
+
     def synchronize(self) -> None:
         """Waits until everything launched so far has run; no call does."""
         self._gpu.synchronize()
@@ -144,12 +155,12 @@ class CudaRuntime(Runtime):
         for launch in code.launches:
             ParameterLayout(launch).check(launch, self._target.limits)
         cubin = self._compiler.cubin(code.text)
-        with self._driver.current(self._context):
+        with self._driver.current(self._context), self._driver.outside_of_graphs():
             module = self._modules.load(cubin, f"{code.kernel.name} on {self.device}")
             functions = [self._function(module, launch) for launch in code.launches]
+            if any(isinstance(p, Counters) for launch in code.launches for p in launch.parameters):
+                self._counters.prepare()
         gpu = self._gpu
-        if any(isinstance(p, Counters) for launch in code.launches for p in launch.parameters):
-            self._counters.prepare(gpu.synchronize)
         asked = gpu.current_device, gpu.current_stream, gpu.is_capturing
         return [launcher(each, *asked) for each in functions]
 

@@ -46,7 +46,7 @@ def attempt(function):
 """
 
 LAUNCH = """
-with driver.current(context):
+with driver.current(context), driver.outside_of_graphs():
     module = driver.load(b"\\x7fELF", "kernel")
     function = driver.function(module, "kernel", "kernel")
     driver.allow_shared(function, 1 << 16, "kernel")
@@ -93,7 +93,9 @@ def test_a_function_is_loaded_and_launched(stub: Path) -> None:
     """With the bytes of its parameters, in the context of its module."""
     opted_in = f"set 8 to {(1 << 16) - 100}"
     assert printed(stub, LAUNCH) == [
+        "captures: 0, then 2",
         opted_in,
+        "captures: 2, then 0",
         "launch 1: 2 3 4, 5 6 7, 8, 0x77: -11 0.5 1, (nil)",
     ]
 

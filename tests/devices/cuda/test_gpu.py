@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from pyfuser import DataType, FusionDefinition, can_fuse_on_gpu, debug_kernel_code
+from pyfuser.devices.cuda.driver import system_driver
 from pyfuser.interface import compiled_kernel_count, register_fusion
 from tests.programs.everyday import program, rows
 from tests.programs.running import given
@@ -250,21 +253,97 @@ def test_another_stream() -> None:
     torch.testing.assert_close(found, functional.layer_norm(x * 2, (4096,)), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["pointwise", "everything", "softmax", "transposed"])
-def test_cuda_graphs(name: str) -> None:
-    build, reference = PROGRAMS[name]
-    fd, x = defined(build), randn(1000, 1000)
-    fd.execute([x])
-    torch.cuda.synchronize()
+CAPTURED = ["pointwise", "everything", "softmax", "transposed"]
+
+
+def check_capture(name: str, fd: FusionDefinition, x: torch.Tensor) -> None:
+    """Captures a call, and runs its graph on other contents."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         (found,) = fd.execute([x])
     for _ in range(3):
-        x.copy_(randn(1000, 1000))
+        x.copy_(randn(*x.shape))
         graph.replay()
-        wanted = reference(x.double())
+        wanted = PROGRAMS[name][1](x.double())
         size = max(1.0, wanted.abs().max().item())
         torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=2e-5 * size)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_cuda_graphs(name: str) -> None:
+    fd, x = defined(PROGRAMS[name][0]), randn(1000, 1000)
+    fd.execute([x])
+    check_capture(name, fd, x)
+
+
+@pytest.fixture
+def loads_in_captures() -> None:
+    """Drivers load modules during a capture from this version on."""
+    if system_driver().version() < (12, 3):
+        pytest.skip("the driver may load no module during a capture")
+
+
+@pytest.mark.usefixtures("loads_in_captures")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_a_captured_call_that_has_not_run_before(name: str) -> None:
+    check_capture(name, defined(PROGRAMS[name][0]), randn(1000, 1001))
+
+
+@pytest.mark.usefixtures("loads_in_captures")
+@pytest.mark.parametrize("name", CAPTURED)
+def test_a_captured_call_whose_inputs_are_not_aligned(name: str) -> None:
+    fd, whole = defined(PROGRAMS[name][0]), randn(1000 * 1000 + 1)
+    fd.execute([whole[:-1].view(1000, 1000)])
+    check_capture(name, fd, whole[1:].view(1000, 1000))
+
+
+@pytest.mark.usefixtures("loads_in_captures")
+def test_another_thread_compiles_during_a_capture() -> None:
+    fd, x = defined(softmax), randn(1000, 1000)
+    fd.execute([x])
+    torch.cuda.synchronize()
+    graph, results = torch.cuda.CUDAGraph(), []
+    thread = threading.Thread(
+        target=lambda: results.append(defined(layer_norm).execute([randn(99, 401)]))
+    )
+    with torch.cuda.graph(graph):
+        thread.start()
+        thread.join()
+        (found,) = fd.execute([x])
+    graph.replay()
+    assert len(results) == 1
+    torch.testing.assert_close(found, x.softmax(1))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_second_call_waits_for_nothing(name: str) -> None:
+    fd, x = defined(PROGRAMS[name][0]), randn(300, 257)
+    fd.execute([x])
+    with no_waiting():
+        fd.execute([x])
+
+
+def test_a_number_of_the_host_is_not_waited_for() -> None:
+    with FusionDefinition() as fd:
+        x, a = fd.define_tensor([-1], contiguity=True), fd.define_tensor([], contiguity=[])
+        fd.add_output(fd.ops.mul(x, a))
+    compiled = torch.compile(lambda x, a: (x * a).relu(), backend="pyfuser")
+    x, a = randn(1000), torch.tensor(3.0)
+    for run in (lambda: fd.execute([x, a])[0].relu(), lambda: compiled(x, a)):
+        run()
+        with no_waiting():
+            found = run()
+        torch.testing.assert_close(found, (x * 3).relu())
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """While it lasts, torch raises an error where it waits for the GPU."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_a_thread_that_has_not_used_cuda() -> None:

@@ -193,16 +193,13 @@ class Streams:
     """What counters ask a GPU."""
 
     def __init__(self) -> None:
-        self.stream, self.is_capturing, self.waited = 0, False, 0
+        self.stream, self.is_capturing = 0, False
         self.made: list[torch.Tensor] = []
         self.counters = ArrivalCounters(self.empty, lambda: self.stream, lambda: self.is_capturing)
 
     def empty(self, shape, strides, dtype) -> torch.Tensor:
         self.made.append(torch.full(shape, -1, dtype=dtype))
         return self.made[-1]
-
-    def wait(self) -> None:
-        self.waited += 1
 
     def on(self, stream: int, count: int = 4) -> int:
         self.stream = stream
@@ -226,8 +223,8 @@ def test_threads_that_name_their_streams_alike_share_no_counters():
 def test_a_captured_launch_has_counters_that_no_other_has():
     gpu = Streams()
     for _ in range(2):
-        gpu.counters.prepare(gpu.wait)
-    assert gpu.waited == 1, "no stream may find them before they are zeros"
+        gpu.counters.prepare()
+    assert len(gpu.made) == 1 and not gpu.made[0].any()
     eager = gpu.on(7)
     gpu.is_capturing = True
     allocated = len(gpu.made)
@@ -236,3 +233,15 @@ def test_a_captured_launch_has_counters_that_no_other_has():
     assert len(gpu.made) == allocated, "nothing is set to zero while a graph is captured"
     assert gpu.on(7, 1 << 16) not in (first, second)
     assert len(gpu.made) == allocated + 1, "unless there are none left"
+
+
+def test_a_capture_that_meets_the_first_counters_sets_them_to_zero_itself():
+    gpu = Streams()
+    gpu.is_capturing = True
+    gpu.counters.prepare()
+    assert not gpu.made
+    assert gpu.on(7) != gpu.on(7)
+    assert [tensor.numel() for tensor in gpu.made] == [4, 4]
+    gpu.is_capturing = False
+    gpu.counters.prepare()
+    assert len(gpu.made) == 3

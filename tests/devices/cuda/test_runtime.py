@@ -363,7 +363,6 @@ def test_memory_that_is_gone_is_an_error(gpus: FakeGpus) -> None:
 @pytest.mark.parametrize(
     ("function", "status"),
     [
-        ("cuModuleLoadData", "CUDA_ERROR_OUT_OF_MEMORY"),
         ("cuModuleLoadData", "CUDA_ERROR_INVALID_IMAGE"),
         ("cuModuleGetFunction", "CUDA_ERROR_NOT_FOUND"),
     ],
@@ -377,13 +376,20 @@ def test_a_kernel_that_cannot_be_loaded_names_device_and_status(
         run(scaled(), torch.randn(3, 4), ordinal=1)
 
 
+def test_memory_that_torch_keeps_is_freed_for_a_module(gpus: FakeGpus) -> None:
+    gpus.driver.failures["cuModuleLoadData"] = Result.CUDA_ERROR_OUT_OF_MEMORY
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(at_home(run(scaled(), x)), x * 3)
+    assert gpus.driver.calls.count("cuModuleLoadData") == 2
+
+
 def test_torch_computes_what_cannot_be_loaded(
     gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYFUSER_STRICT")
-    gpus.driver.failures["cuModuleLoadData"] = Result.CUDA_ERROR_OUT_OF_MEMORY
+    gpus.driver.failures["cuModuleLoadData"] = Result.CUDA_ERROR_NO_BINARY_FOR_GPU
     fd, x = defined(lambda ops, x: ops.sinh(ops.add(x, x))), torch.randn(3, 4)
-    with pytest.warns(RuntimeWarning, match="loading kernel on cuda:0.*OUT_OF_MEMORY"):
+    with pytest.warns(RuntimeWarning, match="loading kernel on cuda:0.*NO_BINARY_FOR_GPU"):
         (found,) = fd.execute([on(0, x)])
     torch.testing.assert_close(at_home(found), (x + x).sinh())
 
