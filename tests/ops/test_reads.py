@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.devices.registry import target_for
 from pyfuser.dtypes import from_torch
 from pyfuser.errors import DefinitionError, InputError, UnsupportedError
 from pyfuser.kernel_builds import compiled_kernel_count
@@ -59,9 +58,9 @@ def test_slice_bounds_may_be_scalars_and_new_ones_need_no_new_kernel() -> None:
     for rows, start, stop in ((9, 4, 37), (7, 1, 60), (5, 30, 20)):
         got = fd.execute([x[:rows].clone(), start, stop])[0]
         torch.testing.assert_close(got, -x[:rows, start:stop])
-    # An empty result may run without one; threads move vectors of 4, 2 or 1 where rows allow it.
-    widths = 3 if target_for(torch.device("cpu")).threads_are_hardware else 1
-    assert compiled_kernel_count() - before <= widths
+    # An empty result may run without one; threads move vectors of 4, 2 or 1 where rows allow it,
+    # and loops take short rows in steps of up to three lengths.
+    assert compiled_kernel_count() - before <= 3
 
 
 def test_halves_of_any_length_make_the_whole() -> None:
