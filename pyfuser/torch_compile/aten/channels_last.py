@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..sizes import hints
 
@@ -61,11 +63,21 @@ def _contiguous(result: Any) -> Any:
     return result.clone(memory_format=torch.contiguous_format) if is_image else result
 
 
+@lru_cache
+def _computes(dtype: torch.dtype) -> bool:
+    """True if oneDNN has convolutions of a dtype for this processor."""
+    if platform.machine() != "x86_64" or not torch._C._has_mkldnn:
+        return False
+    mkldnn = torch.ops.mkldnn
+    with _disable_current_modes():
+        if dtype == torch.bfloat16:
+            return bool(mkldnn._is_mkldnn_bf16_supported())
+        return dtype == torch.float32 or bool(mkldnn._is_mkldnn_fp16_supported())
+
+
 def _is_light(x: Tensor, weight: Tensor) -> bool:
     """True if the images are worth a copy of the weight, and oneDNN computes the convolution."""
-    if platform.machine() != "x86_64" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    return _elements(weight) <= _elements(x)
+    return _computes(x.dtype) and _elements(weight) <= _elements(x)
 
 
 def in_channels_last(
