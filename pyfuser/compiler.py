@@ -24,9 +24,11 @@ from .ir.verify import verify_segmented
 from .kernel_builds import index_bits, kernel_code, lowered
 from .lower.work import is_too_much
 from .parts import KernelPart, Part, ScheduledPart, part_of
+from .preseg.one_pass_moments import cut_apart, one_pass_moments
 from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import BY_LIBRARY
+from .segment.drafts import cost_of
 from .segment.segmenter import segment as cut
 from .target.target import Target
 from .trace import DUMP, Texts, Trace
@@ -118,14 +120,21 @@ def segmented(
     """The parts for these layouts and sizes.
 
     `prepared` is the simplified definition.  If moving its reads would make the kernels do too much
-    work for these sizes, the reads are not moved.
+    work for these sizes, the reads are not moved.  Moments whose passes are two kernels become one
+    pass if the target prefers that.
     """
     found = _bounded(prepared, layouts, rough, sizes, report)
     if is_too_much(definition, found.runs, sizes):
         still = prepare(definition, moves_reads=False)
         other = _bounded(still, layouts, rough, sizes, report)
         other.moves_reads = False
-        found = other if other.runs < found.runs else found
+        if other.runs < found.runs:
+            found, prepared = other, still
+    apart = cut_apart(found.segmented) if rough.target.prefers_one_pass else set()
+    if apart:
+        other = _bounded(one_pass_moments(prepared, apart), layouts, rough, sizes, report)
+        other.moves_reads = found.moves_reads
+        found = min(found, other, key=lambda each: cost_of(each.segmented, rough))
     return found
 
 

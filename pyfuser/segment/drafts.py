@@ -15,7 +15,7 @@ from ..dtypes import size_in_bytes
 from ..ir.exprs import Expr
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import product
-from ..ir.segmented import PartKind
+from ..ir.segmented import PartKind, SegmentedFusion
 from ..ir.vals import TensorView
 from ..schedule.acceptance import Facts, SizeInfo, examine_exprs
 from ..schedule.registry import AutomaticScheduler
@@ -77,6 +77,26 @@ def with_free(graph: UnitGraph, exprs: Iterable[Expr]) -> list[Expr]:
     return sorted(chosen | free_exprs(chosen, graph.free), key=graph.places.__getitem__)
 
 
+def bytes_of(tensor: TensorView, sizes: SizeInfo) -> int:
+    """About how many bytes a tensor has."""
+    known = {n: 1 << (bits - 1) if bits else 0 for n, bits in sizes.magnitudes}
+    extent = product(axis.extent for axis in tensor.axes)
+    values = {s.name: known.get(s.name, _UNKNOWN_SIZE) for s in extent.symbols}
+    try:
+        elements = int(evaluate(extent, values))
+    except ZeroDivisionError:
+        elements = 0
+    return elements * size_in_bytes(tensor.dtype)
+
+
+def cost_of(segmented: SegmentedFusion, sizes: SizeInfo) -> int:
+    """About what running the segments costs, in bytes moved."""
+    kernels = [each for each in segmented.segments if each.kind is PartKind.kernel]
+    moved = (value for each in kernels for value in (*each.inputs, *each.outputs))
+    total = sum(bytes_of(value, sizes) for value in moved if isinstance(value, TensorView))
+    return total + sizes.target.launch_bytes * len(kernels)
+
+
 class Cut:
     """A fusion cut into drafts, with the tensors that each reads and stores."""
 
@@ -105,14 +125,7 @@ class Cut:
 
     def bytes_of(self, tensor: TensorView) -> int:
         """About how many bytes of a tensor a kernel reads or writes."""
-        known = {n: 1 << (bits - 1) if bits else 0 for n, bits in self.sizes.magnitudes}
-        extent = product(axis.extent for axis in tensor.axes)
-        values = {s.name: known.get(s.name, _UNKNOWN_SIZE) for s in extent.symbols}
-        try:
-            elements = int(evaluate(extent, values))
-        except ZeroDivisionError:
-            elements = 0
-        return elements * size_in_bytes(tensor.dtype)
+        return bytes_of(tensor, self.sizes)
 
     def bytes_moved(self) -> int:
         """About how many bytes all kernels read and write."""

@@ -139,6 +139,13 @@ class Target(ABC):
     def recomputation_budget(self) -> int:
         """How many additions take about as long as reading an element from the last cache."""
 
+    @property
+    def prefers_one_pass(self) -> bool:
+        """True if moments in one pass, with a division per element, take less time than a second
+        pass over what is in memory.
+        """
+        return False
+
     @abstractmethod
     def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
         """Why a kernel shouldn't read rows of this many elements twice; None if it may.

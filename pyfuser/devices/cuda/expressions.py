@@ -249,7 +249,7 @@ class ExpressionWriter:
         """`outputs = combine(outputs, value)`; without `value`, the statement's inputs."""
         outputs = [access_text(output) for output in statement.outputs]
         dtype = statement.outputs[0].buffer.dtype
-        value = value or contribution(statement)
+        value = value or addend(statement)
         if statement.op != "welford":
             combine = OPS[REDUCTIONS[statement.op].combine]
             return [Assignment.of(outputs[0], combine.cuda_for(dtype, outputs[0], value))]
@@ -352,6 +352,13 @@ def contribution(statement: Reduce | Scan) -> str:
     return f"welford<{kind}>{{{', '.join(fields)}}}"
 
 
+def addend(statement: Reduce | Scan) -> str:
+    """`contribution` as what is combined with a part: of a welford, an element is a number."""
+    if len(statement.inputs) > 1:
+        return contribution(statement)
+    return operand_text(statement.inputs[0], accumulators(statement)[0].buffer.dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class OwnPart:
     """What a thread contributes to a block reduction or scan, as C++.
@@ -376,10 +383,8 @@ class OwnPart:
         element = type_name(dtype)
         combiner = f"{COMBINERS[statement.op]}<{element}>()"
         if statement.op == "welford":
-            kind = f"welford<{element}>"
-            return OwnPart(
-                kind, f"{kind}{{0, 0, 0}}", value, f"{combiner}({variable}, {value})", combiner
-            )
+            kind, combined = f"welford<{element}>", f"{combiner}({variable}, {addend(statement)})"
+            return OwnPart(kind, f"{kind}{{0, 0, 0}}", value, combined, combiner)
         combine = OPS[REDUCTIONS[statement.op].combine]
         combined = combine.cuda_for(dtype, variable, value)
         return OwnPart(element, identity(statement.op, dtype), value, combined, combiner)

@@ -74,6 +74,13 @@ template <class T> struct welford {
   int64_t count;
 };
 template <class T> struct welford_of {
+  // One more element of those that a thread adds, which are fewer than 2^32: converting 64 bits
+  // takes four times as long.  Accumulators that have as many share the division.
+  __device__ __forceinline__ welford<T> operator()(welford<T> a, T value) const {
+    int64_t count = a.count + 1;
+    T delta = value - a.mean, mean = a.mean + delta * (T(1) / T(uint32_t(count)));
+    return welford<T>{mean, a.m2 + delta * (value - mean), count};
+  }
   __device__ __forceinline__ welford<T> operator()(welford<T> a, welford<T> b) const {
     if (b.count == 0) return a;
     if (a.count == 0) return b;

@@ -119,6 +119,10 @@ class CudaTarget(Target):
         """Reading four bytes of memory takes as long as some twenty operations."""
         return 16
 
+    @property
+    def prefers_one_pass(self) -> bool:
+        return True
+
     def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
         if not is_inner:
             return self._column_refusal(rows, columns, bytes_each)

@@ -25,19 +25,19 @@ SHAPE = (16384, 4096)
 AIM = 1.05
 # Tensors of 256 MiB that the algorithm moves, and those that are its inputs and outputs.
 FLOORS = {
-    # A channel's images, 4 MiB, fit in no memory of a multiprocessor: they are read by the sum, by
-    # the sum of squared deviations, and by what normalises them.
-    "batch norm": (4, 2),
-    "batch norm, channels last": (4, 2),
+    # A channel's images, 4 MiB, fit in no memory of a multiprocessor: they are read by the moments
+    # and by what normalises them.
+    "batch norm": (3, 2),
+    "batch norm, channels last": (3, 2),
     # So are x and the gradient: by the sums, and by the result.
     "batch norm, backward": (5, 3),
     # torch draws the mask of the dropout, a byte for each element, which isn't among the inputs.
     "dropout + layer norm": (3.25, 3),
     # So does it here.
     "attention softmax": (2.5, 2.25),
-    # Three times: x and y are read, and the softmax of each row is stored, with sums of columns; it
-    # is read by the columns' sums of squared deviations, and by what normalises it.
-    "many segments": (14, 3),
+    # Three times: x and y are read, and the softmax of each row is stored, with moments of columns
+    # (their parts, written and read, are a quarter of a tensor); it is read by what normalises it.
+    "many segments": (11.75, 3),
 }
 # Of consecutive float32 elements, one for each thread.  The mean is a little less where a result is
 # one element of a row, and half in tiles of 16 columns.

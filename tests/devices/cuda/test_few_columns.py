@@ -29,7 +29,7 @@ def normalised_columns() -> FusionDefinition:
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize(
     ("rough_rows", "least_blocks"),
-    [(1024, [COLUMNS // 8]), (1023, [COLUMNS // 8 + 1] * 3)],
+    [(1024, [COLUMNS // 8]), (1023, [COLUMNS // 8 + 1] * 2)],
     ids=["fit", "don't fit"],
 )
 def test_more_kernels_have_more_blocks(rough_rows: int, least_blocks: list[int]) -> None:
