@@ -8,6 +8,7 @@ sizes of the columns (`SizeInfo.splits_columns`); an answer that a layout makes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..dtypes import size_in_bytes
 from ..ir.exprs import BroadcastOp, Expr
@@ -25,8 +26,12 @@ class Columns:
     bytes_each: int
 
 
-def normalised_columns(fusion: Fusion) -> list[Columns]:
-    """The columns whose reductions are broadcast, so that they may be read again."""
+@lru_cache(maxsize=256)
+def normalised_columns(fusion: Fusion) -> tuple[Columns, ...]:
+    """The columns whose reductions are broadcast, so that they may be read again.
+
+    Computed once per fusion: every new plan asks.
+    """
     reductions: dict[Val, set[Expr]] = {}  # by what depends on them
     broadcast: dict[Expr, None] = {}
     for expr in fusion.live_exprs():
@@ -37,7 +42,7 @@ def normalised_columns(fusion: Fusion) -> list[Columns]:
             found.add(expr)
         if found:
             reductions.update(dict.fromkeys(expr.outputs, found))
-    return [_columns(expr) for expr in broadcast]
+    return tuple(map(_columns, broadcast))
 
 
 def _reduces_outer(reduction: Expr) -> bool:

@@ -36,7 +36,7 @@ from .processor import Processor
 
 # A kernel that normalises columns reads a few vectors of each row, three times: steps in memory
 # that no prefetcher follows, and that fall into few sets of a cache if the rows are powers of two.
-# Kernels for each pass read whole rows, on all cores.  Measured on a Sapphire Rapids, 512 to 65536
+# Kernels for each pass read whole rows, on all cores.  Measured on a Granite Rapids, 512 to 65536
 # rows that don't fit in the second cache: a norm by one kernel takes 1.2 to 4 times as long, a
 # softmax 0.8 to 2.3 times.
 _SPLIT_COLUMNS = 512
