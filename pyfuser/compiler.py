@@ -29,6 +29,7 @@ from .preseg.pipeline import run as simplify
 from .schedule.acceptance import SizeInfo
 from .schedule.registry import BY_LIBRARY
 from .segment.drafts import cost_of
+from .segment.repeated_reads import copy_repeated_reads
 from .segment.segmenter import segment as cut
 from .target.target import Target
 from .trace import DUMP, Texts, Trace
@@ -168,6 +169,7 @@ def segmented_fusion(
 ) -> SegmentedFusion:
     """The segments; one evaluated segment if segmentation itself fails."""
     try:
+        copy_repeated_reads(fusion, sizes)
         return cut(fusion, sizes, stored)
     except Exception as error:
         report(error, fusion)

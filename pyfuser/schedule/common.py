@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from ..analysis.costs import is_expensive
+from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import IterationSpace
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
@@ -239,15 +240,35 @@ class Layouts:
         return is_range and all(each.merges(a, b) for each in self.positions)
 
     def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
-        """The axes, outermost first, in the order of most of the leaves that have most of them."""
+        """The axes, outermost first, in the order of most of the leaves that have most of them.
+
+        Other axes come where other leaves have them.  An axis along which all leaves run that have
+        it is innermost, if there is one, rather than one across which some run.
+        """
         numbers = {self.number(axis): axis for axis in axes}
         orders = Counter(
             tuple(n for n in leaf.order if n in numbers) for leaf in (*self.leaves, *self.reads)
         )
-        best = max(orders, key=lambda order: (len(order), orders[order]), default=())
-        known = [numbers[n] for n in best]
+        found: list[int] = []
+        for order in sorted(orders, key=lambda order: (-len(order), -orders[order])):
+            _join_order(found, order)
+        last = common_innermost(found[-1:], orders)
+        found.sort(key=lambda number: number in last)
+        known = [numbers[n] for n in found]
         rest = [axis for axis in axes if axis not in known]
         return [*rest, *known]
+
+
+def _join_order(found: list[int], order: Sequence[int]) -> None:
+    """Inserts the axes of an order that are missing, beside the ones that are found: before what
+    follows them, or after what comes before them."""
+    for position, number in enumerate(order):
+        if number in found:
+            continue
+        after = [found.index(n) for n in order[position + 1 :] if n in found]
+        before = [found.index(n) + 1 for n in order[:position] if n in found]
+        place = min(after) if after else max(before, default=0)
+        found.insert(place, number)
 
 
 def first_of_range(axes: Sequence[IterDomain], last: int, layouts: Layouts) -> int:

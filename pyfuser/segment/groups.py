@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..analysis.costs import is_expensive
+from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import Axes, Signature
 from ..ir.exprs import LibraryOp
 from ..ir.vals import TensorView
@@ -30,7 +31,7 @@ from ..schedule.acceptance import (
     reduction_refusal,
 )
 from ..schedule.registry import DISABLED, Refusal
-from .memory_directions import Direction, crossing, directions
+from .memory_directions import Direction, crossing, directions, has_fixed_order
 from .repeated_work import Innermost, innermost, repeats
 from .units import Unit, UnitGraph
 
@@ -101,7 +102,7 @@ class Groups:
         group.is_output = is_output
         group.is_expensive = is_expensive(unit.expr)
         group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
-        fixed = [tensor for tensor in unit.aligned if tensor.expr is None]
+        fixed = [tensor for tensor in unit.aligned if has_fixed_order(tensor)]
         fixed += [tensor for tensor in unit.outputs if tensor in self.graph.outputs]
         group.directions = directions(self.graph.space, fixed)
         return group
@@ -134,7 +135,7 @@ class Groups:
         if repeated is not None:
             return repeated
         merge = self._joined(a, b)
-        reason = self._kernel_refusal(merge.summary, max(a.inner, b.inner).axis)
+        reason = self._kernel_refusal(merge.summary, _innermost(a, b))
         if reason is None and merge.summary.has_rows:
             both = a.directions | b.directions
             reason = crossing(both, self.sizes, self.graph.space.extents)
@@ -163,10 +164,19 @@ class Groups:
         a, b = few.summary.axes, many.summary.axes
         if not few.is_expensive or few.summary.signatures or not a < b:
             return None
-        reduced = {n for p in few.producers for s in p.summary.signatures for n in s.reduced}
-        if any(not reduced.isdisjoint(c.summary.axes - a) for c in few.consumers):
+        if any(self._normalises(p, c) for p in few.producers for c in few.consumers):
             return None  # its uses along the reduced axes would read everything again
-        return repeats(a, b, many.inner.axis, self.sizes, self.graph.space.extents)
+        inner = _innermost(many)
+        if inner in a and many in few.producers and b - a <= _reduced(many):
+            return None  # they follow from sums of columns, and are computed once for each
+        return repeats(a, b, inner, self.sizes, self.graph.space.extents)
+
+    def _normalises(self, producer: Group, consumer: Group) -> bool:
+        """True if one kernel can use a group's reductions along the axes that they reduce."""
+        if _reduced(producer).isdisjoint(consumer.summary.axes):
+            return False
+        both = self._joined(producer, consumer).summary
+        return self._kernel_refusal(both, _innermost(producer, consumer)) is None
 
     def ends_repeated_work(self, few: Group, many: Group) -> bool:
         """True if `few` ends a chain of groups on its axes of which one stays out of `many`."""
@@ -358,3 +368,15 @@ class Groups:
         for neighbours in (keep.producers, keep.consumers):
             neighbours.discard(keep)
             neighbours.discard(gone)
+
+
+def _reduced(group: Group) -> set[int]:
+    """The axes that a group reduces."""
+    return {n for signature in group.summary.signatures for n in signature.reduced}
+
+
+def _innermost(*groups: Group) -> int:
+    """The axis that is innermost in the loops of these groups in one kernel."""
+    largest = max(group.inner for group in groups).axis
+    found = {direction for group in groups for direction in group.directions}
+    return common_innermost([largest], [(*(axes - {n}), n) for axes, n in found])[0]

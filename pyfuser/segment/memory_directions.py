@@ -35,6 +35,11 @@ def directions(space: IterationSpace, tensors: Iterable[TensorView]) -> set[Dire
     return found
 
 
+def has_fixed_order(tensor: TensorView) -> bool:
+    """True for an input, and for a tensor that is stored in a given order."""
+    return tensor.expr is None or tensor.domain.allocation is not None
+
+
 def crossing(
     found: Collection[Direction], sizes: SizeInfo, extents: Sequence[IntExpr]
 ) -> str | None:

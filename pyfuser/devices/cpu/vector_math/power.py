@@ -1,9 +1,13 @@
-"""pow over vectors of double; float goes through double and rounds once.
+"""pow over vectors of float or double.
 
 |a|**b = e**(b log|a|) with the logarithm as an unevaluated sum of two doubles: a = 2**k m,
 s = (m - 1) / (m + 1), log m = 2 s + s**3 (2/3 + s**2 L(s**2)), where only L is a plain double, so
-that the product with b (at most 745) keeps the last place.  Float needs no second double.
-Special cases are those of C's pow.  Coefficients: Chebyshev interpolation with 50 digits.
+that the product with b (at most 745) keeps the last place.  Coefficients: Chebyshev interpolation
+with 50 digits.
+Float is computed in one double, with as many terms as its product with b (at most 128) and its
+last place need, and rounded once: log m = 2 s + s**3 P(s**2) to 2**-37, e**r = 1 + r + r**2 Q(r) to
+2**-34.  Coefficients: Remez fits with 50 digits.
+Special cases are those of C's pow.
 """
 
 from __future__ import annotations
@@ -14,14 +18,16 @@ from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
     fast_two_sum,
     is_double,
+    mantissa_bits,
     outlined,
     polynomial,
+    power_of_two,
     scale_by_power,
     two_product,
     two_sum,
 )
 from pyfuser.devices.cpu.vector_math.exponential import expm1_reduced, reduce_exponent
-from pyfuser.devices.cpu.vector_math.logarithm import log, split_exponent
+from pyfuser.devices.cpu.vector_math.logarithm import split_exponent
 
 _LN2 = (0.6931471805601177, -1.7239444525614835e-13)
 _TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
@@ -35,6 +41,17 @@ _L = (
     0.11705021567538627,
     0.11735818855512968,
 )
+_P_FLOAT = (0.6666666564545537, 0.4000033519108837, 0.2853730853028031, 0.23582151505260393)
+_Q_FLOAT = (
+    0.5000000078324894,
+    0.1666666686175757,
+    0.04166626851017138,
+    0.008333264103169343,
+    0.001394617652343302,
+    0.0001991852619909337,
+)
+# Beyond these e**x isn't a finite or normal or subnormal float.
+_FLOAT_RANGE = 200.0
 
 
 def _log_pair(w: FunctionWriter, a: Value) -> tuple[Value, Value]:
@@ -87,12 +104,29 @@ def _power_of_magnitude(w: FunctionWriter, a: Value, b: Value) -> Value:
     return _exp_pair(w, high, w.fma(log_low, b, low))
 
 
+def _power_of_float_magnitude(w: FunctionWriter, a: Value, b: Value) -> Value:
+    """a ** b of floats, given as doubles, for positive finite a; in float."""
+    type = a.type
+    k, f = split_exponent(w, a, subnormals=False)
+    s = w.fdiv(f, w.fadd(f, w.constant(2.0, type)))
+    z = w.fmul(s, s)
+    log_m = w.fma(w.fmul(z, s), polynomial(w, z, _P_FLOAT), w.fadd(s, s))
+    x = w.fmul(b, w.fma(k, w.constant(math.log(2.0), type), log_m))
+    limit = w.constant(_FLOAT_RANGE, type)
+    x = w.fmax_number(w.fneg(limit), w.fmin_number(limit, x))
+    shifted, r = reduce_exponent(w, x)
+    square = w.fmul(r, r)
+    value = w.fma(square, polynomial(w, r, _Q_FLOAT), w.fadd(r, w.constant(1.0, type)))
+    bits = w.bitcast(shifted, type.as_integer)
+    return w.fptrunc(w.fmul(value, power_of_two(w, bits, type, mantissa_bits(type))), "float")
+
+
 def _with_special_cases(w: FunctionWriter, a: Value, b: Value, magnitude: Value) -> Value:
     """C's pow from |a| ** b of finite operands."""
     type = a.type
     zero, one, infinity = (w.constant(number, type) for number in (0.0, 1.0, math.inf))
     size = w.fabs(a)
-    # An odd integer equals its truncation but its half doesn't; above 2**53 all are even.
+    # An odd integer equals its truncation but its half doesn't; all large numbers are even.
     half = w.fmul(b, w.constant(0.5, type))
     is_integer = w.fcmp("oeq", w.ftrunc(b), b)
     is_odd = w.and_(is_integer, w.fcmp("une", w.ftrunc(half), half))
@@ -134,7 +168,5 @@ def pow(w: FunctionWriter, a: Value, b: Value) -> Value:
 def _power(w: FunctionWriter, a: Value, b: Value) -> Value:
     if is_double(a):
         return _with_special_cases(w, a, b, _power_of_magnitude(w, w.fabs(a), b))
-    wide_a, wide_b = w.fpext(a, "double"), w.fpext(b, "double")
-    product = w.fmul(wide_b, log(w, w.fabs(wide_a)))
-    magnitude = _exp_pair(w, product, w.constant(0.0, product.type))
-    return w.fptrunc(_with_special_cases(w, wide_a, wide_b, magnitude), "float")
+    wide = [w.fpext(operand, "double") for operand in (w.fabs(a), b)]
+    return _with_special_cases(w, a, b, _power_of_float_magnitude(w, *wide))
