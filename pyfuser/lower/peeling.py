@@ -45,7 +45,7 @@ from ..ir.scalars import (
     terms_of,
 )
 from ..ir.schedule import MemoryType
-from .windows import split_at_windows
+from .windows import Surroundings, split_at_windows
 
 _THREADS = frozenset(kind.value for kind in BLOCK)
 
@@ -110,32 +110,36 @@ def _innermost_serial(loop: For) -> bool:
     )
 
 
-def peel(body: list[Statement], at_windows: bool = False) -> list[Statement]:
+def peel(
+    body: list[Statement], at_windows: bool = False, surroundings: Surroundings | None = None
+) -> list[Statement]:
     """Trims serial loops to the iterations that have an effect, and cuts those right outside
     unrolled and vectorised loops; these also where windows begin and end, if `at_windows`.
     """
     result: list[Statement] = []
+    around = surroundings or Surroundings()
     for statement in body:
         if not isinstance(statement, For):
+            around = around.after(statement)
             result.append(statement)
             continue
         serial = statement.parallel_type in (ParallelType.serial, ParallelType.unswitch)
         if serial and _innermost_serial(statement):
             for part in _cut(statement):
-                result += _at_windows(part) if at_windows else [part]
+                result += _at_windows(part, around) if at_windows else [part]
         else:
             if serial:
                 statement = _trimmed(statement)
-            statement.body = peel(statement.body, at_windows)
+            statement.body = peel(statement.body, at_windows, around.within(statement))
             result.append(statement)
     return result
 
 
-def _at_windows(loop: For) -> list[For]:
+def _at_windows(loop: For, around: Surroundings) -> list[For]:
     """The loop in parts, if it has no predicates left."""
     if _predicates(loop.body):
         return [loop]
-    return split_at_windows(loop, _compact(loop.body))
+    return split_at_windows(loop, _compact(loop.body), around)
 
 
 def _compact(body: list[Statement]) -> list[Statement]:

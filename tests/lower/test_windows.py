@@ -36,6 +36,11 @@ FUNCTIONS = {
     "pad": lambda a, b: functional.pad(a.exp(), (3, 7), value=-2.0) * 2,
     "rotated halves": _rolled,
     "updated slice": _updated,
+    "nine parts": lambda a, b: torch.cat([a * n for n in range(8)] + [b.exp()], 1),
+    "nine rows": lambda a, b: torch.stack([a * n for n in range(9)]),
+    "nine short rows": lambda a, b: torch.stack([a[:, :3] * n for n in range(9)], 1),
+    "rolled rows": lambda a, b: torch.stack([a.roll((n, -n), (0, 1)) for n in range(4)]),
+    "blocks": lambda a, b: torch.block_diag(a * 2, b.exp(), a),
     "first axis": lambda a, b: torch.cat((a.t() * 2, b.t().sigmoid()), 0),
 }
 
@@ -53,6 +58,25 @@ def test_parts_of_any_size(name: str, dynamic: bool) -> None:
             tolerance = 1e-5 if dtype is torch.float32 else 2e-2
             expected = function(a, b)
             torch.testing.assert_close(compiled(a, b), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_row_of_a_stack_is_in_one_part() -> None:
+    """Rows are tasks, so each part has a loop of its own, without conditions."""
+    with FusionDefinition() as fd:
+        parts = [fd.define_tensor(shape=[-1, -1, -1], contiguity=[True] * 3) for _ in range(3)]
+        operations = (fd.ops.exp, fd.ops.neg, fd.ops.sin)
+        computed = [operation(x) for operation, x in zip(operations, parts, strict=True)]
+        fd.add_output(
+            fd.ops.mul(fd.ops.cat(computed, 1), fd.ops.slice(parts[0], [0, 0, 0], [64, 1, 96]))
+        )
+    given = [torch.randn(64, rows, 96) for rows in (2, 1, 3)]
+    (result,) = fd.execute(given)
+    expected = torch.cat((given[0].exp(), -given[1], given[2].sin()), 1) * given[0][:, :1]
+    torch.testing.assert_close(result, expected)
+    loops = stage_texts(fd.fusion, given)["kernel"].split("for j2 in ")[1:4]
+    found = [tuple(f"{name}(" in loop for name in ("exp", "neg", "sin")) for loop in loops]
+    assert found == [(True, False, False), (False, True, False), (False, False, True)]
+    assert not any(" if " in loop for loop in loops)
 
 
 def test_no_condition_is_left_within_a_part() -> None:
