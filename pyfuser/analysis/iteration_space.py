@@ -14,7 +14,16 @@ from dataclasses import dataclass
 
 from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IdExpr, IterDomain, Split, history
-from ..ir.exprs import Expr, IndexedWrite, PointwiseOp, ReadOp, ReshapeOp, ScanOp, ScatterOp
+from ..ir.exprs import (
+    Expr,
+    IndexedWrite,
+    PointwiseOp,
+    ReadOp,
+    ReshapeOp,
+    ScanOp,
+    ScatterOp,
+    WindowOp,
+)
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView, Val
 from .mapping import producer_to_consumer
@@ -134,6 +143,27 @@ class IterationSpace:
         self._entangled: set[TensorView] = set()
         for expr in exprs:
             self._add(expr)
+        for expr in exprs:
+            if isinstance(expr, WindowOp) and expr.source is not None and expr.source.expr is None:
+                self._join_whole_windows(expr, expr.source)
+
+    def _join_whole_windows(self, expr: WindowOp, source: TensorView) -> None:
+        """Gives one number to the axis of an input and that of as many elements read from it.
+
+        Nothing else connects the two: a norm whose halves are then rotated is one loop nest so.
+        """
+        if source in self.private:
+            return
+        axes = zip(source.axes, expr.tensor_outputs[0].domain.root_or_logical, strict=True)
+        for axis, own in axes:
+            is_whole = axis.size is own.size and not (axis.is_broadcast or own.is_broadcast)
+            if is_whole and not self._have_a_tensor(axis, own):
+                self._join(axis, own)
+
+    def _have_a_tensor(self, a: IterDomain, b: IterDomain) -> bool:
+        """True if a tensor has both axes."""
+        owners, others = (self._owners.get(self._sets.find(each), {}) for each in (a, b))
+        return not owners.keys().isdisjoint(others)
 
     def _enter(self, tensor: TensorView) -> None:
         domain = tensor.domain

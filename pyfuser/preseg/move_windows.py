@@ -113,7 +113,7 @@ class _Mover:
         self.fill: Val | None = None
         self.is_kept = False  # everything outside the windows is the fill, and no `where` follows
         self.made: dict[tuple[TensorView, Places], Moved] = {}
-        self.is_shared, self.work = False, 0
+        self.is_shared, self.is_broadcast, self.work = False, False, 0
 
     def read(self, expr: WindowOp, fill: Val | None) -> Moved:
         """The values that the expression reads, with its fill around them."""
@@ -172,8 +172,7 @@ class _Mover:
             expr = None
         match expr:
             case None:
-                axes = self._axes(tensor, places)
-                return window(self.fusion, tensor, _windows(places), axes, self.fill)
+                return self._read(tensor, places)
             case PointwiseOp() if is_movable(expr):
                 return self._through_pointwise(expr, tensor, places)
             case ExpandOp(inputs=(TensorView() as source,)):
@@ -193,7 +192,8 @@ class _Mover:
     def _through_pointwise(self, expr: PointwiseOp, tensor: TensorView, places: Places) -> Moved:
         """The operation on windows; None if too much would be recomputed.
 
-        Around a filled window it would be applied to the fill, which it may refuse.
+        Around a filled window it would be applied to the fill, which it may refuse.  A tensor that
+        is broadcast is small: it is stored, and read through the windows.
         """
         if self.is_pad and may_refuse(expr):
             return None
@@ -201,13 +201,20 @@ class _Mover:
         self.is_shared = was_shared or self.readers.get(tensor, 1) > 1
         if self.is_shared:
             expensive = is_expensive(expr)
-            self.work += _EXPENSIVE if expensive else 1
-            if self.work > _MOST_RECOMPUTED or (expensive and self.is_pad):
-                return None
+            work = self.work + (_EXPENSIVE if expensive else 1)
+            if work > _MOST_RECOMPUTED or (expensive and self.is_pad):
+                self.is_shared = was_shared
+                return self._read(tensor, places) if self.is_broadcast else None
+            self.work = work
         sizes = [axis.size for axis in self._axes(tensor, places)]
         made = recomputed(self.fusion, expr, sizes, lambda t: self.move(t, places))
         self.is_shared = was_shared
         return made
+
+    def _read(self, tensor: TensorView, places: Places) -> TensorView:
+        """The windows of a tensor in memory."""
+        axes = self._axes(tensor, places)
+        return window(self.fusion, tensor, _windows(places), axes, self.fill)
 
     def _axes(self, tensor: TensorView, places: Places) -> list[IterDomain]:
         """New axes of the sizes of a tensor's windows."""
@@ -229,7 +236,10 @@ class _Mover:
             case PermuteOp(dims=dims):
                 for position, dim in enumerate(dims):
                     inner[dim] = places[position]
+        was_broadcast = self.is_broadcast
+        self.is_broadcast = was_broadcast or isinstance(expr, BroadcastOp)
         moved = self.move(source, tuple(inner))
+        self.is_broadcast = was_broadcast
         if moved is None:
             return None
         axes = [copy_axis(self.fusion, axis) for axis in moved.axes]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from ..analysis.costs import is_expensive
 from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import Axes, Signature
-from ..ir.exprs import LibraryOp
+from ..ir.exprs import LibraryOp, WindowOp
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
     NORMALIZATION,
@@ -40,8 +40,9 @@ from .units import Unit, UnitGraph
 class Group:
     """Units that will be one kernel; `version` counts its merges.
 
-    `is_expensive` says that it has expensive operations, `inner` which axis of its largest tensor
-    is innermost in memory; `directions` are those of the fusion's inputs and
+    `reads` are the tensors that it reads along their axes, `windowed` the inputs that it reads
+    through windows.  `is_expensive` says that it has expensive operations, `inner` which axis of
+    its largest tensor is innermost in memory; `directions` are those of the fusion's inputs and
     outputs in it.
     """
 
@@ -51,6 +52,7 @@ class Group:
     evaluated: bool
     barriers: set[int]
     reads: set[TensorView]
+    windowed: set[TensorView] = field(default_factory=set)
     producers: set[Group] = field(default_factory=set)
     consumers: set[Group] = field(default_factory=set)
     version: int = 0
@@ -97,8 +99,10 @@ class Groups:
             summary.signatures.add(unit.signature)
             for tensor in unit.outputs:
                 summary.add_after([unit.signature], loops(tensor))
+        source = _windowed(unit)
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
+        group.windowed = set() if source is None else {source}
         group.is_output = is_output
         group.is_expensive = is_expensive(unit.expr)
         group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
@@ -152,8 +156,12 @@ class Groups:
             if not missing:
                 return True
             for tensor in unit.aligned:
-                if tensor in large.reads or self._maker_group(tensor, unit) is large:
+                known = tensor in large.reads or tensor in large.windowed
+                if known or self._maker_group(tensor, unit) is large:
                     missing -= self.graph.space.axes(tensor)
+            source = _windowed(unit)
+            if source is not None and (source in large.reads or source in large.windowed):
+                missing -= unit.axes
             for tensor in unit.outputs:
                 if tensor in large.reads:
                     missing -= self.graph.space.axes(tensor)
@@ -352,6 +360,7 @@ class Groups:
         keep.summary = merge.summary
         keep.barriers |= gone.barriers
         keep.reads |= gone.reads
+        keep.windowed |= gone.windowed
         keep.is_output |= gone.is_output
         keep.is_expensive |= gone.is_expensive
         keep.inner = max(keep.inner, gone.inner)
@@ -368,6 +377,13 @@ class Groups:
         for neighbours in (keep.producers, keep.consumers):
             neighbours.discard(keep)
             neighbours.discard(gone)
+
+
+def _windowed(unit: Unit) -> TensorView | None:
+    """The input that a unit reads through a window: its loops are those of the whole input, if the
+    window has its size."""
+    source = unit.expr.source if isinstance(unit.expr, WindowOp) else None
+    return source if source is not None and source.expr is None else None
 
 
 def _reduced(group: Group) -> set[int]:

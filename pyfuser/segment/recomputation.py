@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..analysis.costs import recomputation_cost
-from ..ir.exprs import Expr, ReshapeOp
+from ..ir.exprs import Expr, ReshapeOp, WindowOp
 from ..ir.vals import TensorView
 from ..schedule.registry import AutomaticScheduler, find
 from .drafts import Cut, SegmentDraft
@@ -83,6 +83,14 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
             return 0  # one value per row or column, not per element
         return price
 
+    def stored(source: TensorView, chain: Chain) -> Chain | None:
+        """The chain with the source of a read, which has to be in memory before the draft runs."""
+        if source in draft.reads:
+            return chain
+        if source.expr is not None and (not cut.is_stored(source) or cut.maker[source] == number):
+            return None
+        return Chain(chain.exprs, chain.sources | {source}, chain.cost)
+
     def reached(wanted: TensorView, chain: Chain) -> Chain | None:
         """The chain with what makes a tensor, or else with the tensor itself if it is stored."""
         expr = wanted.expr
@@ -92,7 +100,8 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
         if expr is not None and price is not None and chain.cost + price <= most:
             made: Chain | None = Chain(chain.exprs | {expr}, chain.sources, chain.cost + price)
             for operand in expr.tensor_inputs:
-                made = made and reached(operand, made)
+                reach = stored if operand is expr.source else reached
+                made = made and reach(operand, made)
             if made is not None:
                 return made
         unmade.add(wanted)
@@ -104,8 +113,12 @@ def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:
 
 
 def _price(expr: Expr) -> int | None:
-    """The cost of computing an expression again; a reshape only changes how axes are counted."""
-    return 0 if isinstance(expr, ReshapeOp) else recomputation_cost(expr)
+    """The cost of computing an expression again.
+
+    A reshape only changes how axes are counted, a window which elements are read.
+    """
+    is_index = isinstance(expr, ReshapeOp | WindowOp)
+    return 0 if is_index else recomputation_cost(expr)
 
 
 def _accepted(cut: Cut, chains: dict[int, Chain]) -> Cut | None:
