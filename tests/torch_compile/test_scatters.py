@@ -291,3 +291,31 @@ def test_values_of_another_dtype_are_refused_as_in_eager(function: Any) -> None:
             run(*given)
         messages.append(str(refused.value))
     assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda base, index, x: base.scatter_add(0, index, x),
+        lambda base, index, x: base.index_add(0, index, x * 2, alpha=0.5),
+        lambda base, index, x: base.index_put((index,), x * 1, accumulate=True),
+        lambda base, index, x: functional.one_hot(index, 7).to(x.dtype).t() @ x + base,
+    ],
+)
+def test_sums_of_many_half_precision_values_are_rounded_once(function, dtype):
+    """Added one by one in half precision, ones stop to count at 256 and 2048."""
+    base, index = torch.zeros(7).to(dtype), torch.arange(28000) % 7
+    got = torch.compile(function, backend="pyfuser")(base, index, torch.ones(28000).to(dtype))
+    torch.testing.assert_close(got, torch.full((7,), 4000.0).to(dtype), rtol=0, atol=0)
+
+
+def test_a_gradient_of_many_half_precision_rows_is_rounded_once():
+    weight = torch.randn(7, 3).bfloat16().requires_grad_()
+    index = torch.arange(7000) % 7
+
+    def loss(weight, index):
+        return functional.embedding(index, weight).float().sum()
+
+    torch.compile(loss, backend="pyfuser")(weight, index).backward()
+    torch.testing.assert_close(weight.grad, torch.full((7, 3), 1000.0).bfloat16())

@@ -2,21 +2,25 @@
 and the gradient of an embedding.
 
 The base stays in its own dtype, because most of it is only moved, and values are rounded to it, as
-in eager, which also adds half-precision values one by one in their dtype.
+in eager.  Where as many half-precision values are added as the base has elements, or more, their
+sums are in float and are rounded once: eager does so for some layouts of the index, and adds one by
+one in half precision for others.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ...dtypes import DataType, from_torch
+from ...dtypes import REDUCED_FLOATING, DataType, from_torch
 from ...ir.vals import TensorView
 from ...ops.pointwise import require_equal
 from ...ops.scatter_builders import index_put, scatter
 from ...ops.shape_builders import full
+from ..sizes import hints
 from .region_builder import Call, meta_of
 from .shapes import index_along, one_index_a_row
 from .sizes import size_key
@@ -29,21 +33,34 @@ aten = torch.ops.aten
 _HOW = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}
 
 
-def _logical(call: Call, argument: Any) -> TensorView:
-    """A tensor in the dtype of the result."""
-    return call.builder.cast(call.tensor(argument), from_torch(call.meta.dtype))
-
-
 def _scatter(
     call: Call, x: Any, dim: int, index: Any, source: Any, how: str = "set", op: str = "scatter"
 ) -> TensorView:
-    base, positions = _logical(call, x), call.tensor(index)
+    dtype = _sum_dtype(call, source) if how == "sum" else from_torch(call.meta.dtype)
+    base, positions = call.builder.cast(call.tensor(x), dtype), call.tensor(index)
     is_tensor = isinstance(meta_of(source), torch.Tensor)
-    value = _logical(call, source) if is_tensor else call.number(source, base.dtype).value
+    value: Any = call.number(source, dtype).value
+    if is_tensor:
+        value = call.builder.cast(call.tensor(source), dtype)
     for d, (own, other) in enumerate(zip(call.sizes_of(x), call.sizes_of(index), strict=True)):
         if d != dim % len(base.axes) and size_key(own) == size_key(other):
             require_equal(call.fusion, op, base.axes[d].size, positions.axes[d].size)
-    return scatter(call.fusion, base, positions, value, dim, how, op)
+    return _rounded(call, scatter(call.fusion, base, positions, value, dim, how, op))
+
+
+def _sum_dtype(call: Call, values: Any) -> DataType:
+    """The dtype in which values are added to a base."""
+    dtype = from_torch(call.meta.dtype)
+    value = meta_of(values)
+    if dtype not in REDUCED_FLOATING or not isinstance(value, torch.Tensor):
+        return dtype
+    are_many = prod(hints(value.shape)) >= prod(hints(call.meta.shape))
+    return DataType.Float if are_many else dtype
+
+
+def _rounded(call: Call, made: TensorView) -> TensorView:
+    """A result in the dtype of the call."""
+    return call.builder.cast(made, from_torch(call.meta.dtype))
 
 
 def _scatter_value(call: Call, x: Any, dim: int, index: Any, value: Any) -> Term | TensorView:
@@ -73,19 +90,22 @@ def _index_put(
     """x[:, index] = values: a negative index counts from the end."""
     dim, positions = next((d, i) for d, i in enumerate(indices) if i is not None)
     how = "sum" if accumulate else "set"
-    base, value = _logical(call, x), _logical(call, values)
-    return index_put(call.fusion, base, call.tensor(positions), value, dim, how)
+    dtype = _sum_dtype(call, values) if accumulate else from_torch(call.meta.dtype)
+    base, value = (call.builder.cast(call.tensor(each), dtype) for each in (x, values))
+    return _rounded(call, index_put(call.fusion, base, call.tensor(positions), value, dim, how))
 
 
 def _row_writes(how: str, op: str) -> Build:
     """index_add and index_copy: whole rows, or columns, at the elements of a list."""
 
     def build(call: Call, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> TensorView:
-        base, value = _logical(call, x), _logical(call, source)
+        dtype = _sum_dtype(call, source) if how == "sum" else from_torch(call.meta.dtype)
+        base, value = (call.builder.cast(call.tensor(each), dtype) for each in (x, source))
         if alpha != 1:
             scaled = call.held(source) * call.number(alpha, call.dtype)
-            value = call.builder.cast(scaled.tensor, base.dtype)
-        return index_put(call.fusion, base, call.tensor(index), value, dim, how, op)
+            value = call.builder.cast(scaled.tensor, dtype)
+        made = index_put(call.fusion, base, call.tensor(index), value, dim, how, op)
+        return _rounded(call, made)
 
     return build
 
@@ -94,10 +114,10 @@ def _embedding_backward(
     call: Call, grad: Any, index: Any, count: Any, padding: Any, by_frequency: bool
 ) -> TensorView:
     """Zeros, to whose rows the gradients are added; those of the padding aren't."""
-    dtype = from_torch(call.meta.dtype)
+    dtype = _sum_dtype(call, grad)
     sizes = [call.builder.sizes.entry(size) for size in call.meta.shape]
     zeros = full(call.fusion, sizes, call.number(0, dtype).value, dtype)
-    rows, value = call.tensor(index), _logical(call, grad)
+    rows, value = call.tensor(index), call.builder.cast(call.tensor(grad), dtype)
     if isinstance(padding, int) and padding >= 0:
         place = call.held(index, DataType.Int)
         flags = [False] * rows.ndim + [True]
@@ -105,7 +125,7 @@ def _embedding_backward(
         kept = is_padding.choose(call.number(0, call.dtype), call.held(grad))
         value = call.builder.cast(kept.tensor, dtype)
     name = "embedding_dense_backward"
-    return index_put(call.fusion, zeros, rows, value, 0, "sum", name)
+    return _rounded(call, index_put(call.fusion, zeros, rows, value, 0, "sum", name))
 
 
 # -- refusals
