@@ -83,3 +83,25 @@ def test_activations_of_every_value(name, dtype):
     error = (got.double() - exact).abs()[finite]
     eager = (expected.double() - exact).abs()[finite]
     assert (error <= eager + ulp(exact[finite], dtype)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_results_are_on_the_same_side_of_zero_as_in_eager(dtype: torch.dtype) -> None:
+    """For every normal value, though bfloat16 results aren't rounded before they are compared."""
+
+    def signs(x: Tensor, y: Tensor) -> Tensor:
+        z = x * y - y
+        flags = (z > 0, z >= 0, z < 0, z <= 0, z == 0, z != 0, z.clamp(min=0) > 0)
+        return torch.stack(flags)
+
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    x = x[~(x.abs() < torch.finfo(dtype).tiny)].repeat(2)
+    y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))]
+    product = x.float() * y.float() - y.float()
+    is_normal = ~(product.abs() < torch.finfo(dtype).tiny) | (x == 1)
+    x, y = x[is_normal], y[is_normal]
+    expected = signs(x, y)
+    # Eager rounds the product, so the difference may be on another side of zero.
+    same = (x * y - y).sign() == (x.float() * y.float() - y.float()).sign()
+    got = torch.compile(signs, backend="pyfuser")(x, y)
+    assert torch.equal(got[:, same], expected[:, same])

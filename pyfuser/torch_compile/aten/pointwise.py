@@ -75,10 +75,20 @@ def _exact_binary(row: str) -> Build:
 
 
 def compared(call: Call, a: Any, b: Any) -> tuple[Term, Term]:
-    """Two operands, converted as torch compares them."""
+    """Two operands, converted as torch compares them.
+
+    A float on one side of 0 is there in bfloat16 too, unless it rounds to 0, as a float below
+    2**-134 does.
+    """
     logical = call.compared_dtype(a, b)
     held = compute_dtype(logical)
+    if logical is DataType.BFloat16 and (_is_zero(a) or _is_zero(b)):
+        return call.operand(a, held), call.operand(b, held)
     return call.exact_operand(a, held, logical), call.exact_operand(b, held, logical)
+
+
+def _is_zero(argument: Any) -> bool:
+    return isinstance(argument, (int, float)) and argument == 0
 
 
 def _comparison(row: str) -> Build:

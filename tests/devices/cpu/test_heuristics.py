@@ -105,3 +105,22 @@ def test_vectors_are_computed_together_if_there_are_functions(columns: int, toge
     assert heuristics.reduction(PROCESSOR, replace(sums, functions=0), {}).lanes == 8
     with_more_registers = replace(PROCESSOR, vector_bits=512)
     assert heuristics.reduction(with_more_registers, sums, {}).lanes == 16
+
+
+@pytest.mark.parametrize(
+    ("work", "functions", "narrowest", "together"),
+    [(9, 1, 4, 4), (9, 1, 2, 1), (9, 0, 4, 1), (25, 0, 4, 4), (25, 3, 2, 4), (97, 9, 4, 2)],
+)
+def test_many_registers_compute_long_chains_and_functions_together(
+    work: int, functions: int, narrowest: int, together: int
+) -> None:
+    """But functions of half precision in pairs."""
+    processor, count = replace(PROCESSOR, vector_bits=512), Integer.of(1 << 16)
+    facts = PointwiseFacts(
+        rows=Integer.of(1), columns=count, groups=None, transposed=None, bytes=4,
+        narrowest=narrowest, vector=4, inputs=1, work=work, functions=functions, touched=count,
+    )  # fmt: skip
+    assert heuristics.pointwise(processor, facts, {}).lanes == 16 * together
+    sums = replace(column_sums(1, 1, 1 << 16), inner=True, work=work, functions=functions)
+    is_long = work > 24
+    assert heuristics.reduction(processor, sums, {}).lanes == 16 * (together if is_long else 1)
