@@ -69,16 +69,26 @@ def test_images_whose_memory_format_is_ambiguous_or_that_are_small(
     check(lambda x, w: F.conv2d(x.sin(), w).sin(), x, weight)
 
 
-def test_a_residual_block_stores_no_image_contiguously(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources: list[str] = []
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The code of the graphs that are compiled."""
+    found: list[str] = []
     make = CompiledGraph.__init__
 
     def noted(self: CompiledGraph, *args: object, **options: object) -> None:
         make(self, *args, **options)  # type: ignore[arg-type]
-        sources.append(self.source)
+        found.append(self.source)
 
     monkeypatch.setattr(CompiledGraph, "__init__", noted)
+    return found
 
+
+def allocation(shape: tuple[int, ...], memory_format: torch.memory_format) -> str:
+    """The beginning of the code that allocates images."""
+    return f"empty({shape}, {torch.empty(shape).to(memory_format=memory_format).stride()}"
+
+
+def test_a_residual_block_stores_no_image_contiguously(sources: list[str]) -> None:
     def block(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
         x = F.relu(x)
         for _ in range(2):
@@ -90,9 +100,34 @@ def test_a_residual_block_stores_no_image_contiguously(monkeypatch: pytest.Monke
     check(block, made(IMAGES, torch.float32), *weights)
     (source,) = sources
     assert source.count("call_aten__convolution(") == 4
-    contiguous = f"empty({IMAGES}, {torch.empty(IMAGES).stride()}"
-    assert f"empty({IMAGES}, {torch.empty(IMAGES).to(memory_format=LAST).stride()}" in source
-    assert contiguous not in source
+    assert allocation(IMAGES, LAST) in source
+    assert allocation(IMAGES, torch.contiguous_format) not in source
+
+
+def test_weights_of_one_place_or_one_channel_are_not_copied(sources: list[str]) -> None:
+    def block(x: Tensor, wide: Tensor, depthwise: Tensor, narrow: Tensor) -> Tensor:
+        inner = F.relu6(F.conv2d(x, wide))
+        inner = F.relu6(F.conv2d(inner, depthwise, padding=1, groups=32))
+        return x + F.conv2d(inner, narrow)
+
+    shapes = ((32, 16, 1, 1), (32, 1, 3, 3), (16, 32, 1, 1))
+    check(block, made(IMAGES, torch.float32), *(made(s, torch.float32) / 8 for s in shapes))
+    (source,) = sources
+    assert "clone(" not in source
+    inner = (IMAGES[0], 32, *IMAGES[2:])
+    assert source.count(allocation(inner, LAST)) == 2
+
+
+@pytest.mark.parametrize(("count", "is_last"), [(16, True), (1, False)])
+def test_a_weight_is_copied_if_it_is_used_often(
+    sources: list[str], count: int, is_last: bool
+) -> None:
+    images, weight = (count, 64, 6, 6), made((64, 64, 3, 3), torch.float32) / 24
+    check(
+        lambda x, w: F.relu(F.conv2d(F.relu(x), w, padding=1)), made(images, torch.float32), weight
+    )
+    (source,) = sources
+    assert (allocation(images, LAST) in source) is is_last
 
 
 POOLING: dict[str, Callable[[Tensor], Tensor]] = {
