@@ -119,6 +119,9 @@ class _Request(ctypes.Structure):
     )
 
 
+_locks: dict[Path, threading.Lock] = {}
+
+
 class Module:
     """The kernels of one text, ready to launch.
 
@@ -137,15 +140,17 @@ class Module:
         self._path = path
         self._counted, self._sanitized, self._checks_order = counted, sanitized, checks_order
         self._library = ctypes.CDLL(str(path))
-        # The runtime's state is one per shared object, and ctypes drops the GIL.
-        self._lock = threading.Lock()
+        # A shared object has one state, whichever modules loaded it, and ctypes drops the GIL.
+        self._lock = _locks.setdefault(path, threading.Lock())
         self.kernels = tuple(kernels)
 
     def signature(self, kernel: str) -> list[tuple[str, int]]:
         """A letter (pointer, floating, integer, struct) and a size in bytes, per parameter."""
         describe = self._library[f"simt_signature_{kernel}"]
         describe.restype = ctypes.c_char_p
-        return [(word[:1], int(word[1:])) for word in describe().decode().split()]
+        with self._lock:  # its accesses are watched as those of a launch are
+            text = describe().decode()
+        return [(word[:1], int(word[1:])) for word in text.split()]
 
     def launch(
         self,
