@@ -13,27 +13,29 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-import torch
-from torch._dynamo import disable
-from torch._dynamo.utils import flatten_graph_inputs
-from torch._functorch.aot_autograd import aot_module_simplified
-from torch._guards import TracingContext
-from torch.fx import GraphModule
+from ..collection import no_collection
 
-from .. import fallback
-from ..errors import InputError, UnsupportedError, expected
-from .aten import check_classes, decompositions
-from .cached_graphs import CachedGraph, cached, may_cache, serializable
-from .compiled_graph import (
-    Call,
-    compile_graph,
-    compile_in_background,
-    no_collection,
-    undisturbed,
-)
-from .input_aliases import note_input_aliases
-from .rematerialisation import partition_joint_graph
-from .upsampling import keep_upsampling_whole
+with no_collection():  # some hundred modules load
+    import torch
+    from torch._dynamo import disable
+    from torch._dynamo.utils import flatten_graph_inputs
+    from torch._functorch.aot_autograd import aot_module_simplified
+    from torch._guards import TracingContext
+    from torch.fx import GraphModule
+
+    from .. import fallback
+    from ..errors import InputError, UnsupportedError, expected
+    from .aten import check_classes, decompositions
+    from .cached_graphs import CachedGraph, cached, may_cache, serializable
+    from .compiled_graph import (
+        Call,
+        compile_graph,
+        compile_in_background,
+        undisturbed,
+    )
+    from .input_aliases import note_input_aliases
+    from .rematerialisation import partition_joint_graph
+    from .upsampling import keep_upsampling_whole
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
