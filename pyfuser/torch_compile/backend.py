@@ -103,7 +103,8 @@ def compile_with(
     """AOTAutograd with `compiler` for each of its graphs, or pyfuser's, whose graphs are cached."""
     # A cached graph is compiled later, without measuring.
     is_plain = not options.async_compile and not options.autotune
-    caches = compiler is None and is_plain and may_cache(graph_module)
+    has_gradients = _has_gradients(graph_module, example_inputs)
+    caches = compiler is None and is_plain and may_cache(graph_module, has_gradients)
 
     def compile_one(traced: GraphModule, _: Sequence[Any], is_forward: bool = True) -> Call:
         if is_forward:
@@ -147,16 +148,14 @@ def compile_with(
             bw_compiler=compile_backward,
             inference_compiler=compile_forward,
             partition_fn=partition_joint_graph(options.rematerialise),
-            decompositions=decompositions(
-                options.fused_random, _needs_gradients(graph_module, example_inputs)
-            ),
+            decompositions=decompositions(options.fused_random, has_gradients),
             keep_inference_input_mutations=True,
         )
     made: Callable[..., Any] = _untraced(compiled)
     return made
 
 
-def _needs_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -> bool:
+def _has_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -> bool:
     """True if AOTAutograd will make a graph for the gradients."""
     if not torch.is_grad_enabled():
         return False
