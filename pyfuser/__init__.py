@@ -1,15 +1,19 @@
 """pyfuser: a fusion compiler for PyTorch.
 
 The public names are those of the nvfuser_direct interface, so `import pyfuser as nvfuser_direct`
-runs its programs.  Importing only allows fusions to be defined: the compiler and the devices load
-when something is first run.  `pyfuser.ops` and `pyfuser.schedule` are packages of the compiler, and
-also contain the interface's functions of these names, which act on the active fusion.
+runs its programs.  They load when they are first used, and the compiler and the devices when
+something is first run; under torch.compile the front end isn't loaded.  `pyfuser.ops` and
+`pyfuser.schedule` are packages of the compiler, and also contain the interface's functions of these
+names, which act on the active fusion.
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import ops, schedule
+from .collection import no_collection
 from .dtypes import DataType
 from .errors import (
     ArgumentTypeError,
@@ -22,67 +26,6 @@ from .errors import (
     ScheduleError,
     UnsupportedError,
 )
-from .frontend import ops as _operations
-from .frontend import schedule as _scheduling
-from .frontend.define import compute_tensor_descriptor, define_scalar, define_tensor
-from .frontend.definition import FusionDefinition, translate_fusion
-from .frontend.enums import (
-    CacheOp,
-    CommunicatorBackend,
-    IdMappingMode,
-    LoadStoreOpType,
-    MatmulBufferingLoopLevel,
-    MatmulCircularBufferingStrategy,
-    MatmulTileRasterizationOrder,
-    MatmulTilingStrategy,
-    MmaMacroArch,
-    SchedulerType,
-)
-from .frontend.executors import FusionExecutorCache, KernelExecutor
-from .frontend.fusion import Fusion
-from .frontend.fusion_cache import LRUCache, LruFusionCache
-from .frontend.guard import FusionGuard
-from .frontend.handles import (
-    BroadcastOp,
-    Expr,
-    IterDomain,
-    Merge,
-    ReshapeOp,
-    Split,
-    SqueezeOp,
-)
-from .frontend.matmul_params import (
-    CircularBufferOptions,
-    ClusterDims,
-    GemmTile,
-    MatmulParams,
-    MatMulTileOptions,
-    MmaMacro,
-    MmaMacroEncode,
-    SupportedVectorization,
-)
-from .frontend.params import (
-    CompileParams,
-    HeuristicParams,
-    LaunchParams,
-    PointwiseParams,
-    ReductionParams,
-)
-from .frontend.profiler import (
-    FusionProfile,
-    KernelProfile,
-    PythonProfiler,
-    get_fusion_profile,
-    reset_profiler,
-)
-from .frontend.tensor_view import TensorView
-from .frontend.validation import (
-    get_val_tolerances,
-    validate_with_auto_inferred_outputs,
-)
-from .ir.domains import ParallelType, Statement, TensorDomain
-from .ir.schedule import MemoryType
-from .ir.vals import Val
 from .nvfuser_direct_version import NvfuserVersion, __version__
 
 if TYPE_CHECKING:
@@ -95,6 +38,62 @@ if TYPE_CHECKING:
         pytorch_utils,
     )
     from .autotuning import autotune
+    from .frontend.define import compute_tensor_descriptor, define_scalar, define_tensor
+    from .frontend.definition import FusionDefinition, translate_fusion
+    from .frontend.enums import (
+        CacheOp,
+        CommunicatorBackend,
+        IdMappingMode,
+        LoadStoreOpType,
+        MatmulBufferingLoopLevel,
+        MatmulCircularBufferingStrategy,
+        MatmulTileRasterizationOrder,
+        MatmulTilingStrategy,
+        MmaMacroArch,
+        SchedulerType,
+    )
+    from .frontend.executors import FusionExecutorCache, KernelExecutor
+    from .frontend.fusion import Fusion
+    from .frontend.fusion_cache import LRUCache, LruFusionCache
+    from .frontend.guard import FusionGuard
+    from .frontend.handles import (
+        BroadcastOp,
+        Expr,
+        IterDomain,
+        Merge,
+        ReshapeOp,
+        Split,
+        SqueezeOp,
+    )
+    from .frontend.matmul_params import (
+        CircularBufferOptions,
+        ClusterDims,
+        GemmTile,
+        MatmulParams,
+        MatMulTileOptions,
+        MmaMacro,
+        MmaMacroEncode,
+        SupportedVectorization,
+    )
+    from .frontend.params import (
+        CompileParams,
+        HeuristicParams,
+        LaunchParams,
+        PointwiseParams,
+        ReductionParams,
+    )
+    from .frontend.profiler import (
+        FusionProfile,
+        KernelProfile,
+        PythonProfiler,
+        get_fusion_profile,
+        reset_profiler,
+    )
+    from .frontend.tensor_view import TensorView
+    from .frontend.validation import (
+        get_val_tolerances,
+        validate_with_auto_inferred_outputs,
+    )
     from .interface import (
         cached_spec_count,
         can_fuse_on_cpu,
@@ -106,11 +105,11 @@ if TYPE_CHECKING:
         register_fusion,
         run_fusion,
     )
+    from .ir.domains import ParallelType, Statement, TensorDomain
+    from .ir.schedule import MemoryType
+    from .ir.vals import Val
     from .multidevice import execute_with_dtensors
     from .torch_compile.explain import explain
-
-vars(ops).update(_operations.FUNCTIONS)
-vars(schedule).update({function.__name__: function for function in _scheduling.FUNCTIONS})
 
 # The interface's other modules, imported on first use.
 _SUBMODULES = frozenset(
@@ -120,31 +119,124 @@ _SUBMODULES = frozenset(
     )
 )
 
-# Names that need the compiler are imported on first use.
-_LATE = {
-    "autotune": ".autotuning",
-    "cached_spec_count": ".interface",
-    "can_fuse_on_cpu": ".interface",
-    "can_fuse_on_gpu": ".interface",
-    "compiled_kernel_count": ".interface",
-    "debug_kernel_code": ".interface",
-    "execute_with_dtensors": ".multidevice",
-    "explain": ".torch_compile.explain",
-    "override_can_fuse_on_cpu": ".interface",
-    "override_can_fuse_on_gpu": ".interface",
-    "register_fusion": ".interface",
-    "run_fusion": ".interface",
+# The names that are imported on first use, by module.  Under torch.compile, nothing uses them.
+_LATE_NAMES = {
+    ".autotuning": ("autotune",),
+    ".frontend.define": ("compute_tensor_descriptor", "define_scalar", "define_tensor"),
+    ".frontend.definition": ("FusionDefinition", "translate_fusion"),
+    ".frontend.enums": (
+        "CacheOp",
+        "CommunicatorBackend",
+        "IdMappingMode",
+        "LoadStoreOpType",
+        "MatmulBufferingLoopLevel",
+        "MatmulCircularBufferingStrategy",
+        "MatmulTileRasterizationOrder",
+        "MatmulTilingStrategy",
+        "MmaMacroArch",
+        "SchedulerType",
+    ),
+    ".frontend.executors": ("FusionExecutorCache", "KernelExecutor"),
+    ".frontend.fusion": ("Fusion",),
+    ".frontend.fusion_cache": ("LRUCache", "LruFusionCache"),
+    ".frontend.guard": ("FusionGuard",),
+    ".frontend.handles": (
+        "BroadcastOp",
+        "Expr",
+        "IterDomain",
+        "Merge",
+        "ReshapeOp",
+        "Split",
+        "SqueezeOp",
+    ),
+    ".frontend.matmul_params": (
+        "CircularBufferOptions",
+        "ClusterDims",
+        "GemmTile",
+        "MatmulParams",
+        "MatMulTileOptions",
+        "MmaMacro",
+        "MmaMacroEncode",
+        "SupportedVectorization",
+    ),
+    ".frontend.params": (
+        "CompileParams",
+        "HeuristicParams",
+        "LaunchParams",
+        "PointwiseParams",
+        "ReductionParams",
+    ),
+    ".frontend.profiler": (
+        "FusionProfile",
+        "KernelProfile",
+        "PythonProfiler",
+        "get_fusion_profile",
+        "reset_profiler",
+    ),
+    ".frontend.tensor_view": ("TensorView",),
+    ".frontend.validation": ("get_val_tolerances", "validate_with_auto_inferred_outputs"),
+    ".interface": (
+        "cached_spec_count",
+        "can_fuse_on_cpu",
+        "can_fuse_on_gpu",
+        "compiled_kernel_count",
+        "debug_kernel_code",
+        "override_can_fuse_on_cpu",
+        "override_can_fuse_on_gpu",
+        "register_fusion",
+        "run_fusion",
+    ),
+    ".ir.domains": ("ParallelType", "Statement", "TensorDomain"),
+    ".ir.schedule": ("MemoryType",),
+    ".ir.vals": ("Val",),
+    ".multidevice": ("execute_with_dtensors",),
+    ".torch_compile.explain": ("explain",),
 }
+_LATE = {name: module for module, names in _LATE_NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The public names that load the compiler."""
+    """The public names that load the front end or the compiler."""
     if name in _SUBMODULES:
         return import_module(f".{name}", __name__)
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module 'pyfuser' has no attribute {name!r}")
-    return getattr(import_module(module, __name__), name)
+    with no_collection():
+        found = globals()[name] = getattr(import_module(module, __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _add_late_functions(package: ModuleType, module: str) -> None:
+    """Gives a package of the compiler the interface's functions of its name, on first use."""
+    own = {each.name for each in iter_modules(package.__path__)}
+
+    def load() -> None:
+        with no_collection():
+            vars(package).update(import_module(module, __name__).FUNCTIONS)
+        vars(package).pop("__getattr__", None)
+        vars(package).pop("__dir__", None)
+
+    def get(name: str) -> Any:
+        if name not in own and not name.startswith("_"):
+            load()
+            if name in vars(package):
+                return vars(package)[name]
+        raise AttributeError(f"module {package.__name__!r} has no attribute {name!r}")
+
+    def names() -> list[str]:
+        load()
+        return sorted(vars(package))
+
+    vars(package).update(__getattr__=get, __dir__=names)
+
+
+_add_late_functions(ops, ".frontend.ops")
+_add_late_functions(schedule, ".frontend.schedule")
 
 
 def version() -> NvfuserVersion:

@@ -17,7 +17,6 @@ from .ir.fusion import Fusion
 from .ir.kernel import Kernel, Predicate, all_hold
 from .ir.schedule import ScheduledFusion
 from .kernel_cache import KernelCache
-from .lower.lowering import lower
 from .target.target import Code, Target
 from .trace import DUMP, Trace
 
@@ -29,6 +28,8 @@ _TEXTS = ("llvm", "asm", "cuda", "ptx")  # the stages that belong to targets
 
 def lowered(scheduled: ScheduledFusion, target: Target, trace: Trace = DUMP) -> Kernel:
     """The kernel of a schedule."""
+    from .lower.lowering import lower  # not needed if all kernels are on disk
+
     trace.stage("scheduled", scheduled)
     kernel = lower(scheduled, target, trace=trace.after, verify=options.strict())
     trace.stage("kernel", kernel)

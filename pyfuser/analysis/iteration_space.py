@@ -129,6 +129,7 @@ class IterationSpace:
 
     def _build(self, exprs: list[Expr]) -> None:
         self._sets: DisjointSets[IterDomain] = DisjointSets()
+        self._entered: set[TensorView] = set()
         self._owners: dict[IterDomain, dict[TensorView, IterDomain]] = {}
         self._made: dict[tuple[object, ...], tuple[IterDomain, ...]] = {}
         self._first: dict[Val, Val] = {}
@@ -166,8 +167,11 @@ class IterationSpace:
         return not owners.keys().isdisjoint(others)
 
     def _enter(self, tensor: TensorView) -> None:
+        if tensor in self._entered:
+            return
+        self._entered.add(tensor)
         domain = tensor.domain
-        for axis in (*domain.root_or_logical, *domain.logical):
+        for axis in domain.logical if domain.root is None else (*domain.root, *domain.logical):
             self._owners.setdefault(axis, {})
             self._owners.setdefault(self._sets.find(axis), {})[tensor] = axis
 
@@ -183,7 +187,7 @@ class IterationSpace:
             self._entangled.update(large, small)
             return False
         large.update(small)
-        self._sets.join(a, b)
+        self._sets.link(a, b)
         return True
 
     def _add(self, expr: Expr) -> None:

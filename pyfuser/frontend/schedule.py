@@ -7,7 +7,7 @@ means all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -270,16 +270,19 @@ def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
     return specialise(fusion.definition, input_layouts(fusion.definition, given))
 
 
-FUNCTIONS = (
-    can_schedule,
-    compute_heuristics,
-    find_compatible_schedulers,
-    schedule,
-    transform_like,
-    bounded_transform_backward,
-    parallelize_like,
-    inline_most,
-    inline_at,
-    compute_at,
-    warp_specialize,
-)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        can_schedule,
+        compute_heuristics,
+        find_compatible_schedulers,
+        schedule,
+        transform_like,
+        bounded_transform_backward,
+        parallelize_like,
+        inline_most,
+        inline_at,
+        compute_at,
+        warp_specialize,
+    )
+}

@@ -21,7 +21,11 @@ class DisjointSets(Generic[T]):
     def find(self, item: T) -> T:
         """The representative of an item's set."""
         above = self._above
-        root = item
+        root = above.get(item)
+        if root is None:
+            return item
+        if root not in above:
+            return root
         while (up := above.get(root)) is not None:
             root = up
         while (up := above.get(item)) is not None:  # the next call finds it in one step
@@ -31,7 +35,10 @@ class DisjointSets(Generic[T]):
 
     def join(self, kept: T, gone: T) -> None:
         """Joins two sets; the representative of the set of `kept` represents both."""
-        kept, gone = self.find(kept), self.find(gone)
+        self.link(self.find(kept), self.find(gone))
+
+    def link(self, kept: T, gone: T) -> None:
+        """Joins two sets, given their representatives."""
         if kept != gone:
             self._above[gone] = kept
 

@@ -8,7 +8,7 @@ structures, such as the layers of a model, are numbered alike.
 
 from __future__ import annotations
 
-from .domains import history
+from .domains import history, without_reductions
 from .fusion import Fusion
 from .text import translate
 from .vals import Scalar, TensorView, Val
@@ -48,6 +48,10 @@ def _hidden_facts(value: Val) -> str:
         constant = value.constant if isinstance(value, Scalar) else None
         return f"{value} {value.dtype} {constant!r}"
     domain = value.domain
-    transforms = [str(e) for e in history(domain.logical, domain.root_or_logical)]
-    memory = f"{domain.allocated} {domain.contiguity} {value.is_cpu_scalar}"
-    return f"T{value.name} {domain.root_or_logical} {transforms} {domain.logical} {memory}"
+    facts = f"T{value.name} {domain.logical} {domain.contiguity} {value.is_cpu_scalar}"
+    if domain.root_or_logical != domain.logical:
+        root = domain.root_or_logical
+        facts += f" from {root} {[str(e) for e in history(domain.logical, root)]}"
+    if domain.allocated != without_reductions(domain.logical):
+        facts += f" in memory {domain.allocated}"
+    return facts

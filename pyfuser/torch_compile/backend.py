@@ -13,27 +13,29 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
-import torch
-from torch._dynamo import disable
-from torch._dynamo.utils import flatten_graph_inputs
-from torch._functorch.aot_autograd import aot_module_simplified
-from torch._guards import TracingContext
-from torch.fx import GraphModule
+from ..collection import no_collection
 
-from .. import fallback
-from ..errors import InputError, UnsupportedError, expected
-from .aten import check_classes, decompositions
-from .cached_graphs import CachedGraph, cached, may_cache, serializable
-from .compiled_graph import (
-    Call,
-    compile_graph,
-    compile_in_background,
-    no_collection,
-    undisturbed,
-)
-from .input_aliases import note_input_aliases
-from .rematerialisation import partition_joint_graph
-from .upsampling import keep_upsampling_whole
+with no_collection():  # some hundred modules load
+    import torch
+    from torch._dynamo import disable
+    from torch._dynamo.utils import flatten_graph_inputs
+    from torch._functorch.aot_autograd import aot_module_simplified
+    from torch._guards import TracingContext
+    from torch.fx import GraphModule
+
+    from .. import fallback
+    from ..errors import InputError, UnsupportedError, expected
+    from .aten import check_classes, decompositions
+    from .cached_graphs import CachedGraph, cached, may_cache, serializable
+    from .compiled_graph import (
+        Call,
+        compile_graph,
+        compile_in_background,
+        undisturbed,
+    )
+    from .input_aliases import note_input_aliases
+    from .rematerialisation import partition_joint_graph
+    from .upsampling import keep_upsampling_whole
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -101,7 +103,8 @@ def compile_with(
     """AOTAutograd with `compiler` for each of its graphs, or pyfuser's, whose graphs are cached."""
     # A cached graph is compiled later, without measuring.
     is_plain = not options.async_compile and not options.autotune
-    caches = compiler is None and is_plain and may_cache(graph_module)
+    has_gradients = _has_gradients(graph_module, example_inputs)
+    caches = compiler is None and is_plain and may_cache(graph_module, has_gradients)
 
     def compile_one(traced: GraphModule, _: Sequence[Any], is_forward: bool = True) -> Call:
         if is_forward:
@@ -145,16 +148,14 @@ def compile_with(
             bw_compiler=compile_backward,
             inference_compiler=compile_forward,
             partition_fn=partition_joint_graph(options.rematerialise),
-            decompositions=decompositions(
-                options.fused_random, _needs_gradients(graph_module, example_inputs)
-            ),
+            decompositions=decompositions(options.fused_random, has_gradients),
             keep_inference_input_mutations=True,
         )
     made: Callable[..., Any] = _untraced(compiled)
     return made
 
 
-def _needs_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -> bool:
+def _has_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -> bool:
     """True if AOTAutograd will make a graph for the gradients."""
     if not torch.is_grad_enabled():
         return False

@@ -28,10 +28,11 @@ from torch._functorch import config as functorch_config
 from torch.fx import GraphModule
 
 from .. import options as settings
-from ..disk_cache import untrusted
+from ..disk_cache import disk_cache, untrusted
 from ..nvfuser_direct_version import __version__
 from ..sources import sources
 from .compiled_graph import Call, compile_graph, undisturbed
+from .torch_digest import set_digest
 
 try:
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
@@ -47,10 +48,10 @@ except ImportError:  # this torch has no such cache for other compilers than its
     IS_KNOWN = False
     OutputCode = object  # type: ignore[assignment, misc]
 
-# Graphs with fewer calls are traced again.  Measured: the first key of a process takes 0.2 s, most
-# of it torch's imports and the digest of its sources, and tracing takes 5 to 10 ms for each call
-# that Dynamo records, with gradients.
-LEAST_CALLS = 64
+# Graphs with fewer calls are traced again.  Measured: the first key of a process takes 0.1 s, most
+# of it torch's imports.  Tracing takes 2.5 ms for each call that Dynamo records, 9 with gradients.
+LEAST_CALLS = 40
+LEAST_CALLS_WITH_GRADIENTS = 16
 # The only metadata of a node that is read: its value, with the layout and the sizes.
 _METADATA = frozenset({"val"})
 
@@ -120,7 +121,7 @@ def _loaded(text: bytes) -> GraphModule:
     return made
 
 
-def may_cache(graph_module: torch.nn.Module) -> bool:
+def may_cache(graph_module: torch.nn.Module, has_gradients: bool) -> bool:
     """True if a graph is worth keeping, this torch can, nobody has switched that off, and only this
     user (or root) can have written what would be loaded.
     """
@@ -129,7 +130,8 @@ def may_cache(graph_module: torch.nn.Module) -> bool:
     inner = _plain(graph_module)
     if not isinstance(inner, GraphModule):
         return False
-    if sum(node.op.startswith("call") for node in inner.graph.nodes) < LEAST_CALLS:
+    least = LEAST_CALLS_WITH_GRADIENTS if has_gradients else LEAST_CALLS
+    if sum(node.op.startswith("call") for node in inner.graph.nodes) < least:
         return False
     return untrusted(Path(cache_dir())) is None
 
@@ -142,6 +144,9 @@ def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
     """
     _plain(graph_module).__dict__["pyfuser"] = f"{__version__} {sources()} {chosen}"
     _let_backends_be_left_out()
+    kept = disk_cache()
+    if kept is not None:
+        set_digest(kept)
     token = _leaves_out_backends.set(True)
     try:
         with functorch_config.patch(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -25,8 +25,6 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..parts import ViewPart
 from ..trace import DUMP, Trace
-from ..tuning.programs import tune
-from ..tuning.session import Session
 from .aten import NotTranslated
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
@@ -38,6 +36,9 @@ from .partition import Region, partition
 from .sizes import GraphSizes, Size, size_of
 from .steps import Step, steps_of
 from .views import Views
+
+if TYPE_CHECKING:
+    from ..tuning.session import Session
 
 FusionCall = tuple[Fusion, tuple[Any, ...]]  # with metadata of tensors, and numbers
 
@@ -127,6 +128,8 @@ class TracedGraph:
 
     def tune(self, session: Session) -> None:
         """Measures the kernels of the different fusions on data made up for the traced sizes."""
+        from ..tuning.programs import tune
+
         values = self.sizes.values(self.sizes.hints)
         for each in {fusion.key: fusion for fusion in self.fusions}.values():
             tune(each.executor, each.inputs_for(values), session)

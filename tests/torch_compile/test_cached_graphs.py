@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not cached_graphs.IS_KNOWN, reason="this torch h
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 1)
+    monkeypatch.setattr(cached_graphs, "LEAST_CALLS_WITH_GRADIENTS", 1)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -226,4 +227,11 @@ def test_small_graphs_are_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(again(torch.cos)(x), x.cos())
     assert events() == {}
     torch.testing.assert_close(again(lambda t: t.cos().exp())(x), x.cos().exp())
+    assert events() == MISS
+
+
+def test_smaller_graphs_are_kept_if_they_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 2)
+    x = torch.randn(5)
+    torch.testing.assert_close(step(again(torch.cos), [x]), step(torch.cos, [x]))
     assert events() == MISS

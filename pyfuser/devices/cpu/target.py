@@ -1,4 +1,7 @@
-"""CpuTarget: a processor to compile for, this one or a named one."""
+"""CpuTarget: a processor to compile for, this one or a named one.
+
+The code generator loads when it is first used: a process whose kernels are on disk doesn't need it.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,7 @@ from ...target.parameters import (
 from ...target.support import unsupported
 from ...target.target import PORTABLE_LIMITS, Limits, Machine, Memory, Target
 from . import heuristics
-from .candidates import candidates
-from .codegen import generate
 from .host import host
-from .jit import assembly
-from .joint_sizes import join_sizes
 from .kernel_code import CpuKernelCode
 from .processor import Processor
 
@@ -158,6 +157,8 @@ class CpuTarget(Target):
     def candidates(
         self, facts: Facts, chosen: object, sizes: Mapping[str, int], is_persistent: bool = False
     ) -> Sequence[object]:
+        from .candidates import candidates
+
         threads = min(self.processor.cores, torch.get_num_threads())
         return candidates(self.processor, threads, facts, chosen, sizes, is_persistent)
 
@@ -171,10 +172,15 @@ class CpuTarget(Target):
 
     def generate(self, kernel: Kernel) -> CpuKernelCode:
         """LLVM IR text."""
+        from .codegen import generate
+        from .joint_sizes import join_sizes
+
         return generate(join_sizes(kernel), self.processor)
 
     def texts(self, code: CpuKernelCode) -> dict[str, str]:  # type: ignore[override]
         """llvm; and asm, if this LLVM has that architecture."""
         if host().architecture != self.processor.architecture:
             return {"llvm": code.text}
+        from .jit import assembly
+
         return {"llvm": code.text, "asm": assembly(code.text, self.processor)}
