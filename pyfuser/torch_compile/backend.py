@@ -33,6 +33,7 @@ from .compiled_graph import (
     undisturbed,
 )
 from .input_aliases import note_input_aliases
+from .overlapping_results import distinct_gradients
 from .rematerialisation import partition_joint_graph
 from .upsampling import keep_upsampling_whole
 
@@ -139,7 +140,7 @@ def compile_with(
     compile_forward = serializable(compile_one) if caches else compile_one
     keeping = cached(graph_module, options) if caches else nullcontext()
     try:
-        with no_collection(), keeping:
+        with no_collection(), keeping, distinct_gradients(graph_module):
             compiled = aot(
                 graph_module,
                 example_inputs,

@@ -413,6 +413,20 @@ def test_rows_that_overlap_share_what_is_written(dynamic: bool) -> None:
     assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_results_that_overlap(dynamic: bool) -> None:
+    def windows(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * 2).unfold(0, 3, 1), x.sin().as_strided((4, 2), (1, 1))
+
+    gradients = []
+    for function in (windows, torch.compile(windows, backend=BACKEND, dynamic=dynamic)):
+        x = torch.arange(12.0, requires_grad=True)
+        results = function(x)
+        weights = [torch.arange(y.numel(), dtype=y.dtype).view(y.shape) for y in results]
+        gradients += torch.autograd.grad(results, x, weights)
+    torch.testing.assert_close(*gradients)
+
+
 def test_gradients_reach_the_base_of_a_view_that_is_changed() -> None:
     def change(x: Tensor, y: Tensor) -> Tensor:
         x.add_(y.exp())
