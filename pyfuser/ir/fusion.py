@@ -26,7 +26,7 @@ from .domains import (
 )
 from .exprs import Expr
 from .scalar_queries import substitute
-from .scalars import IntExpr, Symbol
+from .scalars import CeilDiv, IntExpr, Symbol, ceil_div
 from .vals import PythonNumber, Scalar, TensorView, Val
 
 
@@ -243,6 +243,9 @@ class Cloner:
     def extent(self, expr: IntExpr) -> IntExpr:
         """A size with the substitutions applied."""
         found = substitute(expr, self.extents)
+        if isinstance(found, CeilDiv) and found not in self.composites:
+            # What remains of a size that is split is what a split of its representative leaves.
+            found = ceil_div(self.composites.get(found.a, found.a), found.b)
         return self.composites.get(found, found)
 
     def axis(self, axis: IterDomain) -> IterDomain:

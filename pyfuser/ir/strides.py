@@ -57,6 +57,17 @@ def is_dense(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int])
     )
 
 
+def may_overlap(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """True if two elements may have the same memory; axes of stride 0 don't count."""
+    spanned = 1
+    moving = [d for d in range(len(sizes)) if sizes[d] != 1 and strides[d] != 0]
+    for d in sorted(moving, key=lambda d: strides[d]):
+        if strides[d] < spanned:
+            return True
+        spanned += (sizes[d] - 1) * strides[d]
+    return False
+
+
 def dense_strides(sizes: Sequence[int], order: Sequence[int]) -> list[int]:
     """The strides of new memory, by dimension, for this order of the axes, outermost first."""
     return strides_in_order(sizes, order, 1, lambda stride, size: stride * max(size, 1))

@@ -18,13 +18,14 @@ from ..collection import no_collection
 with no_collection():  # some hundred modules load
     import torch
     from torch._dynamo import disable
+    from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
     from torch._dynamo.utils import flatten_graph_inputs
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._guards import TracingContext
     from torch.fx import GraphModule
 
     from .. import fallback
-    from ..errors import InputError, UnsupportedError, expected
+    from ..errors import InputError, PyfuserError, UnsupportedError, expected
     from .aten import check_classes, decompositions
     from .cached_graphs import CachedGraph, cached, may_cache, serializable
     from .compiled_graph import (
@@ -34,6 +35,7 @@ with no_collection():  # some hundred modules load
         undisturbed,
     )
     from .input_aliases import note_input_aliases
+    from .overlapping_results import distinct_gradients
     from .rematerialisation import partition_joint_graph
     from .upsampling import keep_upsampling_whole
 
@@ -140,19 +142,35 @@ def compile_with(
     aot: Any = aot_module_simplified
     compile_forward = serializable(compile_one) if caches else compile_one
     keeping = cached(graph_module, options) if caches else nullcontext()
-    with no_collection(), keeping:
-        compiled = aot(
-            graph_module,
-            example_inputs,
-            fw_compiler=compile_forward,
-            bw_compiler=compile_backward,
-            inference_compiler=compile_forward,
-            partition_fn=partition_joint_graph(options.rematerialise),
-            decompositions=decompositions(options.fused_random, has_gradients),
-            keep_inference_input_mutations=True,
-        )
+    try:
+        with no_collection(), keeping, distinct_gradients(graph_module):
+            compiled = aot(
+                graph_module,
+                example_inputs,
+                fw_compiler=compile_forward,
+                bw_compiler=compile_backward,
+                inference_compiler=compile_forward,
+                partition_fn=partition_joint_graph(options.rematerialise),
+                decompositions=decompositions(options.fused_random, has_gradients),
+                keep_inference_input_mutations=True,
+            )
+    except _MEANT_FOR_DYNAMO:
+        raise
+    except Exception as error:
+        untraceable = expected("torch.compile", "a graph that AOTAutograd can trace", _name(error))
+        fallback.warn(UnsupportedError(untraceable), "a graph")
+        return graph_module.forward
     made: Callable[..., Any] = _untraced(compiled)
     return made
+
+
+# Dynamo reacts to these: it breaks the graph, or traces once more.
+_MEANT_FOR_DYNAMO = (PyfuserError, TorchDynamoException, *exceptions_allowed_to_be_fallback)
+
+
+def _name(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _has_gradients(graph_module: GraphModule, example_inputs: Sequence[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pyfuser import FusionDefinition, IdMappingMode, idm
+from pyfuser import DataType, FusionDefinition, IdMappingMode, idm
 
 
 @pytest.mark.parametrize("size", [6, -1])
@@ -22,3 +22,18 @@ def test_a_long_chain_of_reshapes_compiles(monkeypatch: pytest.MonkeyPatch, size
     model = idm.IdModel(fd.fusion)
     for mode in IdMappingMode.__members__.values():
         assert model.maybe_build_graph(mode).disjoint_val_sets()
+
+
+def test_two_reshapes_of_one_tensor_by_sizes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x has as many elements as y times the middle axis of z; -1 is then the number of y's."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        y = fd.define_tensor([-1, -1], contiguity=True)
+        z = fd.define_tensor([-1, -1, -1], contiguity=True)
+        x = fd.define_tensor([-1, -1, -1], contiguity=True)
+        rows, halved = fd.ops.size(z, 1), fd.ops.cast(x, DataType.Half)
+        fd.ops.reshape(halved, [rows, fd.ops.mul(fd.ops.size(y, 0), fd.ops.size(y, 1))])
+        fd.add_output(fd.ops.cast(fd.ops.reshape(halved, [rows, -1]), DataType.Float))
+    given = torch.randn(4, 6, 5).half().float()
+    (got,) = fd.execute([torch.zeros(4, 5), torch.zeros(2, 6, 3), given])
+    assert torch.equal(got, given.reshape(6, 20))

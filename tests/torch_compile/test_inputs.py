@@ -394,6 +394,39 @@ def test_as_strided_counts_from_the_beginning_of_the_storage(dynamic: bool) -> N
             assert_same(ours, eagers)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_that_overlap_share_what_is_written(dynamic: bool) -> None:
+    """An update of a row is the functional `select_scatter`, which keeps strides that overlap."""
+
+    def update(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x.as_strided((4, 3), (2, 1))
+        rows[1] = 0.0
+        rows[2, 1:] *= 2
+        windows = x.unfold(0, 4, 2)
+        return rows + 1, windows.slice_scatter(windows[:1] * 3, 0, 1, 2)
+
+    check = torch.compile(update, backend=BACKEND, dynamic=dynamic)
+    x, y = torch.arange(20.0), torch.arange(20.0)
+    for got, expected in zip(check(x), update(y), strict=True):
+        assert torch.equal(got, expected)
+        assert got.stride() == expected.stride()
+    assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_of_results_that_overlap(dynamic: bool) -> None:
+    def windows(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * 2).unfold(0, 3, 1), x.sin().as_strided((4, 2), (1, 1))
+
+    gradients = []
+    for function in (windows, torch.compile(windows, backend=BACKEND, dynamic=dynamic)):
+        x = torch.arange(12.0, requires_grad=True)
+        results = function(x)
+        weights = [torch.arange(y.numel(), dtype=y.dtype).view(y.shape) for y in results]
+        gradients += torch.autograd.grad(results, x, weights)
+    torch.testing.assert_close(*gradients)
+
+
 def test_gradients_reach_the_base_of_a_view_that_is_changed() -> None:
     def change(x: Tensor, y: Tensor) -> Tensor:
         x.add_(y.exp())

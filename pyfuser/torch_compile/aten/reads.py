@@ -7,6 +7,7 @@ that is only moved is never converted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,11 +15,13 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
+from ...ir.strides import may_overlap
 from ...ir.vals import TensorView
 from ...ops.gather_builders import embedding_rows, gather, index, index_select, select
 from ...ops.pointwise import require_equal
 from ...ops.read_builders import cat, pad, slice, slice_scatter
 from ...ops.shape_builders import broadcast, size
+from ..sizes import hints
 from .region_builder import Call, meta_of
 from .shapes import index_along, is_empty
 from .sizes import is_one, size_key
@@ -238,6 +241,20 @@ def _numeric_step(node: Node, x: Any, *rest: Any) -> str | None:
     return some_result(node)
 
 
+def _scattered(check: Callable[..., str | None]) -> Callable[..., str | None]:
+    """Also refuses a base whose elements overlap in memory: torch keeps its strides, and a value is
+    written to all elements that share its memory.
+    """
+
+    def refused(node: Node, x: Any, *rest: Any) -> str | None:
+        made = meta_of(node)
+        if may_overlap(hints(made.shape), hints(made.stride())):
+            return "a result whose elements overlap in memory"
+        return check(node, x, *rest)
+
+    return refused
+
+
 def _one_index(node: Node, x: Any, indices: Any) -> str | None:
     """Accepts one integer tensor among slices; several tensors are a gather of points."""
     given = [meta_of(index) for index in indices if index is not None]
@@ -264,8 +281,8 @@ TRANSLATIONS: Table = {
     aten.select.int: _read(_select),
     aten.cat.default: _read(_cat, _few_parts),
     aten.constant_pad_nd.default: Translation(_pad, "read", some_result),
-    aten.slice_scatter.default: _read(_slice_scatter, _numeric_step),
-    aten.select_scatter.default: _read(_select_scatter),
+    aten.slice_scatter.default: _read(_slice_scatter, _scattered(_numeric_step)),
+    aten.select_scatter.default: _read(_select_scatter, _scattered(some_result)),
     aten.gather.default: _read(_gather, _whole_index),
     aten.index_select.default: _read(_index_select, _whole_index),
     aten.embedding.default: _read(_embedding, _whole_index),
