@@ -20,10 +20,12 @@ from .random_state import complete_metadata
 from .reshaped_results import move_readers_of_reshapes
 from .reshapes import move_reshapes
 from .reversed_scans import join_reversed_scans
+from .scattered_sums import join_scattered_sums
 
 GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     complete_metadata,
     flatten_foreach,
+    join_scattered_sums,
     join_reversed_scans,
     spell_out_pooling,
     drop_copies,

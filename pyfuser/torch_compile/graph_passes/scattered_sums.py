@@ -1,0 +1,170 @@
+"""Sums of slices in zeros become a concatenation: the gradient of a tensor that is read in parts.
+
+Each step of a recurrence reads its own part of a tensor, and the gradient of that read is zeros
+with one part in them.  Added up step by step, each step would read and write the whole tensor.
+
+    Before:  a = select_scatter(zeros, x, 1, 0) + select_scatter(zeros, y, 1, 1);
+             b = a + select_scatter(zeros, z, 1, 2) + c
+    After:   b = cat([unsqueeze(x, 1), unsqueeze(y, 1), unsqueeze(z, 1)], 1) + c
+
+At most one other tensor is added, so no order of additions changes.  Runs early, because what is
+dropped then needs no other pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, Node
+
+from ..views import tensor_of
+
+aten = torch.ops.aten
+
+# Two are computed well by one kernel, from windows with zeros around them.
+_LEAST_PARTS = 3
+_ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor in zeros: its elements along `dim` are those in [start, stop) of the whole."""
+
+    zeros: Node
+    source: Node
+    dim: int
+    start: int
+    stop: int
+    has_dim: bool
+
+
+def join_scattered_sums(graph: Graph) -> None:
+    """Replaces the last addition of each sum; what nothing else reads is dropped later."""
+    for node in reversed(list(graph.nodes)):
+        if node.users and _is_sum(node) and not any(_is_inner(user, node) for user in node.users):
+            _join(graph, node)
+
+
+def _join(graph: Graph, last: Node) -> None:
+    parts: list[_Part] = []
+    others: list[Node] = []
+    for operand in _operands(last, last):
+        part = _part_of(operand, last)
+        if part is None:
+            others.append(operand)
+        else:
+            parts.append(part)
+    if len(parts) < _LEAST_PARTS or len(others) > 1 or len({part.dim for part in parts}) > 1:
+        return
+    parts.sort(key=lambda part: part.start)
+    size = _size(last, parts[0].dim)
+    if size is None or any(a.stop > b.start for a, b in zip(parts, parts[1:], strict=False)):
+        return
+    with graph.inserting_before(last):
+        pieces = list(_pieces(graph, parts, size))
+        joined = _call(graph, aten.cat.default, pieces, parts[0].dim)
+        result = _call(graph, aten.add.Tensor, joined, others[0]) if others else joined
+    result.meta = dict(last.meta)
+    last.replace_all_uses_with(result)
+    graph.erase_node(last)
+
+
+def _pieces(graph: Graph, parts: list[_Part], size: int) -> Iterator[Node]:
+    """The parts, and zeros between them."""
+    end, dim = 0, parts[0].dim
+    for part in parts:
+        if part.start > end:
+            yield _call(graph, aten.slice.Tensor, part.zeros, dim, end, part.start)
+        yield (
+            part.source if part.has_dim else _call(graph, aten.unsqueeze.default, part.source, dim)
+        )
+        end = part.stop
+    if end < size:
+        yield _call(graph, aten.slice.Tensor, parts[-1].zeros, dim, end, size)
+
+
+def _operands(node: Node, last: Node) -> Iterator[Node]:
+    """What a sum adds, through the additions that nothing else reads."""
+    for operand in node.args:
+        assert isinstance(operand, Node)
+        if _is_sum(operand) and _is_inner(node, operand) and _is_alike(operand, last):
+            yield from _operands(operand, last)
+        else:
+            yield operand
+
+
+def _is_sum(node: Node) -> bool:
+    """True for the addition of two tensors, unscaled."""
+    if node.op != "call_function" or node.target is not aten.add.Tensor or node.kwargs:
+        return False
+    return all(isinstance(each, Node) and _is_alike(each, node) for each in node.args)
+
+
+def _is_inner(reader: Node, node: Node) -> bool:
+    """True if an addition is all that reads a node, once."""
+    return _is_sum(reader) and len(node.users) == 1 and reader.args.count(node) == 1
+
+
+def _is_alike(node: Node, other: Node) -> bool:
+    """True for tensors of one shape and dtype."""
+    a, b = tensor_of(node), tensor_of(other)
+    return a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype
+
+
+def _size(node: Node, dim: int) -> int | None:
+    value = tensor_of(node)
+    size = None if value is None else value.shape[dim]
+    return size if isinstance(size, int) else None
+
+
+def _part_of(node: Node, last: Node) -> _Part | None:
+    """The part that a node has among zeros; None for another node."""
+    is_select = node.target is aten.select_scatter.default
+    if node.op != "call_function" or not (is_select or node.target is aten.slice_scatter.default):
+        return None
+    zeros, source, *rest = node.args
+    given: list[Any] = rest
+    value = tensor_of(last)
+    if not isinstance(zeros, Node) or zeros.target not in _ZEROS or not isinstance(source, Node):
+        return None
+    if value is None or not _is_alike(zeros, last) or len(node.users) > 1 or node.kwargs:
+        return None
+    dim = int(given[0]) % value.dim() if given else 0
+    size = _size(last, dim)
+    if size is None:
+        return None
+    bounds = _bounds(is_select, given[1:], size)
+    own = tensor_of(source)
+    if bounds is None or own is None or own.dtype != value.dtype:
+        return None
+    return _Part(zeros, source, dim, *bounds, not is_select)
+
+
+def _bounds(is_select: bool, given: list[Any], size: int) -> tuple[int, int] | None:
+    """Where a part begins and ends; None if that isn't known, or it has gaps."""
+    start, stop, step = ([*given, *(None, None, 1)[len(given) :]])[:3]
+    start, stop = 0 if start is None else start, size if stop is None else stop
+    if not isinstance(start, int) or not isinstance(stop, int) or step != 1:
+        return None
+    start = start + size if start < 0 else start
+    if is_select:
+        return start, start + 1
+    stop = stop + size if stop < 0 else stop
+    start, stop = (min(max(each, 0), size) for each in (start, stop))
+    return (start, stop) if start < stop else None
+
+
+def _call(graph: Graph, op: Any, *arguments: Any) -> Node:
+    """A new call of an op, with the metadata of its result."""
+    node = graph.call_function(op, arguments)
+    values = torch.fx.map_arg(arguments, lambda each: each.meta["val"])
+    first = next(
+        each for each in torch.utils._pytree.tree_leaves(values) if isinstance(each, FakeTensor)
+    )
+    with first.fake_mode:
+        node.meta["val"] = op(*values)
+    return node

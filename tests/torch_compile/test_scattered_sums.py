@@ -1,0 +1,88 @@
+"""Gradients of tensors that are read in parts are put together once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyfuser.torch_compile.compiled_graph import CompiledGraph
+from tests.support.compiled import fresh as fresh
+
+Function = Callable[[Tensor], Tensor]
+
+
+def _recurrence(x: Tensor) -> Tensor:
+    state = torch.zeros_like(x[:, 0])
+    for step in range(x.shape[1]):
+        state = torch.tanh(x[:, step] + state * 0.5)
+    return state
+
+
+def _backwards(x: Tensor) -> Tensor:
+    state = torch.zeros_like(x[0])
+    for step in range(1, x.shape[0] + 1):
+        state = state.sigmoid() * x[-step]
+    return state
+
+
+FUNCTIONS: dict[str, Function] = {
+    "recurrence": _recurrence,
+    "backwards": _backwards,
+    "with another gradient": lambda x: _recurrence(x) + x.exp().sum(1),
+    "with gaps": lambda x: x[:, 1].exp() * x[:, 3].sin() * x[:, 4].cos(),
+    "twice the same": lambda x: x[:, 1].exp() * x[:, 2].sin() * x[:, 1].cos() * x[:, 0],
+    "slices": lambda x: (x[:, :2].exp() * x[:, 2:4].sin() * x[:, -2:].cos()).sum(1),
+    "overlapping slices": lambda x: (x[:, :2].exp() * x[:, 1:3].sin() * x[:, 4:].cos()).sum(1),
+    "steps": lambda x: (x[:, ::3].exp() * x[:, 1::3].sin() * x[:, 2::3].cos()).sum(1),
+    "two dimensions": lambda x: x[:, 0].exp().sum() * x[0].sin() * x[:, 1].sum(0) * x[1].cos(),
+    "last dimension": lambda x: x[..., 0].exp() * x[..., 1].sin() * x[..., 2].cos() * x[..., 4],
+    "two other gradients": lambda x: x.exp().sum(1) + _recurrence(x) + functional.relu(x).sum(1),
+}
+
+
+def _gradient(function: Function, x: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    function(x).pow(2).sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_those_of_eager(name: str, dynamic: bool, dtype: torch.dtype) -> None:
+    function = FUNCTIONS[name]
+    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    for rows in (6, 9):
+        x = torch.randn(rows, 6, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+        exact, expected = _gradient(function, x.double()), _gradient(function, x)
+        got = _gradient(compiled, x)
+        assert got.dtype is dtype and got.stride() == expected.stride()
+        bound = (expected.double() - exact).abs().max() * 4 + 4 * torch.finfo(dtype).eps
+        assert (got.double() - exact).abs().max() <= bound * max(1.0, float(exact.abs().max()))
+
+
+def test_a_recurrence_makes_its_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[str] = []
+    make = CompiledGraph.__init__
+
+    def noted(self: CompiledGraph, *args: object, **options: object) -> None:
+        make(self, *args, **options)  # type: ignore[arg-type]
+        sources.append(self.source)
+
+    monkeypatch.setattr(CompiledGraph, "__init__", noted)
+
+    def function(x: Tensor, weight: Tensor) -> Tensor:
+        state = torch.zeros_like(x[:, 0])
+        for step in range(8):
+            state = torch.tanh(x[:, step] + state @ weight)
+        return state
+
+    x = torch.randn(16, 8, 12, requires_grad=True)
+    compiled = torch.compile(function, backend="pyfuser", dynamic=False)
+    compiled(x, torch.randn(12, 12)).sum().backward()
+    assert sources[-1].count("empty((16, 8, 12),") == 1
