@@ -64,7 +64,7 @@ _MUCH_WORK = 48
 # GELU, sin, pow 1.0 to 1.15, of double 1.1 to 1.25.  Softmax and sums of exp 0.75 to 0.9, functions
 # of bfloat16 0.7 to 0.9 (they are computed in pairs).
 _VERY_MUCH_WORK = 96
-_MOST_COMPUTED = 7 / 6  # of the elements of a short row
+_MOST_COMPUTED = (7, 6)  # of the elements of a short row: a ratio of integers, as sizes are
 
 # Rows that one step of a reduction of columns adds, and vectors of columns of a normalisation.
 _ROWS_OF_STEP = 4
@@ -131,10 +131,13 @@ def _step(
     together = min(together, processor.lanes(1) // lanes)
     vectors = -(-columns // lanes)
     computed = -(-vectors // together) * together
-    if vectors <= _VECTORS_OF_SHORT_ROW and computed > vectors * _MOST_COMPUTED:
+    most, of = _MOST_COMPUTED
+    if vectors <= _VECTORS_OF_SHORT_ROW and computed * of > vectors * most:
         together = 1
     while is_streamed and columns % lanes == 0 and columns % (together * lanes):
         together //= 2
+    if together == 1 and processor.vector_registers > _FEW_REGISTERS:
+        return lanes, unroll
     return together * lanes, 1
 
 

@@ -38,10 +38,11 @@ def _scatter(
 ) -> TensorView:
     dtype = _sum_dtype(call, source) if how == "sum" else from_torch(call.meta.dtype)
     base, positions = call.builder.cast(call.tensor(x), dtype), call.tensor(index)
-    is_tensor = isinstance(meta_of(source), torch.Tensor)
-    value: Any = call.number(source, dtype).value
-    if is_tensor:
+    value: Any
+    if isinstance(meta_of(source), torch.Tensor):
         value = call.builder.cast(call.tensor(source), dtype)
+    else:
+        value = call.number(source, dtype).value
     for d, (own, other) in enumerate(zip(call.sizes_of(x), call.sizes_of(index), strict=True)):
         if d != dim % len(base.axes) and size_key(own) == size_key(other):
             require_equal(call.fusion, op, base.axes[d].size, positions.axes[d].size)
