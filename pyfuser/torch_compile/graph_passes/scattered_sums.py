@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
+from ..sizes import sizes_of
 from ..views import tensor_of
 
 aten = torch.ops.aten
@@ -110,9 +111,11 @@ def _is_inner(reader: Node, node: Node) -> bool:
 
 
 def _is_alike(node: Node, other: Node) -> bool:
-    """True for tensors of one shape and dtype."""
+    """True for tensors of one shape and dtype; sizes are compared without a guard."""
     a, b = tensor_of(node), tensor_of(other)
-    return a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype
+    if a is None or b is None or a.dtype != b.dtype:
+        return False
+    return sizes_of(a.shape) == sizes_of(b.shape)
 
 
 def _size(node: Node, dim: int) -> int | None:
