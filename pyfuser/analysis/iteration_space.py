@@ -61,6 +61,14 @@ def _makes_axes(expr: Expr) -> bool:
     )
 
 
+def windowed_input(expr: Expr) -> TensorView | None:
+    """The input that an expression reads through a window: its loops are the input's along the axes
+    of which the window has as many elements.
+    """
+    source = expr.source if isinstance(expr, WindowOp) else None
+    return source if source is not None and source.expr is None else None
+
+
 def _reshaped(tensor: TensorView) -> list[IterDomain]:
     """The axes that the steps of a reshape make, in their order."""
     domain = tensor.domain
@@ -145,10 +153,11 @@ class IterationSpace:
         for expr in exprs:
             self._add(expr)
         for expr in exprs:
-            if isinstance(expr, WindowOp) and expr.source is not None and expr.source.expr is None:
-                self._join_whole_windows(expr, expr.source)
+            source = windowed_input(expr)
+            if source is not None:
+                self._join_whole_windows(expr, source)
 
-    def _join_whole_windows(self, expr: WindowOp, source: TensorView) -> None:
+    def _join_whole_windows(self, expr: Expr, source: TensorView) -> None:
         """Gives one number to the axis of an input and that of as many elements read from it.
 
         Nothing else connects the two: a norm whose halves are then rotated is one loop nest so.

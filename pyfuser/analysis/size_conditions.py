@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 from math import gcd
+from operator import index
 
 from ..ir.scalars import (
     ZERO,
@@ -164,7 +165,8 @@ class _Question:
 
 
 def _expr(value: int) -> IntExpr:
-    return value.expr if isinstance(value, SizeNumber) else as_expr(int(value))
+    """The expression of a size or an integer; TypeError for a float, which would be cut to one."""
+    return value.expr if isinstance(value, SizeNumber) else as_expr(index(value))
 
 
 class SizeNumber(int):

@@ -116,7 +116,7 @@ def split_at_windows(
     while place < len(cases):
         part, its_checked = cases[place]
         sides = _sides(part, surroundings.indices)
-        chain = _longest_chain(list({side.boundary: None for side in sides.values()}))
+        chain = _longest_chain(_distinct(sides))
         if not chain or len(cases) + len(chain) > _MOST_CASES:
             place += 1
             continue
@@ -131,10 +131,11 @@ def split_at_windows(
 def _split_along(loop: For, checked: list[Statement]) -> list[For]:
     """The loop in parts between the boundaries along it, and around them."""
     sides = _sides(loop)
-    boundaries = _in_order(list({side.boundary: None for side in sides.values()}))
+    count = len(_distinct(sides))
     statements = sum(isinstance(s, Compute | Reduce) for s in walk(checked))
-    is_few = len(boundaries) <= _FEW_BOUNDARIES or len(boundaries) * statements <= _MOST_STATEMENTS
-    if not boundaries or len(boundaries) > _MOST_BOUNDARIES or not is_few:
+    is_few = count <= _FEW_BOUNDARIES or count * statements <= _MOST_STATEMENTS
+    boundaries = _longest_chain(_distinct(sides)) if count <= _MOST_BOUNDARIES and is_few else []
+    if not boundaries or len(boundaries) < count:
         return [loop]
     result: list[For] = []
     for part, _ in _between(loop, boundaries, sides):
@@ -236,10 +237,8 @@ def _part_of(expr: IntExpr, symbols: frozenset[Symbol]) -> IntExpr:
     return expr - substitute(expr, dict.fromkeys(symbols, ZERO))
 
 
-def _in_order(boundaries: Sequence[_Boundary]) -> list[_Boundary]:
-    """From the lowest to the highest; empty if that isn't known for all sizes."""
-    chain = _longest_chain(boundaries)
-    return chain if len(chain) == len(boundaries) else []
+def _distinct(sides: Mapping[Less, _Side]) -> list[_Boundary]:
+    return list({side.boundary: None for side in sides.values()})
 
 
 def _longest_chain(boundaries: Sequence[_Boundary]) -> list[_Boundary]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from ..analysis.costs import is_expensive
 from ..analysis.innermost import common_innermost
-from ..analysis.iteration_space import Axes, Signature
-from ..ir.exprs import LibraryOp, WindowOp
+from ..analysis.iteration_space import Axes, Signature, windowed_input
+from ..ir.exprs import LibraryOp
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
     NORMALIZATION,
@@ -99,7 +99,7 @@ class Groups:
             summary.signatures.add(unit.signature)
             for tensor in unit.outputs:
                 summary.add_after([unit.signature], loops(tensor))
-        source = _windowed(unit)
+        source = windowed_input(unit.expr)
         is_output = not self.graph.outputs.isdisjoint(unit.outputs)
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.windowed = set() if source is None else {source}
@@ -159,9 +159,9 @@ class Groups:
                 known = tensor in large.reads or tensor in large.windowed
                 if known or self._maker_group(tensor, unit) is large:
                     missing -= self.graph.space.axes(tensor)
-            source = _windowed(unit)
-            if source is not None and (source in large.reads or source in large.windowed):
-                missing -= unit.axes
+            source = windowed_input(unit.expr)
+            if source in large.reads or source in large.windowed:
+                missing -= self.graph.space.axes(source)
             for tensor in unit.outputs:
                 if tensor in large.reads:
                     missing -= self.graph.space.axes(tensor)
@@ -172,12 +172,15 @@ class Groups:
         a, b = few.summary.axes, many.summary.axes
         if not few.is_expensive or few.summary.signatures or not a < b:
             return None
-        if any(self._normalises(p, c) for p in few.producers for c in few.consumers):
-            return None  # its uses along the reduced axes would read everything again
         inner = _innermost(many)
+        reason = repeats(a, b, inner, self.sizes, self.graph.space.extents)
+        if reason is None:
+            return None
         if inner in a and many in few.producers and b - a <= _reduced(many):
             return None  # they follow from sums of columns, and are computed once for each
-        return repeats(a, b, inner, self.sizes, self.graph.space.extents)
+        if any(self._normalises(p, c) for p in few.producers for c in few.consumers):
+            return None  # its uses along the reduced axes would read everything again
+        return reason
 
     def _normalises(self, producer: Group, consumer: Group) -> bool:
         """True if one kernel can use a group's reductions along the axes that they reduce."""
@@ -377,13 +380,6 @@ class Groups:
         for neighbours in (keep.producers, keep.consumers):
             neighbours.discard(keep)
             neighbours.discard(gone)
-
-
-def _windowed(unit: Unit) -> TensorView | None:
-    """The input that a unit reads through a window: its loops are those of the whole input, if the
-    window has its size."""
-    source = unit.expr.source if isinstance(unit.expr, WindowOp) else None
-    return source if source is not None and source.expr is None else None
 
 
 def _reduced(group: Group) -> set[int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from ..analysis.costs import is_cut
 from ..analysis.iteration_space import Axes, IterationSpace
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
@@ -36,8 +37,10 @@ def directions(space: IterationSpace, tensors: Iterable[TensorView]) -> set[Dire
 
 
 def has_fixed_order(tensor: TensorView) -> bool:
-    """True for an input, and for a tensor that is stored in a given order."""
-    return tensor.expr is None or tensor.domain.allocation is not None
+    """True for what is in memory in an order that no cut chooses: an input, or what is stored in a
+    given order for the next kernels.
+    """
+    return tensor.expr is None or (is_cut(tensor.expr) and tensor.domain.allocation is not None)
 
 
 def crossing(

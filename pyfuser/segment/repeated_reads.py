@@ -52,7 +52,7 @@ def copy_repeated_reads(fusion: Fusion, sizes: SizeInfo) -> None:
     for expr in few:
         copied |= _reads_to_copy(expr, space, sizes)
     if copied:
-        _copy(fusion, copied, space)
+        _copy(fusion, copied)
 
 
 def _reduces_few(expr: Expr, sizes: SizeInfo) -> bool:
@@ -68,8 +68,8 @@ def _reduces_few(expr: Expr, sizes: SizeInfo) -> bool:
 
 
 def _reads_to_copy(reduction: Expr, space: IterationSpace, sizes: SizeInfo) -> dict[_Read, int]:
-    """The reads of tensors that a reduction needs in another order, with the axis that is innermost
-    there; none if one of them is too large to copy.
+    """The reads of tensors that a reduction needs in another order, with the position of the axis
+    that is innermost there; none if one of them is too large to copy.
     """
     result = reduction.tensor_outputs[0]
     kept = [axis for axis in result.axes if not axis.is_broadcast]
@@ -81,13 +81,13 @@ def _reads_to_copy(reduction: Expr, space: IterationSpace, sizes: SizeInfo) -> d
     all_axes = space.of(result.domain.root_or_logical)
     found: dict[_Read, int] = {}
     for read in _leaf_reads(reduction):
-        order = _memory_order(read, space)
-        if lanes not in order or order[-1] == lanes:
+        places = _places(read, space)
+        if lanes not in places or [*places][-1] == lanes:
             continue
-        times = sizes.elements(extents[n] for n in all_axes.difference(order))
+        times = sizes.elements(extents[n] for n in all_axes.difference(places))
         if times is None or times < _FEW:
             return {}
-        found[read] = lanes
+        found[read] = places[lanes]
     return found
 
 
@@ -114,26 +114,27 @@ def _is_followed(expr: Expr) -> bool:
     return isinstance(expr, BroadcastOp | ExpandOp | PermuteOp | SqueezeOp)
 
 
-def _memory_order(read: _Read, space: IterationSpace) -> list[int]:
-    """The loops of the axes of a tensor that is read, outermost in memory first."""
+def _places(read: _Read, space: IterationSpace) -> dict[int, int]:
+    """The positions of the axes of a tensor that is read, by the numbers of their loops, outermost
+    in memory first.
+    """
     expr, tensor = read
     partners = producer_to_consumer(expr, tensor, expr.tensor_outputs[0])
-    return [
-        space.number(partners[axis])
+    return {
+        space.number(partners[axis]): tensor.axes.index(axis)
         for axis in tensor.domain.allocated
         if not axis.is_broadcast and axis in partners
-    ]
+    }
 
 
-def _copy(fusion: Fusion, copied: dict[_Read, int], space: IterationSpace) -> None:
+def _copy(fusion: Fusion, copied: dict[_Read, int]) -> None:
     """Makes reads read a copy with the given axis innermost; equal reads read the same."""
-    innermost = {read: _memory_axis(read, number, space) for read, number in copied.items()}
     made: dict[tuple[TensorView, int], TensorView] = {}
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
         operands: dict[Val, Val] = {}
         for tensor in dict.fromkeys(expr.tensor_inputs):
-            place = innermost.get((expr, tensor))
+            place = copied.get((expr, tensor))
             if place is None:
                 continue
             if (tensor, place) not in made:
@@ -143,17 +144,6 @@ def _copy(fusion: Fusion, copied: dict[_Read, int], space: IterationSpace) -> No
         rewriter.emit(expr)
 
     rewrite(fusion, rule)
-
-
-def _memory_axis(read: _Read, number: int, space: IterationSpace) -> int:
-    """The position of the axis of a tensor that is read in a loop."""
-    expr, tensor = read
-    partners = producer_to_consumer(expr, tensor, expr.tensor_outputs[0])
-    return next(
-        place
-        for place, axis in enumerate(tensor.axes)
-        if not axis.is_broadcast and axis in partners and space.number(partners[axis]) == number
-    )
 
 
 def _stored(rewriter: Rewriter, tensor: TensorView, innermost: int) -> TensorView:

@@ -1,7 +1,8 @@
 """Helpers of the torch.compile(backend="pyfuser") tests: the backend, a clean start, a judge.
 
 `assert_as_close_as_eager` compares named tensors with float64: ours may have at most 4 times the
-error that eager has.  `fresh` is a fixture for every test of a module that imports it.
+error that eager has.  `fresh` is a fixture for every test of a module that imports it, `sources`
+for those that ask for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+
+from pyfuser.torch_compile.compiled_graph import CompiledGraph
 
 BACKEND = "pyfuser"
 Result = dict[str, Tensor]
@@ -24,6 +27,20 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The code of the graphs that a test compiles."""
+    found: list[str] = []
+    make = CompiledGraph.__init__
+
+    def noted(self: CompiledGraph, *args: object, **options: object) -> None:
+        make(self, *args, **options)  # type: ignore[arg-type]
+        found.append(self.source)
+
+    monkeypatch.setattr(CompiledGraph, "__init__", noted)
+    return found
 
 
 def graph_count() -> int:

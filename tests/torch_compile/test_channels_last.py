@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyfuser.torch_compile.compiled_graph import CompiledGraph
+from tests.support.compiled import sources as sources
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
@@ -67,20 +67,6 @@ def test_images_whose_memory_format_is_ambiguous_or_that_are_small(
 ) -> None:
     x, weight = made(shape, torch.float32), made((4, shape[1], 1, 1), torch.float32)
     check(lambda x, w: F.conv2d(x.sin(), w).sin(), x, weight)
-
-
-@pytest.fixture
-def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The code of the graphs that are compiled."""
-    found: list[str] = []
-    make = CompiledGraph.__init__
-
-    def noted(self: CompiledGraph, *args: object, **options: object) -> None:
-        make(self, *args, **options)  # type: ignore[arg-type]
-        found.append(self.source)
-
-    monkeypatch.setattr(CompiledGraph, "__init__", noted)
-    return found
 
 
 def allocation(shape: tuple[int, ...], memory_format: torch.memory_format) -> str:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pyfuser.torch_compile.compiled_graph import CompiledGraph
+from tests.support.compiled import sources as sources
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -24,20 +24,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYFUSER_STRICT", "1")
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts of the graphs that a test compiles."""
-    found: list[str] = []
-    made = CompiledGraph.__init__
-
-    def make(self: CompiledGraph, *args: object, **options: object) -> None:
-        made(self, *args, **options)  # type: ignore[arg-type]
-        found.append(self.source)
-
-    monkeypatch.setattr(CompiledGraph, "__init__", make)
-    return found
 
 
 def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:

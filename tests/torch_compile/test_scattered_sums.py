@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pyfuser.torch_compile.compiled_graph import CompiledGraph
 from tests.support.compiled import fresh as fresh
+from tests.support.compiled import sources as sources
 
 Function = Callable[[Tensor], Tensor]
 
@@ -66,16 +66,7 @@ def test_gradients_are_those_of_eager(name: str, dynamic: bool, dtype: torch.dty
         assert (got.double() - exact).abs().max() <= bound * max(1.0, float(exact.abs().max()))
 
 
-def test_a_recurrence_makes_its_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources: list[str] = []
-    make = CompiledGraph.__init__
-
-    def noted(self: CompiledGraph, *args: object, **options: object) -> None:
-        make(self, *args, **options)  # type: ignore[arg-type]
-        sources.append(self.source)
-
-    monkeypatch.setattr(CompiledGraph, "__init__", noted)
-
+def test_a_recurrence_makes_its_gradient_once(sources: list[str]) -> None:
     def function(x: Tensor, weight: Tensor) -> Tensor:
         state = torch.zeros_like(x[:, 0])
         for step in range(8):

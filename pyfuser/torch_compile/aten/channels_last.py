@@ -83,7 +83,7 @@ def _computes(dtype: torch.dtype) -> bool:
         return dtype == torch.float32 or bool(mkldnn._is_mkldnn_fp16_supported())
 
 
-def _is_light(x: Tensor, weight: Tensor) -> bool:
+def _pays_for_weight(x: Tensor, weight: Tensor) -> bool:
     """True if the images are worth a copy of the weight, and oneDNN computes the convolution."""
     channels = max(hints(x.shape[1:2])[0], 1)
     places = _elements(x) // channels
@@ -99,7 +99,7 @@ def in_channels_last(
         places = list(images) if weight is None else [*images, weight]
         if max(places) >= len(arguments) or not _pays([arguments[each] for each in places]):
             return NotImplemented
-        if weight is not None and not _is_light(arguments[images[-1]], arguments[weight]):
+        if weight is not None and not _pays_for_weight(arguments[images[-1]], arguments[weight]):
             return NotImplemented
         copied = list(arguments)
         for each in places:

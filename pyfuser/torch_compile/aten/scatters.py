@@ -36,7 +36,7 @@ _HOW = {"sum": "sum", "prod": "prod", "amax": "max", "amin": "min"}
 def _scatter(
     call: Call, x: Any, dim: int, index: Any, source: Any, how: str = "set", op: str = "scatter"
 ) -> TensorView:
-    dtype = _sum_dtype(call, source) if how == "sum" else from_torch(call.meta.dtype)
+    dtype = _combining_dtype(call, how, source)
     base, positions = call.builder.cast(call.tensor(x), dtype), call.tensor(index)
     value: Any
     if isinstance(meta_of(source), torch.Tensor):
@@ -49,11 +49,11 @@ def _scatter(
     return _rounded(call, scatter(call.fusion, base, positions, value, dim, how, op))
 
 
-def _sum_dtype(call: Call, values: Any) -> DataType:
-    """The dtype in which values are added to a base."""
+def _combining_dtype(call: Call, how: str, values: Any) -> DataType:
+    """The dtype in which values are combined with a base."""
     dtype = from_torch(call.meta.dtype)
     value = meta_of(values)
-    if dtype not in REDUCED_FLOATING or not isinstance(value, torch.Tensor):
+    if how != "sum" or dtype not in REDUCED_FLOATING or not isinstance(value, torch.Tensor):
         return dtype
     are_many = prod(hints(value.shape)) >= prod(hints(call.meta.shape))
     return DataType.Float if are_many else dtype
@@ -91,7 +91,7 @@ def _index_put(
     """x[:, index] = values: a negative index counts from the end."""
     dim, positions = next((d, i) for d, i in enumerate(indices) if i is not None)
     how = "sum" if accumulate else "set"
-    dtype = _sum_dtype(call, values) if accumulate else from_torch(call.meta.dtype)
+    dtype = _combining_dtype(call, how, values)
     base, value = (call.builder.cast(call.tensor(each), dtype) for each in (x, values))
     return _rounded(call, index_put(call.fusion, base, call.tensor(positions), value, dim, how))
 
@@ -100,7 +100,7 @@ def _row_writes(how: str, op: str) -> Build:
     """index_add and index_copy: whole rows, or columns, at the elements of a list."""
 
     def build(call: Call, x: Any, dim: int, index: Any, source: Any, alpha: Any = 1) -> TensorView:
-        dtype = _sum_dtype(call, source) if how == "sum" else from_torch(call.meta.dtype)
+        dtype = _combining_dtype(call, how, source)
         base, value = (call.builder.cast(call.tensor(each), dtype) for each in (x, source))
         if alpha != 1:
             scaled = call.held(source) * call.number(alpha, call.dtype)
@@ -115,7 +115,7 @@ def _embedding_backward(
     call: Call, grad: Any, index: Any, count: Any, padding: Any, by_frequency: bool
 ) -> TensorView:
     """Zeros, to whose rows the gradients are added; those of the padding aren't."""
-    dtype = _sum_dtype(call, grad)
+    dtype = _combining_dtype(call, "sum", grad)
     sizes = [call.builder.sizes.entry(size) for size in call.meta.shape]
     zeros = full(call.fusion, sizes, call.number(0, dtype).value, dtype)
     rows, value = call.tensor(index), call.builder.cast(call.tensor(grad), dtype)

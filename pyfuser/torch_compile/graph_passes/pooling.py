@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from ..views import is_getitem, tensor_of
+from .metadata import call_traced
 
 aten = torch.ops.aten
 
@@ -60,14 +61,14 @@ def _replace(graph: Graph, node: Node, pick: Node) -> None:
         padded = source
         if any(padding):
             widths = [padding[1], padding[1], padding[0], padding[0]]
-            padded = _call(graph, aten.constant_pad_nd.default, source, widths, float("-inf"))
+            padded = call_traced(graph, aten.constant_pad_nd.default, source, widths, float("-inf"))
         best: Node | None = None
         for i in range(kernel[0]):
             for j in range(kernel[1]):
                 window = _strided(graph, padded, 2, i, result.shape[2], stride[0])
                 window = _strided(graph, window, 3, j, result.shape[3], stride[1])
                 pair = (window,) if best is None else (best, window)
-                best = window if best is None else _call(graph, aten.maximum.default, *pair)
+                best = window if best is None else call_traced(graph, aten.maximum.default, *pair)
     assert best is not None
     best.meta = dict(pick.meta)
     pick.replace_all_uses_with(best)
@@ -77,15 +78,4 @@ def _replace(graph: Graph, node: Node, pick: Node) -> None:
 
 def _strided(graph: Graph, node: Node, dim: int, start: int, count: int, step: int) -> Node:
     end = start + (count - 1) * step + 1
-    return _call(graph, aten.slice.Tensor, node, dim, start, end, step)
-
-
-def _call(graph: Graph, target: Any, *arguments: Any) -> Node:
-    """A new node with the metadata from running its op."""
-    values = [tensor_of(a) if isinstance(a, Node) else a for a in arguments]
-    first = values[0]
-    assert isinstance(first, FakeTensor)
-    node: Node = graph.call_function(target, arguments)
-    with first.fake_mode:
-        node.meta["val"] = target(*values)
-    return node
+    return call_traced(graph, aten.slice.Tensor, node, dim, start, end, step)

@@ -7,14 +7,12 @@ missing, and the state's size, a property of the generator, is a symbol there.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
-from torch.fx.node import map_arg
 
 from ..views import is_getitem, tensor_of
+from .metadata import set_metadata
 
 _hops = getattr(torch.ops, "higher_order", None)
 _SAVES = getattr(_hops, "run_and_save_rng_state", None)  # (op, *args) -> (state, op's result)
@@ -30,25 +28,15 @@ def complete_metadata(graph: Graph) -> None:
             state, op, *arguments = node.args
             if isinstance(state, Node):
                 _fix_size(state)
-            _run(node, op, arguments)
+            set_metadata(node, op, arguments)
         elif node.target is _SAVES:
             op, *arguments = node.args
-            _run(node, op, arguments)
+            set_metadata(node, op, arguments)
             result = node.meta.get("val")
             states = [user for user in node.users if is_getitem(user) and user.args[1] == 0]
             for state in states:
                 _fix_size(state)
             node.meta["val"] = (states[0].meta.get("val") if states else None, result)
-
-
-def _run(node: Node, op: Any, arguments: list[Any]) -> None:
-    """The result's metadata, from those of the arguments."""
-    tensors = [value for n in node.all_input_nodes if (value := tensor_of(n)) is not None]
-    modes = [value.fake_mode for value in tensors if isinstance(value, FakeTensor)]
-    if modes:
-        with modes[0]:
-            values = map_arg((arguments, node.kwargs), lambda n: n.meta["val"])
-            node.meta["val"] = op(*values[0], **values[1])
 
 
 def _fix_size(state: Node) -> None:

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from ..sizes import sizes_of
 from ..views import tensor_of
+from .metadata import call_traced
 
 aten = torch.ops.aten
 
 # Two are computed well by one kernel, from windows with zeros around them.
 _LEAST_PARTS = 3
+_SCATTERS = (aten.select_scatter.default, aten.slice_scatter.default)
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
 
 
@@ -45,6 +46,8 @@ class _Part:
 
 def join_scattered_sums(graph: Graph) -> None:
     """Replaces the last addition of each sum; what nothing else reads is dropped later."""
+    if sum(node.target in _SCATTERS for node in graph.nodes) < _LEAST_PARTS:
+        return
     for node in reversed(list(graph.nodes)):
         if node.users and _is_sum(node) and not any(_is_inner(user, node) for user in node.users):
             _join(graph, node)
@@ -53,7 +56,7 @@ def join_scattered_sums(graph: Graph) -> None:
 def _join(graph: Graph, last: Node) -> None:
     parts: list[_Part] = []
     others: list[Node] = []
-    for operand in _operands(last, last):
+    for operand in _operands(last):
         part = _part_of(operand, last)
         if part is None:
             others.append(operand)
@@ -67,8 +70,8 @@ def _join(graph: Graph, last: Node) -> None:
         return
     with graph.inserting_before(last):
         pieces = list(_pieces(graph, parts, size))
-        joined = _call(graph, aten.cat.default, pieces, parts[0].dim)
-        result = _call(graph, aten.add.Tensor, joined, others[0]) if others else joined
+        joined = call_traced(graph, aten.cat.default, pieces, parts[0].dim)
+        result = call_traced(graph, aten.add.Tensor, joined, others[0]) if others else joined
     result.meta = dict(last.meta)
     last.replace_all_uses_with(result)
     graph.erase_node(last)
@@ -79,21 +82,24 @@ def _pieces(graph: Graph, parts: list[_Part], size: int) -> Iterator[Node]:
     end, dim = 0, parts[0].dim
     for part in parts:
         if part.start > end:
-            yield _call(graph, aten.slice.Tensor, part.zeros, dim, end, part.start)
+            yield call_traced(graph, aten.slice.Tensor, part.zeros, dim, end, part.start)
         yield (
-            part.source if part.has_dim else _call(graph, aten.unsqueeze.default, part.source, dim)
+            part.source
+            if part.has_dim
+            else call_traced(graph, aten.unsqueeze.default, part.source, dim)
         )
         end = part.stop
     if end < size:
-        yield _call(graph, aten.slice.Tensor, parts[-1].zeros, dim, end, size)
+        yield call_traced(graph, aten.slice.Tensor, parts[-1].zeros, dim, end, size)
 
 
-def _operands(node: Node, last: Node) -> Iterator[Node]:
+def _operands(last: Node) -> Iterator[Node]:
     """What a sum adds, through the additions that nothing else reads."""
-    for operand in node.args:
-        assert isinstance(operand, Node)
-        if _is_sum(operand) and _is_inner(node, operand) and _is_alike(operand, last):
-            yield from _operands(operand, last)
+    waiting: list[tuple[Any, Node]] = [(last, last)]
+    while waiting:
+        operand, reader = waiting.pop()
+        if operand is last or (_is_sum(operand) and _is_inner(reader, operand)):
+            waiting += [(each, operand) for each in reversed(operand.args)]
         else:
             yield operand
 
@@ -127,7 +133,7 @@ def _size(node: Node, dim: int) -> int | None:
 def _part_of(node: Node, last: Node) -> _Part | None:
     """The part that a node has among zeros; None for another node."""
     is_select = node.target is aten.select_scatter.default
-    if node.op != "call_function" or not (is_select or node.target is aten.slice_scatter.default):
+    if node.op != "call_function" or node.target not in _SCATTERS:
         return None
     zeros, source, *rest = node.args
     given: list[Any] = rest
@@ -159,15 +165,3 @@ def _bounds(is_select: bool, given: list[Any], size: int) -> tuple[int, int] | N
     stop = stop + size if stop < 0 else stop
     start, stop = (min(max(each, 0), size) for each in (start, stop))
     return (start, stop) if start < stop else None
-
-
-def _call(graph: Graph, op: Any, *arguments: Any) -> Node:
-    """A new call of an op, with the metadata of its result."""
-    node = graph.call_function(op, arguments)
-    values = torch.fx.map_arg(arguments, lambda each: each.meta["val"])
-    first = next(
-        each for each in torch.utils._pytree.tree_leaves(values) if isinstance(each, FakeTensor)
-    )
-    with first.fake_mode:
-        node.meta["val"] = op(*values)
-    return node
