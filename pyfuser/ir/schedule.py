@@ -39,9 +39,11 @@ setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a P
 class TensorSchedule:
     """The schedule of one tensor.
 
-    prefetch  how many bytes ahead reads of an input fetch
-    padding   elements that are left free after each row of a buffer, a row being its innermost loop
-    cache_op  how a copy's loads use the caches: "streaming", "global", "all_levels"; "" for no wish
+    prefetch    how many bytes ahead reads of an input fetch
+    allocation  the axes that a buffer has, outermost first, which lie between the logical ones and
+                the loops; None: the loops inside the compute position
+    padding     elements left free after each row of a buffer, a row being its innermost axis
+    cache_op    how a copy's loads use the caches: "streaming", "global", "all_levels"; "": any way
     """
 
     tensor: TensorView
@@ -51,6 +53,7 @@ class TensorSchedule:
     prefetch: int = 0
     padding: int = 0
     cache_op: str = ""
+    allocation: tuple[IterDomain, ...] | None = None
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -154,7 +157,10 @@ class TensorSchedule:
         padding = f" padding( {self.padding} )" if self.padding else ""
         cached = f" cache_op( {self.cache_op} )" if self.cache_op else ""
         axes = ", ".join(map(str, self.loop))
-        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{inline}{padding}{cached}"
+        end = f"{inline}{padding}{cached}"
+        if self.allocation is not None:
+            end += f" allocation( {', '.join(map(str, self.allocation))} )"
+        return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{end}"
 
 
 @dataclass(eq=False)
@@ -200,6 +206,7 @@ class ScheduledFusion:
             target = cloner.values[tensor]
             assert isinstance(target, TensorView)
             cloner.histories(schedule.loop, tensor.domain.logical)
+            allocation = schedule.allocation
             copy.schedules[target] = TensorSchedule(
                 target,
                 cloner.axis_list(schedule.loop),
@@ -208,6 +215,7 @@ class ScheduledFusion:
                 schedule.prefetch,
                 schedule.padding,
                 schedule.cache_op,
+                None if allocation is None else tuple(cloner.axis_list(allocation)),
             )
         return copy
 

@@ -215,20 +215,31 @@ class Indexer:
             and self.scheduled[tensor].memory_type is MemoryType.shared
         )
 
+    def _allocated(self, tensor: TensorView) -> Sequence[IterDomain]:
+        """The axes for which a tensor's own buffer has elements, outermost first."""
+        schedule = self.scheduled[tensor]
+        if schedule.allocation is not None:
+            return schedule.allocation
+        return [schedule.loop[position] for position in self.allocated_positions(tensor)]
+
     def buffer_extents(self, tensor: TensorView) -> list[IntExpr]:
         """The extents of a tensor's own buffer, outermost first; the last one with its padding."""
-        positions = self.allocated_positions(tensor)
-        extents = [self.structure.loop(tensor, p).extent for p in positions]
+        schedule = self.scheduled[tensor]
+        if schedule.allocation is not None:
+            known = self.structure.extents[tensor]
+            extents = [known[axis] for axis in schedule.allocation]
+        else:
+            positions = self.allocated_positions(tensor)
+            extents = [self.structure.loop(tensor, p).extent for p in positions]
         if extents:
-            extents[-1] = extents[-1] + self.scheduled[tensor].padding
+            extents[-1] = extents[-1] + schedule.padding
         return extents
 
     def own_offset(self, tensor: TensorView) -> IntExpr:
         """Where the tensor's statement writes in its own buffer."""
-        positions = self.allocated_positions(tensor)
-        return linear(
-            [self.structure.loop(tensor, p).index for p in positions], self.buffer_extents(tensor)
-        )
+        indices, _ = self.indices(tensor)
+        axes = self._allocated(tensor)
+        return linear([indices[axis] for axis in axes], self.buffer_extents(tensor))
 
     def producer_axes(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
         """The index of each logical axis of a producer inside the consumer's statement."""
@@ -243,12 +254,11 @@ class Indexer:
 
     def producer_offset(self, expr: Expr, producer: TensorView, consumer: TensorView) -> IntExpr:
         """Where the consumer's statement reads in the producer's own buffer."""
-        positions = self.allocated_positions(producer)
-        if not positions:
+        axes = self._allocated(producer)
+        if not axes:
             return ZERO
-        loop = self.scheduled[producer].loop
         known = self.producer_loops(expr, producer, consumer)
-        return linear([known[loop[p]] for p in positions], self.buffer_extents(producer))
+        return linear([known[axis] for axis in axes], self.buffer_extents(producer))
 
     def producer_loops(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
         """The index of each of the producer's axes, loops included, in the consumer's statement."""

@@ -38,6 +38,7 @@ from ..ir.scalars import (
     Mod,
     Symbol,
     Xor,
+    ceil_div,
     floor_div,
     maximum,
     maximum_value,
@@ -210,8 +211,9 @@ def _trimmed(loop: For) -> For:
         # Threads must agree on where a loop ends, just as on where it is cut.
         if _may_wrap(rest, inner) or not _THREADS.isdisjoint(s.name for s in least.symbols):
             continue
-        numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
-        loop.stop = minimum(loop.stop, floor_div(numerator, coefficient))
+        if loop.stop is not ceil_div(condition.b - least, coefficient):
+            numerator = maximum(condition.b - least - 1 + coefficient, ZERO)
+            loop.stop = minimum(loop.stop, floor_div(numerator, coefficient))
         if rest.symbols.isdisjoint(inner):
             implied.add(condition)
     if implied:
@@ -232,15 +234,19 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
     """The conditions without which nothing in a body has an effect outside it.
 
     The body's own partial results hold the identity where nothing was added to them, so adding them
-    has no effect either.
+    has no effect either.  A body that only fills buffers has its effect in them.
     """
     own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
     common: list[Less] | None = None
+    of_buffers: list[Less] | None = None
     of_partials: dict[tuple[Buffer, str], set[Less]] = {}
     for statement in walk(body):
         match statement:
             case Compute():
                 effective = statement.output.buffer.memory is MemoryType.global_
+                if not effective and statement.output.buffer not in own:
+                    known = list(statement.predicate)
+                    of_buffers = [c for c in known if of_buffers is None or c in of_buffers]
             case Reduce() | Initialise():
                 effective = any(o.buffer not in own for o in statement.outputs)
                 if isinstance(statement, Reduce) and not effective:
@@ -258,7 +264,7 @@ def _common_conditions(body: list[Statement]) -> list[Less]:
         if effective:
             known = _needed(statement, of_partials)
             common = [c for c in known if common is None or c in common]
-    return common or []
+    return (of_buffers if common is None else common) or []
 
 
 def _needed(

@@ -290,23 +290,32 @@ def range_to(axis: IterDomain, axes: list[IterDomain], layouts: Layouts) -> list
 
 
 def merge_rows_and_columns(
-    scheduled: ScheduledFusion, reference: TensorView, row_axis: IterDomain, layouts: Layouts
+    scheduled: ScheduledFusion,
+    tensor: TensorView,
+    rows: Sequence[IterDomain],
+    columns: Sequence[IterDomain],
 ) -> int:
     """Loops [outer][rows][columns] from axes in memory order; returns how many are outer, 0 or 1.
 
-    Rows end with `row_axis`, columns with the last axis; each is as long as one range of memory in
-    all leaves.  Broadcast axes are outer: a tensor may have one that corresponds to no loop.
+    Broadcast axes are outer: a tensor may have one that corresponds to no loop.
     """
-    own = scheduled[reference]
+    own = scheduled[tensor]
     axes = list(own.loop)
-    real = [axis for axis in axes if not axis.is_broadcast]
-    rows, columns = (range_to(axis, real, layouts) for axis in (row_axis, real[-1]))
     outer = [axis for axis in axes if axis not in rows and axis not in columns]
     own.loop = [*outer, *rows, *columns]
-    merge_range(scheduled, reference, len(outer) + len(rows), len(axes))
-    merge_range(scheduled, reference, len(outer), len(outer) + len(rows))
-    merge_range(scheduled, reference, 0, len(outer))
+    merge_range(scheduled, tensor, len(outer) + len(rows), len(axes))
+    merge_range(scheduled, tensor, len(outer), len(outer) + len(rows))
+    merge_range(scheduled, tensor, 0, len(outer))
     return 1 if outer else 0
+
+
+def rows_and_columns(
+    axes: Sequence[IterDomain], row_axis: IterDomain, layouts: Layouts
+) -> tuple[list[IterDomain], list[IterDomain]]:
+    """The rows that end with `row_axis` and the columns that end with the last axis, of axes in
+    memory order: each as many as form one range of memory in all leaves."""
+    real = [axis for axis in axes if not axis.is_broadcast]
+    return range_to(row_axis, real, layouts), range_to(real[-1], real, layouts)
 
 
 def ordered_axes(tensor: TensorView) -> list[IterDomain]:

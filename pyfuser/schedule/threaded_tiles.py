@@ -17,7 +17,7 @@ from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedPointwise
-from .common import Layouts, merge_rows_and_columns
+from .common import Layouts, merge_rows_and_columns, ordered_axes, rows_and_columns
 from .inlining import inline_most
 from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after
@@ -31,13 +31,15 @@ def schedule_tiles(
     layouts: Layouts,
     parameters: ThreadedPointwise,
 ) -> None:
-    """The loops; see the module's docstring.  The reference's loops are its axes in memory order.
+    """The loops; see the module's docstring.
 
     `row_axis` is the reference axis along which the transposed inputs are contiguous.
     """
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own = scheduled[reference]
-    first = merge_rows_and_columns(scheduled, reference, row_axis, layouts)
+    own.loop = list(ordered_axes(reference))
+    rows, columns = rows_and_columns(own.loop, row_axis, layouts)
+    first = merge_rows_and_columns(scheduled, reference, rows, columns)
     own.split(first, parameters.tile)
     own.split(first + 2, parameters.chunk)
     own.reorder({first + 1: first + 2})

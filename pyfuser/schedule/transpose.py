@@ -4,7 +4,8 @@
 
 An input whose memory runs along another axis than the output's is read in square tiles, along its
 own memory, and transposed in registers or through shared memory.  Where tiles aren't worth it, the
-loops are those of the pointwise scheduler.  On hardware threads: threaded_tiles.py.
+loops are those of the pointwise scheduler.  Stored row by row: staged_tiles.py.  On hardware
+threads: threaded_tiles.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedPointwise
-from . import pointwise, threaded_tiles
+from . import pointwise, staged_tiles, threaded_tiles
 from .common import (
     Layouts,
     fork_outputs,
@@ -30,6 +31,7 @@ from .common import (
     parallelize_positions,
     prefetch_inputs,
     range_to,
+    rows_and_columns,
 )
 from .inlining import inline_most
 from .pointwise import reference_output
@@ -43,9 +45,12 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     found, facts = transposed_inputs(reference, layouts), pointwise.pointwise_facts(fusion)
     if found is None:
         return facts
-    row_axis, _ = found
-    rows = range_to(row_axis, ordered_axes(reference), layouts)
-    return replace(facts, transposed=product(axis.size for axis in rows))
+    axes, staged = ordered_axes(reference), None
+    if staged_tiles.may_stage(fusion):
+        rows, _ = staged_tiles.staged_rows_and_columns(axes, *found, layouts)
+        staged = product(axis.size for axis in rows)
+    rows = range_to(found[0], axes, layouts)
+    return replace(facts, transposed=product(axis.size for axis in rows), staged=staged)
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
@@ -92,7 +97,6 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
     layouts = Layouts(copy)
-    scheduled[reference].loop = list(ordered_axes(reference))
     found = transposed_inputs(reference, layouts)
     assert found is not None
     if isinstance(parameters, ThreadedPointwise):
@@ -116,12 +120,26 @@ def _schedule_tiles(
     where the last task's pages and the rest of its cache lines are.  If a task takes all rows, the
     loops over rows and columns are interchanged.
     """
+    axes = ordered_axes(reference)
+    if parameters.staged:
+        chosen = staged_tiles.staged_rows_and_columns(axes, row_axis, transposed, layouts)
+    else:
+        chosen = rows_and_columns(axes, row_axis, layouts)
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
+    others: list[TensorView] | None = None
+    if parameters.staged:
+        output, reference = reference, staged_tiles.insert_stage(scheduled, reference)
+        staged_tiles.schedule_rows(scheduled, output, reference, *chosen, parameters)
+        others = [t for t in scheduled.fusion.tensors if t is not output]
     own = scheduled[reference]
-    rows = merge_rows_and_columns(scheduled, reference, row_axis, layouts)
+    own.loop = list(axes)
+    rows = merge_rows_and_columns(scheduled, reference, *chosen)
     own.split(rows, parameters.tile)
+    own.split(rows + 2, parameters.chunk)
+    if parameters.staged:
+        own.allocation = (own.loop[rows + 1], own.loop[rows + 3])
+        own.padding = parameters.lanes * parameters.unroll
     own.split(rows + 1, parameters.lanes)
-    own.split(rows + 3, parameters.chunk)
     own.split(rows + 4, parameters.lanes)
     own.split(rows + 4, parameters.unroll)
     # [outer][tile][rows][rows unroll][chunk][columns][columns of a line][lanes]
@@ -137,8 +155,8 @@ def _schedule_tiles(
     }
     if rows:
         kinds[0] = ParallelType.grid_z
-    transform_like(scheduled, reference)
-    parallelize_positions(scheduled, reference, kinds)
+    transform_like(scheduled, reference, others)
+    parallelize_positions(scheduled, reference, kinds, others)
     for tile in tiles:
         schedule = scheduled[tile]
         schedule.memory_type = MemoryType.shared

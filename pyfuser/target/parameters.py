@@ -19,6 +19,7 @@ class PointwiseFacts:
     columns     elements of its innermost range in memory
     groups      the rows without their last axis; None if there is only one
     transposed  elements of the range along which transposed inputs lie in memory, or None
+    staged      elements of that range in their memory alone, if the output may be staged, or None
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
     vector      bytes of the widest element that is moved in vectors; 0 if some tensor can't be
@@ -43,6 +44,7 @@ class PointwiseFacts:
     touched: IntExpr
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
+    staged: IntExpr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class PointwiseParameters:
                with a tile: few ones, of which it reads a cache line's after the other's
     across     True if the lanes run along the rows, which are shorter than a vector; then a chunk
                is of rows
+    staged     True if a tile is put together in a buffer and then stored row by row
     """
 
     lanes: int
@@ -66,6 +69,7 @@ class PointwiseParameters:
     prefetch: int = 0
     rows: bool = False
     across: bool = False
+    staged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,8 +153,10 @@ def _pointwise(
             for chunk in (8, 1, 64)
         ]
         untiled = PointwiseParameters(lanes, 1, 0)
-        interchanged = replace(chosen, rows=not chosen.rows)
-        return [each for each in dict.fromkeys((*tiled, interchanged, untiled)) if each != chosen]
+        others = [untiled]
+        if not chosen.staged:
+            others.append(replace(chosen, rows=not chosen.rows))
+        return [each for each in dict.fromkeys((*tiled, *others)) if each != chosen]
     first_cache = processor.l1_bytes // facts.bytes
     chunks = {0, first_cache // 4, first_cache // 2, first_cache, 4 * first_cache} - {chosen.chunk}
     values: Values = {

@@ -41,6 +41,7 @@ from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
 from .pairs import Pairs, Uses, may_pair
 from .processor import Processor
+from .row_copies import RowCopies, row_copy
 from .scopes import Scopes, flatten
 from .statements import StatementEmitter
 
@@ -297,7 +298,11 @@ class PhaseGenerator:
         elif kind is ParallelType.unroll:
             self._unrolled(loop)
         elif self._runs_in_lanes(loop):
-            self._lane_loop(loop)
+            copy = row_copy(loop) if self.open_grid.issuperset(self.phase.grid) else None
+            if copy is not None:
+                RowCopies(self).emit(copy)
+            else:
+                self._lane_loop(loop)
         else:
             self._serial(loop)
 

@@ -1,0 +1,134 @@
+"""A loop in lanes that only copies a buffer to an output: a row by whole cache lines.
+
+The loop may begin anywhere in the output's memory.  The elements before the first cache line and
+those after the last whole one are stored by themselves; the lines between them may then be stored
+past the caches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...ir.domains import ParallelType
+from ...ir.kernel import Access, Compute, For
+from ...ir.scalar_queries import coefficient_of, substitute
+from ...ir.scalars import ONE, ZERO, IntExpr, maximum, minimum
+from ...ir.schedule import MemoryType
+from .llvm_types import LLVMType
+from .llvm_writer import I32, I64, Value
+
+if TYPE_CHECKING:
+    from .codegen import PhaseGenerator
+
+_MASKED_BYTES = 64  # of vectors that a processor must have for masks of elements of every size
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopy:
+    """The first elements of both rows, and how many there are."""
+
+    source: Access
+    target: Access
+    count: IntExpr
+
+
+def row_copy(loop: For) -> RowCopy | None:
+    """What a loop copies from a task's buffer to an output; None if it does anything else."""
+    if loop.parallel_type is not ParallelType.block_x or loop.start is not ZERO:
+        return None
+    match loop.body:
+        case [Compute(op="set", output=target, inputs=(Access() as source,)) as statement]:
+            pass
+        case _:
+            return None
+    memories = (source.buffer.memory, target.buffer.memory)
+    is_alike = source.buffer.dtype is target.buffer.dtype and source.buffer.bytes_each <= 8
+    if not is_alike or memories != (MemoryType.shared, MemoryType.global_):
+        return None
+    start, count = {loop.index: ZERO}, loop.stop
+    for less in statement.predicate:
+        step = coefficient_of(less.a, loop.index)
+        if loop.index in less.b.symbols or step is not ONE:
+            return None
+        count = minimum(count, maximum(less.b - substitute(less.a, start), ZERO))
+    if any(coefficient_of(each.index, loop.index) is not ONE for each in (source, target)):
+        return None
+    source, target = (
+        Access(each.buffer, substitute(each.index, start)) for each in (source, target)
+    )
+    return RowCopy(source, target, count)
+
+
+class RowCopies:
+    """Writes row copies for one phase."""
+
+    def __init__(self, phase: PhaseGenerator) -> None:
+        self.phase, self.writer = phase, phase.writer
+
+    def emit(self, copy: RowCopy) -> None:
+        """The whole copy."""
+        w, phase = self.writer, self.phase
+        bytes_each = copy.target.buffer.bytes_each
+        element = LLVMType(f"i{8 * bytes_each}")
+        line = phase.line_bytes // bytes_each
+        count = phase.scopes.integer(copy.count)
+        source, target = (
+            w.element_pointer(
+                phase.pointers[each.buffer], element.element, phase.scopes.integer(each.index)
+            )
+            for each in (copy.source, copy.target)
+        )
+        address = w.convert("ptrtoint", target, I64)
+        before = w.and_(w.sub(w.constant(0, I64), address), w.constant(phase.line_bytes - 1, I64))
+        head = w.binary("udiv", before, w.constant(bytes_each, I64))
+        head = w.intrinsic("umin", I64, head, count)
+        self._part(element, line, source, target, head)
+        whole = w.and_(w.sub(count, head), w.constant(-line, I64))
+        end = w.add(head, whole)
+
+        def lines(suffix: str) -> None:
+            phase.loop_between(head, end, line, partial(self._line, element, line, suffix, rows))
+
+        rows = (source, target)
+        flag = phase.statements.streaming.flag
+        assert flag is not None
+        phase.branch_on(flag, lambda: lines(", !nontemporal !0"))
+        phase.branch_on(w.not_(flag), lambda: lines(""))
+        source, target = (w.element_pointer(each, element.element, end) for each in rows)
+        self._part(element, line, source, target, w.sub(count, end))
+
+    def _line(
+        self, element: LLVMType, line: int, suffix: str, rows: tuple[Value, Value], start: Value
+    ) -> None:
+        w, type_ = self.writer, element.with_lanes(line)
+        source, target = (w.element_pointer(each, element.element, start) for each in rows)
+        value = w.load(type_, source, element.bits // 8)
+        w.store(value, target, self.phase.line_bytes, suffix)
+
+    def _part(
+        self, element: LLVMType, line: int, source: Value, target: Value, count: Value
+    ) -> None:
+        """Copies fewer elements than a line has: by a mask, or for each bit of their number."""
+        w, alignment = self.writer, element.bits // 8
+        if self.phase.vector_bytes >= _MASKED_BYTES:
+            type_ = element.with_lanes(line)
+            lanes = w.lane_numbers(I32.with_lanes(line))
+            mask = w.icmp("slt", lanes, w.splat(w.truncate(count, "i32"), line))
+            w.masked_store(w.masked_load(type_, source, mask, alignment), target, mask, alignment)
+            return
+        part = line // 2
+        while part:
+            has = w.icmp("ne", w.and_(count, w.constant(part, I64)), w.constant(0, I64))
+            offset = w.and_(count, w.constant(-2 * part & (line - 1), I64))
+            type_ = element.with_lanes(part)
+
+            def move(type_: LLVMType = type_, offset: Value = offset) -> None:
+                a, b = (
+                    w.element_pointer(each, element.element, offset) for each in (source, target)
+                )
+                w.store(w.load(type_, a, alignment), b, alignment)
+
+            self.phase.branch_on(has, move)
+            part //= 2

@@ -1,0 +1,78 @@
+"""Rows that are put together in a buffer and stored by whole cache lines, wherever they begin."""
+
+from __future__ import annotations
+
+import platform
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pyfuser import FusionDefinition
+from pyfuser.devices.cpu.host import host
+from pyfuser.frontend.executors import stage_texts
+from tests.support.targets import Pretend
+
+from .test_machines import MACHINES
+
+pytestmark = [
+    pytest.mark.usefixtures("poison"),
+    pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="x86 code"),
+]
+
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.int8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+)
+
+
+def transposed(x: torch.Tensor, *order: int) -> torch.Tensor:
+    """The axes in this order, also in memory."""
+    torch._dynamo.reset()
+    return torch.compile(lambda x: x.permute(order).contiguous(), backend="pyfuser")(x)
+
+
+@pytest.mark.parametrize("kind", [*MACHINES, "host"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(16, 16), (257, 64), (1023, 67), (33, 520), (1031, 16)], ids=str)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_rows_of_any_length(
+    kind: str, dtype: torch.dtype, shape: tuple[int, int], is_streamed: bool, pretend: Pretend
+) -> None:
+    machine = MACHINES.get(kind, host())
+    pretend(replace(machine, l3_bytes=0) if is_streamed else machine)
+    x = torch.arange(shape[0] * shape[1]).remainder(101).view(shape).to(dtype)
+    made = transposed(x, 1, 0)
+    assert torch.equal(made, x.t()) and made.is_contiguous()
+
+
+@pytest.mark.parametrize("few", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("sizes", [(64, 33), (100, 64), (17, 5), (1, 40)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_a_short_axis_is_read_with_the_next_one(
+    few: int, sizes: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """Rows are one range in the input's memory; in the output's they are far from each other."""
+    x = torch.arange(sizes[0] * sizes[1] * few).remainder(101).view(*sizes, few).to(dtype)
+    for order in ((2, 1, 0), (1, 2, 0)):
+        made = transposed(x, *order)
+        assert torch.equal(made, x.permute(order)) and made.is_contiguous()
+
+
+def test_rows_are_stored_past_the_caches(pretend: Pretend) -> None:
+    pretend(replace(host(), l3_bytes=0))
+    x = torch.randn(4099, 128)
+    with FusionDefinition() as fd:
+        y = fd.from_pytorch(x.new_empty(128, 4099))
+        fd.add_output(fd.ops.add(fd.ops.permute(fd.from_pytorch(x), [1, 0]), y))
+    texts = stage_texts(fd.fusion, [torch.ones(128, 4099), x])
+    assert "staged=True" in texts["scheduled"]
+    whole_row = re.compile(r"T\d+\[.*threadIdx\.x\] = set\(T\d+\[j\d+\*\d+ \+ threadIdx\.x\]\)")
+    assert whole_row.search(texts["kernel"]) and "!nontemporal" in texts["llvm"]
+    assert torch.equal(fd.execute([torch.ones(128, 4099), x])[0], x.t() + 1)
