@@ -9,7 +9,7 @@ all of Inductor, which takes longer than compiling a small model.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -28,7 +28,7 @@ def without_common_subexpressions(graph: Graph) -> Graph:
     copies: dict[Node, Node] = {}
     known: dict[Hashable, Node] = {}
     for node in graph.nodes:
-        key = _key(node, copies) if _is_mergeable(node) else None
+        key = call_key(node, copies.__getitem__) if _is_mergeable(node) else None
         found = known.get(key) if key is not None else None
         if found is None:
             found = made.node_copy(node, lambda n: copies[n])
@@ -46,10 +46,13 @@ def _is_mergeable(node: Node) -> bool:
     return not leaves_graph(node)
 
 
-def _key(node: Node, copies: dict[Node, Node]) -> Hashable:
-    """The key of equal calls; None for a call with arguments that can't be compared."""
+def call_key(node: Node, resolve: Callable[[Node], Node]) -> Hashable:
+    """The key of equal calls; None for a call with arguments that can't be compared.
+
+    `resolve` gives the node that stands for an argument.
+    """
     keywords = tuple(sorted(node.kwargs.items()))
-    key = (node.target, _frozen(node.args, copies), _frozen(keywords, copies))
+    key = (node.target, _frozen(node.args, resolve), _frozen(keywords, resolve))
     try:
         hash(key)
     except TypeError:
@@ -57,12 +60,12 @@ def _key(node: Node, copies: dict[Node, Node]) -> Hashable:
     return key
 
 
-def _frozen(argument: Any, copies: dict[Node, Node]) -> Any:
+def _frozen(argument: Any, resolve: Callable[[Node], Node]) -> Any:
     """An argument in a form that is equal only if the computation is: 1 isn't 1.0 or True."""
     if isinstance(argument, Node):
-        return copies[argument]
+        return resolve(argument)
     if isinstance(argument, (list, tuple)):
-        return tuple(_frozen(entry, copies) for entry in argument)
+        return tuple(_frozen(entry, resolve) for entry in argument)
     if isinstance(argument, float):
         return float, repr(argument)  # -0.0 isn't 0.0
     return type(argument), argument

@@ -12,6 +12,7 @@ from torch.fx import Graph
 
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
+from .equal_views import merge_equal_views
 from .foreach import flatten_foreach
 from .layout_copies import read_layout_copies
 from .linear import join_biases
@@ -29,6 +30,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     join_reversed_scans,
     spell_out_pooling,
     drop_copies,
+    merge_equal_views,
     read_layout_copies,
     join_biases,
     move_reshapes,
