@@ -47,6 +47,38 @@ def test_average_pooling(
     assert_like_eager(lambda x: F.avg_pool2d(x * 2, **window) + 1, torch.randn(3, 8, 8))
 
 
+VOLUMES: list[dict[str, Any]] = [
+    {"kernel_size": 2},
+    {"kernel_size": (5, 1, 1), "stride": 1},
+    {"kernel_size": (1, 3, 2), "stride": 1, "padding": (0, 1, 1)},
+    {"kernel_size": (2, 2, 3), "stride": (1, 2, 1), "padding": 1, "count_include_pad": False},
+    {"kernel_size": (3, 2, 1), "stride": 1, "padding": (1, 1, 0), "count_include_pad": False},
+    {"kernel_size": 2, "stride": 1, "divisor_override": 5},
+    {"kernel_size": 3, "stride": 1},
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("window", VOLUMES, ids=str)
+def test_average_pooling_of_volumes(window: dict[str, Any], dtype: torch.dtype) -> None:
+    for shape in [(2, 3, 6, 8, 9), (1, 2, 5, 5, 5), (3, 7, 6, 5)]:
+        x = torch.randn(shape).to(dtype).requires_grad_()
+        assert_like_eager(lambda x: F.avg_pool3d(x, **window), x)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5])
+def test_local_response_normalisation(size: int) -> None:
+    """Average pooling across the channels."""
+    x = torch.randn(2, 9, 5, 6, requires_grad=True)
+    assert_like_eager(lambda x: F.local_response_norm(x, size), x)
+
+
+def test_average_pooling_of_rows() -> None:
+    for options in ({"stride": 1, "padding": 1}, {"stride": 2}, {"stride": 1, "ceil_mode": True}):
+        x = torch.randn(3, 4, 17, requires_grad=True)
+        assert_like_eager(lambda x, o=options: F.avg_pool1d(x, 3, **o), x)
+
+
 LAYOUTS = {
     "a channels-last image of a batch": torch.randn(2, 6, 8, 3).permute(0, 3, 1, 2)[0],
     "transposed": torch.randn(2, 12, 8, 6).transpose(2, 3),

@@ -3,15 +3,22 @@
     Before:  avg_pool2d(x, [2, 2], [2, 2])
     After:   (x[..., 0::2, 0::2] + x[..., 0::2, 1::2] + x[..., 1::2, 0::2] + x[..., 1::2, 1::2]) / 4
 
+    Before:  avg_pool2d_backward(gradient, x, [3, 1], [1, 1], [1, 0])
+    After:   g = constant_pad_nd(gradient, [0, 0, 1, 1]); (g[..., 0:n, :] + ... + g[..., 2:, :]) / 3
+
 The result is contiguous, or channels-last if the image's strides say so, as in eager.
 
-Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast.  The backward, large
-windows, unknown sizes and `ceil_mode` are torch's.
+Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast.  Large windows,
+unknown sizes, `ceil_mode`, and gradients of windows that overlap in part are torch's.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,18 +33,74 @@ aten = torch.ops.aten
 _MOST_WINDOWS = 16  # with more, torch's loop over the window is as good
 
 
-def _pair(values: Sequence[int]) -> tuple[int, int]:
-    return values[0], values[-1]
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Windows along one axis of `size` elements, of which there are `results`."""
+
+    size: int
+    kernel: int
+    step: int
+    padding: int
+
+    @property
+    def results(self) -> int:
+        return (self.size + 2 * self.padding - self.kernel) // self.step + 1
+
+    def counts(self, device: torch.device) -> Tensor:
+        """How many elements of the image each window has."""
+        start = torch.arange(self.results, dtype=torch.float32, device=device)
+        start = start * self.step - self.padding
+        return (start + self.kernel).clamp(max=self.size) - start.clamp(min=0)
 
 
-def _counts(size: Any, kernel: int, stride: int, padding: int, x: Tensor) -> Tensor:
-    """How many elements of the image each window has along one axis."""
-    results = (size + 2 * padding - kernel) // stride + 1
-    start = torch.arange(results, dtype=torch.float32, device=x.device) * stride - padding
-    return (start + kernel).clamp(max=size) - start.clamp(min=0)
+def _axes(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], rank: int
+) -> list[_Axis] | None:
+    """The windows along the last `rank` axes; None if they aren't small, known and allowed."""
+    given = [values * rank if len(values) == 1 else values for values in (kernel, stride, padding)]
+    numbers = [x.shape[-rank:], given[0], given[1] or given[0], given[2]]
+    if not all(isinstance(n, int) for values in numbers for n in values):
+        return None
+    axes = [_Axis(*each) for each in zip(*numbers, strict=True)]
+    is_small = math.prod(axis.kernel for axis in axes) <= _MOST_WINDOWS
+    is_valid = all(a.step >= 1 and 2 * a.padding <= a.kernel and a.results >= 1 for a in axes)
+    return axes if is_small and is_valid and x.is_floating_point() and x.numel() else None
 
 
-def _avg_pool2d(
+def _padded(x: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
+    """Zeros before and after the last axes."""
+    if not any(map(any, widths)):
+        return x
+    padded: Tensor = aten.constant_pad_nd(x, [n for pair in reversed(widths) for n in pair], 0.0)
+    return padded
+
+
+def _sum_of_windows(x: Tensor, axes: Sequence[_Axis]) -> Any:
+    """The sums over windows of the last axes, widened; the padding is part of `x`."""
+    total: Any = 0
+    for place in itertools.product(*(range(axis.kernel) for axis in axes)):
+        window = x
+        for number, (start, axis) in enumerate(zip(place, axes, strict=True)):
+            end = start + (axis.results - 1) * axis.step + 1
+            window = aten.slice.Tensor(window, number - len(axes), start, end, axis.step)
+        total = total + widened(window)
+    return total
+
+
+def _divisor(
+    axes: Sequence[_Axis], includes_padding: bool, override: int | None, device: torch.device
+) -> Any:
+    """What the sum of each window is divided by: a number, or a tensor of one per window."""
+    if override:
+        return override
+    if includes_padding or not any(axis.padding for axis in axes):
+        return math.prod(axis.kernel for axis in axes)
+    counts = [axis.counts(device) for axis in axes]
+    return functools.reduce(lambda outer, inner: outer[..., None] * inner, counts)
+
+
+def _average(
+    rank: int,
     x: Tensor,
     kernel_size: Sequence[int],
     stride: Sequence[int] = (),
@@ -46,31 +109,42 @@ def _avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor | Any:
-    kernel, pad = _pair(kernel_size), _pair(padding)
-    step = _pair(stride) if stride else kernel
-    sizes = x.shape[-2:]
-    is_known = all(isinstance(n, int) for n in (*sizes, *kernel, *step, *pad))
-    if not is_known or ceil_mode or not x.is_floating_point() or not x.numel():
+    axes = None if ceil_mode else _axes(x, kernel_size, stride, padding, rank)
+    if axes is None:
         return NotImplemented
-    is_small = kernel[0] * kernel[1] <= _MOST_WINDOWS
-    if not is_small or min(step) < 1 or 2 * pad[0] > kernel[0] or 2 * pad[1] > kernel[1]:
-        return NotImplemented
-    axes = tuple(zip(sizes, kernel, step, pad, strict=True))
-    results = [(n + 2 * p - k) // s + 1 for n, k, s, p in axes]
-    if min(results) < 1:
-        return NotImplemented
-    padded = aten.constant_pad_nd(x, [pad[1], pad[1], pad[0], pad[0]], 0.0) if any(pad) else x
-    total: Any = 0
-    for i in range(kernel[0]):
-        rows = padded[..., i : i + (results[0] - 1) * step[0] + 1 : step[0], :]
-        for j in range(kernel[1]):
-            total = total + widened(rows[..., j : j + (results[1] - 1) * step[1] + 1 : step[1]])
-    divisor: Any = divisor_override or kernel[0] * kernel[1]
-    if not divisor_override and not count_include_pad and any(pad):
-        down, across = (_counts(n, k, s, p, x) for n, k, s, p in axes)
-        divisor = down[:, None] * across
-    mean = (total / divisor).to(x.dtype)
+    padded = _padded(x, [(axis.padding, axis.padding) for axis in axes])
+    divisor = _divisor(axes, count_include_pad, divisor_override, x.device)
+    mean = (_sum_of_windows(padded, axes) / divisor).to(x.dtype)
     return mean.contiguous(memory_format=suggest_memory_format(x))
 
 
-DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {aten.avg_pool2d.default: _avg_pool2d}
+def _gradient(
+    rank: int,
+    gradient: Tensor,
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor | Any:
+    """The gradient of the image, if windows are a step of 1 apart: each element is in windows that
+    are next to each other."""
+    axes = None if ceil_mode else _axes(x, kernel_size, stride, padding, rank)
+    if axes is None or any(axis.step != 1 for axis in axes):
+        return NotImplemented
+    divided = widened(gradient) / _divisor(axes, count_include_pad, divisor_override, x.device)
+    around = [axis.kernel - 1 - axis.padding for axis in axes]
+    padded = _padded(divided, [(width, width) for width in around])
+    back = [_Axis(axis.size + axis.kernel - 1, axis.kernel, 1, 0) for axis in axes]
+    total = _sum_of_windows(padded, back).to(x.dtype)
+    return total.contiguous(memory_format=suggest_memory_format(x))
+
+
+DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
+    aten.avg_pool2d.default: functools.partial(_average, 2),
+    aten.avg_pool3d.default: functools.partial(_average, 3),
+    aten.avg_pool2d_backward.default: functools.partial(_gradient, 2),
+    aten.avg_pool3d_backward.default: functools.partial(_gradient, 3),
+}

@@ -30,11 +30,11 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     join_reversed_scans,
     spell_out_pooling,
     drop_copies,
-    merge_equal_views,
     read_layout_copies,
     join_biases,
     move_reshapes,
     move_readers_of_reshapes,
+    merge_equal_views,
     drop_dead_nodes,
 )
 
