@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from ..dtypes import DataType, size_in_bytes
 from .domains import ParallelType
 from .scalar_queries import evaluate
-from .scalars import ONE, IntExpr, Symbol, as_expr
+from .scalars import ONE, ZERO, IntExpr, Symbol, as_expr
 from .schedule import MemoryType
 from .vals import PythonNumber, Scalar, TensorView
 
@@ -41,7 +41,7 @@ from .vals import PythonNumber, Scalar, TensorView
 class Buffer:
     """Memory for one tensor: `size` elements; `tensor` describes its contents to human readers.
 
-    `prefetch` is how many bytes ahead sequential reads should fetch (0: none).
+    `prefetch` is how many bytes ahead reads should fetch (0: none).
     """
 
     name: str
@@ -49,7 +49,7 @@ class Buffer:
     memory: MemoryType
     size: IntExpr
     tensor: TensorView | None = None
-    prefetch: int = 0
+    prefetch: IntExpr = ZERO
 
     @property
     def bytes_each(self) -> int:

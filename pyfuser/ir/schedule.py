@@ -39,7 +39,8 @@ setattr(MemoryType, "global", MemoryType.global_)  # the interface's name is a P
 class TensorSchedule:
     """The schedule of one tensor.
 
-    prefetch    how many bytes ahead reads of an input fetch
+    prefetch    how far ahead reads of an input fetch: bytes, or elements of `along`
+    along       an axis of an input; None: its memory
     allocation  the axes that a buffer has, outermost first, which lie between the logical ones and
                 the loops; None: the loops inside the compute position
     padding     elements left free after each row of a buffer, a row being its innermost axis
@@ -54,6 +55,7 @@ class TensorSchedule:
     padding: int = 0
     cache_op: str = ""
     allocation: tuple[IterDomain, ...] | None = None
+    along: IterDomain | None = None
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -216,6 +218,7 @@ class ScheduledFusion:
                 schedule.padding,
                 schedule.cache_op,
                 None if allocation is None else tuple(cloner.axis_list(allocation)),
+                None if schedule.along is None else cloner.axis(schedule.along),
             )
         return copy
 

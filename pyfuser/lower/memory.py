@@ -6,7 +6,7 @@ are buffers with an element for each iteration of their loops right of the compu
 
 from __future__ import annotations
 
-from ..dtypes import compute_dtype
+from ..dtypes import compute_dtype, size_in_bytes
 from ..ir.domains import IterDomain
 from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ScanOp, WindowOp, WriteOp
 from ..ir.kernel import (
@@ -19,7 +19,7 @@ from ..ir.kernel import (
     ScalarParameter,
     TensorParameter,
 )
-from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, product
+from ..ir.scalars import ONE, ZERO, IntExpr, Symbol, as_expr, product
 from ..ir.schedule import MemoryType
 from ..ir.vals import Scalar, TensorView, Val
 from ..ops.table import SCANS
@@ -59,9 +59,11 @@ class KernelMemory:
                 self._parameter(tensor, is_output=True)
 
     def _parameter(self, tensor: TensorView, is_output: bool) -> None:
-        prefetch = self.indexer.scheduled[tensor].prefetch
+        schedule, strides = self.indexer.scheduled[tensor], self._tensor_strides(tensor, is_output)
+        prefetch = as_expr(schedule.prefetch)
+        if schedule.along is not None:
+            prefetch = prefetch * strides[schedule.along] * size_in_bytes(tensor.dtype)
         buffer = Buffer(f"T{tensor.name}", tensor.dtype, MemoryType.global_, ZERO, tensor, prefetch)
-        strides = self._tensor_strides(tensor, is_output)
         self._buffers[tensor], self._strides[tensor] = buffer, strides
         sizes = tuple(a.size if is_output else a.extent for a in tensor.axes)
         self.parameters[tensor] = TensorParameter(

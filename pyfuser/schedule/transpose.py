@@ -45,12 +45,11 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     found, facts = transposed_inputs(reference, layouts), pointwise.pointwise_facts(fusion)
     if found is None:
         return facts
-    axes, staged = ordered_axes(reference), None
-    if staged_tiles.may_stage(fusion):
-        rows, _ = staged_tiles.staged_rows_and_columns(axes, *found, layouts)
-        staged = product(axis.size for axis in rows)
+    axes = ordered_axes(reference)
     rows = range_to(found[0], axes, layouts)
-    return replace(facts, transposed=product(axis.size for axis in rows), staged=staged)
+    longer, _ = staged_tiles.staged_rows_and_columns(axes, *found, layouts)
+    transposed, staged = (product(axis.size for axis in each) for each in (rows, longer))
+    return replace(facts, transposed=transposed, staged=staged)
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
@@ -101,6 +100,8 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     assert found is not None
     if isinstance(parameters, ThreadedPointwise):
         threaded_tiles.schedule_tiles(scheduled, reference, *found, layouts, parameters)
+    elif parameters.staged:
+        staged_tiles.schedule_staged(scheduled, reference, *found, layouts, parameters)
     else:
         _schedule_tiles(scheduled, reference, *found, layouts, parameters)
     return scheduled
@@ -121,24 +122,12 @@ def _schedule_tiles(
     loops over rows and columns are interchanged.
     """
     axes = ordered_axes(reference)
-    if parameters.staged:
-        chosen = staged_tiles.staged_rows_and_columns(axes, row_axis, transposed, layouts)
-    else:
-        chosen = rows_and_columns(axes, row_axis, layouts)
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
-    others: list[TensorView] | None = None
-    if parameters.staged:
-        output, reference = reference, staged_tiles.insert_stage(scheduled, reference)
-        staged_tiles.schedule_rows(scheduled, output, reference, *chosen, parameters)
-        others = [t for t in scheduled.fusion.tensors if t is not output]
     own = scheduled[reference]
     own.loop = list(axes)
-    rows = merge_rows_and_columns(scheduled, reference, *chosen)
+    rows = merge_rows_and_columns(scheduled, reference, *rows_and_columns(axes, row_axis, layouts))
     own.split(rows, parameters.tile)
     own.split(rows + 2, parameters.chunk)
-    if parameters.staged:
-        own.allocation = (own.loop[rows + 1], own.loop[rows + 3])
-        own.padding = parameters.lanes * parameters.unroll
     own.split(rows + 1, parameters.lanes)
     own.split(rows + 4, parameters.lanes)
     own.split(rows + 4, parameters.unroll)
@@ -155,8 +144,8 @@ def _schedule_tiles(
     }
     if rows:
         kinds[0] = ParallelType.grid_z
-    transform_like(scheduled, reference, others)
-    parallelize_positions(scheduled, reference, kinds, others)
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, kinds)
     for tile in tiles:
         schedule = scheduled[tile]
         schedule.memory_type = MemoryType.shared

@@ -9,6 +9,7 @@ two that wait for each other, which says nothing about the schedule.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -107,7 +108,7 @@ def _tasks(
             columns = evaluate(facts.columns, sizes)
             return evaluate(outer, sizes) * (-(-columns // made.chunk) if made.chunk else 1)
         case PointwiseFacts(), PointwiseParameters():
-            rows = evaluate(facts.transposed or ONE, sizes)
+            rows = evaluate((facts.staged if made.staged else facts.transposed) or ONE, sizes)
             return tiles(rows, evaluate(facts.columns, sizes), made.tile, made.chunk)
         case ReductionFacts(), ReductionParameters():
             kept = evaluate(facts.kept, sizes)
@@ -147,13 +148,12 @@ def _pointwise(
     if chosen.tile:
         unroll = processor.vectors_of_line(lanes, facts.narrowest)
         line = unroll * lanes
+        lines = ((4, 8, 16, 32), (4, 8, 16)) if chosen.staged else ((1, 2, 4, 8), (8, 1, 64))
         tiled = [
             replace(chosen, tile=rows * line, unroll=unroll, chunk=chunk * line)
-            for rows in (1, 2, 4, 8)
-            for chunk in (8, 1, 64)
+            for rows, chunk in itertools.product(*lines)
         ]
-        untiled = PointwiseParameters(lanes, 1, 0)
-        others = [untiled]
+        others = [PointwiseParameters(lanes, 1, 0)]
         if not chosen.staged:
             others.append(replace(chosen, rows=not chosen.rows))
         return [each for each in dict.fromkeys((*tiled, *others)) if each != chosen]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...ir.scalar_queries import evaluate
-from ...ir.scalars import IntExpr
+from ...ir.scalars import ZERO, IntExpr
 from ...target.cascade import chain_levels, levels
 from ...target.parameters import (
     InnerOuterFacts,
@@ -23,7 +23,6 @@ from ...target.parameters import (
     ScatterFacts,
     ScatterParameters,
 )
-from ...target.target import PORTABLE_LIMITS
 from ...target.unrolling import inner_unroll, row_unroll, unroll_factor
 from .processor import Processor
 
@@ -67,13 +66,16 @@ _MUCH_WORK = 48
 _VERY_MUCH_WORK = 96
 _MOST_COMPUTED = (7, 6)  # of the elements of a short row: a ratio of integers, as sizes are
 
-# Of a row that is put together before it is stored.  Measured on a Granite Rapids, out of cache,
-# float32: 16 to 128 lines take the same time within 10 %.
-_LINES_OF_ROW = 32
+# The longest part of a row that is put together before it is stored.
+_COLUMNS_OF_STAGE = 512
+_PAGE_BYTES = 4096
 
 # Rows that one step of a reduction of columns adds, and vectors of columns of a normalisation.
 _ROWS_OF_STEP = 4
 _COLUMN_VECTORS = 4
+
+# A task of a row has at least so much work, in additions, if there are few tasks.
+_TASK_WORK = 8 << 10
 
 # Below this many elements one thread is done before another has woken up.
 _ELEMENTS_FOR_TASKS = 64 << 10
@@ -88,8 +90,10 @@ def pointwise(
     chunk = processor.l1_bytes // facts.bytes
     if facts.transposed is not None and columns >= lanes:
         transposed = evaluate(facts.transposed, sizes)
-        staged = evaluate(facts.staged, sizes) if facts.staged is not None else 0
-        if staged >= lanes and _is_staged(processor, facts, transposed, columns, sizes):
+        staged = evaluate(facts.staged or ZERO, sizes)
+        if staged >= lanes and (
+            transposed < lanes or _is_staged(processor, facts, staged, columns, sizes)
+        ):
             return _staged_tiles(processor, facts, staged, columns)
         if transposed >= lanes:
             return _tiles(processor, facts, transposed, columns)
@@ -101,6 +105,8 @@ def pointwise(
     whole_rows = rows >= 4 * processor.cores
     unroll = unroll_factor(facts.work)
     if rows == 1 or (not whole_rows and columns > chunk):
+        while chunk * 2 * processor.cores > rows * columns and chunk * facts.work > 2 * _TASK_WORK:
+            chunk //= 2
         lanes, unroll = _step(processor, facts, columns, lanes, unroll)
         return PointwiseParameters(lanes, unroll, chunk, prefetch=prefetch)
     grouped = False
@@ -179,39 +185,42 @@ def _tiles(
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
     """
     lanes, line = processor.lanes(facts.bytes), _line(processor, facts)
-    chunk, tile = _chunk_and_tile(processor, rows, columns, line, max(16 * lanes, line))
-    return PointwiseParameters(lanes, line // lanes, chunk, tile, rows=rows <= tile)
+    most = max(16 * lanes, line)
+    chunk, tile = _chunk_and_tile(processor, rows, columns, line, most, 4 * line)
+    return PointwiseParameters(lanes, line // lanes, chunk, tile, rows=rows <= 4 * line)
 
 
 def _is_staged(
     processor: Processor,
     facts: PointwiseFacts,
-    transposed: int,
+    rows: int,
     columns: int,
     sizes: Mapping[str, int],
 ) -> bool:
-    """True if square tiles would be stored badly: in rows that are too few in the output, or, past
-    the caches, in parts of cache lines.
-
-    Measured on a Granite Rapids: rows of 257 and 4099 elements out of cache 3 to 6 times as fast;
-    ranges of 3 to 15 elements 1.2 to 2.7 times in a cache, 9 to 18 times out of it.
-    """
-    if transposed < processor.lanes(facts.bytes):
-        return True
-    return (
-        columns % _line(processor, facts) > 0
-        and evaluate(facts.touched, sizes) > processor.l3_bytes
-    )
+    """True for what doesn't fit in the caches, where a step over square tiles jumps from page to
+    page, or stores parts of cache lines."""
+    are_apart = rows * facts.narrowest >= _PAGE_BYTES
+    is_streamed = evaluate(facts.touched, sizes) > processor.l3_bytes
+    return is_streamed and (are_apart or columns % _line(processor, facts) > 0)
 
 
 def _staged_tiles(
     processor: Processor, facts: PointwiseFacts, rows: int, columns: int
 ) -> PointwiseParameters:
-    """Four cache lines of each of the inputs' rows, and as much of the output's as fits in the
-    second cache, in parts of one length."""
+    """Long parts of the inputs' rows if these are apart, for each part is in another page; the
+    stage takes a quarter of the second cache.
+
+    Measured on a Granite Rapids, 8192x4096, not in any cache, against square tiles that are stored
+    at once: a transposition takes 0.85 of the time in float32, 0.65 in bfloat16, a transposed add
+    0.9 and 0.6.  Four lines of each row give half of that.  Rows of 257 and 4099 elements are 3 to
+    6 times as fast, and ranges of 3 to 15 elements 9 to 18 times (in a cache, 1.2 to 2.7 times).
+    """
     lanes, line = processor.lanes(facts.bytes), _line(processor, facts)
-    most = min(_LINES_OF_ROW * line, PORTABLE_LIMITS.threads)
-    chunk, tile = _chunk_and_tile(processor, rows, columns, line, most)
+    are_apart = rows * facts.narrowest >= _PAGE_BYTES
+    tile, most = (16 if are_apart else 4) * line, _COLUMNS_OF_STAGE
+    while tile * most * facts.narrowest > processor.l2_bytes // 4 and most > 4 * line:
+        tile, most = (tile // 2, most) if tile > most else (tile, most // 2)
+    chunk, tile = _chunk_and_tile(processor, rows, columns, line, most, tile)
     return PointwiseParameters(lanes, line // lanes, chunk, tile, staged=True)
 
 
@@ -222,19 +231,26 @@ def _line(processor: Processor, facts: PointwiseFacts) -> int:
 
 
 def _chunk_and_tile(
-    processor: Processor, rows: int, columns: int, line: int, most: int
+    processor: Processor, rows: int, columns: int, line: int, most: int, tile: int
 ) -> tuple[int, int]:
-    """The columns and rows of a task: all parts of the columns are of one length, at most `most`,
-    and rows are four lines, or fewer if there are too few tasks otherwise."""
-    tile, chunk = 4 * line, most
-    parts = max(-(-columns // most), 1)
+    """The columns and rows of a task: at most `most` columns and a tile of rows, or fewer if there
+    are too few tasks otherwise.
+
+    A few parts of the columns are about as long as each other, and a row or some more than a tile
+    belong to it: a task of a line is slow.  There are few such lengths, for each is a kernel.
+    """
+    parts, chunk = -(-columns // most), most
+    if 1 < parts <= 4:
+        step = max(most // 8, line)
+        chunk = -(-columns // (parts * step)) * step
+    if tile < rows <= 3 * tile // 2:
+        tile = 3 * tile // 2
     while tiles(rows, columns, tile, chunk) < 4 * processor.cores and (chunk > line or tile > line):
         if chunk > line:
-            parts *= 2
+            chunk = -(-chunk // (2 * line)) * line
         else:
-            tile //= 2
-        chunk = -(-columns // (parts * line)) * line
-    return -(-columns // (parts * line)) * line, tile
+            tile = -(-tile // (2 * line)) * line
+    return chunk, tile
 
 
 def tiles(rows: int, columns: int, tile: int, chunk: int) -> int:

@@ -34,6 +34,7 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
+    TensorParameter,
     accesses,
     operand_sizes,
     walk,
@@ -51,14 +52,15 @@ def join_sizes(kernel: Kernel) -> Kernel:
     for group, symbol in zip(groups, joined, strict=True):
         values |= dict.fromkeys(group, ONE)
         values[group[0]] = symbol
-    phases = kernel.phases
+    phases, tensors = kernel.phases, kernel.tensors
     if joined:
         rewriter = _Rewriter(values)
+        tensors = [rewriter.parameter(tensor) for tensor in kernel.tensors]
         phases = [rewriter.phase(phase) for phase in kernel.phases]
     mentioned = {s for size in sizes for s in substitute(size, values).symbols}
     own = {*kernel.symbols, *joined}
     used = sorted((s for s in mentioned if s in own), key=str)
-    return replace(kernel, phases=phases, symbols=used, joined=joined)
+    return replace(kernel, tensors=tensors, phases=phases, symbols=used, joined=joined)
 
 
 def _sizes(kernel: Kernel) -> Iterator[IntExpr]:
@@ -66,7 +68,8 @@ def _sizes(kernel: Kernel) -> Iterator[IntExpr]:
     for phase in kernel.phases:
         yield from (*phase.grid.values(), *phase.block.values())
         for statement in walk(phase.body):
-            yield from (access.index for access in accesses(statement))
+            for access in accesses(statement):
+                yield from (access.index, access.buffer.prefetch)
             match statement:
                 case For(index=index):
                     yield from (statement.start, statement.stop)
@@ -113,6 +116,14 @@ class _Rewriter:
     def __init__(self, values: Mapping[Symbol, IntExpr]) -> None:
         self.values = dict(values)
         self.buffers: dict[Buffer, Buffer] = {}
+
+    def parameter(self, tensor: TensorParameter) -> TensorParameter:
+        """The tensor; with a copy of its buffer if that depends on sizes."""
+        buffer = tensor.buffer
+        if not buffer.prefetch.symbols:
+            return tensor
+        self.buffers[buffer] = replace(buffer, prefetch=self.size(buffer.prefetch))
+        return replace(tensor, buffer=self.buffers[buffer])
 
     def phase(self, phase: Phase) -> Phase:
         """The copy of a phase."""

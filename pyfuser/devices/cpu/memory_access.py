@@ -180,7 +180,7 @@ class MemoryAccess:
             pointer = self._address(access, index)
             alignment = size_in_bytes(dtype)
             if active is None:
-                if access.buffer.prefetch:
+                if access.buffer.prefetch is not ZERO:
                     self._fetch(access, index, pointer, access.buffer.prefetch)
                 if self._is_in_pair(access):
                     value = self._of_pair(access, index)
@@ -210,7 +210,7 @@ class MemoryAccess:
         )
         return load_convert(w, value, dtype)
 
-    def _fetch(self, access: Access, index: IntExpr, pointer: Value, distance: int) -> None:
+    def _fetch(self, access: Access, index: IntExpr, pointer: Value, distance: IntExpr) -> None:
         """Fetches the lines of a vector that is `distance` bytes after an address.
 
         Once per line: in an unrolled loop, by the first of the vectors in it.
@@ -219,8 +219,11 @@ class MemoryAccess:
         bytes_each, line = size_in_bytes(access.buffer.dtype), self.phase.line_bytes
         _, constant = split_constant(self.scopes.resolve(index))
         first = -constant * bytes_each % line
+        bytes_ahead = constant_or_none(distance)
+        if bytes_ahead is None:
+            pointer = self.writer.element_pointer(pointer, "i8", self.scopes.integer(distance))
         for start in range(first, self.lanes.count * bytes_each, line):
-            self.writer.prefetch(pointer, distance + start)
+            self.writer.prefetch(pointer, (bytes_ahead or 0) + start)
 
     def _masked_load(self, type_: LLVMType, pointer: Value, active: Value, alignment: int) -> Value:
         """Loads the active lanes; the others are 0.

@@ -161,7 +161,7 @@ class ReadAccess(MemoryAccess):
         if later is not None:
             element = storage_type(access.buffer.dtype).element
             pointer = self.writer.element_pointer(self._address(access, index), element, later)
-            self._fetch(access, index, pointer, 0)
+            self._fetch(access, index, pointer, ZERO)
 
     def _later_shift(self, operand: Gathered, position: Access) -> Value | None:
         """How far the index of a later iteration moves the access; None if it isn't known."""

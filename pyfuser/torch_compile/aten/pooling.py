@@ -57,8 +57,9 @@ def _axes(
     x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], rank: int
 ) -> list[_Axis] | None:
     """The windows along the last `rank` axes; None if they aren't small, known and allowed."""
-    given = [values * rank if len(values) == 1 else values for values in (kernel, stride, padding)]
-    numbers = [x.shape[-rank:], given[0], given[1] or given[0], given[2]]
+    given = (kernel, stride or kernel, padding)
+    wide = [list(values) * rank if len(values) == 1 else list(values) for values in given]
+    numbers = [list(x.shape[-rank:]), *wide]
     if not all(isinstance(n, int) for values in numbers for n in values):
         return None
     axes = [_Axis(*each) for each in zip(*numbers, strict=True)]

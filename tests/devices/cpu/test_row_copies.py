@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 from dataclasses import replace
@@ -73,6 +74,29 @@ def test_rows_are_stored_past_the_caches(pretend: Pretend) -> None:
         fd.add_output(fd.ops.add(fd.ops.permute(fd.from_pytorch(x), [1, 0]), y))
     texts = stage_texts(fd.fusion, [torch.ones(128, 4099), x])
     assert "staged=True" in texts["scheduled"]
-    whole_row = re.compile(r"T\d+\[.*threadIdx\.x\] = set\(T\d+\[j\d+\*\d+ \+ threadIdx\.x\]\)")
+    whole_row = re.compile(r"T\d+\[.* \+ threadIdx\.x\] = set\(T\d+\[threadIdx\.x\]\)")
     assert whole_row.search(texts["kernel"]) and "!nontemporal" in texts["llvm"]
+    assert "prefetch" in texts["llvm"]  # of x, some rows ahead
     assert torch.equal(fd.execute([torch.ones(128, 4099), x])[0], x.t() + 1)
+
+
+@pytest.mark.parametrize("kind", [*MACHINES, "host"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int16])
+@pytest.mark.parametrize("shape", [(1024, 33), (520, 257), (9, 700, 40), (40, 5, 1030)], ids=str)
+def test_other_inputs_are_read_along_the_rows(
+    kind: str, dtype: torch.dtype, shape: tuple[int, ...], pretend: Pretend
+) -> None:
+    """Whole and broadcast ones; two results, one of them of another dtype."""
+    pretend(replace(MACHINES.get(kind, host()), l3_bytes=0))
+
+    def function(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        total = x + y.transpose(0, -1)
+        return total, (total * z).float()
+
+    x, y = torch.arange(2 * math.prod(shape)).remainder(13).to(dtype).view(2, *shape)
+    y = y.transpose(0, -1).contiguous()
+    z = torch.arange(shape[-1]).remainder(5).to(dtype)
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="pyfuser", dynamic=True)
+    for made, expected in zip(compiled(x, y, z), function(x, y, z), strict=True):
+        assert torch.equal(made, expected) and made.stride() == expected.stride()
