@@ -8,12 +8,13 @@ their numbers in the iteration space.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from ..analysis.costs import is_expensive
 from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import IterationSpace
+from ..analysis.mapping import producer_to_consumer
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import (
@@ -83,9 +84,16 @@ class Leaf:
     """The memory layout of one leaf, in axis numbers: outermost first, without broadcasts.
 
     `repeated` are the axes of stride 0 of an expanded tensor, with which others form no range.
+    With `axes`, the numbers are those of the axes of a reader that correspond to the leaf's own;
+    where there is none, it is -1, which forms a range with no other axis.
     """
 
-    def __init__(self, space: IterationSpace, tensor: TensorView) -> None:
+    def __init__(
+        self,
+        space: IterationSpace,
+        tensor: TensorView,
+        axes: Mapping[IterDomain, IterDomain] | None = None,
+    ) -> None:
         domain = tensor.domain
         is_output = tensor.expr is not None
         self.tensor = tensor
@@ -95,12 +103,13 @@ class Leaf:
         for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
             if axis.is_broadcast:
                 continue
-            number = space.number(axis)
+            of = axis if axes is None else axes.get(axis)
+            number = -1 if of is None or of.is_broadcast else space.number(of)
             self.order.append(number)
-            self.contiguous[number] = is_output or contiguous is True
+            self.contiguous[number] = number >= 0 and (is_output or contiguous is True)
             if contiguous is None and not is_output:
                 self.repeated.add(number)
-        self.related = space.related(frozenset(self.order))
+        self.related = space.related(frozenset(self.order) - {-1})
 
     def merges(self, outer: int, inner: int) -> bool:
         """True if the two axes are one range in memory, or the leaf has neither, nor an axis that a
@@ -213,6 +222,13 @@ class Layouts:
             for expr in exprs
             if isinstance(expr, WindowOp | GatherOp) and expr.source is not None
         ]
+        self.private = [
+            Leaf(self.space, tensor, producer_to_consumer(expr, tensor, expr.tensor_outputs[0]))
+            for expr in exprs
+            for tensor in dict.fromkeys(expr.aligned_inputs)
+            if tensor in self.space.private
+        ]
+        """Inputs that each reader indexes by its own loops, once for each reader."""
         self.counted = [
             Leaf(self.space, tensor)
             for expr in exprs
@@ -235,7 +251,7 @@ class Layouts:
         a, b = self.number(outer), self.number(inner)
         if a is None or b is None:
             return True
-        in_memory = (*self.leaves, *self.reads, *self.counted)
+        in_memory = (*self.leaves, *self.reads, *self.private, *self.counted)
         is_range = all(leaf.merges(a, b) for leaf in in_memory)
         return is_range and all(each.merges(a, b) for each in self.positions)
 
