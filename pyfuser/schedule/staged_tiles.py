@@ -13,7 +13,8 @@ cache lines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..analysis.costs import is_copy
 from ..ir.domains import IterDomain, ParallelType, Split
@@ -63,16 +64,65 @@ def schedule_staged(
     """The loops; see the module's docstring.  `row_axis` is the reference axis along which the
     transposed inputs are contiguous."""
     axes = ordered_axes(reference)
-    rows, columns = staged_rows_and_columns(axes, row_axis, transposed, layouts)
+    matrix = _Matrix(axes, *staged_rows_and_columns(axes, row_axis, transposed, layouts))
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     stages = [cache_after(scheduled, tile) for tile in tiles]
     outputs = [v for v in dict.fromkeys(scheduled.fusion.outputs) if isinstance(v, TensorView)]
     outputs = [output for output in outputs if output.expr is not None]
     results = {output: _result(scheduled, output, stages) for output in outputs}
     result = results[reference]  # which has the reference's axes now
-    own = scheduled[result]
+    _schedule_squares(scheduled, result, matrix, tiles, stages, parameters)
+    done = {*tiles, *stages, *outputs}
+    others = [tensor for tensor in scheduled.fusion.tensors if tensor not in done]
+    _schedule_rows(scheduled, result, matrix, others, parameters)
+    _fetch_rows_ahead(scheduled, layouts, row_axis, transposed)
+    of = dict(zip(result.axes, reference.axes, strict=True))
+    _schedule_outputs(scheduled, reference, matrix.along(of), outputs, parameters)
+    inline_most(scheduled)
 
-    inside = _split_into_tasks(scheduled, result, axes, rows, columns, parameters)
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """The axes of a tensor in memory order, and which of them are its rows and columns."""
+
+    axes: Sequence[IterDomain]
+    rows: Sequence[IterDomain]
+    columns: Sequence[IterDomain]
+
+    def along(self, of: Mapping[IterDomain, IterDomain]) -> _Matrix:
+        """The same of another tensor."""
+        return _Matrix(*([of[a] for a in each] for each in (self.axes, self.rows, self.columns)))
+
+    def split_into_tasks(
+        self, scheduled: ScheduledFusion, tensor: TensorView, parameters: PointwiseParameters
+    ) -> int:
+        """[outer][task: tile][task: chunk][rows of the tile][columns of the chunk]; returns the
+        position of the rows."""
+        own = scheduled[tensor]
+        own.loop = list(self.axes)
+        first = merge_rows_and_columns(scheduled, tensor, self.rows, self.columns)
+        own.split(first, parameters.tile)
+        own.split(first + 2, parameters.chunk)
+        own.reorder({first + 1: first + 2})
+        for position, kind in enumerate(_TASKS[-first - 2 :]):
+            own.parallelize(position, kind)
+        return first + 2
+
+
+def _schedule_squares(
+    scheduled: ScheduledFusion,
+    result: TensorView,
+    matrix: _Matrix,
+    tiles: Sequence[TensorView],
+    stages: Sequence[TensorView],
+    parameters: PointwiseParameters,
+) -> None:
+    """[tasks][columns][rows][columns of a line: unroll][rows: unroll][columns: lanes]
+
+    A tile, which is a square, has its lanes along the rows.
+    """
+    own = scheduled[result]
+    inside = matrix.split_into_tasks(scheduled, result, parameters)
     own.split(inside, parameters.lanes)
     own.split(inside + 2, parameters.lanes)
     own.split(inside + 2, parameters.unroll)
@@ -80,7 +130,6 @@ def schedule_staged(
     for position in (inside + 2, inside + 3):
         own.parallelize(position, ParallelType.unroll)
     own.parallelize(inside + 4, ParallelType.block_x)
-    # [tasks][columns][rows][columns of a line: unroll][rows: unroll][columns: lanes]
     _like(scheduled, result, [*tiles, *stages])
     for tile, stage in zip(tiles, stages, strict=True):
         column, row = scheduled[stage].loop[inside : inside + 2]
@@ -92,21 +141,35 @@ def schedule_staged(
         for each in (tile, stage):
             scheduled[each].memory_type = MemoryType.shared
 
-    _split_into_tasks(scheduled, result, axes, rows, columns, parameters)
+
+def _schedule_rows(
+    scheduled: ScheduledFusion,
+    result: TensorView,
+    matrix: _Matrix,
+    tensors: list[TensorView],
+    parameters: PointwiseParameters,
+) -> None:
+    """[tasks][row][serial][unroll][lanes]"""
+    own = scheduled[result]
+    inside = matrix.split_into_tasks(scheduled, result, parameters)
     own.split(inside + 1, parameters.lanes)
     own.split(inside + 1, parameters.unroll)
     own.parallelize(inside + 2, ParallelType.unroll)
     own.parallelize(inside + 3, ParallelType.block_x)
-    done = {*tiles, *stages, *results}
-    _like(scheduled, result, [t for t in scheduled.fusion.tensors if t not in done])
-    _fetch_rows_ahead(scheduled, layouts, row_axis, transposed)
+    _like(scheduled, result, tensors)
 
-    of = dict(zip(result.axes, reference.axes, strict=True))
-    axes, rows, columns = ([of[axis] for axis in each] for each in (axes, rows, columns))
-    _split_into_tasks(scheduled, reference, axes, rows, columns, parameters)
+
+def _schedule_outputs(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    matrix: _Matrix,
+    outputs: list[TensorView],
+    parameters: PointwiseParameters,
+) -> None:
+    """[tasks][row][columns of the chunk: one copy]"""
+    inside = matrix.split_into_tasks(scheduled, reference, parameters)
     scheduled[reference].parallelize(inside + 1, ParallelType.block_x)
     _like(scheduled, reference, outputs)
-    inline_most(scheduled)
 
 
 def _result(
@@ -119,27 +182,6 @@ def _result(
     result = cache_before(scheduled, output)
     scheduled[result].memory_type = MemoryType.shared
     return result
-
-
-def _split_into_tasks(
-    scheduled: ScheduledFusion,
-    tensor: TensorView,
-    axes: Sequence[IterDomain],
-    rows: Sequence[IterDomain],
-    columns: Sequence[IterDomain],
-    parameters: PointwiseParameters,
-) -> int:
-    """[outer][task: tile][task: chunk][rows of the tile][columns of the chunk] from these axes;
-    returns the position of the rows."""
-    own = scheduled[tensor]
-    own.loop = list(axes)
-    first = merge_rows_and_columns(scheduled, tensor, rows, columns)
-    own.split(first, parameters.tile)
-    own.split(first + 2, parameters.chunk)
-    own.reorder({first + 1: first + 2})
-    for position, kind in enumerate(_TASKS[-first - 2 :]):
-        own.parallelize(position, kind)
-    return first + 2
 
 
 def _fetch_rows_ahead(
@@ -161,6 +203,8 @@ def _fetch_rows_ahead(
 
 def _like(scheduled: ScheduledFusion, reference: TensorView, tensors: list[TensorView]) -> None:
     """Gives some tensors the reference's loops, and their kinds."""
+    if not tensors:
+        return
     transform_like(scheduled, reference, tensors)
     parallelize_like(scheduled, reference, tensors=tensors)
 
