@@ -5,11 +5,10 @@
 // calls check_access.  An access outside every buffer, a race, or a read of uninitialised shared
 // memory ends the launch with a message before the access is made; simt_counters.h counts the
 // others.  This file itself is compiled without instrumentation.
-#include "simt.h"
+#include "simt_interface.h"
 #include "simt_counters.h"
 #include "simt_races.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +16,8 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <random>
 #include <unordered_map>
 #include <vector>
@@ -317,7 +318,7 @@ void run_grid() {
     most = std::max(most / neighbours, uint64_t(1)) * neighbours;
     for (uint64_t i = 0; i < most; ++i) {
       double position = double(i / neighbours) * 0.6180339887498949;
-      uint64_t first = uint64_t((position - floor(position)) * double(all)) / row * row;
+      uint64_t first = uint64_t((position - std::floor(position)) * double(all)) / row * row;
       blocks[i] = (first + i % neighbours) % all;
     }
     blocks.resize(most);
