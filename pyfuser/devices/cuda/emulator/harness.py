@@ -44,8 +44,9 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-fno-exceptions",
 )
-# Compiled once; it runs for each access of a thread.
-_RUNTIME_FLAGS = ("-O2", "-g0")
+# Compiled once; it runs for each access of a thread.  A handler must not call one of the same text:
+# it would be that one's caller.
+_RUNTIME_FLAGS = ("-O2", "-g0", "-fno-ipa-icf")
 _KERNEL_FLAGS = (
     *("-O1", "-g1"),
     # As on the device: memory is bytes, no contraction to fused multiply-add.
@@ -58,13 +59,24 @@ _KERNEL_FLAGS = (
     # The load or store of a vector stays one access.
     "-fno-tree-sra",
 )
+# Optimisations that take a quarter of the time to compile, and save no time here: a kernel's time is
+# that of its handlers.  Those that drop loads, as NVRTC does, stay.
+_FASTER_COMPILATION = (
+    *("-fno-tree-loop-optimize", "-fno-move-loop-invariants", "-fno-tree-ch", "-fno-ivopts"),
+    *("-fno-tree-dominator-opts", "-fno-tree-ter", "-fno-tree-slsr", "-fno-ssa-phiopt"),
+    *("-fno-if-conversion", "-fno-if-conversion2", "-fno-forward-propagate"),
+    *("-fno-reorder-blocks", "-fno-guess-branch-probability", "-fno-shrink-wrap"),
+    *("-fno-cprop-registers", "-fno-combine-stack-adjustments", "-fno-compare-elim"),
+    *("-fno-split-wide-types", "-fira-algorithm=priority", "-fira-region=one"),
+)
 # Instrumentation only: the handlers are simt_handlers.h's, not the sanitizers' own.
 _THREAD_FLAGS = ("-fwrapv", "-fsanitize=thread,integer-divide-by-zero")
-_CHECK_FLAGS = (*_THREAD_FLAGS, "-fsanitize=bounds,alignment")
+_CHECK_FLAGS = (*_FASTER_COMPILATION, *_THREAD_FLAGS, "-fsanitize=bounds,alignment")
 # Tells of each basic block; the checks of arrays would be counted as operations.
 _COUNT_FLAGS = (*_THREAD_FLAGS, "-fsanitize-coverage=trace-pc")
 # All checks that there are, with AddressSanitizer's runtime in the process.
 _SANITIZER_FLAGS = (
+    *_FASTER_COMPILATION,
     *("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fsanitize-recover=address"),
     "--param=asan-instrumentation-with-call-threshold=0",
     "--param=asan-use-after-return=0",
