@@ -105,7 +105,7 @@ class _Text:
 
 
 def _batches(paths: Sequence[Path]) -> list[Sequence[_Text]]:
-    """Texts with the same prelude, some at a time: together they take less than half of the time."""
+    """Texts with the same prelude, some at a time: together they take half of the time."""
     of_prelude: dict[str, list[_Text]] = {}
     for text in map(_Text.read, paths):
         of_prelude.setdefault(text.prelude, []).append(text)
