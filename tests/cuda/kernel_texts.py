@@ -1,9 +1,9 @@
 """All kernels of a test run through NVRTC: `pytest --emulate --nvrtc`, `make cubins`.
 
 While tests run, each distinct text that a runtime of the emulator is asked to compile is kept in a
-folder, which the processes of a run share.  At the end all of them are compiled, in threads, for
-four architectures.  A warning counts as an error.  `python -m tests.cuda.kernel_texts FOLDER`
-compiles a folder again.
+folder, which the processes of a run share.  At the end all of them are compiled for four
+architectures, in threads, several in one program.  A warning counts as an error.
+`python -m tests.cuda.kernel_texts FOLDER` compiles a folder again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from pyfuser.errors import CompilationError
 from tests.support.folders import ROOT
 
 FOLDER = ROOT / "build" / "kernels"
+_BATCH = 16
 _WARNING = re.compile(r"^.*\bwarning\b.*$", re.MULTILINE | re.IGNORECASE)
 
 
@@ -66,29 +67,72 @@ def kept_texts(folder: Path = FOLDER) -> Iterator[None]:
 def failures(
     paths: Sequence[Path],
     architectures: Sequence[str] = nvrtc.ARCHITECTURES,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> list[Failure]:
     """Compiles each text for each architecture: those that fail, in the order of texts."""
 
-    def attempt(job: tuple[Path, str]) -> Failure | None:
-        path, architecture = job
-        source = with_device_helpers(path.read_text(encoding="utf-8"))
-        try:
-            cubin, log = nvrtc.compile_with_report(source, architecture)
-        except CompilationError as error:
-            return Failure(path, architecture, str(error))
-        warnings = _WARNING.findall(log)
-        if not cubin.startswith(b"\x7fELF"):
-            warnings.append("no cubin")
-        return Failure(path, architecture, "\n".join(warnings)) if warnings else None
+    def attempt(job: tuple[str, Sequence[_Text]]) -> list[Failure]:
+        architecture, batch = job
+        if len(batch) > 1 and _complaint(_together(batch), architecture) is None:
+            return []
+        complaints = [_complaint(each.prelude + each.kernel, architecture) for each in batch]
+        return [
+            Failure(each.path, architecture, complaint)
+            for each, complaint in zip(batch, complaints, strict=True)
+            if complaint
+        ]
 
-    found = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        for done, each in enumerate(threads.map(attempt, product(paths, architectures)), 1):
-            progress(done)
-            if each is not None:
-                found.append(each)
-    return found
+        found = [
+            failure
+            for of_batch in threads.map(attempt, product(architectures, _batches(paths)))
+            for failure in of_batch
+        ]
+    return sorted(found, key=lambda each: paths.index(each.path))
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The two parts of what NVRTC compiles."""
+
+    path: Path
+    prelude: str
+    kernel: str
+
+    @staticmethod
+    def read(path: Path) -> _Text:
+        kernel = path.read_text(encoding="utf-8")
+        return _Text(path, with_device_helpers(kernel).removesuffix(kernel), kernel)
+
+
+def _batches(paths: Sequence[Path]) -> list[Sequence[_Text]]:
+    """Texts with the same prelude, some at a time: together they take half of the time."""
+    of_prelude: dict[str, list[_Text]] = {}
+    for text in map(_Text.read, paths):
+        of_prelude.setdefault(text.prelude, []).append(text)
+    return [
+        group[first : first + _BATCH]
+        for group in of_prelude.values()
+        for first in range(0, len(group), _BATCH)
+    ]
+
+
+def _together(batch: Sequence[_Text]) -> str:
+    """One program: the prelude once, and each kernel in a namespace, as all have the same names."""
+    kernels = (each.kernel.replace('extern "C"', "") for each in batch)
+    return batch[0].prelude + "".join(
+        f"namespace kernel_{number} {{\n{kernel}\n}}\n" for number, kernel in enumerate(kernels)
+    )
+
+
+def _complaint(program: str, architecture: str) -> str | None:
+    """NVRTC's errors or warnings, if there are any."""
+    try:
+        cubin, log = nvrtc.compile_with_report(program, architecture)
+    except CompilationError as error:
+        return str(error)
+    if not cubin.startswith(b"\x7fELF"):
+        return "no cubin"
+    return "\n".join(_WARNING.findall(log)) or None
 
 
 def report(folder: Path = FOLDER) -> tuple[str, bool]:

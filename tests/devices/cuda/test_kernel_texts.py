@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from pyfuser import FusionDefinition
+from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.emulator.runtime import emulated
 from tests.cuda.cubins import requires_nvrtc
 from tests.cuda.host_compiler import requires_host_compiler
@@ -42,3 +44,24 @@ def test_errors_and_warnings_are_reported_by_text(tmp_path: Path) -> None:
     assert text.endswith(
         "3 kernels for sm_75, sm_80, sm_90, sm_100: 8 don't compile without warnings"
     )
+
+
+@requires_nvrtc
+def test_texts_of_equal_names_compile_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tmp_path / f"{number:02}.cu").write_text(RIGHT.replace("= 1", f"= {number}"))
+    programs = []
+    compiled = nvrtc.compile_with_report
+
+    def noted(source: str, architecture: str) -> tuple[bytes, str]:
+        programs.append(source)
+        return compiled(source, architecture)
+
+    monkeypatch.setattr(nvrtc, "compile_with_report", noted)
+    paths = sorted(tmp_path.iterdir())
+    assert not failures(paths, ["sm_80"])
+    assert len(programs) == 2
+    paths[7].write_text(WRONG)
+    assert [each.path for each in failures(paths, ["sm_80"])] == [paths[7]]

@@ -35,18 +35,20 @@ from .counters import BufferCounts, Counts
 
 _FOLDER = Path(__file__).parent
 _SOURCES = (
-    *("simt.h", "simt_counters.h", "simt_touched.h", "simt_cache.h", "simt_races.h"),
-    *("simt_handlers.h", "simt_runtime.cpp"),
+    *("simt.h", "simt_interface.h", "simt_math.h", "simt_counters.h", "simt_touched.h"),
+    *("simt_cache.h", "simt_races.h", "simt_handlers.h", "simt_runtime.cpp"),
 )
 _FLAGS = (
     "-std=gnu++17",
-    "-O1",
-    "-g1",
     "-fPIC",
     "-fvisibility=hidden",
     "-fno-exceptions",
 )
+# Compiled once; it runs for each access of a thread.  A handler must not call one of the same text:
+# it would be that one's caller.
+_RUNTIME_FLAGS = ("-O2", "-g0", "-fno-ipa-icf")
 _KERNEL_FLAGS = (
+    *("-O1", "-g1"),
     # As on the device: memory is bytes, no contraction to fused multiply-add.
     *(
         "-fno-strict-aliasing",
@@ -57,19 +59,32 @@ _KERNEL_FLAGS = (
     # The load or store of a vector stays one access.
     "-fno-tree-sra",
 )
+# Left out are optimisations that take a fifth of the time to compile, and save none: a kernel's time
+# is that of its handlers.  Those that drop loads, as NVRTC does, stay.
+_FASTER_COMPILATION = (
+    *("-fno-tree-loop-optimize", "-fno-move-loop-invariants", "-fno-tree-ch", "-fno-ivopts"),
+    *("-fno-tree-dominator-opts", "-fno-tree-ter", "-fno-tree-slsr", "-fno-ssa-phiopt"),
+    *("-fno-if-conversion", "-fno-if-conversion2", "-fno-forward-propagate"),
+    *("-fno-reorder-blocks", "-fno-guess-branch-probability", "-fno-shrink-wrap"),
+    *("-fno-cprop-registers", "-fno-combine-stack-adjustments", "-fno-compare-elim"),
+    *("-fno-split-wide-types", "-fira-algorithm=priority", "-fira-region=one"),
+)
 # Instrumentation only: the handlers are simt_handlers.h's, not the sanitizers' own.
 _THREAD_FLAGS = ("-fwrapv", "-fsanitize=thread,integer-divide-by-zero")
-_CHECK_FLAGS = (*_THREAD_FLAGS, "-fsanitize=bounds,alignment")
+_CHECK_FLAGS = (*_FASTER_COMPILATION, *_THREAD_FLAGS, "-fsanitize=bounds,alignment")
 # Tells of each basic block; the checks of arrays would be counted as operations.
 _COUNT_FLAGS = (*_THREAD_FLAGS, "-fsanitize-coverage=trace-pc")
 # All checks that there are, with AddressSanitizer's runtime in the process.
 _SANITIZER_FLAGS = (
+    *_FASTER_COMPILATION,
     *("-fsanitize=address,undefined", "-fno-sanitize=vptr", "-fsanitize-recover=address"),
     "--param=asan-instrumentation-with-call-threshold=0",
     "--param=asan-use-after-return=0",
 )
-_LINK_FLAGS = ("-shared", "-nodefaultlibs", "-Wl,-z,defs")
-_LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
+# The linker reads no shared library, which would take longer than all else that it does: `_loaded`
+# has them in the process before the shared object.
+_LINK_FLAGS = ("-shared", "-nodefaultlibs")
+_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 # A launch that may access more than this runs without AddressSanitizer: its memory would be copied.
 _MOST_RESTORED = 1 << 30
 # Accesses after which a sample of blocks has told enough: some seconds.
@@ -139,7 +154,7 @@ class Module:
     ) -> None:
         self._path = path
         self._counted, self._sanitized, self._checks_order = counted, sanitized, checks_order
-        self._library = ctypes.CDLL(str(path))
+        self._library = _loaded(path)
         # A shared object has one state, whichever modules loaded it, and ctypes drops the GIL.
         self._lock = _locks.setdefault(path, threading.Lock())
         self.kernels = tuple(kernels)
@@ -308,12 +323,29 @@ def _shared_object(text: str, checks: Sequence[str]) -> Path:
     with tempfile.TemporaryDirectory(dir=_build_folder()) as folder:
         source, assembly = Path(folder) / "kernel.cu", Path(folder) / "kernel.s"
         source.write_text(text)
-        _compile(*flags, "-S", "-x", "c++", str(source), output=assembly)
+        given: tuple[str, ...] = (*flags, "-x", "c++", str(source), "-x", "none")
         if checks is _COUNT_FLAGS:
+            _compile(*given, "-S", output=assembly)
             assembly.write_text(operations.with_block_table(assembly.read_text()))
-        inputs = (str(assembly), str(object_path))
-        _compile(*_LINK_FLAGS, *inputs, *_LIBRARIES, output=path)
+            given = (*_KERNEL_FLAGS, str(assembly))
+        _compile(*_LINK_FLAGS, *given, str(object_path), "-lgcc", output=path)
     return path
+
+
+@functools.cache
+def _load_libraries() -> None:
+    """What shared objects of kernels need, for all that are loaded later."""
+    for name in _LIBRARIES:
+        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """A kernel's shared object; SimtError if it calls a function that doesn't exist."""
+    _load_libraries()
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise SimtError(f"compile_and_load: {error}") from error
 
 
 @contextmanager
@@ -344,9 +376,9 @@ def _build_folder() -> Path:
 @functools.cache
 def _runtime_object() -> Path:
     sources = [(_FOLDER / name).read_text() for name in _SOURCES]
-    path = _build_folder() / f"runtime_{_digest(*sources, *_FLAGS)}.o"
+    path = _build_folder() / f"runtime_{_digest(*sources, *_FLAGS, *_RUNTIME_FLAGS)}.o"
     if not path.exists():
-        _compile("-c", str(_FOLDER / "simt_runtime.cpp"), output=path)
+        _compile(*_RUNTIME_FLAGS, "-c", str(_FOLDER / "simt_runtime.cpp"), output=path)
     return path
 
 

@@ -1,84 +1,32 @@
 // CUDA C++ vocabulary for a host compiler: generated kernel text, unchanged, becomes a shared
 // object that runs on a machine without a GPU. This header defines the vocabulary (threadIdx,
-// __shared__, __syncthreads, shuffles, atomics, device math); simt_runtime.cpp simulates the
-// threads and checks what they do. harness.py combines the two.
+// __shared__, __syncthreads, shuffles, atomics); simt_math.h has the mathematical functions;
+// simt_runtime.cpp simulates the threads and checks what they do. harness.py combines them.
+// It includes nothing of the standard library that would take long to compile.
 // Invariant: the text that NVRTC compiles neither needs nor sees anything of this.
 #pragma once
 
 #include <float.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
-#include <utility>
+#include "simt_interface.h"
+#include "simt_math.h"
 
-struct uint3 {
-  unsigned x, y, z;
-};
-struct dim3 {
-  unsigned x = 1, y = 1, z = 1;
-};
-
-// ---------------------------------------------------------------- the interface to simt_runtime.cpp
+extern "C" {
+void* memcpy(void*, const void*, size_t) noexcept;
+void* memset(void*, int, size_t) noexcept;
+}
 
 namespace simt {
-
-// What simt_counters.h counts, in the layout of counters.py's ctypes structure.
-struct Counts {
-  uint64_t read_requests, read_sectors, write_requests, write_sectors;
-  uint64_t bytes_read, bytes_written, scratch_bytes, distinct_sectors;
-  uint64_t shared_requests, bank_conflicts, barriers, warp_operations, atomics;
-  uint64_t divergent_branches, operations, threads, blocks;
-};
-
-// Of one buffer, in the layout of counters.py's: its bytes; the 32-byte sectors of all requests,
-// those that read and those that write; those of them that aren't in the block's share of the cache;
-// the sectors that are different.
-struct BufferCounts {
-  uint64_t bytes, sectors[2], missed[2], distinct[2];
-};
-
-// One launch, in the layout of harness.py's ctypes structure.
-struct Request {
-  unsigned grid[3], block[3];
-  uint64_t shared_bytes;
-  uint64_t seed;  // 0: threads and blocks in ascending order; else shuffled
-  void** arguments;
-  uint64_t buffer_count;
-  const uint64_t* buffer_starts;
-  const uint64_t* buffer_bytes;
-  char* message;
-  uint64_t message_bytes;
-  // Of what failed, and of the call in the kernel that led to it, from the start of the image; 0:
-  // not known.
-  uint64_t* program_counters;
-  Counts* counts;             // null: nothing is counted
-  uint64_t scratch_count;     // of buffers, the last ones: their bytes aren't needed
-  uint64_t most_blocks;       // run so many of a grid of more than twice as many, or 0: all
-  uint64_t cache_sectors;     // a block's share of the second cache
-  uint64_t enough_accesses;   // of memory: a sample of blocks ends when it has made so many
-  BufferCounts* buffer_counts;  // of each buffer; null if nothing is counted
-  uint64_t checks_order;      // not with AddressSanitizer, which doesn't tell of every access
-};
-
-using Body = void (*)(void** arguments);
-int launch(Body body, const Request& request);
-
-enum class WarpOperation : int { synchronise, shuffle, ballot };
-
-unsigned block_barrier(int line, bool predicate);  // returns how many threads passed true
-uint64_t warp_exchange(int line, WarpOperation operation, unsigned mask, uint64_t value,
-                       int source);
-void atomic_access(void* address, uint64_t bytes);
-void fence();
-void* dynamic_shared_memory();
-unsigned lane();
 
 template <class T>
 T* dynamic_shared() {
   return static_cast<T*>(dynamic_shared_memory());
 }
+
+template <size_t... I>
+struct Numbers {};
 
 template <auto Kernel>
 struct Entry;
@@ -88,11 +36,13 @@ template <class... Parameters, void (*Kernel)(Parameters...)>
 struct Entry<Kernel> {
   template <size_t... I>
   __attribute__((no_sanitize("thread", "address"), noinline)) static void call(
-      void** arguments, std::index_sequence<I...>) {
+      void** arguments, Numbers<I...>) {
     Kernel(*static_cast<Parameters*>(arguments[I])...);
   }
   // Not among the functions that a thread is in: the first of them is the kernel.
-  __attribute__((no_sanitize("thread", "address"))) static void run(void** arguments) { call(arguments, std::index_sequence_for<Parameters...>{}); }
+  __attribute__((no_sanitize("thread", "address"))) static void run(void** arguments) {
+    call(arguments, Numbers<__integer_pack(sizeof...(Parameters))...>{});
+  }
 
   // One letter and a size per parameter: p pointer, f floating, i integer, s anything else.
   static const char* signature() {
@@ -147,13 +97,7 @@ struct Entry<Kernel> {
 // with a pattern at a block's start and watch it.  harness.py rewrites `extern __shared__`.
 #define __shared__ static __attribute__((section("simt_shared")))
 
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
-
-// Called by a failed assertion: the launch ends with its text.
-extern "C" void __assertfail(
-    const char* what, const char* file, unsigned line, const char* function, unsigned long width);
 
 // ---------------------------------------------------------------- barriers, warps, fences
 
@@ -311,56 +255,3 @@ SIMT_BITS(__longlong_as_double, double, long long)
 inline int __popc(unsigned value) { return __builtin_popcount(value); }
 inline int __clz(int value) { return value ? __builtin_clz((unsigned)value) : 32; }
 inline int __ffs(int value) { return __builtin_ffs(value); }
-
-// ---------------------------------------------------------------- device math that libm lacks
-
-#define SIMT_MIN_MAX(type)                                          \
-  inline type min(type a, type b) { return b < a ? b : a; }         \
-  inline type max(type a, type b) { return a < b ? b : a; }
-SIMT_MIN_MAX(int)
-SIMT_MIN_MAX(unsigned)
-SIMT_MIN_MAX(long)
-SIMT_MIN_MAX(unsigned long)
-SIMT_MIN_MAX(long long)
-SIMT_MIN_MAX(unsigned long long)
-#undef SIMT_MIN_MAX
-inline float min(float a, float b) { return fminf(a, b); }
-inline float max(float a, float b) { return fmaxf(a, b); }
-inline double min(double a, double b) { return fmin(a, b); }
-inline double max(double a, double b) { return fmax(a, b); }
-
-inline double rsqrt(double x) { return (double)(1 / sqrtl((long double)x)); }
-inline float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dmul_rn(double a, double b) { return a * b; }
-inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
-
-// Halley's method on erfc(x) - z; |z| is never close to 2, where erfc has no digits left.
-inline long double simt_erfc_inverse(long double z) {
-  long double x = z < 0.5L ? sqrtl(-logl(z)) : 0;
-  for (int i = 0; i < 60; ++i) {
-    long double step = (erfcl(x) - z) / (-M_2_SQRTPI * expl(-x * x));
-    step /= 1 + x * step;
-    x -= step;
-    if (fabsl(step) <= 1e-18L * fabsl(x)) break;
-  }
-  return x;
-}
-inline double erfcinv(double z) {
-  if (z == 0) return HUGE_VAL;
-  if (z == 2) return -HUGE_VAL;
-  if (!(z > 0 && z < 2)) return NAN;
-  return (double)(z > 1 ? -simt_erfc_inverse(2 - (long double)z) : simt_erfc_inverse(z));
-}
-inline double erfinv(double y) {
-  if (fabs(y) < 1e-9) return y * (1 / M_2_SQRTPI);
-  if (fabs(y) == 1) return y * HUGE_VAL;
-  if (!(fabs(y) < 1)) return NAN;
-  return copysign((double)simt_erfc_inverse(1 - fabsl((long double)y)), y);
-}
-inline float erfinvf(float y) { return (float)erfinv(y); }
-inline float erfcinvf(float z) { return (float)erfcinv(z); }

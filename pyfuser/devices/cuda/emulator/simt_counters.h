@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "simt.h"
+#include "simt_interface.h"
 #include "simt_cache.h"
 #include "simt_races.h"
 #include "simt_touched.h"
