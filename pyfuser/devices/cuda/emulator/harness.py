@@ -59,8 +59,8 @@ _KERNEL_FLAGS = (
     # The load or store of a vector stays one access.
     "-fno-tree-sra",
 )
-# Left out are optimisations that take a fifth of the time to compile, and save none: a kernel's time
-# is that of its handlers.  Those that drop loads, as NVRTC does, stay.
+# Left out are optimisations that take a fifth of the time to compile, and save none: a kernel's
+# time is that of its handlers.  Those that drop loads, as NVRTC does, stay.
 _FASTER_COMPILATION = (
     *("-fno-tree-loop-optimize", "-fno-move-loop-invariants", "-fno-tree-ch", "-fno-ivopts"),
     *("-fno-tree-dominator-opts", "-fno-tree-ter", "-fno-tree-slsr", "-fno-ssa-phiopt"),
