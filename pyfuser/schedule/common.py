@@ -95,7 +95,7 @@ class Leaf:
         axes: Mapping[IterDomain, IterDomain] | None = None,
     ) -> None:
         domain = tensor.domain
-        is_output = tensor.expr is not None
+        is_output = tensor.expr is not None and axes is None
         self.tensor = tensor
         self.order: list[int] = []
         self.contiguous: dict[int, bool] = {}
@@ -135,7 +135,6 @@ class ReadLeaf(Leaf):
         self, space: IterationSpace, expr: WindowOp | GatherOp, source: TensorView
     ) -> None:
         roots = expr.tensor_outputs[0].domain.root_or_logical
-        domain = source.domain
         places: Sequence[int | None] = range(len(roots))
         self.expr = expr
         self.windowed: set[int] = set()
@@ -149,22 +148,9 @@ class ReadLeaf(Leaf):
                 self.windowed.add(space.number(axis))
                 if window.step is not ONE or window.every is not ONE:
                     self.stepped.add(space.number(axis))
-        self.tensor = source
-        self.order: list[int] = []
-        self.contiguous: dict[int, bool] = {}
-        self.repeated: set[int] = set()
-        position = dict(zip(source.axes, places, strict=True))
-        for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
-            place = position[axis]
-            number = -1
-            if place is not None and not roots[place].is_broadcast:
-                number = space.number(roots[place])
-            if not axis.is_broadcast:
-                self.order.append(number)
-                self.contiguous[number] = contiguous is True and number >= 0
-                if contiguous is None:
-                    self.repeated.add(number)
-        self.related = space.related(frozenset(self.contiguous) - {-1})
+        pairs = zip(source.axes, places, strict=True)
+        partners = {axis: roots[place] for axis, place in pairs if place is not None}
+        super().__init__(space, source, partners)
 
     def is_contiguous(self, inner: int) -> bool:
         """True if an axis of the output runs along the source's memory, without gaps."""
@@ -303,35 +289,6 @@ def range_to(axis: IterDomain, axes: list[IterDomain], layouts: Layouts) -> list
     """The axes, of some in memory order, that form one range up to `axis` in all leaves."""
     last = axes.index(axis)
     return axes[first_of_range(axes, last, layouts) : last + 1]
-
-
-def merge_rows_and_columns(
-    scheduled: ScheduledFusion,
-    tensor: TensorView,
-    rows: Sequence[IterDomain],
-    columns: Sequence[IterDomain],
-) -> int:
-    """Loops [outer][rows][columns] from axes in memory order; returns how many are outer, 0 or 1.
-
-    Broadcast axes are outer: a tensor may have one that corresponds to no loop.
-    """
-    own = scheduled[tensor]
-    axes = list(own.loop)
-    outer = [axis for axis in axes if axis not in rows and axis not in columns]
-    own.loop = [*outer, *rows, *columns]
-    merge_range(scheduled, tensor, len(outer) + len(rows), len(axes))
-    merge_range(scheduled, tensor, len(outer), len(outer) + len(rows))
-    merge_range(scheduled, tensor, 0, len(outer))
-    return 1 if outer else 0
-
-
-def rows_and_columns(
-    axes: Sequence[IterDomain], row_axis: IterDomain, layouts: Layouts
-) -> tuple[list[IterDomain], list[IterDomain]]:
-    """The rows that end with `row_axis` and the columns that end with the last axis, of axes in
-    memory order: each as many as form one range of memory in all leaves."""
-    real = [axis for axis in axes if not axis.is_broadcast]
-    return range_to(row_axis, real, layouts), range_to(real[-1], real, layouts)
 
 
 def ordered_axes(tensor: TensorView) -> list[IterDomain]:

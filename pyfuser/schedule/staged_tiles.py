@@ -1,8 +1,8 @@
 """Transposed inputs through a stage: whole rows of a task's tile are transposed, then computed.
 
-    tiles, stages:  [outer][task: tile][task: chunk][columns][rows][unroll][lanes]
-    the rest:       [outer][task: tile][task: chunk][row][serial][lanes]
-    outputs:        [outer][task: tile][task: chunk][row][columns of the chunk]
+    squares, stages:  as in tiles.py
+    the rest:         [tasks][row][serial][unroll][lanes]
+    outputs:          [tasks][row][columns of the chunk]
 
 A step over square tiles reads other inputs, and writes, a vector of each of many rows: jumps that
 no prefetcher follows, and parts of cache lines if rows don't begin with one.  With what it
@@ -13,35 +13,36 @@ cache lines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ..analysis.costs import is_copy
 from ..ir.domains import IterDomain, ParallelType, Split
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseParameters
-from .common import Layouts, merge_rows_and_columns, ordered_axes, range_to
+from .common import Layouts
 from .inlining import inline_most
-from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after, cache_before
+from .tiles import Matrix, loop_like, read_along_rows, split_into_squares
 
 # Measured on a Granite Rapids, out of cache, x + y.t() in float32 and bfloat16: without fetching
 # 1.2 to 1.6 times as long, by 2 rows 1.0 to 1.3 times, by 8 rows the same.
 _ROWS_AHEAD = 4
 
-_TASKS = (ParallelType.grid_z, ParallelType.grid_x, ParallelType.grid_y)
 
-
-def staged_rows_and_columns(
-    axes: Sequence[IterDomain], row_axis: IterDomain, transposed: list[TensorView], layouts: Layouts
-) -> tuple[list[IterDomain], list[IterDomain]]:
-    """The rows that are one range in the memory of the transposed inputs and end with `row_axis`,
-    in the inputs' order, and the columns, one range in all leaves."""
-    real = [axis for axis in axes if not axis.is_broadcast]
-    columns = range_to(real[-1], real, layouts)
+def staged_matrix(
+    reference: TensorView, row_axis: IterDomain, transposed: list[TensorView], layouts: Layouts
+) -> Matrix:
+    """The rows are one range in the memory of the transposed inputs, in the inputs' order, and end
+    with `row_axis`; the columns are one range in all leaves."""
+    matrix = Matrix.of(reference, row_axis, layouts)
     number = layouts.space.number
-    left = {number(axis): axis for axis in real if axis not in columns}
+    left = {
+        number(axis): axis
+        for axis in matrix.axes
+        if not axis.is_broadcast and axis not in matrix.columns
+    }
     inputs = [leaf for leaf in layouts.leaves if leaf.tensor in transposed]
     order, inner = inputs[0].order, number(row_axis)
     rows = [row_axis]
@@ -50,7 +51,7 @@ def staged_rows_and_columns(
             break
         rows.insert(0, left[outer])
         inner = outer
-    return rows, columns
+    return replace(matrix, rows=rows)
 
 
 def schedule_staged(
@@ -63,16 +64,15 @@ def schedule_staged(
 ) -> None:
     """The loops; see the module's docstring.  `row_axis` is the reference axis along which the
     transposed inputs are contiguous."""
-    axes = ordered_axes(reference)
-    matrix = _Matrix(axes, *staged_rows_and_columns(axes, row_axis, transposed, layouts))
-    tiles = [cache_after(scheduled, tensor) for tensor in transposed]
-    stages = [cache_after(scheduled, tile) for tile in tiles]
+    matrix = staged_matrix(reference, row_axis, transposed, layouts)
+    squares = [cache_after(scheduled, tensor) for tensor in transposed]
+    stages = [cache_after(scheduled, square) for square in squares]
     outputs = [v for v in dict.fromkeys(scheduled.fusion.outputs) if isinstance(v, TensorView)]
     outputs = [output for output in outputs if output.expr is not None]
     results = {output: _result(scheduled, output, stages) for output in outputs}
     result = results[reference]  # which has the reference's axes now
-    _schedule_squares(scheduled, result, matrix, tiles, stages, parameters)
-    done = {*tiles, *stages, *outputs}
+    _schedule_squares(scheduled, result, matrix, squares, stages, parameters)
+    done = {*squares, *stages, *outputs}
     others = [tensor for tensor in scheduled.fusion.tensors if tensor not in done]
     _schedule_rows(scheduled, result, matrix, others, parameters)
     _fetch_rows_ahead(scheduled, layouts, row_axis, transposed)
@@ -81,95 +81,55 @@ def schedule_staged(
     inline_most(scheduled)
 
 
-@dataclass(frozen=True, slots=True)
-class _Matrix:
-    """The axes of a tensor in memory order, and which of them are its rows and columns."""
-
-    axes: Sequence[IterDomain]
-    rows: Sequence[IterDomain]
-    columns: Sequence[IterDomain]
-
-    def along(self, of: Mapping[IterDomain, IterDomain]) -> _Matrix:
-        """The same of another tensor."""
-        return _Matrix(*([of[a] for a in each] for each in (self.axes, self.rows, self.columns)))
-
-    def split_into_tasks(
-        self, scheduled: ScheduledFusion, tensor: TensorView, parameters: PointwiseParameters
-    ) -> int:
-        """[outer][task: tile][task: chunk][rows of the tile][columns of the chunk]; returns the
-        position of the rows."""
-        own = scheduled[tensor]
-        own.loop = list(self.axes)
-        first = merge_rows_and_columns(scheduled, tensor, self.rows, self.columns)
-        own.split(first, parameters.tile)
-        own.split(first + 2, parameters.chunk)
-        own.reorder({first + 1: first + 2})
-        for position, kind in enumerate(_TASKS[-first - 2 :]):
-            own.parallelize(position, kind)
-        return first + 2
-
-
 def _schedule_squares(
     scheduled: ScheduledFusion,
     result: TensorView,
-    matrix: _Matrix,
-    tiles: Sequence[TensorView],
+    matrix: Matrix,
+    squares: Sequence[TensorView],
     stages: Sequence[TensorView],
     parameters: PointwiseParameters,
 ) -> None:
-    """[tasks][columns][rows][columns of a line: unroll][rows: unroll][columns: lanes]
-
-    A tile, which is a square, has its lanes along the rows.
-    """
-    own = scheduled[result]
-    inside = matrix.split_into_tasks(scheduled, result, parameters)
-    own.split(inside, parameters.lanes)
-    own.split(inside + 2, parameters.lanes)
-    own.split(inside + 2, parameters.unroll)
-    own.reorder({inside: inside + 1, inside + 1: inside + 3, inside + 2: inside})
-    for position in (inside + 2, inside + 3):
-        own.parallelize(position, ParallelType.unroll)
-    own.parallelize(inside + 4, ParallelType.block_x)
-    _like(scheduled, result, [*tiles, *stages])
-    for tile, stage in zip(tiles, stages, strict=True):
-        column, row = scheduled[stage].loop[inside : inside + 2]
-        scheduled[stage].allocation = (_whole(row), _whole(_whole(column)))
-        scheduled[stage].padding = parameters.lanes * parameters.unroll
-        scheduled[tile].reorder({inside + 3: inside + 4})
-        scheduled[tile].parallelize(inside + 3, ParallelType.unroll)
-        scheduled[tile].parallelize(inside + 4, ParallelType.block_x)
-        for each in (tile, stage):
-            scheduled[each].memory_type = MemoryType.shared
+    """Squares, which are read along the rows, and stages, which have whole rows."""
+    inside = matrix.split_into_tasks(scheduled, result, parameters.tile, parameters.chunk)
+    split_into_squares(scheduled, result, inside, parameters)
+    loop_like(scheduled, result, [*squares, *stages])
+    for square, stage in zip(squares, stages, strict=True):
+        read_along_rows(scheduled, square, inside)
+        own = scheduled[stage]
+        column, row = own.loop[inside : inside + 2]
+        own.memory_type = MemoryType.shared
+        own.allocation = (_whole(row), _whole(_whole(column)))
+        own.padding = parameters.lanes * parameters.unroll
 
 
 def _schedule_rows(
     scheduled: ScheduledFusion,
     result: TensorView,
-    matrix: _Matrix,
+    matrix: Matrix,
     tensors: list[TensorView],
     parameters: PointwiseParameters,
 ) -> None:
     """[tasks][row][serial][unroll][lanes]"""
     own = scheduled[result]
-    inside = matrix.split_into_tasks(scheduled, result, parameters)
+    inside = matrix.split_into_tasks(scheduled, result, parameters.tile, parameters.chunk)
     own.split(inside + 1, parameters.lanes)
     own.split(inside + 1, parameters.unroll)
     own.parallelize(inside + 2, ParallelType.unroll)
     own.parallelize(inside + 3, ParallelType.block_x)
-    _like(scheduled, result, tensors)
+    loop_like(scheduled, result, tensors)
 
 
 def _schedule_outputs(
     scheduled: ScheduledFusion,
     reference: TensorView,
-    matrix: _Matrix,
+    matrix: Matrix,
     outputs: list[TensorView],
     parameters: PointwiseParameters,
 ) -> None:
     """[tasks][row][columns of the chunk: one copy]"""
-    inside = matrix.split_into_tasks(scheduled, reference, parameters)
+    inside = matrix.split_into_tasks(scheduled, reference, parameters.tile, parameters.chunk)
     scheduled[reference].parallelize(inside + 1, ParallelType.block_x)
-    _like(scheduled, reference, outputs)
+    loop_like(scheduled, reference, outputs)
 
 
 def _result(
@@ -199,14 +159,6 @@ def _fetch_rows_ahead(
             if not axis.is_broadcast and number(axis) == number(row_axis):
                 schedule = scheduled[leaf.tensor]
                 schedule.prefetch, schedule.along = _ROWS_AHEAD, axis
-
-
-def _like(scheduled: ScheduledFusion, reference: TensorView, tensors: list[TensorView]) -> None:
-    """Gives some tensors the reference's loops, and their kinds."""
-    if not tensors:
-        return
-    transform_like(scheduled, reference, tensors)
-    parallelize_like(scheduled, reference, tensors=tensors)
 
 
 def _whole(axis: IterDomain) -> IterDomain:

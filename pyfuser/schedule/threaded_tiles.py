@@ -17,10 +17,11 @@ from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedPointwise
-from .common import Layouts, merge_rows_and_columns, ordered_axes, rows_and_columns
+from .common import Layouts
 from .inlining import inline_most
 from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after
+from .tiles import Matrix
 
 
 def schedule_tiles(
@@ -36,15 +37,12 @@ def schedule_tiles(
     `row_axis` is the reference axis along which the transposed inputs are contiguous.
     """
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
-    own = scheduled[reference]
-    own.loop = list(ordered_axes(reference))
-    rows, columns = rows_and_columns(own.loop, row_axis, layouts)
-    first = merge_rows_and_columns(scheduled, reference, rows, columns)
-    own.split(first, parameters.tile)
-    own.split(first + 2, parameters.chunk)
-    own.reorder({first + 1: first + 2})
-    own.split(first + 1, 1)
-    kinds = (ParallelType.grid_z,) * first + _TILES
+    own, matrix = scheduled[reference], Matrix.of(reference, row_axis, layouts)
+    switch = matrix.split_into_tasks(
+        scheduled, reference, parameters.tile, parameters.chunk, _TILES[:-1]
+    )
+    own.split(switch - 1, 1)
+    kinds = _TILES[-switch - 1 :]
     # [outer][rows][columns][switch][rows of a tile][columns of a tile]
     inside = len(kinds)
     transform_like(scheduled, reference)
@@ -67,7 +65,7 @@ def schedule_tiles(
     inline_most(scheduled)
 
 
-_TILES = (ParallelType.grid_y, ParallelType.grid_x, ParallelType.unswitch)
+_TILES = (ParallelType.grid_z, ParallelType.grid_y, ParallelType.grid_x, ParallelType.unswitch)
 _WORD_BYTES = 4  # of a bank of shared memory
 
 

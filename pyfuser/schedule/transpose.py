@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from ..ir.domains import IterDomain, ParallelType
+from ..ir.domains import IterDomain
 from ..ir.fusion import Fusion
 from ..ir.scalars import product
-from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
 from ..target.target import Target
@@ -26,17 +26,13 @@ from . import pointwise, staged_tiles, threaded_tiles
 from .common import (
     Layouts,
     fork_outputs,
-    merge_rows_and_columns,
     ordered_axes,
-    parallelize_positions,
     prefetch_inputs,
-    range_to,
-    rows_and_columns,
 )
 from .inlining import inline_most
 from .pointwise import reference_output
-from .propagation import transform_like
 from .rewrite import cache_after
+from .tiles import Matrix, loop_like, read_along_rows, split_into_squares
 
 
 @lru_cache(maxsize=256)
@@ -45,10 +41,11 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     found, facts = transposed_inputs(reference, layouts), pointwise.pointwise_facts(fusion)
     if found is None:
         return facts
-    axes = ordered_axes(reference)
-    rows = range_to(found[0], axes, layouts)
-    longer, _ = staged_tiles.staged_rows_and_columns(axes, *found, layouts)
-    transposed, staged = (product(axis.size for axis in each) for each in (rows, longer))
+    matrices = (
+        Matrix.of(reference, found[0], layouts),
+        staged_tiles.staged_matrix(reference, *found, layouts),
+    )
+    transposed, staged = (product(axis.size for axis in each.rows) for each in matrices)
     return replace(facts, transposed=transposed, staged=staged)
 
 
@@ -115,41 +112,19 @@ def _schedule_tiles(
     layouts: Layouts,
     parameters: PointwiseParameters,
 ) -> None:
-    """[outer][tile][chunk][columns][rows][columns of a line][rows: unroll][columns: lanes]
+    """Square by square, stored at once.
 
     Tasks follow each other along the rows: they read on in the memory of the transposed inputs,
     where the last task's pages and the rest of its cache lines are.  If a task takes all rows, the
     loops over rows and columns are interchanged.
     """
-    axes = ordered_axes(reference)
-    tiles = [cache_after(scheduled, tensor) for tensor in transposed]
-    own = scheduled[reference]
-    own.loop = list(axes)
-    rows = merge_rows_and_columns(scheduled, reference, *rows_and_columns(axes, row_axis, layouts))
-    own.split(rows, parameters.tile)
-    own.split(rows + 2, parameters.chunk)
-    own.split(rows + 1, parameters.lanes)
-    own.split(rows + 4, parameters.lanes)
-    own.split(rows + 4, parameters.unroll)
-    # [outer][tile][rows][rows unroll][chunk][columns][columns of a line][lanes]
-    own.reorder({rows + 1: rows + 3, rows + 2: rows + 5, rows + 3: rows + 1, rows + 4: rows + 2})
+    matrix = Matrix.of(reference, row_axis, layouts)
+    squares = [cache_after(scheduled, tensor) for tensor in transposed]
+    inside = matrix.split_into_tasks(scheduled, reference, parameters.tile, parameters.chunk)
+    split_into_squares(scheduled, reference, inside, parameters)
     if parameters.rows:
-        own.reorder({rows + 2: rows + 3})
-    kinds = {
-        rows: ParallelType.grid_x,
-        rows + 1: ParallelType.grid_y,
-        rows + 4: ParallelType.unroll,
-        rows + 5: ParallelType.unroll,
-        rows + 6: ParallelType.block_x,
-    }
-    if rows:
-        kinds[0] = ParallelType.grid_z
-    transform_like(scheduled, reference)
-    parallelize_positions(scheduled, reference, kinds)
-    for tile in tiles:
-        schedule = scheduled[tile]
-        schedule.memory_type = MemoryType.shared
-        schedule.reorder({rows + 5: rows + 6})
-        schedule.parallelize(rows + 5, ParallelType.unroll)
-        schedule.parallelize(rows + 6, ParallelType.block_x)
+        scheduled[reference].reorder({inside: inside + 1})
+    loop_like(scheduled, reference, scheduled.fusion.tensors)
+    for square in squares:
+        read_along_rows(scheduled, square, inside)
     inline_most(scheduled)

@@ -19,7 +19,7 @@ class PointwiseFacts:
     columns     elements of its innermost range in memory
     groups      the rows without their last axis; None if there is only one
     transposed  elements of the range along which transposed inputs lie in memory, or None
-    staged      elements of that range in their memory alone, if the output may be staged, or None
+    staged      elements of that range in the memory of these inputs alone, or None
     bytes       bytes of the widest computed element
     narrowest   bytes of the narrowest element of an input or output
     vector      bytes of the widest element that is moved in vectors; 0 if some tensor can't be

@@ -33,6 +33,7 @@ from ...target.varied import Values, around, varied
 from .heuristics import (
     PREFETCH_BYTES,
     blocks,
+    line_elements,
     persistent_across,
     persistent_along,
     pointwise_across,
@@ -146,11 +147,10 @@ def _pointwise(
         }
         return [PointwiseParameters(lanes, 1, 0), *varied(chosen, near)]
     if chosen.tile:
-        unroll = processor.vectors_of_line(lanes, facts.narrowest)
-        line = unroll * lanes
+        line = line_elements(processor, facts)
         lines = ((4, 8, 16, 32), (4, 8, 16)) if chosen.staged else ((1, 2, 4, 8), (8, 1, 64))
         tiled = [
-            replace(chosen, tile=rows * line, unroll=unroll, chunk=chunk * line)
+            replace(chosen, tile=rows * line, unroll=line // lanes, chunk=chunk * line)
             for rows, chunk in itertools.product(*lines)
         ]
         others = [PointwiseParameters(lanes, 1, 0)]

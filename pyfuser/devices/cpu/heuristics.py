@@ -91,7 +91,7 @@ def pointwise(
     if facts.transposed is not None and columns >= lanes:
         transposed = evaluate(facts.transposed, sizes)
         staged = evaluate(facts.staged or ZERO, sizes)
-        is_short_part = transposed < staged and transposed <= 4 * _line(processor, facts)
+        is_short_part = transposed < staged and transposed <= 4 * line_elements(processor, facts)
         if staged >= lanes and (
             is_short_part or _is_staged(processor, facts, staged, columns, sizes)
         ):
@@ -185,7 +185,7 @@ def _tiles(
     prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
     """
-    lanes, line = processor.lanes(facts.bytes), _line(processor, facts)
+    lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
     most = max(16 * lanes, line)
     chunk, tile = _chunk_and_tile(processor, rows, columns, line, most, 4 * line)
     return PointwiseParameters(lanes, line // lanes, chunk, tile, rows=rows <= 4 * line)
@@ -204,8 +204,8 @@ def _is_staged(
     A task that has all rows, which are few, reads them by the line and jumps less; in the third
     cache, staging 64 rows of 65536 elements took twice as long.
     """
-    line = _line(processor, facts)
-    are_apart = rows * facts.narrowest >= _PAGE_BYTES and rows > 4 * line
+    line = line_elements(processor, facts)
+    are_apart = _are_apart(facts, rows) and rows > 4 * line
     bytes_stored = evaluate(facts.rows, sizes) * columns * facts.narrowest
     is_streamed = 2 * bytes_stored >= processor.l3_bytes
     return is_streamed and (are_apart or columns % line > 0)
@@ -223,16 +223,21 @@ def _staged_tiles(
     6 times as fast, and ranges of 3 to 15 elements 9 to 18 times (in a cache, 1.2 to 2.7 times),
     of 64 elements in a cache 1.1 to 1.9 times.
     """
-    lanes, line = processor.lanes(facts.bytes), _line(processor, facts)
-    are_apart = rows * facts.narrowest >= _PAGE_BYTES
-    tile, most = (16 if are_apart else 4) * line, _COLUMNS_OF_STAGE
+    lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
+    tile, most = (16 if _are_apart(facts, rows) else 4) * line, _COLUMNS_OF_STAGE
     while tile * most * facts.narrowest > processor.l2_bytes // 4 and most > 4 * line:
         tile, most = (tile // 2, most) if tile > most else (tile, most // 2)
     chunk, tile = _chunk_and_tile(processor, rows, columns, line, most, tile)
     return PointwiseParameters(lanes, line // lanes, chunk, tile, staged=True)
 
 
-def _line(processor: Processor, facts: PointwiseFacts) -> int:
+def _are_apart(facts: PointwiseFacts, rows: int) -> bool:
+    """True if an input's rows of so many elements, which a step reads a part of, are in pages of
+    their own."""
+    return rows * facts.narrowest >= _PAGE_BYTES
+
+
+def line_elements(processor: Processor, facts: PointwiseFacts) -> int:
     """The elements of a cache line of the narrowest input or output, in whole vectors."""
     lanes = processor.lanes(facts.bytes)
     return processor.vectors_of_line(lanes, facts.narrowest) * lanes

@@ -8,7 +8,6 @@ open.  Vectors that go to an output may be stored past the caches: streaming.py.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...dtypes import DataType, size_in_bytes
@@ -26,6 +25,7 @@ from .llvm_types import LLVMType
 from .llvm_writer import I1, I32, I64, FunctionWriter, Value
 from .pairs import Pairs
 from .refusals import Refusals
+from .row_copies import move_first
 from .scopes import Scopes, split_constant
 from .streaming import StreamingStores
 from .transposition import transposed
@@ -508,25 +508,11 @@ class MemoryAccess:
 
     def _store_parts(self, value: Value, pointer: Value, count: Value, alignment: int) -> None:
         """Stores the first lanes, fewer than all: for each bit of their number, as many at once."""
-        w, lanes = self.writer, value.type.lanes
-        none = w.constant(0, I64)
+        w = self.writer
         with w.into(self.phase.entry):
             place = w.alloca(value.type, 1, 64)
         w.store(value, place, 64)
-        part = lanes // 2
-        while part:
-            has = w.icmp("ne", w.and_(count, w.constant(part, I64)), none)
-            offset = w.and_(count, w.constant(-2 * part & (lanes - 1), I64))
-            half = value.type.with_lanes(part)
-            self.phase.branch_on(has, partial(self._move, place, pointer, offset, half, alignment))
-            part //= 2
-
-    def _move(
-        self, source: Value, target: Value, offset: Value, part: LLVMType, alignment: int
-    ) -> None:
-        w = self.writer
-        value = w.load(part, w.element_pointer(source, part.element, offset), alignment)
-        w.store(value, w.element_pointer(target, part.element, offset), alignment)
+        move_first(self.phase, value.type, place, pointer, count, alignment)
 
     def _guarded_store(
         self, access: Access, value: Value, index: IntExpr, active: Value | None

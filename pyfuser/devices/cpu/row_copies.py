@@ -110,7 +110,7 @@ class RowCopies:
     def _part(
         self, element: LLVMType, line: int, source: Value, target: Value, count: Value
     ) -> None:
-        """Copies fewer elements than a line has: by a mask, or for each bit of their number."""
+        """Copies fewer elements than a line has, by a mask if the processor has them."""
         w, alignment = self.writer, element.bits // 8
         if self.phase.vector_bytes >= _MASKED_BYTES:
             type_ = element.with_lanes(line)
@@ -118,17 +118,27 @@ class RowCopies:
             mask = w.icmp("slt", lanes, w.splat(w.truncate(count, "i32"), line))
             w.masked_store(w.masked_load(type_, source, mask, alignment), target, mask, alignment)
             return
-        part = line // 2
-        while part:
-            has = w.icmp("ne", w.and_(count, w.constant(part, I64)), w.constant(0, I64))
-            offset = w.and_(count, w.constant(-2 * part & (line - 1), I64))
-            type_ = element.with_lanes(part)
+        move_first(self.phase, element.with_lanes(line), source, target, count, alignment)
 
-            def move(type_: LLVMType = type_, offset: Value = offset) -> None:
-                a, b = (
-                    w.element_pointer(each, element.element, offset) for each in (source, target)
-                )
-                w.store(w.load(type_, a, alignment), b, alignment)
 
-            self.phase.branch_on(has, move)
-            part //= 2
+def move_first(
+    phase: PhaseGenerator,
+    vector: LLVMType,
+    source: Value,
+    target: Value,
+    count: Value,
+    alignment: int,
+) -> None:
+    """Moves the first elements of a vector in memory, fewer than all: for each bit of their number,
+    as many at once."""
+    w, part = phase.writer, vector.lanes // 2
+
+    def move(type_: LLVMType, offset: Value) -> None:
+        value = w.load(type_, w.element_pointer(source, type_.element, offset), alignment)
+        w.store(value, w.element_pointer(target, type_.element, offset), alignment)
+
+    while part:
+        has = w.icmp("ne", w.and_(count, w.constant(part, I64)), w.constant(0, I64))
+        offset = w.and_(count, w.constant(-2 * part & (vector.lanes - 1), I64))
+        phase.branch_on(has, partial(move, vector.with_lanes(part), offset))
+        part //= 2
