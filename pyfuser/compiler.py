@@ -26,8 +26,8 @@ from .lower.work import is_too_much
 from .parts import KernelPart, Part, ScheduledPart, part_of
 from .preseg.one_pass_moments import cut_apart, one_pass_moments
 from .preseg.pipeline import run as simplify
-from .schedule.acceptance import SizeInfo
 from .schedule.registry import BY_LIBRARY
+from .schedule.size_info import SizeInfo
 from .segment.drafts import cost_of
 from .segment.repeated_reads import copy_repeated_reads
 from .segment.segmenter import segment as cut

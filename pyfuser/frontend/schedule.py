@@ -28,8 +28,8 @@ from .handles import require_member
 from .params import HeuristicParams, decisions_of, for_all_sizes, params_of, require_instance
 
 if TYPE_CHECKING:
-    from ..schedule.acceptance import SizeInfo
     from ..schedule.registry import AutomaticScheduler
+    from ..schedule.size_info import SizeInfo
     from ..target.target import Target
 
 
@@ -127,7 +127,7 @@ def warp_specialize(
 
 def _sizes(fusion: Fusion, inputs: Sequence[Any], operation: str) -> SizeInfo:
     from ..devices.registry import target_for
-    from ..schedule.acceptance import SizeInfo
+    from ..schedule.size_info import SizeInfo
 
     require_fusion(operation, fusion)
     require_list(inputs, operation, f"{operation}(..., {{}})")
@@ -243,7 +243,7 @@ def _followed(
 ) -> ScheduledFusion | None:
     """The schedule that follows from parameters, for any sizes."""
     from ..devices.registry import target_for
-    from ..schedule.acceptance import SizeInfo
+    from ..schedule.size_info import SizeInfo
 
     require_fusion("schedule", fusion)
     chosen = _scheduler("schedule", scheduler_type)

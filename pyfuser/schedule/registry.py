@@ -33,7 +33,6 @@ from .acceptance import (
     NO_REFERENCE,
     NORMALIZATION,
     Facts,
-    SizeInfo,
     examine,
     greedy_refusal,
     has_transposed_input,
@@ -47,6 +46,7 @@ from .acceptance import (
     unlike_outputs,
     view_source,
 )
+from .size_info import SizeInfo
 
 __all__ = ["SCHEDULERS", "Parameters", "Refusal", "Scheduler", "SizeInfo", "find", "scheduler"]
 

@@ -21,7 +21,6 @@ from ..ir.exprs import LibraryOp
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
     NORMALIZATION,
-    SizeInfo,
     Summary,
     greedy_refusal,
     inner_outer_refusal,
@@ -31,6 +30,7 @@ from ..schedule.acceptance import (
     reduction_refusal,
 )
 from ..schedule.registry import DISABLED, Refusal
+from ..schedule.size_info import SizeInfo
 from .memory_directions import Direction, crossing, directions, has_fixed_order
 from .repeated_work import Innermost, innermost, repeats
 from .units import Unit, UnitGraph

@@ -29,7 +29,7 @@ from ..ir.fusion import Fusion, broadcast_contiguity
 from ..ir.vals import TensorView, Val
 from ..ops.pointwise import copy_axis
 from ..preseg.rewriting import Rewriter, rewrite
-from ..schedule.acceptance import SizeInfo
+from ..schedule.size_info import SizeInfo
 
 # A reduction of at most so many elements has its lanes along an axis that it keeps, and what it
 # reads at least so many times may be copied.

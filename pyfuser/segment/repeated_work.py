@@ -17,7 +17,8 @@ from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
-from ..schedule.acceptance import Facts, SizeInfo
+from ..schedule.acceptance import Facts
+from ..schedule.size_info import SizeInfo
 
 
 def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:

@@ -15,7 +15,7 @@ from pyfuser.ir.vals import TensorView, Val
 from pyfuser.ops import builders
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
-from pyfuser.schedule.acceptance import SizeInfo
+from pyfuser.schedule.size_info import SizeInfo
 from tests.segment.fusions import check, float_inputs, schedulers, softmax, tensor
 from tests.support.targets import segment, size_info
 

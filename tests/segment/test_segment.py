@@ -12,8 +12,9 @@ from pyfuser.ir.domains import TensorDomain
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.ops import builders
-from pyfuser.schedule.acceptance import SizeInfo, examine, reference_tensor
+from pyfuser.schedule.acceptance import examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
+from pyfuser.schedule.size_info import SizeInfo
 from tests.segment.fusions import (
     Build,
     check,

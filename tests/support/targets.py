@@ -10,7 +10,7 @@ from pyfuser.devices.cpu.target import CpuTarget
 from pyfuser.devices.cuda.target import CudaTarget
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.segmented import SegmentedFusion
-from pyfuser.schedule.acceptance import SizeInfo
+from pyfuser.schedule.size_info import SizeInfo
 from pyfuser.segment import segmenter
 
 # A processor with 256-bit vectors; golden texts are for this one.

@@ -16,8 +16,9 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ops import builders
 from pyfuser.ops.binding import bind
 from pyfuser.ops.evaluator import evaluate
-from pyfuser.schedule.acceptance import SizeInfo, examine
+from pyfuser.schedule.acceptance import examine
 from pyfuser.schedule.registry import find
+from pyfuser.schedule.size_info import SizeInfo
 from tests.cuda.cubins import require_cubin, requires_nvrtc
 from tests.cuda.emulate import cuda_kernel, run_emulated
 from tests.cuda.examples import BLOCK_X, GRID_X, add_chain, input_tensor
