@@ -3,6 +3,7 @@
     kernel    ::= name, tensor parameter..., scalar parameter..., scratch buffer..., phase...
     phase     ::= grid extents, block extents, statement...     (a grid-wide sync between phases)
     statement ::= For index in [start, stop) { statement... }
+                | If predicate { statement... } else { statement... }
                 | Allocate buffer
                 | Compute  access = op(operand, ...) [if predicate] [, checked] [to n bits]
                 | Initialise access... with the identity of a reduction
@@ -188,6 +189,15 @@ class For:
 
 
 @dataclass(slots=True, eq=False)
+class If:
+    """`body` where a condition on the indices of the loops around holds, else `otherwise`."""
+
+    predicate: Predicate
+    body: list[Statement]
+    otherwise: list[Statement] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
 class Allocate:
     """Allocates a buffer, which lives until the end of the enclosing body."""
 
@@ -291,7 +301,7 @@ class Barrier:
     """Synchronises all threads of the block."""
 
 
-Statement = For | Allocate | Compute | Initialise | Reduce | Scan | Scatter | Barrier
+Statement = For | If | Allocate | Compute | Initialise | Reduce | Scan | Scatter | Barrier
 
 
 @dataclass(slots=True, eq=False)
@@ -369,11 +379,13 @@ class Kernel:
 
 
 def walk(statements: list[Statement]) -> Iterator[Statement]:
-    """Every statement, loops before their bodies."""
+    """Every statement, loops and branches before their bodies."""
     for statement in statements:
         yield statement
-        if isinstance(statement, For):
+        if isinstance(statement, For | If):
             yield from walk(statement.body)
+        if isinstance(statement, If):
+            yield from walk(statement.otherwise)
 
 
 def may_refuse(statement: Statement) -> bool:
@@ -468,6 +480,13 @@ def _body_lines(body: list[Statement], depth: int) -> Iterator[str]:
                     f"{pad}for {statement.index} in [{statement.start}, {statement.stop}){tag} {{"
                 )
                 yield from _body_lines(statement.body, depth + 1)
+                yield pad + "}"
+            case If(body=then, otherwise=otherwise):
+                yield f"{pad}{_condition(statement.predicate).lstrip()} {{"
+                yield from _body_lines(then, depth + 1)
+                if otherwise:
+                    yield pad + "} else {"
+                    yield from _body_lines(otherwise, depth + 1)
                 yield pad + "}"
             case Allocate(buffer=buffer):
                 yield (

@@ -43,6 +43,7 @@ from .kernel import (
     Buffer,
     Compute,
     For,
+    If,
     Kernel,
     Reduce,
     Scan,
@@ -356,6 +357,12 @@ def _verify_body(body: Sequence[Statement], outer: set[Buffer], known: set[Symbo
                 is_loop = statement.parallel_type is not ParallelType.mma
                 _check(is_loop, "kernel", "a parallel type of a loop", statement.parallel_type)
                 _verify_body(statement.body, buffers, known | {index})
+            case If():
+                for less in statement.predicate:
+                    for side in (less.a, less.b):
+                        _verify_symbols(side, known, f"the condition {less}")
+                _verify_body(statement.body, buffers, known)
+                _verify_body(statement.otherwise, buffers, known)
             case Allocate(buffer=buffer):
                 _verify_symbols(buffer.size, known, f"the size of {buffer.name}")
                 buffers.add(buffer)

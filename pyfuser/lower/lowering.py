@@ -16,6 +16,7 @@ from ..ir.kernel import (
     Allocate,
     Compute,
     For,
+    If,
     Kernel,
     Phase,
     Reduce,
@@ -191,6 +192,8 @@ def _used_symbols(phases: list[Phase]) -> set[Symbol]:
                 sizes += [statement.start, statement.stop]
             case Allocate(buffer=buffer):
                 sizes.append(buffer.size)
+            case If():
+                sizes += [side for less in statement.predicate for side in (less.a, less.b)]
             case Compute() | Reduce() | Scan() | Scatter():
                 sizes += [side for less in statement.predicate for side in (less.a, less.b)]
                 sizes += operand_sizes(statement.inputs)

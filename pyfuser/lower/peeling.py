@@ -136,7 +136,7 @@ def peel(
     return result
 
 
-def _at_windows(loop: For, around: Surroundings) -> list[For]:
+def _at_windows(loop: For, around: Surroundings) -> list[Statement]:
     """The loop in parts, if it has no predicates left."""
     if _predicates(loop.body):
         return [loop]

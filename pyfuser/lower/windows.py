@@ -3,13 +3,18 @@
 Runs right after peeling, on loops whose predicates were taken out.  A cat is a sum of cases: each
 element is computed by one part, and the others aren't read.  Within a part's range no case is left
 to decide, so the loop there computes that part only.  The few iterations around a boundary keep all
-conditions.  A condition on the index of an outer loop holds for all iterations or none: one of the
-loops for each case has them all.  Targets whose threads are hardware decide by branches instead.
+conditions.  Targets whose threads are hardware decide by branches in the loop instead.
 
 Before:  for j in [0, n) { for x in [0, 16) { T = a[j*16 + x] if j*16 + x < k else b[...] } }
 After:   for j in [0, min(n, k // 16)) { for x in [0, 16) { T = a[j*16 + x] } }
          for j in [..., ceildiv(k, 16)) { for x in [0, 16) { T = a[...] if j*16 + x < k else b } }
          for j in [..., n) { for x in [0, 16) { T = b[...] } }
+
+A condition on the index of an outer loop holds for all iterations or none.  It is tested once,
+before the loop, of which there is one for each case.
+
+Before:  for j in [0, n) { T = a[...] if row < k else b[...] }
+After:   if row < k { for j in [0, n) { T = a[...] } } else { for j in [0, n) { T = b[...] } }
 """
 
 from __future__ import annotations
@@ -26,9 +31,11 @@ from ..ir.kernel import (
     Compute,
     For,
     Guarded,
+    If,
     Less,
     Literal,
     Operand,
+    Predicate,
     Reduce,
     Statement,
     accesses,
@@ -57,7 +64,7 @@ from ..ir.schedule import MemoryType
 _MOST_BOUNDARIES = 16
 _FEW_BOUNDARIES = 4
 _MOST_STATEMENTS = 400
-# Cases of conditions on outer loops, each of which has its own loop.
+# Cases of conditions on outer loops, each of which has its own loop.  What is more is tested in it.
 _MOST_CASES = 32
 
 
@@ -78,6 +85,32 @@ class _Side:
 
     boundary: _Boundary
     is_below: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What is known of conditions in a part of the iterations.
+
+    `known` has those that hold or don't; those of `unmet` don't all hold.
+    """
+
+    known: Mapping[Less, bool]
+    unmet: frozenset[Less] = frozenset()
+
+    def holds(self, inside: Collection[Less]) -> bool | None:
+        """Whether all these conditions hold; None if that isn't known."""
+        found = [self.known.get(condition) for condition in inside]
+        if False in found or (self.unmet and self.unmet.issubset(inside)):
+            return False
+        return None if None in found else True
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Iterations of the outer loops in which the same conditions hold."""
+
+    predicate: Predicate  # by which they differ from those of the cases after this one
+    facts: _Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +138,69 @@ class Surroundings:
 
 
 def split_at_windows(
-    loop: For, checked: Sequence[Statement], surroundings: Surroundings
-) -> list[For]:
-    """The loop as several, in order; itself if that isn't possible or there is nothing to gain.
+    loop: For, checked: Sequence[Statement], surroundings: Surroundings, most: int = _MOST_CASES
+) -> list[Statement]:
+    """The loop in parts, in order; itself if that isn't possible or there is nothing to gain.
 
-    `checked` is a body for the few iterations around a boundary.
+    `checked` is a body for the few iterations around a boundary. There are at most `most` cases of
+    conditions on outer loops.
     """
-    cases = [(loop, list(checked))]
-    place = 0
-    while place < len(cases):
-        part, its_checked = cases[place]
-        sides = _sides(part, surroundings.indices)
-        chain = _longest_chain(_distinct(sides))
-        if not chain or len(cases) + len(chain) > _MOST_CASES:
-            place += 1
-            continue
-        sides = {condition: side for condition, side in sides.items() if side.boundary in chain}
-        cases[place : place + 1] = [
-            (made, decided(its_checked, known, surroundings.masks))
-            for made, known in _between(part, chain, sides, surroundings.masks)
-        ]
-    return [each for case in cases for each in _split_along(*case)]
+    cases = _cases(loop, surroundings.indices)
+    if not cases or len(cases) > most:
+        return list(_split_along(loop, list(checked)))
+    result: list[Statement] = []
+    for case in reversed(cases):
+        part, its_checked = (
+            decided(body, case.facts, surroundings.masks) for body in (loop.body, checked)
+        )
+        made = replace(loop, body=part)
+        split = split_at_windows(made, its_checked, surroundings, most // len(cases))
+        result = [If(case.predicate, split, result)] if case.predicate else split
+    return result
+
+
+def _cases(loop: For, outer: frozenset[Symbol]) -> list[_Case]:
+    """The first cases to tell apart by the outer loops' indices, if there are any.
+
+    Windows side by side are told apart by the position: it is in one of them.  The conditions for a
+    single window hold together, or the window isn't read.
+    """
+    inner = _indices_in(loop)
+    sides = _sides(loop, outer)
+    chain = _longest_chain(_distinct(sides))
+    windows = [
+        tuple(c for c in inside if (c.a.symbols | c.b.symbols).isdisjoint(inner))
+        for inside in _windows(loop.body)
+    ]
+    between = {condition for condition, side in sides.items() if side.boundary in chain}
+    concerned = dict.fromkeys(each for each in windows if not between.isdisjoint(each))
+    if len(concerned) == 1:
+        (window,) = concerned
+        yes, no = dict.fromkeys(window, True), {window[0]: False} if len(window) == 1 else {}
+        return [_Case(window, _Facts(yes)), _Case((), _Facts(no, frozenset(window)))]
+    return [
+        _Case(
+            () if number == len(chain) else (_below(chain[number], sides),),
+            _Facts(
+                {
+                    c: (s.boundary in chain[:number]) != s.is_below
+                    for c, s in sides.items()
+                    if s.boundary in chain
+                }
+            ),
+        )
+        for number in range(len(chain) + 1 if chain else 0)
+    ]
+
+
+def _below(boundary: _Boundary, sides: Mapping[Less, _Side]) -> Less:
+    """The condition that a position is below a boundary."""
+    condition, side = next((c, s) for c, s in sides.items() if s.boundary == boundary)
+    return condition if side.is_below else Less(condition.b - 1, condition.a)
+
+
+def _indices_in(loop: For) -> frozenset[Symbol]:
+    return frozenset(s.index for s in walk([loop]) if isinstance(s, For))
 
 
 def _split_along(loop: For, checked: list[Statement]) -> list[For]:
@@ -138,58 +213,65 @@ def _split_along(loop: For, checked: list[Statement]) -> list[For]:
     if not boundaries or len(boundaries) < count:
         return [loop]
     result: list[For] = []
-    for part, _ in _between(loop, boundaries, sides):
-        if result:
-            body = _copied(checked, {}, {})
-            result.append(replace(loop, start=result[-1].stop, stop=part.start, body=body))
-        result.append(part)
+    start = loop.start
+    for part in _between(loop, boundaries, sides):
+        if part.start is not start:
+            body = _copied(checked, _Facts({}), {})
+            result.append(replace(loop, start=start, stop=part.start, body=body))
+        if part.stop is not part.start:
+            result.append(part)
+        start = part.stop
     return result
 
 
 def _between(
-    loop: For,
-    boundaries: Sequence[_Boundary],
-    sides: Mapping[Less, _Side],
-    masks: Mapping[Buffer, Sequence[Less]] | None = None,
-) -> Iterator[tuple[For, dict[Less, bool]]]:
-    """The iterations that no boundary is in, and what is known of the conditions in them."""
+    loop: For, boundaries: Sequence[_Boundary], sides: Mapping[Less, _Side]
+) -> Iterator[For]:
+    """The iterations that no boundary is in, without the conditions that are known in them."""
     start = loop.start
     for number in range(len(boundaries) + 1):
         passed = set(boundaries[:number])
         known = {c: (s.boundary in passed) != s.is_below for c, s in sides.items()}
         stop = loop.stop
         if number < len(boundaries):
-            stop = maximum(start, minimum(loop.stop, boundaries[number].low))
-        body = decided(loop.body, known, masks)
-        yield replace(loop, start=start, stop=stop, body=body), known
+            stop = _reached(loop, boundaries[number].low, start)
+        yield replace(loop, start=start, stop=stop, body=decided(loop.body, _Facts(known)))
         if number < len(boundaries):
             low, high = boundaries[number].low, boundaries[number].high
-            start = stop if low is high else maximum(stop, minimum(loop.stop, high))
+            start = stop if low is high else _reached(loop, high, stop)
+
+
+def _reached(loop: For, bound: IntExpr, start: IntExpr) -> IntExpr:
+    """Where the iterations before a bound, which isn't negative, end that begin at `start`."""
+    if bound is ZERO:
+        return start
+    reached = minimum(loop.stop, bound)
+    return reached if start is ZERO else maximum(start, reached)
 
 
 def _sides(loop: For, outer: frozenset[Symbol] | None = None) -> dict[Less, _Side]:
     """What a loop's conditions say about boundaries along it, or about those of outer loops."""
-    inner = frozenset(s.index for s in walk(loop.body) if isinstance(s, For))
+    inner = _indices_in(loop)
     found: dict[Less, _Side] = {}
-    for condition in _conditions(loop.body):
+    for condition in dict.fromkeys(c for inside in _windows(loop.body) for c in inside):
         if outer is None:
-            side = _side(condition, loop.index, inner)
+            side = _side(condition, loop.index, inner - {loop.index})
         else:
-            side = _outer_side(condition, loop, inner, outer)
+            side = _outer_side(condition, inner, outer)
         if side is not None:
             found[condition] = side
     return found
 
 
-def _conditions(body: list[Statement]) -> dict[Less, None]:
-    """The conditions of guarded operands, in order."""
-    found: dict[Less, None] = {}
-    for statement in walk(body):
-        if isinstance(statement, Compute | Reduce):
-            for operand in statement.inputs:
-                if isinstance(operand, Guarded):
-                    found |= dict.fromkeys(operand.inside)
-    return found
+def _windows(body: list[Statement]) -> list[Predicate]:
+    """The conditions of each guarded operand, in order."""
+    return [
+        operand.inside
+        for statement in walk(body)
+        if isinstance(statement, Compute | Reduce)
+        for operand in statement.inputs
+        if isinstance(operand, Guarded)
+    ]
 
 
 def _side(condition: Less, index: Symbol, inner: frozenset[Symbol]) -> _Side | None:
@@ -215,21 +297,20 @@ def _side(condition: Less, index: Symbol, inner: frozenset[Symbol]) -> _Side | N
 
 
 def _outer_side(
-    condition: Less, loop: For, inner: frozenset[Symbol], outer: frozenset[Symbol]
+    condition: Less, inner: frozenset[Symbol], outer: frozenset[Symbol]
 ) -> _Side | None:
-    """What a condition says about one boundary of the outer loops' positions: all of the loop's
-    iterations are on one side of it.  None if it isn't one.
+    """What a condition says about one boundary of the outer loops' positions: all iterations of the
+    loops inside are on one side of it.  None if it isn't one.
     """
     difference = condition.b - condition.a
-    if difference.symbols & (inner | {loop.index}):
+    if difference.symbols & inner:
         return None
     moving = terms_of(_part_of(difference, outer))
     if not moving or len({c > 0 for _, c in moving}) > 1:
         return None
     is_below = moving[0][1] < 0  # the condition is position < bound, or bound < position + 1
     at = difference if is_below else ONE - difference
-    limit = loop.stop * minimum(maximum(at, ZERO), ONE)
-    return _Side(_Boundary(at, limit, limit), is_below)
+    return _Side(_Boundary(at, ZERO, ZERO), is_below)
 
 
 def _part_of(expr: IntExpr, symbols: frozenset[Symbol]) -> IntExpr:
@@ -265,38 +346,36 @@ def _insert(chain: list[_Boundary], boundary: _Boundary) -> bool:
 
 
 def decided(
-    body: list[Statement],
-    known: dict[Less, bool],
-    masks: Mapping[Buffer, Sequence[Less]] | None = None,
+    body: Sequence[Statement], facts: _Facts, masks: Mapping[Buffer, Sequence[Less]] | None = None
 ) -> list[Statement]:
-    """A copy of the body in which these conditions hold or don't, without what isn't used then.
+    """A copy of the body for iterations of which this is known, without what isn't used then.
 
     `masks` are registers that were computed before, and the conditions for which they are true.
     """
     values: dict[Buffer, Literal | None] = {}
     for buffer, inside in (masks or {}).items():
-        found = [known.get(condition) for condition in inside]
-        if False in found or None not in found:
-            values[buffer] = Literal(False not in found, DataType.Bool)
-    copied = _copied(body, known, values)
+        holds = facts.holds(inside)
+        if holds is not None:
+            values[buffer] = Literal(holds, DataType.Bool)
+    copied = _copied(body, facts, values)
     _drop_unused(copied)
     return copied
 
 
 def _copied(
-    body: Sequence[Statement], known: dict[Less, bool], values: dict[Buffer, Literal | None]
+    body: Sequence[Statement], facts: _Facts, values: dict[Buffer, Literal | None]
 ) -> list[Statement]:
     result: list[Statement] = []
     for statement in body:
         match statement:
             case For():
-                inner = _copied(statement.body, known, values)
+                inner = _copied(statement.body, facts, values)
                 result.append(replace(statement, body=inner))
             case Allocate():
                 values[statement.buffer] = None
                 result.append(statement)
             case Compute() | Reduce():
-                inputs = tuple(_decided(each, known) for each in statement.inputs)
+                inputs = tuple(_decided(each, facts) for each in statement.inputs)
                 made = replace(statement, inputs=inputs)
                 result.append(_chosen(made, values) if isinstance(made, Compute) else made)
             case _:
@@ -304,12 +383,12 @@ def _copied(
     return result
 
 
-def _decided(operand: Operand, known: dict[Less, bool]) -> Operand:
+def _decided(operand: Operand, facts: _Facts) -> Operand:
     if not isinstance(operand, Guarded):
         return operand
-    if any(known.get(condition) is False for condition in operand.inside):
+    if facts.holds(operand.inside) is False:
         return operand.otherwise
-    left = tuple(condition for condition in operand.inside if condition not in known)
+    left = tuple(condition for condition in operand.inside if condition not in facts.known)
     return replace(operand, inside=left) if left else operand.value
 
 

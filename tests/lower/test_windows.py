@@ -73,10 +73,60 @@ def test_a_row_of_a_stack_is_in_one_part() -> None:
     (result,) = fd.execute(given)
     expected = torch.cat((given[0].exp(), -given[1], given[2].sin()), 1) * given[0][:, :1]
     torch.testing.assert_close(result, expected)
-    loops = stage_texts(fd.fusion, given)["kernel"].split("for j2 in ")[1:4]
+    text = stage_texts(fd.fusion, given)["kernel"]
+    assert text.count("      if ") == 2  # the first part or not, the second or the third
+    loops = [loop.partition("}")[0] for loop in text.split("for j2 in ")[1:4]]
     found = [tuple(f"{name}(" in loop for name in ("exp", "neg", "sin")) for loop in loops]
     assert found == [(True, False, False), (False, True, False), (False, False, True)]
     assert not any(" if " in loop for loop in loops)
+
+
+def test_one_window_is_one_case() -> None:
+    """All conditions for a window are tested together: it is read, or it isn't."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True] * 3)
+        padded = fd.ops.pad(x, [1, 1, 2, 3])
+        whole = fd.define_tensor(shape=[-1, -1, -1], contiguity=[True] * 3)
+        fd.add_output(fd.ops.add(padded, whole))
+    given = [torch.randn(4, 7, 62), torch.randn(4, 12, 64)]
+    (result,) = fd.execute(given)
+    torch.testing.assert_close(result, functional.pad(given[0], (1, 1, 2, 3)) + given[1])
+    text = stage_texts(fd.fusion, given)["kernel"]
+    assert (text.count("    if 2 < "), text.count("} else {")) == (1, 1)
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_a_part_lacks_is_not_read(reduced: bool, is_first: bool) -> None:
+    """A column that all lanes read, of a tensor whose rows are 4 MiB apart: no memory is where the
+    rows of the other part would be."""
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        parts = (a[:, :1].expand(-1, 64) * 2, b[:, :1].expand(-1, 64) + 1)
+        joined = torch.cat(parts if is_first else parts[::-1]) * 1.5
+        return joined.sum(1) if reduced else joined
+
+    a, b = torch.randn(1000, 4), torch.randn(2, 1 << 20)
+    compiled = torch.compile(function, backend="pyfuser", dynamic=False)
+    torch.testing.assert_close(compiled(a, b), function(a, b))
+
+
+@pytest.mark.parametrize("columns", [3, 16, 40, 100])
+def test_rows_of_which_every_second_one_is_written(columns: int) -> None:
+    """Gradients of strided slices: a row is in one window, in the other, or in both."""
+
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        even, odd = torch.zeros_like(y), torch.zeros_like(y)
+        even[:, ::2] = x[:, ::2] * 2
+        odd[:, 1:-1:3] = x[:, 1:-1:3].exp()
+        total = (even + odd + x) * y
+        return total, total.sum(-1)
+
+    for rows in (1, 2, 5, 32):
+        x, y = torch.randn(6, rows, columns), torch.randn(6, rows, columns)
+        compiled = torch.compile(function, backend="pyfuser", dynamic=False)
+        for found, right in zip(compiled(x, y), function(x, y), strict=True):
+            torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
 
 
 def test_no_condition_is_left_within_a_part() -> None:

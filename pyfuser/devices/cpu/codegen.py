@@ -22,6 +22,7 @@ from ...ir.kernel import (
     Buffer,
     Compute,
     For,
+    If,
     Initialise,
     Kernel,
     Phase,
@@ -226,6 +227,22 @@ class PhaseGenerator:
         scopes.leave()
         w.label(done)
 
+    def _if(self, statement: If) -> None:
+        w, scopes, streaming = self.writer, self.scopes, self.statements.streaming
+        holds = self.statements.condition(statement.predicate)
+        assert holds is not None
+        streaming.flush()  # what waits isn't stored under the condition
+        then, otherwise, done = w.fresh("then"), w.fresh("else"), w.fresh("done")
+        w.branch_if(holds, then, otherwise)
+        for name, body in ((then, statement.body), (otherwise, statement.otherwise)):
+            w.label(name)
+            scopes.enter(is_conditional=True)
+            self.body(body)
+            streaming.flush()  # their values are defined only in this branch
+            w.branch(done)
+            scopes.leave()
+        w.label(done)
+
     # -- statements
 
     def body(self, statements: list[Statement]) -> None:
@@ -234,6 +251,8 @@ class PhaseGenerator:
             match statement:
                 case For():
                     self._for(statement)
+                case If():
+                    self._if(statement)
                 case Allocate(buffer=buffer):
                     self._allocate(buffer)
                 case Compute() | Initialise() | Reduce() | Scan() | Scatter():

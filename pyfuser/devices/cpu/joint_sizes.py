@@ -23,6 +23,7 @@ from ...ir.kernel import (
     For,
     Gathered,
     Guarded,
+    If,
     IndexValue,
     Initialise,
     Kernel,
@@ -79,7 +80,7 @@ def _sizes(kernel: Kernel) -> Iterator[IntExpr]:
                     yield buffer.size
                 case Compute() | Reduce() | Scan() | Scatter():
                     yield from operand_sizes(statement.inputs)
-            if isinstance(statement, Compute | Initialise | Reduce | Scan | Scatter):
+            if isinstance(statement, Compute | If | Initialise | Reduce | Scan | Scatter):
                 yield from (side for less in statement.predicate for side in (less.a, less.b))
 
 
@@ -151,6 +152,9 @@ class _Rewriter:
                         index = bounded
                 start, stop = self.size(statement.start), self.size(statement.stop)
                 return For(index, stop, statement.parallel_type, self.body(statement.body), start)
+            case If(body=body, otherwise=otherwise):
+                predicate = self.predicate(statement.predicate)
+                return If(predicate, self.body(body), self.body(otherwise))
             case Allocate(buffer=buffer):
                 if buffer not in self.buffers:
                     self.buffers[buffer] = replace(buffer, size=self.size(buffer.size))

@@ -350,7 +350,7 @@ class MemoryAccess:
         if active is not None:
             return self._guarded_scalar(access, index, self.writer.any(active))
         resolved = self.scopes.resolve(index)
-        level = self.scopes.level_of_expr(resolved)
+        level = self.scopes.level_of_read(resolved)
         if access.buffer not in self.inputs or level >= self.scopes.level:
             return self._guarded_scalar(access, index, None)
         key = ("element", access.buffer, resolved)

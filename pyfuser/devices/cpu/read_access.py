@@ -120,7 +120,7 @@ class ReadAccess(MemoryAccess):
         ends = []
         for name, value in zip(names, (body, otherwise), strict=False):
             w.label(name)
-            self.scopes.enter()
+            self.scopes.enter(is_conditional=True)
             found, last = value(), w.fresh("last")
             w.branch(last)  # the value may have ended in another block than it began in
             w.label(last)
@@ -181,7 +181,7 @@ class ReadAccess(MemoryAccess):
         last = functools.reduce(operator.add, ((n - 1) * stride for n, stride in pairs), ZERO)
         if not all(symbol in self.scopes.value_of for symbol in last.symbols):
             return None  # a size that the kernel doesn't get, because no loop ends there
-        with self.scopes.at(level) as scope:
+        with self.scopes.at(self.scopes.level_of_read(index)) as scope:
             dtype = position.buffer.dtype
             row = maximum(operand.stride, 1) * size_in_bytes(operand.access.buffer.dtype)
             ahead = minimum(floor_div(Integer.of(_BYTES_AHEAD), row), _ROWS_AHEAD)
@@ -249,7 +249,7 @@ class ReadAccess(MemoryAccess):
         position = operand.position
         if active is None and isinstance(position, Access) and position.buffer in self.inputs:
             resolved = self.scopes.resolve(position.index)
-            level = self.scopes.level_of_expr(resolved)
+            level = self.scopes.level_of_read(resolved)
             key = ("shift", position.buffer, resolved, operand.stride, operand.extent)
             found = next((s for s in self.scopes.open if key in s.others), None)
             if found is None:

@@ -35,9 +35,13 @@ Lines = list["str | Lines"]
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """One open loop or branch: lines before it, and integers computed at its level."""
+    """One open loop or branch: lines before it, and integers computed at its level.
+
+    `is_conditional` if what is read in it may not exist elsewhere.
+    """
 
     preheader: list[str]
+    is_conditional: bool = False
     integers: dict[IntExpr, Value] = field(default_factory=dict)
     others: dict[object, Value] = field(default_factory=dict)
 
@@ -61,11 +65,11 @@ class Scopes:
         """The index of the innermost open scope."""
         return len(self.open) - 1
 
-    def enter(self) -> Scope:
+    def enter(self, *, is_conditional: bool = False) -> Scope:
         """Opens a scope; its preheader is at the current end of the text."""
         preheader: list[str] = []
         self.writer.lines.append(preheader)  # type: ignore[arg-type]
-        scope = Scope(preheader)
+        scope = Scope(preheader, is_conditional)
         self.open.append(scope)
         return scope
 
@@ -113,6 +117,11 @@ class Scopes:
             level = max((self.level_of.get(s, 0) for s in expr.symbols), default=0)
             self._levels[expr] = level
         return level
+
+    def level_of_read(self, index: IntExpr) -> int:
+        """The level where an element may be read: not outside of a condition for its existence."""
+        conditional = [level for level, scope in enumerate(self.open) if scope.is_conditional]
+        return max(self.level_of_expr(index), *conditional[-1:], 0)
 
     def resolve(self, expr: IntExpr) -> IntExpr:
         """The expression with the indices of unrolled loops replaced by their numbers."""

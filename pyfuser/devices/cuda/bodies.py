@@ -24,6 +24,7 @@ from ...ir.kernel import (
     For,
     Gathered,
     Guarded,
+    If,
     Initialise,
     Less,
     Operand,
@@ -177,6 +178,10 @@ class BodyWriter:
                 return self._items(statement.body, self._bound(statement, place))
             case For():
                 return self._loop(statement, place)
+            case If():  # made for threads that are loops
+                raise InternalError(
+                    expected("cuda codegen", "conditions of statements", "a branch")
+                )
             case Allocate(buffer=buffer):
                 shadows = self._shadows.values()
                 beside = [s for s in dict.fromkeys(shadows) if s.tensor is buffer.tensor]
