@@ -17,10 +17,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..analysis.innermost import common_innermost
+from ..analysis.iteration_space import IterationSpace
 from ..ir.exprs import VIEWS, LibraryOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
 from ..ir.segmented import PartKind
+from ..ir.vals import TensorView
 from ..target.parameters import (
     InnerOuterParameters,
     PointwiseParameters,
@@ -205,7 +208,8 @@ def innermost_axis(facts: Facts) -> int:
     """The number of the axis that is innermost in memory; -1 if there is none.
 
     It is looked up in the input with the most axes of the reductions, or in a reduction's own input
-    if the group reads no tensor with a reduced axis.
+    if the group reads no tensor with a reduced axis.  If another tensor runs across it, an axis
+    along which all run is better, as for `Layouts.memory_order`.
     """
     reduced = frozenset[int]().union(*(s.reduced for s in facts.summary.signatures))
     base = reduced.union(*(s.kept for s in facts.summary.signatures))
@@ -214,10 +218,20 @@ def innermost_axis(facts: Facts) -> int:
     if not inner:
         return -1
     tensor = max(reading or inner, key=lambda t: len(facts.space.axes(t) & base))
-    for axis in reversed(tensor.domain.allocated):
-        if not axis.is_broadcast and axis in tensor.domain.logical:
-            return facts.space.number(axis)
-    return -1
+    chosen = _order_in_memory(facts.space, tensor)[-1:]
+    if not chosen:
+        return -1
+    orders = (_order_in_memory(facts.space, each) for each in (*facts.inputs, *facts.outputs))
+    return common_innermost(chosen, [[n for n in order if n in base] for order in orders])[-1]
+
+
+def _order_in_memory(space: IterationSpace, tensor: TensorView) -> list[int]:
+    """The numbers of a tensor's axes with several elements, outermost in memory first."""
+    return [
+        space.number(axis)
+        for axis in tensor.domain.allocated
+        if not axis.is_broadcast and axis in tensor.domain.logical
+    ]
 
 
 # -- the schedulers
