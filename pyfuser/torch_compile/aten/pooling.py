@@ -1,4 +1,4 @@
-"""Average pooling over small windows: the sum of shifted views, which fuses with its neighbours.
+"""Average pooling: sums of shifted views, or of windows side by side, which fuse with neighbours.
 
     Before:  avg_pool2d(x, [2, 2], [2, 2])
     After:   (x[..., 0::2, 0::2] + x[..., 0::2, 1::2] + x[..., 1::2, 0::2] + x[..., 1::2, 1::2]) / 4
@@ -6,10 +6,14 @@
     Before:  avg_pool2d_backward(gradient, x, [3, 1], [1, 1], [1, 0])
     After:   g = constant_pad_nd(gradient, [0, 0, 1, 1]); (g[..., 0:n, :] + ... + g[..., 2:, :]) / 3
 
+    Before:  avg_pool2d(x, [8, 8], [8, 8])
+    After:   x.view(..., n, 8, m, 8).sum((-3, -1)) / 64
+
 The result is contiguous, or channels-last if the image's strides say so, as in eager.
 
-Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast.  Large windows,
-unknown sizes, `ceil_mode`, and gradients of windows that overlap in part are torch's.
+Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast.  Unknown sizes,
+`ceil_mode`, large windows that aren't side by side or not in a contiguous image, and gradients of
+windows that overlap in part are torch's.
 """
 
 from __future__ import annotations
@@ -46,6 +50,11 @@ class _Axis:
     def results(self) -> int:
         return (self.size + 2 * self.padding - self.kernel) // self.step + 1
 
+    @property
+    def is_tiled(self) -> bool:
+        """True if the windows lie side by side, without a rest."""
+        return self.kernel == self.step and self.size % self.kernel == 0 and not self.padding
+
     def counts(self, device: torch.device) -> Tensor:
         """How many elements of the image each window has."""
         start = torch.arange(self.results, dtype=torch.float32, device=device)
@@ -63,9 +72,25 @@ def _axes(
     if not all(isinstance(n, int) for values in numbers for n in values):
         return None
     axes = [_Axis(*each) for each in zip(*numbers, strict=True)]
-    is_small = math.prod(axis.kernel for axis in axes) <= _MOST_WINDOWS
     is_valid = all(a.step >= 1 and 2 * a.padding <= a.kernel and a.results >= 1 for a in axes)
-    return axes if is_small and is_valid and x.is_floating_point() and x.numel() else None
+    is_short = _windows(axes) <= _MOST_WINDOWS or _are_tiles(x, axes)
+    return axes if is_short and is_valid and x.is_floating_point() and x.numel() else None
+
+
+def _windows(axes: Sequence[_Axis]) -> int:
+    """The elements of a window."""
+    return math.prod(axis.kernel for axis in axes)
+
+
+def _are_tiles(x: Tensor, axes: Sequence[_Axis]) -> bool:
+    """True if windows lie side by side in an image in the order of its axes."""
+    return x.is_contiguous() and all(axis.is_tiled for axis in axes)
+
+
+def _tiled(x: Tensor, axes: Sequence[_Axis]) -> Tensor:
+    """The image with two axes for each of the last ones: the windows, and the places in them."""
+    sizes = [n for axis in axes for n in (axis.results, axis.kernel)]
+    return x.view([*x.shape[: -len(axes)], *sizes])
 
 
 def _padded(x: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
@@ -78,6 +103,9 @@ def _padded(x: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
 
 def _sum_of_windows(x: Tensor, axes: Sequence[_Axis]) -> Any:
     """The sums over windows of the last axes, widened; the padding is part of `x`."""
+    if _windows(axes) > _MOST_WINDOWS:
+        places = [-1 - 2 * number for number in range(len(axes))]
+        return widened(_tiled(x, axes)).sum(places)
     total: Any = 0
     for place in itertools.product(*(range(axis.kernel) for axis in axes)):
         window = x

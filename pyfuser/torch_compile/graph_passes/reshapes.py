@@ -40,12 +40,23 @@ class _Shapes:
 
 
 def move_reshapes(graph: Graph) -> None:
-    """Moves reshapes before pointwise ops if everything before them can be reshaped too."""
+    """Moves reshapes before pointwise ops if everything before them can be reshaped too.
+
+    A reshape of a reshape is one of what was reshaped first: there is nothing to cross between.
+    """
+    for node in graph.nodes:
+        first = node.args[0] if _is_reshape(node) else None
+        if isinstance(first, Node) and _is_reshape(first):
+            node.update_arg(0, first.args[0])
     for node in reversed(list(graph.nodes)):
-        if node.target in RESHAPES and is_plain(node):
+        if _is_reshape(node):
             source = node.args[0]
             if isinstance(source, Node) and is_plain(source):
                 _try(graph, node, source)
+
+
+def _is_reshape(node: Node) -> bool:
+    return node.target in RESHAPES and is_plain(node)
 
 
 def _try(graph: Graph, node: Node, source: Node) -> None:
