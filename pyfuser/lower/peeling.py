@@ -21,6 +21,7 @@ from ..ir.kernel import (
     Buffer,
     Compute,
     For,
+    If,
     Initialise,
     Less,
     Reduce,
@@ -126,8 +127,8 @@ def peel(
             continue
         serial = statement.parallel_type in (ParallelType.serial, ParallelType.unswitch)
         if serial and _innermost_serial(statement):
-            for part in _cut(statement):
-                result += _at_windows(part, around) if at_windows else [part]
+            parts = _by_outer_conditions(statement) if at_windows else _cut(statement)
+            result += _at_windows(parts, around) if at_windows else parts
         else:
             if serial:
                 statement = _trimmed(statement)
@@ -136,11 +137,54 @@ def peel(
     return result
 
 
-def _at_windows(loop: For, around: Surroundings) -> list[Statement]:
-    """The loop in parts, if it has no predicates left."""
-    if _predicates(loop.body):
-        return [loop]
-    return split_at_windows(loop, _compact(loop.body), around)
+def _at_windows(parts: list[Statement], around: Surroundings) -> list[Statement]:
+    """The parts of a loop, those without predicates in parts of their own."""
+    result: list[Statement] = []
+    for part in parts:
+        match part:
+            case For() if not _predicates(part.body):
+                result += split_at_windows(part, _compact(part.body), around)
+            case If():
+                body, otherwise = (_at_windows(p, around) for p in (part.body, part.otherwise))
+                result.append(If(part.predicate, body, otherwise))
+            case _:
+                result.append(part)
+    return result
+
+
+def _by_outer_conditions(loop: For) -> list[Statement]:
+    """The loop, cut; or twice, if all its iterations have the same predicates: these are tested
+    before it.
+    """
+    inner, predicates = _indices_in(loop.body), _predicates(loop.body)
+    common: dict[Less, None] = {}
+    for condition in predicates:
+        largest = _largest(condition, inner)
+        is_common = loop.index not in condition.a.symbols | condition.b.symbols
+        if not is_common or largest is None or _has_threads(largest, condition.b):
+            return _cut(loop)
+        common[Less(largest, condition.b)] = None
+    if not predicates:
+        return _cut(loop)
+    bare = replace(loop, body=_copy(loop.body, lambda condition: False))
+    return [If(tuple(common), [bare], [_checked(loop, loop.start)])]
+
+
+def _has_threads(*exprs: IntExpr) -> bool:
+    """True if threads may not agree about the values."""
+    return any(not _THREADS.isdisjoint(symbol.name for symbol in e.symbols) for e in exprs)
+
+
+def _indices_in(body: list[Statement]) -> frozenset[Symbol]:
+    return frozenset(s.index for s in walk(body) if isinstance(s, For))
+
+
+def _largest(condition: Less, inner: frozenset[Symbol]) -> IntExpr | None:
+    """The largest value, over the inner loops, of the side of a condition that must be less."""
+    if condition.b.symbols & inner or any(c < 0 for _, c in terms_of(condition.a)):
+        return None
+    side = condition.a
+    return maximum_value(side, only=inner) if side.symbols & inner else side
 
 
 def _compact(body: list[Statement]) -> list[Statement]:
@@ -162,12 +206,12 @@ def _compact(body: list[Statement]) -> list[Statement]:
     return copied
 
 
-def _cut(loop: For) -> list[For]:
+def _cut(loop: For) -> list[Statement]:
     bounds: dict[IntExpr, list[Less]] = {}
     for condition in _predicates(loop.body):
         bound = _safe_bound(condition, loop)
         # Threads must agree on where a loop is cut: it may hold a barrier or a block reduction.
-        if bound is not None and _THREADS.isdisjoint(symbol.name for symbol in bound.symbols):
+        if bound is not None and not _has_threads(bound):
             bounds.setdefault(bound, []).append(condition)
     if not bounds:
         return [loop]
@@ -182,10 +226,15 @@ def _cut(loop: For) -> list[For]:
         _copy(loop.body, lambda c: c not in dropped),
         loop.start,
     )
-    checked = _trimmed(For(loop.index, loop.stop, loop.parallel_type, _compact(loop.body), limit))
+    return [fast, _checked(loop, limit)]
+
+
+def _checked(loop: For, start: IntExpr) -> For:
+    """The iterations from `start` on, with all predicates."""
+    checked = _trimmed(For(loop.index, loop.stop, loop.parallel_type, _compact(loop.body), start))
     if _has_unrolled(checked.body):  # a tile: most of the last ones are whole
         checked.body = peel(checked.body)
-    return [fast, checked]
+    return checked
 
 
 def _has_unrolled(body: list[Statement]) -> bool:
@@ -209,7 +258,7 @@ def _trimmed(loop: For) -> For:
         rest = condition.a - coefficient * loop.index
         least = substitute(rest, inner)
         # Threads must agree on where a loop ends, just as on where it is cut.
-        if _may_wrap(rest, inner) or not _THREADS.isdisjoint(s.name for s in least.symbols):
+        if _may_wrap(rest, inner) or _has_threads(least):
             continue
         if loop.stop is not ceil_div(condition.b - least, coefficient):
             numerator = maximum(condition.b - least - 1 + coefficient, ZERO)

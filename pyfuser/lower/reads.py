@@ -15,7 +15,17 @@ from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain
 from ..ir.exprs import GatherOp, ReadOp, WindowOp, WriteOp
 from ..ir.kernel import Less, Predicate
-from ..ir.scalars import ONE, ZERO, FloorDiv, Integer, IntExpr, ceil_div, floor_div, mod
+from ..ir.scalars import (
+    ONE,
+    ZERO,
+    FloorDiv,
+    Integer,
+    IntExpr,
+    ceil_div,
+    floor_div,
+    mod,
+    terms_of,
+)
 from ..ir.vals import TensorView
 from ..ir.windows import Window
 from .indexing import Indexer, Indices
@@ -81,13 +91,22 @@ def _lift(window: Window) -> IntExpr:
 
 def _at_least(i: IntExpr, bound: IntExpr) -> Less:
     """i >= bound; the quotient of a merged axis is compared before it is divided."""
-    if isinstance(i, FloorDiv):
-        return Less(bound * i.b, i.a + 1)
-    return Less(bound, i + 1)
+    divided, by = _quotient(i)
+    return Less(bound * by, divided + 1)
 
 
 def _below(i: IntExpr, bound: IntExpr) -> Less:
-    return Less(i.a, bound * i.b) if isinstance(i, FloorDiv) else Less(i, bound)
+    divided, by = _quotient(i)
+    return Less(divided, bound * by)
+
+
+def _quotient(i: IntExpr) -> tuple[IntExpr, IntExpr]:
+    """(a, b) if i is a // b, also if multiples of b were divided before; (i, 1) for others."""
+    for atoms, coefficient in terms_of(i):
+        match atoms:
+            case (FloorDiv() as divided,) if coefficient == 1:
+                return divided.a + (i - divided) * divided.b, divided.b
+    return i, ONE
 
 
 def gather_axes(expr: GatherOp, source: TensorView, positions: list[IntExpr]) -> Indices:

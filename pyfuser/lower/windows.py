@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
 from ..ir.bounds import proves_at_most
+from ..ir.domains import BLOCK
 from ..ir.kernel import (
     Access,
     Allocate,
@@ -56,6 +57,8 @@ from ..ir.scalars import (
     terms_of,
 )
 from ..ir.schedule import MemoryType
+
+_THREADS = frozenset(kind.value for kind in BLOCK)
 
 # Each boundary adds two loops, of which one has all conditions.  A cat stays as it is if it has
 # more boundaries, or if they are more than a few and these loops together have more statements.
@@ -169,7 +172,7 @@ def _cases(loop: For, outer: frozenset[Symbol]) -> list[_Case]:
     sides = _sides(loop, outer)
     chain = _longest_chain(_distinct(sides))
     windows = [
-        tuple(c for c in inside if (c.a.symbols | c.b.symbols).isdisjoint(inner))
+        tuple(c for c in inside if (c.a.symbols | c.b.symbols).isdisjoint(inner | _threads(c)))
         for inside in _windows(loop.body)
     ]
     between = {condition for condition, side in sides.items() if side.boundary in chain}
@@ -197,6 +200,11 @@ def _below(boundary: _Boundary, sides: Mapping[Less, _Side]) -> Less:
     """The condition that a position is below a boundary."""
     condition, side = next((c, s) for c, s in sides.items() if s.boundary == boundary)
     return condition if side.is_below else Less(condition.b - 1, condition.a)
+
+
+def _threads(condition: Less) -> frozenset[Symbol]:
+    """The indices of threads, which may not agree about the condition."""
+    return frozenset(s for s in condition.a.symbols | condition.b.symbols if s.name in _THREADS)
 
 
 def _indices_in(loop: For) -> frozenset[Symbol]:
@@ -303,7 +311,7 @@ def _outer_side(
     loops inside are on one side of it.  None if it isn't one.
     """
     difference = condition.b - condition.a
-    if difference.symbols & inner:
+    if difference.symbols & inner or _threads(condition):
         return None
     moving = terms_of(_part_of(difference, outer))
     if not moving or len({c > 0 for _, c in moving}) > 1:

@@ -18,7 +18,7 @@ region.  Views at its edges belong to their readers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -29,7 +29,16 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from ..ir.disjoint_sets import DisjointSets
 from .aten import cost, refusal
 from .op_facts import facts, is_ordered
-from .views import bytes_of, elements_of, is_getitem, is_view, is_view_list, runs, viewed
+from .views import (
+    bytes_of,
+    elements_of,
+    is_getitem,
+    is_in_steps,
+    is_view,
+    is_view_list,
+    runs,
+    viewed,
+)
 
 aten = torch.ops.aten
 
@@ -106,15 +115,30 @@ class _Partitioner:
         return reason is None
 
     def _without_edge_views(self, nodes: Sequence[Node]) -> list[Node]:
-        """The fusible nodes, without views that aren't between two of them."""
+        """The fusible nodes, without views that aren't between two of them.
+
+        Views of elements a few places apart stay with their readers: a kernel that knows the step
+        reads whole vectors.
+        """
         chosen = {node for node in nodes if node in self.fusible}
         for node in nodes:
-            if node in chosen and node in self.views and viewed(node) not in chosen:
+            is_first = node in chosen and node in self.views and viewed(node) not in chosen
+            if is_first and not (is_in_steps(node) and self._is_read_in(node, chosen)):
                 chosen.discard(node)
         for node in reversed(nodes):
             if node in chosen and node in self.views and chosen.isdisjoint(node.users):
                 chosen.discard(node)
         return [node for node in nodes if node in chosen]
+
+    def _is_read_in(self, view: Node, chosen: Collection[Node]) -> bool:
+        """True if only chosen nodes read a view, and views of it."""
+        waiting = [view]
+        while waiting:
+            node = waiting.pop()
+            if not all(user in chosen for user in node.users):
+                return False
+            waiting += [user for user in node.users if user in self.views]
+        return True
 
     # -- levels
 

@@ -21,6 +21,7 @@ aten = torch.ops.aten
 
 # In the metadata of a node that replaced equal ones: the storages of their results.
 _STORAGES = "pyfuser_storages"
+_MOST_STEP = 16  # of elements that kernels read as parts of vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,28 @@ def viewed(node: Node) -> Node | None:
         # split and similar ops return several views of one tensor
         return viewed(source) if _returns_views(source) else None
     return source if _returns_views(node) else None
+
+
+def is_in_steps(node: Node) -> bool:
+    """True for a view, or a list of views, of elements a few places apart, where none are between
+    those of the viewed tensor."""
+    source = viewed(node)
+    base = None if source is None else tensor_of(source)
+    value = node.meta.get("val")
+    each = value[0] if isinstance(value, (list, tuple)) and value else value
+    if base is None or not isinstance(each, torch.Tensor):
+        return False
+    return _step(base) == 1 and 1 < _step(each) <= _MOST_STEP
+
+
+def _step(value: torch.Tensor) -> int:
+    """The least known stride of an axis with more than one element; 0 if there is none."""
+    moving = [
+        stride
+        for size, stride in zip(value.shape, value.stride(), strict=True)
+        if isinstance(stride, int) and not (isinstance(size, int) and size == 1)
+    ]
+    return min(moving, default=0)
 
 
 def is_getitem(node: Node) -> bool:

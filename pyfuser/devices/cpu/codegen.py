@@ -30,8 +30,10 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
+    accesses,
     walk,
 )
+from ...ir.scalar_queries import coefficient_of
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
 from ...ir.schedule import MemoryType
 from ...ops.random_numbers import DISTRIBUTIONS
@@ -44,6 +46,7 @@ from .pairs import Pairs, Uses, may_pair
 from .processor import Processor
 from .row_copies import RowCopies, row_copy
 from .scopes import Scopes, flatten
+from .short_rows import MOST_PLACES
 from .statements import StatementEmitter
 
 STACK_BYTES = 16 << 10  # larger buffers go to the workspace: threads may have small stacks
@@ -205,7 +208,7 @@ class PhaseGenerator:
         w.branch_if(more, inside, done)
         w.label(inside)
         body(index)  # type: ignore[operator]
-        self.statements.streaming.flush()
+        self.statements.flush()
         w.branch(latch)
         w.label(latch)
         w.emit(f"  {next_name} = add nsw i64 {index.name}, {step}")
@@ -217,28 +220,28 @@ class PhaseGenerator:
         """if condition: body()"""
         w, scopes = self.writer, self.scopes
         then, done = w.fresh("then"), w.fresh("done")
-        self.statements.streaming.flush()  # what waits isn't stored under the condition
+        self.statements.flush()  # what waits isn't stored under the condition
         scopes.enter()
         w.branch_if(condition, then, done)
         w.label(then)
         body()  # type: ignore[operator]
-        self.statements.streaming.flush()  # their values are defined only in this branch
+        self.statements.flush()  # their values are defined only in this branch
         w.branch(done)
         scopes.leave()
         w.label(done)
 
     def _if(self, statement: If) -> None:
-        w, scopes, streaming = self.writer, self.scopes, self.statements.streaming
+        w, scopes = self.writer, self.scopes
         holds = self.statements.condition(statement.predicate)
         assert holds is not None
-        streaming.flush()  # what waits isn't stored under the condition
+        self.statements.flush()  # what waits isn't stored under the condition
         then, otherwise, done = w.fresh("then"), w.fresh("else"), w.fresh("done")
         w.branch_if(holds, then, otherwise)
         for name, body in ((then, statement.body), (otherwise, statement.otherwise)):
             w.label(name)
             scopes.enter(is_conditional=True)
             self.body(body)
-            streaming.flush()  # their values are defined only in this branch
+            self.statements.flush()  # their values are defined only in this branch
             w.branch(done)
             scopes.leave()
         w.label(done)
@@ -362,12 +365,31 @@ class PhaseGenerator:
         return is_narrow and are_open and may_pair(loop, self.uses, self._lane_count)
 
     def _serial(self, loop: For) -> None:
+        if self._is_over_short_rows(loop):
+            self._unrolled(loop)
+            return
+
         def inside(index: Value) -> None:
             self.scopes.define(loop.index, index)
             self.body(loop.body)
 
         begin, end = self.scopes.integer(loop.start), self.scopes.integer(loop.stop)
         self.loop_between(begin, end, 1, inside)
+
+    def _is_over_short_rows(self, loop: For) -> bool:
+        """True for a loop over the places of rows that lanes share: all places are loaded, and
+        stored, together."""
+        if not isinstance(loop.start, Integer) or not isinstance(loop.stop, Integer):
+            return False
+        lanes = [s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s)]
+        return any(
+            isinstance(length := coefficient_of(access.index, each.index), Integer)
+            and loop.stop.value <= length.value <= MOST_PLACES
+            and coefficient_of(access.index, loop.index) is ONE
+            for each in lanes
+            for statement in each.body
+            for access in accesses(statement)
+        )
 
     # -- lanes
 

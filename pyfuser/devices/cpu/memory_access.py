@@ -8,6 +8,7 @@ open.  Vectors that go to an output may be stored past the caches: streaming.py.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...dtypes import DataType, size_in_bytes
@@ -27,6 +28,7 @@ from .pairs import Pairs
 from .refusals import Refusals
 from .row_copies import move_first
 from .scopes import Scopes, split_constant
+from .short_rows import ShortRows
 from .streaming import StreamingStores
 from .transposition import transposed
 
@@ -53,6 +55,8 @@ class MemoryAccess:
         self.pairs: Pairs | None = None  # of the unrolled loop that is being written
         self.tiles: dict[object, list[Value]] = {}
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
+        self.parameters = {tensor.buffer: tensor for tensor in phase.kernel.tensors}
+        self.rows = ShortRows(self)
         self.outputs = {t.buffer for t in phase.kernel.tensors if t.is_output}
         self.inputs = {t.buffer for t in phase.kernel.tensors if not t.is_output}
 
@@ -124,7 +128,7 @@ class MemoryAccess:
 
     # -- addresses
 
-    def _address(self, access: Access, index: IntExpr) -> Value:
+    def address(self, access: Access, index: IntExpr) -> Value:
         """The address of a scalar index, computed as far out as possible."""
         w = self.writer
         element = storage_type(access.buffer.dtype).element
@@ -164,8 +168,25 @@ class MemoryAccess:
         if access.buffer in self.phase.registers:
             return self._register(access)
         if access.buffer in self.outputs:
-            self.streaming.flush()
+            self.flush()
         index, step = self._indexed(access)
+        is_unrolled = bool(self.scopes.constants) and step is not None
+        if active is None and is_unrolled and access.buffer in self.inputs:
+            return self._loaded_once(access, index, step)
+        return self._load(access, index, step, active)
+
+    def _loaded_once(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
+        """An input's element(s); unrolled code that repeats the load has them from the first."""
+        key = ("loaded", access.buffer, index, step, self.lanes and self.lanes.count)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        value = self.scopes.open[-1].others[key] = self._load(access, index, step, None)
+        return value
+
+    def _load(
+        self, access: Access, index: IntExpr, step: IntExpr | None, active: Value | None
+    ) -> Value:
         w, dtype = self.writer, access.buffer.dtype
         gathered = active  # an inactive lane may point anywhere
         if access.buffer.memory is not MemoryType.global_:
@@ -177,7 +198,7 @@ class MemoryAccess:
         if step is ZERO:
             return w.splat(self._scalar_in_lanes(access, index, active), count)
         if step is ONE:
-            pointer = self._address(access, index)
+            pointer = self.address(access, index)
             alignment = size_in_bytes(dtype)
             if active is None:
                 if access.buffer.prefetch is not ZERO:
@@ -190,7 +211,7 @@ class MemoryAccess:
                 value = self._masked_load(type_, pointer, active, alignment)
             return load_convert(w, value, dtype)
         if step is _BACK:
-            pointer = self._address(access, index - (count - 1))
+            pointer = self.address(access, index - (count - 1))
             if active is None:
                 value = w.load(type_, pointer, size_in_bytes(dtype))
             else:
@@ -200,8 +221,10 @@ class MemoryAccess:
         column = self._tile_column(access, index, step)
         if column is not None:
             return load_convert(w, column, dtype)
-        if step is not None and gathered is None and self.has_slow_masks:
-            return load_convert(w, self._in_steps(access, index, step, type_), dtype)
+        if step is not None and gathered is None:
+            shuffled = self._in_steps(access, index, step, type_)
+            if shuffled is not None:
+                return load_convert(w, shuffled, dtype)
         value = w.gather(
             type_,
             self._addresses(access, index, step),
@@ -246,30 +269,43 @@ class MemoryAccess:
         w.label(done)
         return w.phi(type_, [(vector, whole), (lanes, partly)])
 
-    def _in_steps(self, access: Access, index: IntExpr, step: IntExpr, type_: LLVMType) -> Value:
-        """Loads all lanes' elements, which are a step apart, by their scalar addresses.
+    def _in_steps(
+        self, access: Access, index: IntExpr, step: IntExpr, type_: LLVMType
+    ) -> Value | None:
+        """Loads all lanes' elements, which are a step apart; None if a gather does it best.
 
-        Every second element comes from two vectors, of which the second ends with the last one.
+        Elements a few places apart come from vectors, of which the last ends with the last one.
         """
         w, alignment, lanes = self.writer, size_in_bytes(access.buffer.dtype), type_.lanes
-        base = self._address(access, index)
-        if constant_or_none(step) == 2:
-            ends = (base, self._address(access, index + (lanes - 1)))
+        rows = self.rows.load(access, index, step, lanes)
+        if rows is not None:
+            return rows
+        known = constant_or_none(step) or 0
+        if known == 2:
+            ends = (self.address(access, index), self.address(access, index + (lanes - 1)))
             first, second = (w.load(type_, pointer, alignment) for pointer in ends)
             return w.shufflevector(
                 first, second, [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
             )
-        value = w.undefined(type_)
+        if not self.has_slow_masks:
+            return None
+        base, value = self.address(access, index), w.undefined(type_)
         for lane in range(type_.lanes):
             pointer = w.element_pointer(base, type_.element, self.scopes.integer(step * lane))
             element = w.load(type_.with_lanes(1), pointer, alignment)
             value = w.insertelement(value, element, lane)
         return value
 
-    def _store_in_steps(self, access: Access, index: IntExpr, step: IntExpr, value: Value) -> None:
-        """Stores all lanes' elements a step apart, by their scalar addresses."""
+    def _store_in_steps(
+        self, access: Access, index: IntExpr, step: IntExpr, value: Value, lanes: Lanes
+    ) -> None:
+        """Stores all lanes' elements a step apart, by their scalar addresses or a scatter."""
         w, alignment = self.writer, size_in_bytes(access.buffer.dtype)
-        base = self._address(access, index)
+        if not self.has_slow_masks:
+            addresses = self._addresses(access, index, step, lanes)
+            w.scatter(value, addresses, self._all(lanes.count), alignment)
+            return
+        base = self.address(access, index)
         for lane in range(value.type.lanes):
             offset = self.scopes.integer(step * lane)
             pointer = w.element_pointer(base, value.type.element, offset)
@@ -304,9 +340,11 @@ class MemoryAccess:
     def _all(self, count: int) -> Value:
         return self.writer.constant(True, I1.with_lanes(count))
 
-    def _addresses(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
+    def _addresses(
+        self, access: Access, index: IntExpr, step: IntExpr | None, lanes: Lanes | None = None
+    ) -> Value:
         """One address per lane."""
-        w, lanes = self.writer, self.lanes
+        w, lanes = self.writer, lanes or self.lanes
         assert lanes is not None
         element = storage_type(access.buffer.dtype).element
         if step is None:
@@ -321,7 +359,7 @@ class MemoryAccess:
                 numbers = w.lane_numbers(I64.with_lanes(lanes.count))
                 found = w.mul(numbers, w.splat(amount, lanes.count))
                 scope.others[key] = found
-        return w.element_pointer(self._address(access, index), element, found)
+        return w.element_pointer(self.address(access, index), element, found)
 
     def _register(self, access: Access) -> Value:
         """The SSA value of a register; a scalar from outside is splatted there."""
@@ -359,7 +397,7 @@ class MemoryAccess:
                 return scope.others[key]
         dtype = access.buffer.dtype
         with self.scopes.at(level) as scope:
-            pointer = self._with_memory(access, self._address(access, resolved))
+            pointer = self._with_memory(access, self.address(access, resolved))
             raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
             value = load_convert(self.writer, raw, dtype)
             scope.others[key] = value
@@ -390,7 +428,7 @@ class MemoryAccess:
 
     def _guarded_scalar(self, access: Access, index: IntExpr, active: Value | None) -> Value:
         """A scalar load, under a branch if there is a condition; zero where it fails."""
-        return self._guarded_load(self._address(access, index), access.buffer.dtype, active)
+        return self._guarded_load(self.address(access, index), access.buffer.dtype, active)
 
     def _guarded_load(self, pointer: Value, dtype: DataType, active: Value | None) -> Value:
         w = self.writer
@@ -410,6 +448,11 @@ class MemoryAccess:
 
     # -- writing
 
+    def flush(self) -> None:
+        """Writes what waits for other stores; it doesn't outlive the block that computed it."""
+        self.rows.flush()
+        self.streaming.flush()
+
     def store(self, access: Access, value: Value, active: Value | None) -> None:
         """Writes a value in compute type; inactive lanes are left alone."""
         if access.buffer in self.phase.registers:
@@ -426,14 +469,14 @@ class MemoryAccess:
             self._guarded_store(access, stored, index, active)
         elif step is ONE:
             if active is not None:
-                pointer = self._address(access, index)
+                pointer = self.address(access, index)
                 self._masked_store(access, index, stored, pointer, active)
             elif self._is_in_pair(access):
                 self._store_pair(access, index, stored)
             else:
-                self._store_vector(access, index, stored)
+                self.store_vector(access, index, stored)
         elif step is _BACK:
-            pointer = self._address(access, index - (self.lanes.count - 1))
+            pointer = self.address(access, index - (self.lanes.count - 1))
             if active is not None:
                 w.masked_store(self._backwards(stored), pointer, self._backwards(active), alignment)
             else:
@@ -441,15 +484,17 @@ class MemoryAccess:
         elif step is ZERO:
             first = w.extractelement(stored, 0)
             self._guarded_store(access, first, index, None if active is None else w.any(active))
-        elif step is not None and active is None and self.has_slow_masks:
-            self._store_in_steps(access, index, step, stored)
-        else:
+        elif step is None or active is not None:
             addresses = self._addresses(access, index, step)
             mask = active if active is not None else self._all(self.lanes.count)
             w.scatter(stored, addresses, mask, alignment)
+        else:
+            alone = partial(self._store_in_steps, access, index, step, stored, self.lanes)
+            if not self.rows.store(access, index, step, stored, alone):
+                alone()
 
-    def _store_vector(self, access: Access, index: IntExpr, stored: Value) -> None:
-        pointer = self._address(access, index)
+    def store_vector(self, access: Access, index: IntExpr, stored: Value) -> None:
+        pointer = self.address(access, index)
         is_output = access.buffer in self.outputs
         if not (is_output and self.streaming.add(access, index, stored, pointer)):
             self.writer.store(stored, pointer, size_in_bytes(access.buffer.dtype))
@@ -463,7 +508,7 @@ class MemoryAccess:
     def _of_pair(self, access: Access, index: IntExpr) -> Value:
         assert self.pairs is not None and self.lanes is not None
         start = self.pairs.start(index, self.lanes.count)
-        return self.pairs.load(self._address(access, start), self.lanes.count)
+        return self.pairs.load(self.address(access, start), self.lanes.count)
 
     def _store_pair(self, access: Access, index: IntExpr, stored: Value) -> None:
         """Stores both vectors of a pair with the second."""
@@ -471,7 +516,7 @@ class MemoryAccess:
         start = self.pairs.start(index, self.lanes.count)
         both = self.pairs.both(access.buffer, start, stored)
         for number, vector in enumerate(both or ()):
-            self._store_vector(access, start + number * self.lanes.count, vector)
+            self.store_vector(access, start + number * self.lanes.count, vector)
 
     def _masked_store(
         self, access: Access, index: IntExpr, value: Value, pointer: Value, active: Value
@@ -518,7 +563,7 @@ class MemoryAccess:
         self, access: Access, value: Value, index: IntExpr, active: Value | None
     ) -> None:
         alignment = size_in_bytes(access.buffer.dtype)
-        pointer = self._address(access, index)
+        pointer = self.address(access, index)
         if active is None:
             self.writer.store(value, pointer, alignment)
             return

@@ -160,7 +160,7 @@ class ReadAccess(MemoryAccess):
         later = self._later_shift(operand, position)
         if later is not None:
             element = storage_type(access.buffer.dtype).element
-            pointer = self.writer.element_pointer(self._address(access, index), element, later)
+            pointer = self.writer.element_pointer(self.address(access, index), element, later)
             self._fetch(access, index, pointer, ZERO)
 
     def _later_shift(self, operand: Gathered, position: Access) -> Value | None:
@@ -185,7 +185,7 @@ class ReadAccess(MemoryAccess):
             dtype = position.buffer.dtype
             row = maximum(operand.stride, 1) * size_in_bytes(operand.access.buffer.dtype)
             ahead = minimum(floor_div(Integer.of(_BYTES_AHEAD), row), _ROWS_AHEAD)
-            pointer = self._address(position, minimum(index + ahead, last))
+            pointer = self.address(position, minimum(index + ahead, last))
             raw = w.load(storage_type(dtype), pointer, size_in_bytes(dtype))
             later = emit_cast(w, load_convert(w, raw, dtype), dtype, DataType.Int)
             shift = w.mul(later, self.scopes.integer(operand.stride))
@@ -255,7 +255,7 @@ class ReadAccess(MemoryAccess):
             if found is None:
                 with self.scopes.at(level) as found:
                     dtype = position.buffer.dtype
-                    pointer = self._address(position, resolved)
+                    pointer = self.address(position, resolved)
                     raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
                     value = load_convert(self.writer, raw, dtype)
                     index = emit_cast(self.writer, value, dtype, DataType.Int)
@@ -337,10 +337,10 @@ class ReadAccess(MemoryAccess):
         index, step = self._indexed(access)
         element = storage_type(access.buffer.dtype).element
         if lanes is None or (shift.type.lanes == 1 and step in (ZERO, ONE)):
-            pointer = w.element_pointer(self._address(access, index), element, shift)
+            pointer = w.element_pointer(self.address(access, index), element, shift)
             return pointer, lanes is not None and step is ONE
         if step is ZERO:
-            pointers = self._address(access, index)
+            pointers = self.address(access, index)
         else:
             pointers = self._addresses(access, index, step)
         if shift.type.lanes == 1:

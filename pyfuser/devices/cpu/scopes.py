@@ -7,7 +7,7 @@ computed in the outermost open loop in which all its symbols are known.  Each sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -44,6 +44,7 @@ class Scope:
     is_conditional: bool = False
     integers: dict[IntExpr, Value] = field(default_factory=dict)
     others: dict[object, Value] = field(default_factory=dict)
+    lists: dict[object, Sequence[Value]] = field(default_factory=dict)
 
 
 class Scopes:

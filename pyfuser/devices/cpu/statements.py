@@ -24,7 +24,7 @@ from ...ir.scalars import ONE, ZERO, Integer, IntExpr
 from ...ir.schedule import MemoryType
 from ...ops.binding import convert_number
 from ...ops.random_numbers import DISTRIBUTIONS, numbers_per_call
-from ...ops.table import REDUCTIONS
+from ...ops.table import OPS, REDUCTIONS
 from .conversions import compute_type, emit_cast, load_convert, storage_type, store_convert
 from .lanes import first_lane, stride_along, vector_integer
 from .llvm_writer import I64, FunctionWriter, Value
@@ -134,13 +134,25 @@ class StatementEmitter(ReadAccess):
             if statement.is_checked:
                 bad = emit_refused(self.writer, statement.op, operands, types[-1])
                 self.refusals.note_mask(bad, active)
-            value = emit_op(
-                self.writer, statement.op, operands, types[-1], statement.result, statement.bits
-            )
+            value = self._result(statement, operands)
         self.store(statement.output, value, active)
         if statement.output.buffer in self.phase.registers:
             is_uniform = all(map(self.is_uniform, statement.inputs))
             (self.uniform.add if is_uniform else self.uniform.discard)(statement.output.buffer)
+
+    def _result(self, statement: Compute, operands: list[Value]) -> Value:
+        """The result of an operation; unrolled code that repeats a function computes it once."""
+        w, op, dtype = self.writer, statement.op, statement.compute[-1]
+        if not (self.scopes.constants and OPS[op].is_expensive):
+            return emit_op(w, op, operands, dtype, statement.result, statement.bits)
+        names = tuple(operand.name for operand in operands)
+        key = ("result", op, names, dtype, statement.result, statement.bits)
+        for scope in self.scopes.open:
+            if key in scope.others:
+                return scope.others[key]
+        value = emit_op(w, op, operands, dtype, statement.result, statement.bits)
+        self.scopes.open[-1].others[key] = value
+        return value
 
     def _random(self, statement: Compute, active: Value | None) -> Value:
         """Random numbers; consecutive lanes share calls where this can be proved."""
@@ -278,7 +290,7 @@ class StatementEmitter(ReadAccess):
         """accumulator = combine(accumulator, value), once for all lanes."""
         w = self.writer
         index, _ = self._indexed(access)
-        pointer = self._address(access, index)
+        pointer = self.address(access, index)
         alignment = size_in_bytes(dtype)
         old = load_convert(w, w.load(storage_type(dtype), pointer, alignment), dtype)
         new = self._combined(op, old, value, dtype)
@@ -304,7 +316,7 @@ class StatementEmitter(ReadAccess):
 
     def _scan_lanes(self, op: str, access: Access, value: Value, dtype: DataType) -> Value:
         w, alignment = self.writer, size_in_bytes(dtype)
-        pointer = self._address(access, self._indexed(access)[0])
+        pointer = self.address(access, self._indexed(access)[0])
         running = load_convert(w, w.load(storage_type(dtype), pointer, alignment), dtype)
 
         def combine(a: Value, b: Value) -> Value:

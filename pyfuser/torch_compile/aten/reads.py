@@ -15,6 +15,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
+from ...ir.scalars import Integer, IntExpr
 from ...ir.strides import may_overlap
 from ...ir.vals import TensorView
 from ...ops.gather_builders import embedding_rows, gather, index, index_select, select
@@ -56,10 +57,12 @@ def _clamped(bound: Any, extent: Any, default: int) -> Any:
 
 
 def _bound(call: Call, tensor: TensorView, dim: int, value: Any, extent: Any) -> Any:
-    """A bound for the builders: the axis's own size if it equals that."""
+    """A bound for the builders: the axis's own size if it equals that, or a number if the size is
+    part of the structure."""
     if size_key(value) == size_key(extent):
         return size(call.fusion, tensor, dim)
-    if isinstance(value, int) and value < 0:
+    is_known = isinstance(tensor.axes[dim].size, Integer)
+    if isinstance(value, int) and (value < 0 or is_known):
         return value
     return call.builder.sizes.entry(value)
 
@@ -78,7 +81,7 @@ def _slice(
     if _is_whole(first, last, extent) and step == 1 or is_one(extent):
         return tensor
     if is_one(call.meta.shape[at]):
-        picked = select(call.fusion, tensor, _position(call, first), at)
+        picked = select(call.fusion, tensor, _position(call, first, tensor.axes[at].size), at)
         return broadcast(call.fusion, picked, [d == at for d in range(tensor.ndim)])
     starts: list[Any] = [0] * tensor.ndim
     stops: list[Any] = [size(call.fusion, tensor, d) for d in range(tensor.ndim)]
@@ -89,10 +92,10 @@ def _slice(
     return slice(call.fusion, tensor, starts, stops, steps)
 
 
-def _position(call: Call, index: Any) -> Any:
-    """An index for the builder of `select`."""
+def _position(call: Call, index: Any, extent: IntExpr) -> Any:
+    """An index for the builder of `select`; a number if the size is part of the structure."""
     value = meta_of(index)
-    if isinstance(value, int) and value < 0:
+    if isinstance(value, int) and (value < 0 or isinstance(extent, Integer)):
         return value
     return call.builder.sizes.entry(value)
 
@@ -109,7 +112,7 @@ def _select(call: Call, x: Any, dim: int, index: Any) -> TensorView:
     tensor = call.tensor(x)
     at = dim % tensor.ndim
     place = _counted(index, call.sizes_of(x)[at])
-    return select(call.fusion, tensor, _position(call, place), at)
+    return select(call.fusion, tensor, _position(call, place, tensor.axes[at].size), at)
 
 
 def _cat(call: Call, tensors: Any, dim: int = 0) -> TensorView:

@@ -19,12 +19,13 @@ from ...dtypes import REDUCED_FLOATING, DataType, compute_dtype, from_torch, is_
 from ...errors import expected
 from ...ir.domains import IterDomain, TensorDomain
 from ...ir.fusion import Fusion
+from ...ir.scalars import Integer
 from ...ir.vals import TensorView, Val
 from ...ops.binding import convert_number
 from ...ops.dtype_rules import OperandType, promote
 from ...ops.pointwise import cast_tensor, constant
 from ...ops.shape_builders import full
-from .sizes import Size, Sizes, is_one
+from .sizes import Size, Sizes, is_one, short_row
 from .term import Term
 
 Result = Term | TensorView | tuple["Term | TensorView | None", ...]
@@ -59,12 +60,19 @@ class RegionBuilder:
         self._casts: dict[tuple[Val, DataType], TensorView] = {}
 
     def define_input(self, node: Node) -> None:
-        """A tensor from outside, with open sizes, except that a size of 1 is a broadcast axis."""
+        """A tensor from outside, with open sizes, except that a size of 1 is a broadcast axis, and
+        that the length of short rows is known: kernels read several of them as vectors.
+        """
         meta = node.meta["val"]
-        ids = self.fusion.ids
+        ids, row = self.fusion.ids, short_row(meta)
         axes: list[IterDomain] = []
         for size in meta.shape:
-            axis = ids.broadcast() if is_one(size) else ids.new(self.fusion.new_extent())
+            if is_one(size):
+                axis = ids.broadcast()
+            elif len(axes) == row:
+                axis = ids.new(Integer.of(size))
+            else:
+                axis = ids.new(self.fusion.new_extent())
             axes.append(axis)
             if not axis.is_broadcast:
                 self.sizes.learn(size, axis.extent)

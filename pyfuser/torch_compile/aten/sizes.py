@@ -1,8 +1,9 @@
 """Sizes: from the sizes and numbers in aten arguments to extents and scalars of a fusion.
 
-A region's structure never contains a size: a number is looked up among the extents of the tensors
-seen so far (equal numbers share), and a number that isn't found becomes an Int scalar input of the
-fusion, whose value the caller passes.  Only 0 and 1 stay constants: they decide the structure.
+A region's structure contains a size only if it is 0 or 1, or the length of short rows in memory,
+which decides how a kernel reads them.  Any other number is looked up among the extents of the
+tensors seen so far (equal numbers share), and one that isn't found becomes an Int scalar input of
+the fusion, whose value the caller passes.
 
 Invariant: `values[i]` is the value to pass for `inputs[i]`.
 """
@@ -20,6 +21,8 @@ from ...ir.scalars import Integer, IntExpr
 from ...ir.vals import Scalar
 
 Size = int | torch.SymInt
+
+_MOST_OF_SHORT_ROW = 16  # elements: the lanes of the widest vectors
 Key = Any  # an int, or a sympy expression
 
 
@@ -35,6 +38,15 @@ def size_key(size: Size) -> Key:
             return 1 if statically_known_true(size == 1) else size.node.expr
         return known
     return int(size)
+
+
+def short_row(value: torch.Tensor) -> int | None:
+    """The dimension whose elements follow each other in memory, if it is known to have a few."""
+    for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        is_known = isinstance(size, int) and isinstance(stride, int)
+        if is_known and stride == 1 and 1 < size <= _MOST_OF_SHORT_ROW:
+            return dim
+    return None
 
 
 def is_one(size: Size) -> bool:
@@ -54,8 +66,11 @@ class Sizes:
         self._numbers: dict[Key, Scalar] = {}
 
     def learn(self, size: Size, extent: IntExpr) -> None:
-        """Records that an axis of this extent has this size; the first one counts."""
-        self._known.setdefault(size_key(size), extent)
+        """Records that an axis of this extent has this size; a number counts, or the first one."""
+        if isinstance(extent, Integer):
+            self._known[size_key(size)] = extent
+        else:
+            self._known.setdefault(size_key(size), extent)
 
     def entry(self, size: Size) -> int | Scalar:
         """A size for the builders."""

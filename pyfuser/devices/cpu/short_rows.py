@@ -1,0 +1,194 @@
+"""Rows of a few elements, one in each lane: loaded and stored as whole vectors.
+
+    memory   a0 b0 c0 a1 b1 c1 a2 b2 c2 a3 b3 c3      (rows of 3, four lanes)
+    vectors  [a0 b0 c0 a1] [b1 c1 a2 b2] [c2 a3 b3 c3]
+    lanes    [a0 a1 a2 a3] [b0 b1 b2 b3] [c0 c1 c2 c3]
+
+Elements of one place in all rows are steps apart, so each lane would be loaded by itself.  Instead,
+the vectors are loaded once for all places, and shuffled; longer rows are loaded by a mask, as the
+rows of a square that is transposed.  Stores wait until all places of the rows are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...dtypes import size_in_bytes
+from ...ir.kernel import Access, Buffer
+from ...ir.scalars import ONE, Integer, IntExpr, from_terms, terms_of
+from .conversions import storage_type
+from .llvm_types import LLVMType
+from .llvm_writer import I32, Value
+from .transposition import transposed
+
+if TYPE_CHECKING:
+    from .memory_access import MemoryAccess
+
+MOST_PLACES = 16  # of a row
+# Longer rows are transposed: shuffling takes the square of their length.
+_MOST_SHUFFLED = 4
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Stores that wait: values by their place in the rows, and how to store each by itself."""
+
+    access: Access
+    start: IntExpr
+    length: int
+    values: dict[int, Value] = field(default_factory=dict)
+    alone: list[Callable[[], None]] = field(default_factory=list)
+
+
+class ShortRows:
+    """The rows of one phase that lanes share."""
+
+    def __init__(self, memory: MemoryAccess) -> None:
+        self.memory, self.writer, self.scopes = memory, memory.writer, memory.scopes
+        self._waiting: dict[tuple[Buffer, IntExpr], _Rows] = {}
+
+    def load(self, access: Access, index: IntExpr, step: IntExpr, lanes: int) -> Value | None:
+        """The elements `step` apart from `index` on, as stored; None if not of whole rows."""
+        found = self._place(access, index, step, lanes)
+        if found is None:
+            return None
+        start, place, length = found
+        type_ = storage_type(access.buffer.dtype, lanes)
+        key = ("rows", access.buffer, start, length, lanes)
+        vectors: Sequence[Value] | None = None
+        for scope in self.scopes.open:
+            vectors = scope.lists.get(key, vectors)
+        is_square = length > _MOST_SHUFFLED
+        if vectors is None:
+            vectors = (
+                self._columns(access, start, length, type_)
+                if is_square
+                else [
+                    self._vector(access, start + lanes * number, type_) for number in range(length)
+                ]
+            )
+            self.scopes.open[-1].lists[key] = vectors
+        return vectors[place] if is_square else self.every(vectors, place, length)
+
+    def every(self, vectors: Sequence[Value], first: int, step: int) -> Value:
+        """Every element that is `step` (at least 2) after the one before, from vectors in order."""
+        lanes = vectors[0].type.lanes
+        places = [divmod(first + step * lane, lanes) for lane in range(lanes)]
+        (start, _), (last, _) = places[0], places[-1]
+        made = vectors[start]
+        for number in range(start + 1, last + 1):
+            chosen = [
+                lanes + place if vector == number else lane if number > start + 1 else place
+                for lane, (vector, place) in enumerate(places)
+            ]
+            made = self.writer.shufflevector(made, vectors[number], chosen)
+        return made
+
+    def store(
+        self, access: Access, index: IntExpr, step: IntExpr, value: Value, alone: Callable[[], None]
+    ) -> bool:
+        """Takes the store of a place of all lanes' rows; False if it isn't in whole rows.
+
+        `alone` stores it if another place never comes.
+        """
+        found = self._place(access, index, step, value.type.lanes)
+        if found is None or (found[2] > _MOST_SHUFFLED and self.memory.has_slow_masks):
+            return False
+        start, place, length = found
+        rows = self._waiting.setdefault((access.buffer, start), _Rows(access, start, length))
+        if place in rows.values:
+            self._emit(self._waiting.pop((access.buffer, start)))
+            rows = self._waiting[access.buffer, start] = _Rows(access, start, length)
+        rows.values[place] = value
+        rows.alone.append(alone)
+        if len(rows.values) == length:
+            self._emit(self._waiting.pop((access.buffer, start)))
+        return True
+
+    def flush(self) -> None:
+        """Stores what waits."""
+        waiting, self._waiting = self._waiting, {}
+        for rows in waiting.values():
+            self._emit(rows)
+
+    def _emit(self, rows: _Rows) -> None:
+        if len(rows.values) < rows.length:
+            for store in rows.alone:
+                store()
+            return
+        values = [rows.values[place] for place in range(rows.length)]
+        lanes = values[0].type.lanes
+        if rows.length <= _MOST_SHUFFLED:
+            for number in range(rows.length):
+                start = rows.start + lanes * number
+                self.memory.store_vector(rows.access, start, self._mixed(values, number))
+            return
+        w, alignment = self.writer, size_in_bytes(rows.access.buffer.dtype)
+        square = [*values, *[w.undefined(values[0].type)] * (lanes - rows.length)]
+        for number, row in enumerate(transposed(w, square)):
+            pointer = self.memory.address(rows.access, rows.start + rows.length * number)
+            w.masked_store(row, pointer, self._first(rows.length, lanes), alignment)
+
+    def _mixed(self, values: Sequence[Value], number: int) -> Value:
+        """A vector of memory, from the lanes of all places."""
+        lanes, length = values[0].type.lanes, len(values)
+        places = [number * lanes + lane for lane in range(lanes)]
+        made = values[0]
+        for place in range(1, length):
+            chosen = [
+                lanes + p // length if p % length == place else (lane if place > 1 else p // length)
+                for lane, p in enumerate(places)
+            ]
+            made = self.writer.shufflevector(made, values[place], chosen)
+        return made
+
+    def _place(
+        self, access: Access, index: IntExpr, step: IntExpr, lanes: int
+    ) -> tuple[IntExpr, int, int] | None:
+        """(where the first lane's row starts, the place in it, its length), for whole rows."""
+        if not isinstance(step, Integer) or not 2 <= step.value <= min(lanes, MOST_PLACES):
+            return None
+        length = step.value
+        if length > _MOST_SHUFFLED and self.memory.has_slow_masks and access.buffer.bytes_each < 4:
+            return None
+        parameter = self.memory.parameters.get(access.buffer)
+        if parameter is None or not any(
+            size is step and stride is ONE
+            for size, stride in zip(parameter.sizes, parameter.strides, strict=True)
+        ):
+            return None
+        terms = dict(terms_of(self.scopes.resolve(index)))
+        constant = terms.pop((), 0)
+        if any(coefficient % length for coefficient in terms.values()):
+            return None
+        place = constant % length
+        terms[()] = constant - place
+        return from_terms(terms), place, length
+
+    def _vector(self, access: Access, index: IntExpr, type_: LLVMType) -> Value:
+        alignment = size_in_bytes(access.buffer.dtype)
+        return self.writer.load(type_, self.memory.address(access, index), alignment)
+
+    def _columns(
+        self, access: Access, start: IntExpr, length: int, type_: LLVMType
+    ) -> Sequence[Value]:
+        """The places of rows of more elements, one vector each."""
+        w, lanes, alignment = self.writer, type_.lanes, size_in_bytes(access.buffer.dtype)
+        rows = [
+            w.masked_load(
+                type_,
+                self.memory.address(access, start + length * number),
+                self._first(length, lanes),
+                alignment,
+            )
+            for number in range(lanes)
+        ]
+        return transposed(w, rows)
+
+    def _first(self, count: int, lanes: int) -> Value:
+        """The mask of the first lanes."""
+        w = self.writer
+        numbers = w.lane_numbers(I32.with_lanes(lanes))
+        return w.icmp("slt", numbers, w.splat(w.constant(count, I32), lanes))

@@ -1,0 +1,117 @@
+"""Rows of a few elements, one in each lane, which are loaded and stored as whole vectors."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyfuser.devices.cpu.host import host
+from tests.support.targets import Pretend
+
+from .test_machines import MACHINES
+
+pytestmark = [
+    pytest.mark.usefixtures("poison"),
+    pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="x86 code"),
+]
+
+CASES = [
+    (torch.float32, 2),
+    (torch.float32, 3),
+    (torch.float32, 13),
+    (torch.float64, 4),
+    (torch.bfloat16, 3),
+    (torch.bfloat16, 16),
+    (torch.int8, 5),
+]
+
+
+def _joined_halves(x: Tensor) -> Tensor:
+    return torch.stack((x[:, ::2] + 1, x[:, 1::2] * 2), -1)
+
+
+MOVED: dict[str, Callable[[Tensor], Tensor]] = {
+    "one place": lambda x: x[:, 1] + 1,
+    "last place": lambda x: x[:, -1] + 1,
+    "all places": lambda x: torch.stack([place + 1 for place in x.unbind(-1)], 1),
+    "reversed": lambda x: torch.stack(x.unbind(-1)[::-1], 1) + 1,
+    "some places": lambda x: torch.stack((x[:, 1], x[:, 0]), 1) + 1,
+    "a part": lambda x: x[:, 1:] + x[:, :-1],
+    "with a longer one": lambda x: torch.cat((x + 1, x[:, :1]), 1),
+    "across": lambda x: x.t() + x.t().roll(1, 0),
+    "halves": lambda x: _joined_halves(functional.pad(x, (0, x.shape[1] % 2))),
+}
+COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: (x * x).sum(-1),
+    "greatest": lambda x: x.amax(-1, keepdim=True) - x,
+    "softmax": lambda x: x.softmax(-1),
+    "norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
+    "length": lambda x: x / (x.norm(dim=-1, keepdim=True) + 1),
+    "function of both": lambda x: torch.stack((x[:, 0].exp() * x[:, 1], x[:, 0].exp() - 1), 1),
+}
+
+
+def _compiled(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="pyfuser", dynamic=False)(x)
+
+
+@pytest.mark.parametrize("kind", [*MACHINES, "host"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8], ids=str
+)
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 8, 13, 16])
+def test_places_of_rows(kind: str, dtype: torch.dtype, length: int, pretend: Pretend) -> None:
+    pretend(MACHINES.get(kind, host()))
+    for rows in (1, 100):
+        x = torch.arange(rows * length).remainder(61).view(rows, length).to(dtype)
+        for name, function in MOVED.items():
+            assert torch.equal(_compiled(function, x), function(x)), name
+
+
+@pytest.mark.parametrize("kind", [*MACHINES, "host"])
+@pytest.mark.parametrize("dtype, length", CASES[:-1])
+def test_what_rows_give(kind: str, dtype: torch.dtype, length: int, pretend: Pretend) -> None:
+    pretend(MACHINES.get(kind, host()))
+    torch.manual_seed(0)
+    tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-5
+    x = torch.randn(333, length).to(dtype)
+    for name, function in COMPUTED.items():
+        found, right = _compiled(function, x), function(x.double())
+        torch.testing.assert_close(found.double(), right, rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 17])
+def test_few_rows(rows: int) -> None:
+    x = torch.rand(rows, 3)
+    for function in (MOVED["all places"], COMPUTED["sum"], COMPUTED["softmax"]):
+        torch.testing.assert_close(_compiled(function, x), function(x))
+
+
+def test_neighbours_of_rows_stay() -> None:
+    """A part of longer rows, written in place: what is beside it in memory isn't touched."""
+    whole = torch.full((100, 5), 7.0)
+
+    def function(x: Tensor) -> None:
+        x.mul_(2).add_(x.sum(-1, keepdim=True))
+
+    torch.compile(function, backend="pyfuser", dynamic=False)(whole[:, 1:4])
+    assert whole[:, [0, 4]].eq(7).all()
+    assert whole[:, 1:4].eq(14 + 42).all()
+
+
+def test_rows_are_vectors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values of pixels: vectors are loaded and stored whole, and shuffled."""
+    monkeypatch.setenv("PYFUSER_DUMP", "llvm")
+    x = torch.rand(64, 64, 3)
+    _compiled(lambda x: torch.stack((x[..., 0] + x[..., 2], x[..., 1], x[..., 2] * 2), -1), x)
+    whole = "".join(capsys.readouterr()).partition("masked")[0]
+    assert whole.count("shufflevector") >= 12
+    assert "gather" not in whole and "scatter" not in whole
