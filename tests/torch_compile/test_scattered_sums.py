@@ -38,6 +38,12 @@ FUNCTIONS: dict[str, Function] = {
     "slices": lambda x: (x[:, :2].exp() * x[:, 2:4].sin() * x[:, -2:].cos()).sum(1),
     "overlapping slices": lambda x: (x[:, :2].exp() * x[:, 1:3].sin() * x[:, 4:].cos()).sum(1),
     "steps": lambda x: (x[:, ::3].exp() * x[:, 1::3].sin() * x[:, 2::3].cos()).sum(1),
+    "turns": lambda x: (x[:, ::2].exp() * x[:, 1::2].sin()).sum(1),
+    "turns and another gradient": lambda x: (x[:, ::2] * x[:, 1::2] + x[:, 1:4]).sum(1) * x[:, 0],
+    "turns in other order": lambda x: (x[:, 2::3].exp() * x[:, ::3] * x[:, 1::3]).sum(1),
+    "not all turns": lambda x: (x[:, ::3].exp() * x[:, 1::3].sin()).sum(1),
+    "turns that end early": lambda x: (x[:, :4:2].exp() * x[:, 1:4:2].sin()).sum(1),
+    "pairs": lambda x: x.flatten(1)[:, :4].unflatten(1, (2, 2)).unbind(-1)[0].exp() * x[:, :2, 1],
     "two dimensions": lambda x: x[:, 0].exp().sum() * x[0].sin() * x[:, 1].sum(0) * x[1].cos(),
     "last dimension": lambda x: x[..., 0].exp() * x[..., 1].sin() * x[..., 2].cos() * x[..., 4],
     "two other gradients": lambda x: x.exp().sum(1) + _recurrence(x) + functional.relu(x).sum(1),
@@ -77,3 +83,17 @@ def test_a_recurrence_makes_its_gradient_once(sources: list[str]) -> None:
     compiled = torch.compile(function, backend="pyfuser", dynamic=False)
     compiled(x, torch.randn(12, 12)).sum().backward()
     assert sources[-1].count("empty((16, 8, 12),") == 1
+
+
+@pytest.mark.parametrize("places", [2, 3])
+def test_parts_that_take_turns_are_rows(places: int, sources: list[str]) -> None:
+    """One kernel writes the gradient, and nothing else."""
+
+    def function(x: Tensor) -> Tensor:
+        parts = [x[:, place::places].exp() for place in range(places)]
+        return torch.stack(parts).sum()
+
+    x = torch.randn(7, 6 * places, requires_grad=True)
+    (found,) = torch.autograd.grad(torch.compile(function, backend="pyfuser")(x), x)
+    torch.testing.assert_close(found, x.detach().exp())
+    assert sources[1].count("_launch") == 1 and "slice_scatter" not in sources[1]

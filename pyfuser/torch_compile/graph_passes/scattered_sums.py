@@ -7,6 +7,11 @@ with one part in them.  Added up step by step, each step would read and write th
              b = a + select_scatter(zeros, z, 1, 2) + c
     After:   b = cat([unsqueeze(x, 1), unsqueeze(y, 1), unsqueeze(z, 1)], 1) + c
 
+Parts that take turns, as the gradients of x[:, ::2] and x[:, 1::2] do, are put together as rows:
+
+    Before:  a = slice_scatter(zeros, x, 1, 0, n, 2) + slice_scatter(zeros, y, 1, 1, n, 2)
+    After:   a = view(cat([unsqueeze(x, 2), unsqueeze(y, 2)], 2), [..., n, ...])
+
 At most one other tensor is added, so no order of additions changes.  Runs early, because what is
 dropped then needs no other pass.
 """
@@ -26,7 +31,7 @@ from .metadata import call_traced
 
 aten = torch.ops.aten
 
-# Two are computed well by one kernel, from windows with zeros around them.
+# Two are computed well by one kernel, from windows with zeros around them, unless they take turns.
 _LEAST_PARTS = 3
 _SCATTERS = (aten.select_scatter.default, aten.slice_scatter.default)
 _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
@@ -34,7 +39,7 @@ _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor in zeros: its elements along `dim` are those in [start, stop) of the whole."""
+    """A tensor in zeros: along `dim`, its elements are every `step`-th of [start, stop) there."""
 
     zeros: Node
     source: Node
@@ -42,11 +47,12 @@ class _Part:
     start: int
     stop: int
     has_dim: bool
+    step: int = 1
 
 
 def join_scattered_sums(graph: Graph) -> None:
     """Replaces the last addition of each sum; what nothing else reads is dropped later."""
-    if sum(node.target in _SCATTERS for node in graph.nodes) < _LEAST_PARTS:
+    if sum(node.target in _SCATTERS for node in graph.nodes) < 2:
         return
     for node in reversed(list(graph.nodes)):
         if node.users and _is_sum(node) and not any(_is_inner(user, node) for user in node.users):
@@ -62,19 +68,53 @@ def _join(graph: Graph, last: Node) -> None:
             others.append(operand)
         else:
             parts.append(part)
-    if len(parts) < _LEAST_PARTS or len(others) > 1 or len({part.dim for part in parts}) > 1:
+    if len(parts) < 2 or len(others) > 1 or len({part.dim for part in parts}) > 1:
         return
     parts.sort(key=lambda part: part.start)
     size = _size(last, parts[0].dim)
-    if size is None or any(a.stop > b.start for a, b in zip(parts, parts[1:], strict=False)):
+    if size is None or not (_take_turns(parts, size) or _are_apart(parts)):
         return
     with graph.inserting_before(last):
-        pieces = list(_pieces(graph, parts, size))
-        joined = call_traced(graph, aten.cat.default, pieces, parts[0].dim)
+        if _take_turns(parts, size):
+            joined = _rows(graph, parts, last)
+        else:
+            pieces = list(_pieces(graph, parts, size))
+            joined = call_traced(graph, aten.cat.default, pieces, parts[0].dim)
         result = call_traced(graph, aten.add.Tensor, joined, others[0]) if others else joined
     result.meta = dict(last.meta)
     last.replace_all_uses_with(result)
     graph.erase_node(last)
+
+
+def _are_apart(parts: list[_Part]) -> bool:
+    """True for some parts one after the other."""
+    is_plain = len(parts) >= _LEAST_PARTS and all(part.step == 1 for part in parts)
+    return is_plain and all(a.stop <= b.start for a, b in zip(parts, parts[1:], strict=False))
+
+
+def _take_turns(parts: list[_Part], size: int) -> bool:
+    """True if the whole is made of rows of which each part has one place: in order, the first part
+    has the first one."""
+    count = len(parts)
+    steps = {size if not part.has_dim else part.step for part in parts}
+    return (
+        steps == {count}
+        and size % count == 0
+        and [part.start for part in parts] == list(range(count))
+        and all(part.stop > size - count + part.start for part in parts)
+    )
+
+
+def _rows(graph: Graph, parts: list[_Part], last: Node) -> Node:
+    """The parts' elements in turns."""
+    dim, value = parts[0].dim, tensor_of(last)
+    assert value is not None
+    if not parts[0].has_dim:
+        alone = [call_traced(graph, aten.unsqueeze.default, p.source, dim) for p in parts]
+        return call_traced(graph, aten.cat.default, alone, dim)
+    rows = [call_traced(graph, aten.unsqueeze.default, p.source, dim + 1) for p in parts]
+    joined = call_traced(graph, aten.cat.default, rows, dim + 1)
+    return call_traced(graph, aten.view.default, joined, list(value.shape))
 
 
 def _pieces(graph: Graph, parts: list[_Part], size: int) -> Iterator[Node]:
@@ -150,14 +190,17 @@ def _part_of(node: Node, last: Node) -> _Part | None:
     own = tensor_of(source)
     if bounds is None or own is None or own.dtype != value.dtype:
         return None
-    return _Part(zeros, source, dim, *bounds, not is_select)
+    step = 1 if is_select or len(given) < 4 else given[3]
+    if step > 1 and not all(isinstance(each, int) for each in value.shape):
+        return None
+    return _Part(zeros, source, dim, *bounds, not is_select, step)
 
 
 def _bounds(is_select: bool, given: list[Any], size: int) -> tuple[int, int] | None:
-    """Where a part begins and ends; None if that isn't known, or it has gaps."""
+    """Where a part begins and ends; None if that isn't known."""
     start, stop, step = ([*given, *(None, None, 1)[len(given) :]])[:3]
     start, stop = 0 if start is None else start, size if stop is None else stop
-    if not isinstance(start, int) or not isinstance(stop, int) or step != 1:
+    if not all(isinstance(each, int) for each in (start, stop, step)):
         return None
     start = start + size if start < 0 else start
     if is_select:
