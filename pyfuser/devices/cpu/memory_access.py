@@ -20,10 +20,11 @@ from ...ir.kernel import (
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
 from ...ir.schedule import MemoryType
+from .conditions import Conditions
 from .conversions import load_convert, storage_type, store_convert
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, vector_integer
 from .llvm_types import LLVMType
-from .llvm_writer import I1, I32, I64, FunctionWriter, Value
+from .llvm_writer import I1, I64, FunctionWriter, Value
 from .pairs import Pairs
 from .refusals import Refusals
 from .row_copies import move_first
@@ -40,17 +41,16 @@ _BACK = Integer.of(-1)
 _LEAST_MASKED_BYTES = 4  # of an element that AVX2 loads by a mask
 
 
-class MemoryAccess:
+class MemoryAccess(Conditions):
     """Reads and writes for one phase."""
 
     def __init__(self, writer: FunctionWriter, scopes: Scopes, phase: PhaseGenerator) -> None:
-        self.writer, self.scopes, self.phase = writer, scopes, phase
-        self.lanes: Lanes | None = None
+        super().__init__(writer, scopes)
+        self.phase = phase
         self.refusals = Refusals(writer, phase.entry)
         self.scalars: dict[str, Value] = {}
         self.streaming = StreamingStores(writer, scopes, phase.line_bytes)
         self.values: dict[object, tuple[Value, int]] = {}
-        self.first_lanes: dict[str, Value] = {}  # by a mask of the first lanes: their number
         self.has_slow_masks = phase.vector_bytes < 64
         self.pairs: Pairs | None = None  # of the unrolled loop that is being written
         self.tiles: dict[object, list[Value]] = {}
@@ -59,72 +59,6 @@ class MemoryAccess:
         self.rows = ShortRows(self)
         self.outputs = {t.buffer for t in phase.kernel.tensors if t.is_output}
         self.inputs = {t.buffer for t in phase.kernel.tensors if not t.is_output}
-
-    # -- conditions
-
-    def condition(self, predicate: tuple[Less, ...]) -> Value | None:
-        """The conjunction: i1, or a mask if it depends on the lane; None if it is empty."""
-        result: Value | None = None
-        for less in predicate:
-            one = self._less(less)
-            if result is None:
-                result = one
-            elif result.type.lanes == one.type.lanes:
-                result = self.writer.and_(result, one)
-            else:
-                count = max(result.type.lanes, one.type.lanes)
-                result = self.writer.and_(
-                    self.writer.splat(result, count) if result.type.lanes == 1 else result,
-                    self.writer.splat(one, count) if one.type.lanes == 1 else one,
-                )
-        return result
-
-    def _less(self, less: Less) -> Value:
-        w, lanes = self.writer, self.lanes
-        a, b = self.scopes.resolve(less.a), self.scopes.resolve(less.b)
-        if lanes is None or lanes.symbol not in a.symbols | b.symbols:
-            value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
-        elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
-            value = self._lanes_below(b - first_lane(a, lanes), lanes.count)
-        else:
-            value = w.icmp(
-                "slt",
-                vector_integer(self.scopes, a, lanes),
-                vector_integer(self.scopes, b, lanes),
-            )
-        return value
-
-    def active(self, predicate: tuple[Less, ...]) -> Value | None:
-        """The lanes (or the i1) in which a statement does anything; None for all."""
-        condition = self.condition(predicate)
-        if self.lanes is None or self.lanes.mask is None:
-            if self.lanes is not None and condition is not None and condition.type.lanes == 1:
-                return self.writer.splat(condition, self.lanes.count)
-            return condition
-        if condition is None:
-            return self.lanes.mask
-        if condition.type.lanes == 1:
-            condition = self.writer.splat(condition, self.lanes.count)
-        return self.writer.and_(self.lanes.mask, condition)
-
-    def _lanes_below(self, left: IntExpr, count: int) -> Value:
-        """lane < left: one comparison, hoisted as far out as possible.
-
-        Of 32 bits, as most elements have that are selected by it; there are fewer lanes than that.
-        """
-        key = ("lanes below", left, count)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
-        w, end = self.writer, self.scopes.integer(left)
-        with self.scopes.at(self.scopes.level_of_expr(left)) as scope:
-            most, none = w.constant(count, I64), w.constant(0, I64)
-            end = w.intrinsic("smax", I64, w.intrinsic("smin", I64, end, most), none)
-            numbers = w.lane_numbers(I32.with_lanes(count))
-            limit = w.splat(w.truncate(end, "i32"), count)
-            value = scope.others[key] = w.icmp("slt", numbers, limit)
-            self.first_lanes[value.name] = end
-        return value
 
     # -- addresses
 
