@@ -70,7 +70,7 @@ SANITIZE := 1
 SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
 
-emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; hours)
+emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; half an hour)
 	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --long --emulate $(EMULATED) $(PYTEST_ARGS)
 
 cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
