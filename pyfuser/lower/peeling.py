@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ..ir.domains import BLOCK, ParallelType
+from ..ir.domains import ParallelType
 from ..ir.kernel import (
     Access,
     Allocate,
@@ -47,9 +47,7 @@ from ..ir.scalars import (
     terms_of,
 )
 from ..ir.schedule import MemoryType
-from .windows import Surroundings, split_at_windows
-
-_THREADS = frozenset(kind.value for kind in BLOCK)
+from .windows import Surroundings, has_threads, indices_in, split_at_windows
 
 
 def _predicates(body: list[Statement]) -> list[Less]:
@@ -68,16 +66,11 @@ def _safe_bound(condition: Less, loop: For) -> IntExpr | None:
     checked in all of them: the bound is the stop, or 0.
     """
     coefficient = coefficient_of(condition.a, loop.index)
-    if coefficient is None or any(c < 0 for _, c in terms_of(condition.a)):
+    if coefficient is None or any(c < 0 for _, c in terms_of(coefficient)):
         return None
-    inner = frozenset(
-        statement.index for statement in walk(loop.body) if isinstance(statement, For)
-    )
-    if condition.b.symbols & (inner | {loop.index}):
-        return None
-    rest = condition.a - coefficient * loop.index
-    largest = maximum_value(rest, only=inner) if rest.symbols & inner else rest
-    if largest is None:
+    rest = Less(condition.a - coefficient * loop.index, condition.b)
+    largest = _largest(rest, indices_in(loop.body))
+    if largest is None or loop.index in condition.b.symbols:
         return None
     if coefficient is ZERO:
         return loop.stop * minimum(maximum(condition.b - largest, ZERO), ONE)
@@ -156,27 +149,18 @@ def _by_outer_conditions(loop: For) -> list[Statement]:
     """The loop, cut; or twice, if all its iterations have the same predicates: these are tested
     before it.
     """
-    inner, predicates = _indices_in(loop.body), _predicates(loop.body)
+    inner, predicates = indices_in(loop.body), _predicates(loop.body)
     common: dict[Less, None] = {}
     for condition in predicates:
         largest = _largest(condition, inner)
         is_common = loop.index not in condition.a.symbols | condition.b.symbols
-        if not is_common or largest is None or _has_threads(largest, condition.b):
+        if not is_common or largest is None or has_threads(largest, condition.b):
             return _cut(loop)
         common[Less(largest, condition.b)] = None
     if not predicates:
         return _cut(loop)
     bare = replace(loop, body=_copy(loop.body, lambda condition: False))
     return [If(tuple(common), [bare], [_checked(loop, loop.start)])]
-
-
-def _has_threads(*exprs: IntExpr) -> bool:
-    """True if threads may not agree about the values."""
-    return any(not _THREADS.isdisjoint(symbol.name for symbol in e.symbols) for e in exprs)
-
-
-def _indices_in(body: list[Statement]) -> frozenset[Symbol]:
-    return frozenset(s.index for s in walk(body) if isinstance(s, For))
 
 
 def _largest(condition: Less, inner: frozenset[Symbol]) -> IntExpr | None:
@@ -211,7 +195,7 @@ def _cut(loop: For) -> list[Statement]:
     for condition in _predicates(loop.body):
         bound = _safe_bound(condition, loop)
         # Threads must agree on where a loop is cut: it may hold a barrier or a block reduction.
-        if bound is not None and not _has_threads(bound):
+        if bound is not None and not has_threads(bound):
             bounds.setdefault(bound, []).append(condition)
     if not bounds:
         return [loop]
@@ -246,7 +230,7 @@ def _trimmed(loop: For) -> For:
     without the conditions that hold in all remaining iterations.
     """
     common = _common_conditions(loop.body)
-    inner = {s.index: ZERO for s in walk(loop.body) if isinstance(s, For)}
+    inner = dict.fromkeys(indices_in(loop.body), ZERO)
     implied: set[Less] = set()
     for condition in common:
         coefficient = coefficient_of(condition.a, loop.index)
@@ -258,7 +242,7 @@ def _trimmed(loop: For) -> For:
         rest = condition.a - coefficient * loop.index
         least = substitute(rest, inner)
         # Threads must agree on where a loop ends, just as on where it is cut.
-        if _may_wrap(rest, inner) or _has_threads(least):
+        if _may_wrap(rest, inner) or has_threads(least):
             continue
         if loop.stop is not ceil_div(condition.b - least, coefficient):
             numerator = maximum(condition.b - least - 1 + coefficient, ZERO)

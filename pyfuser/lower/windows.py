@@ -168,11 +168,15 @@ def _cases(loop: For, outer: frozenset[Symbol]) -> list[_Case]:
     Windows side by side are told apart by the position: it is in one of them.  The conditions for a
     single window hold together, or the window isn't read.
     """
-    inner = _indices_in(loop)
+    inner = indices_in([loop])
     sides = _sides(loop, outer)
     chain = _longest_chain(_distinct(sides))
     windows = [
-        tuple(c for c in inside if (c.a.symbols | c.b.symbols).isdisjoint(inner | _threads(c)))
+        tuple(
+            c
+            for c in inside
+            if inner.isdisjoint(c.a.symbols | c.b.symbols) and not has_threads(c.a, c.b)
+        )
         for inside in _windows(loop.body)
     ]
     between = {condition for condition, side in sides.items() if side.boundary in chain}
@@ -202,13 +206,14 @@ def _below(boundary: _Boundary, sides: Mapping[Less, _Side]) -> Less:
     return condition if side.is_below else Less(condition.b - 1, condition.a)
 
 
-def _threads(condition: Less) -> frozenset[Symbol]:
-    """The indices of threads, which may not agree about the condition."""
-    return frozenset(s for s in condition.a.symbols | condition.b.symbols if s.name in _THREADS)
+def has_threads(*exprs: IntExpr) -> bool:
+    """True if threads may not agree about the values."""
+    return any(symbol.name in _THREADS for expr in exprs for symbol in expr.symbols)
 
 
-def _indices_in(loop: For) -> frozenset[Symbol]:
-    return frozenset(s.index for s in walk([loop]) if isinstance(s, For))
+def indices_in(body: list[Statement]) -> frozenset[Symbol]:
+    """The indices of the loops in a body."""
+    return frozenset(s.index for s in walk(body) if isinstance(s, For))
 
 
 def _split_along(loop: For, checked: list[Statement]) -> list[For]:
@@ -259,7 +264,7 @@ def _reached(loop: For, bound: IntExpr, start: IntExpr) -> IntExpr:
 
 def _sides(loop: For, outer: frozenset[Symbol] | None = None) -> dict[Less, _Side]:
     """What a loop's conditions say about boundaries along it, or about those of outer loops."""
-    inner = _indices_in(loop)
+    inner = indices_in([loop])
     found: dict[Less, _Side] = {}
     for condition in dict.fromkeys(c for inside in _windows(loop.body) for c in inside):
         if outer is None:
@@ -311,7 +316,7 @@ def _outer_side(
     loops inside are on one side of it.  None if it isn't one.
     """
     difference = condition.b - condition.a
-    if difference.symbols & inner or _threads(condition):
+    if difference.symbols & inner or has_threads(difference):
         return None
     moving = terms_of(_part_of(difference, outer))
     if not moving or len({c > 0 for _, c in moving}) > 1:

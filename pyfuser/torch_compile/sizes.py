@@ -21,6 +21,9 @@ from ..ir.scalars import ZERO, Integer, IntExpr, Symbol, product
 
 Size: TypeAlias = Any  # int | float | sympy.Expr; sympy has no types
 
+# The elements of rows that kernels read whole, one in each lane of the widest vectors.
+MOST_OF_SHORT_ROW = 16
+
 
 def size_of(value: Any) -> Size:
     """A number unchanged; the expression of a SymInt, SymFloat or SymBool."""

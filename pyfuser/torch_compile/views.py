@@ -15,13 +15,12 @@ import torch
 from torch.fx import Node
 
 from .op_facts import facts
-from .sizes import Size, hint, size_of, sizes_of
+from .sizes import MOST_OF_SHORT_ROW, Size, hint, size_of, sizes_of
 
 aten = torch.ops.aten
 
 # In the metadata of a node that replaced equal ones: the storages of their results.
 _STORAGES = "pyfuser_storages"
-_MOST_STEP = 16  # of elements that kernels read as parts of vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ def is_in_steps(node: Node) -> bool:
     each = value[0] if isinstance(value, (list, tuple)) and value else value
     if base is None or not isinstance(each, torch.Tensor):
         return False
-    return _step(base) == 1 and 1 < _step(each) <= _MOST_STEP
+    return _step(base) == 1 and 1 < _step(each) <= MOST_OF_SHORT_ROW
 
 
 def _step(value: torch.Tensor) -> int:

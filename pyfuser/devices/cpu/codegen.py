@@ -10,8 +10,8 @@ deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 from ...dtypes import FLOAT8, DataType, compute_dtype, is_floating, size_in_bytes
 from ...errors import InternalError, expected
@@ -216,35 +216,36 @@ class PhaseGenerator:
         scopes.leave()
         w.label(done)
 
-    def branch_on(self, condition: Value, body: object) -> None:
-        """if condition: body()"""
+    def branch_on(
+        self,
+        condition: Value,
+        body: Callable[[], None],
+        otherwise: Callable[[], None] | None = None,
+        *,
+        is_conditional: bool = False,
+    ) -> None:
+        """if condition: body() else: otherwise(); for `is_conditional`, see Scope."""
         w, scopes = self.writer, self.scopes
-        then, done = w.fresh("then"), w.fresh("done")
+        ways = [(w.fresh("then"), body)]
+        if otherwise is not None:
+            ways.append((w.fresh("else"), otherwise))
+        done = w.fresh("done")
         self.statements.flush()  # what waits isn't stored under the condition
-        scopes.enter()
-        w.branch_if(condition, then, done)
-        w.label(then)
-        body()  # type: ignore[operator]
-        self.statements.flush()  # their values are defined only in this branch
-        w.branch(done)
-        scopes.leave()
-        w.label(done)
-
-    def _if(self, statement: If) -> None:
-        w, scopes = self.writer, self.scopes
-        holds = self.statements.condition(statement.predicate)
-        assert holds is not None
-        self.statements.flush()  # what waits isn't stored under the condition
-        then, otherwise, done = w.fresh("then"), w.fresh("else"), w.fresh("done")
-        w.branch_if(holds, then, otherwise)
-        for name, body in ((then, statement.body), (otherwise, statement.otherwise)):
+        w.branch_if(condition, *[name for name, _ in [*ways, (done, body)]][:2])
+        for name, write in ways:
             w.label(name)
-            scopes.enter(is_conditional=True)
-            self.body(body)
+            scopes.enter(is_conditional=is_conditional)
+            write()
             self.statements.flush()  # their values are defined only in this branch
             w.branch(done)
             scopes.leave()
         w.label(done)
+
+    def _if(self, statement: If) -> None:
+        holds = self.statements.condition(statement.predicate)
+        assert holds is not None
+        bodies = (partial(self.body, each) for each in (statement.body, statement.otherwise))
+        self.branch_on(holds, *bodies, is_conditional=True)
 
     # -- statements
 
@@ -261,7 +262,7 @@ class PhaseGenerator:
                 case Compute() | Initialise() | Reduce() | Scan() | Scatter():
                     missing = self._missing_grid(statement)
                     if missing:
-                        self.branch_on(missing[0], lambda s=statement: self.statements.emit(s))
+                        self.branch_on(missing[0], partial(self.statements.emit, statement))
                     else:
                         self.statements.emit(statement)
                 case _:

@@ -72,9 +72,9 @@ class Conditions:
         Of 32 bits, as most elements have that are selected by it; there are fewer lanes than that.
         """
         key = ("lanes below", left, count)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
+        known = self.scopes.known(key)
+        if known is not None:
+            return known
         w, end = self.writer, self.scopes.integer(left)
         with self.scopes.at(self.scopes.level_of_expr(left)) as scope:
             most, none = w.constant(count, I64), w.constant(0, I64)

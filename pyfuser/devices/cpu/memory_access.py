@@ -70,9 +70,7 @@ class MemoryAccess(Conditions):
         pointer = self.phase.pointers[access.buffer]
         if rest is not ZERO:
             key = ("address", access.buffer, rest)
-            found = None
-            for scope in self.scopes.open:
-                found = scope.others.get(key) or found
+            found = self.scopes.known(key)
             if found is None:
                 offset = self.scopes.integer(rest)
                 with self.scopes.at(self.scopes.level_of_expr(rest)) as scope:
@@ -112,9 +110,9 @@ class MemoryAccess(Conditions):
     def _loaded_once(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
         """An input's element(s); unrolled code that repeats the load has them from the first."""
         key = ("loaded", access.buffer, index, step, self.lanes and self.lanes.count)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
+        known = self.scopes.known(key)
+        if known is not None:
+            return known
         value = self.scopes.open[-1].others[key] = self._load(access, index, step, None)
         return value
 
@@ -286,7 +284,7 @@ class MemoryAccess(Conditions):
             return w.element_pointer(self.phase.pointers[access.buffer], element, offsets)
         key = ("steps", step, lanes.count)
         level = self.scopes.level_of_expr(step)
-        found = next((s.others[key] for s in self.scopes.open if key in s.others), None)
+        found = self.scopes.known(key)
         if found is None:
             amount = self.scopes.integer(step)
             with self.scopes.at(level) as scope:
@@ -306,9 +304,9 @@ class MemoryAccess(Conditions):
                 expected("cpu codegen", f"T{access.buffer.name} outside of its lanes", "a vector")
             )
         key = ("splat", value.name, count)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
+        known = self.scopes.known(key)
+        if known is not None:
+            return known
         with self.scopes.at(level) as scope:
             spread = self.writer.splat(value, count)
             scope.others[key] = spread
@@ -326,9 +324,9 @@ class MemoryAccess(Conditions):
         if access.buffer not in self.inputs or level >= self.scopes.level:
             return self._guarded_scalar(access, index, None)
         key = ("element", access.buffer, resolved)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
+        known = self.scopes.known(key)
+        if known is not None:
+            return known
         dtype = access.buffer.dtype
         with self.scopes.at(level) as scope:
             pointer = self._with_memory(access, self.address(access, resolved))

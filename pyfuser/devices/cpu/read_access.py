@@ -173,9 +173,9 @@ class ReadAccess(MemoryAccess):
         if substitute(index, {inner[0]: inner[0] + 1}) - index is not ONE:
             return None
         key = ("later shift", position.buffer, index, operand.stride)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
+        known = self.scopes.known(key)
+        if known is not None:
+            return known
         tensor = next(t for t in self.phase.kernel.tensors if t.buffer is position.buffer)
         pairs = zip(tensor.sizes, tensor.strides, strict=True)
         last = functools.reduce(operator.add, ((n - 1) * stride for n, stride in pairs), ZERO)
@@ -272,7 +272,7 @@ class ReadAccess(MemoryAccess):
     def _note_once(self, wrong: Value) -> None:
         """Notes a value that may be computed further out, unless an open scope has noted it."""
         key = ("noted", wrong.name)
-        if not any(key in scope.others for scope in self.scopes.open):
+        if self.scopes.known(key) is None:
             self.refusals.note(wrong, None)
             self.scopes.open[-1].others[key] = wrong
 

@@ -7,7 +7,7 @@ computed in the outermost open loop in which all its symbols are known.  Each sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -44,7 +44,6 @@ class Scope:
     is_conditional: bool = False
     integers: dict[IntExpr, Value] = field(default_factory=dict)
     others: dict[object, Value] = field(default_factory=dict)
-    lists: dict[object, Sequence[Value]] = field(default_factory=dict)
 
 
 class Scopes:
@@ -96,6 +95,10 @@ class Scopes:
         else:
             self.constants[symbol] = Integer.of(number)
         self._resolved.clear()
+
+    def known(self, key: object) -> Value | None:
+        """The value that an open scope has under a key of `Scope.others`."""
+        return next((scope.others[key] for scope in self.open if key in scope.others), None)
 
     @contextmanager
     def at(self, level: int) -> Iterator[Scope]:

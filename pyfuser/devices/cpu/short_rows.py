@@ -56,21 +56,16 @@ class ShortRows:
             return None
         start, place, length = found
         type_ = storage_type(access.buffer.dtype, lanes)
-        key = ("rows", access.buffer, start, length, lanes)
-        vectors: Sequence[Value] | None = None
-        for scope in self.scopes.open:
-            vectors = scope.lists.get(key, vectors)
         is_square = length > _MOST_SHUFFLED
-        if vectors is None:
-            vectors = (
-                self._columns(access, start, length, type_)
-                if is_square
-                else [
-                    self._vector(access, start + lanes * number, type_) for number in range(length)
-                ]
-            )
-            self.scopes.open[-1].lists[key] = vectors
-        return vectors[place] if is_square else self.every(vectors, place, length)
+        keys = [("row", access.buffer, start, length, lanes, number) for number in range(length)]
+        if self.scopes.known(keys[0]) is None:
+            make = self._columns if is_square else self._vectors
+            made = zip(keys, make(access, start, length, type_), strict=False)
+            self.scopes.open[-1].others |= dict(made)
+        if is_square:
+            return self.scopes.known(keys[place])
+        vectors = [vector for key in keys if (vector := self.scopes.known(key)) is not None]
+        return self.every(vectors, place, length)
 
     def every(self, vectors: Sequence[Value], first: int, step: int) -> Value:
         """Every element that is `step` (at least 2) after the one before, from vectors in order."""
@@ -167,9 +162,14 @@ class ShortRows:
         terms[()] = constant - place
         return from_terms(terms), place, length
 
-    def _vector(self, access: Access, index: IntExpr, type_: LLVMType) -> Value:
+    def _vectors(
+        self, access: Access, start: IntExpr, length: int, type_: LLVMType
+    ) -> Sequence[Value]:
+        """The vectors of memory that have the rows."""
+        places = [start + type_.lanes * number for number in range(length)]
+        pointers = [self.memory.address(access, place) for place in places]
         alignment = size_in_bytes(access.buffer.dtype)
-        return self.writer.load(type_, self.memory.address(access, index), alignment)
+        return [self.writer.load(type_, pointer, alignment) for pointer in pointers]
 
     def _columns(
         self, access: Access, start: IntExpr, length: int, type_: LLVMType

@@ -147,9 +147,9 @@ class StatementEmitter(ReadAccess):
             return emit_op(w, op, operands, dtype, statement.result, statement.bits)
         names = tuple(operand.name for operand in operands)
         key = ("result", op, names, dtype, statement.result, statement.bits)
-        for scope in self.scopes.open:
-            if key in scope.others:
-                return scope.others[key]
+        known = self.scopes.known(key)
+        if known is not None:
+            return known
         value = emit_op(w, op, operands, dtype, statement.result, statement.bits)
         self.scopes.open[-1].others[key] = value
         return value

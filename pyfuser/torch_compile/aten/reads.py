@@ -57,14 +57,10 @@ def _clamped(bound: Any, extent: Any, default: int) -> Any:
 
 
 def _bound(call: Call, tensor: TensorView, dim: int, value: Any, extent: Any) -> Any:
-    """A bound for the builders: the axis's own size if it equals that, or a number if the size is
-    part of the structure."""
+    """A bound for the builders: the axis's own size if it equals that."""
     if size_key(value) == size_key(extent):
         return size(call.fusion, tensor, dim)
-    is_known = isinstance(tensor.axes[dim].size, Integer)
-    if isinstance(value, int) and (value < 0 or is_known):
-        return value
-    return call.builder.sizes.entry(value)
+    return _position(call, value, tensor.axes[dim].size)
 
 
 def _is_whole(start: Any, stop: Any, extent: Any) -> bool:
@@ -93,7 +89,7 @@ def _slice(
 
 
 def _position(call: Call, index: Any, extent: IntExpr) -> Any:
-    """An index for the builder of `select`; a number if the size is part of the structure."""
+    """An index or a bound for the builders; a number if the size is part of the structure."""
     value = meta_of(index)
     if isinstance(value, int) and (value < 0 or isinstance(extent, Integer)):
         return value

@@ -19,10 +19,9 @@ from ...dtypes import DataType
 from ...ir.fusion import Fusion
 from ...ir.scalars import Integer, IntExpr
 from ...ir.vals import Scalar
+from ..sizes import MOST_OF_SHORT_ROW
 
 Size = int | torch.SymInt
-
-_MOST_OF_SHORT_ROW = 16  # elements: the lanes of the widest vectors
 Key = Any  # an int, or a sympy expression
 
 
@@ -44,7 +43,7 @@ def short_row(value: torch.Tensor) -> int | None:
     """The dimension whose elements follow each other in memory, if it is known to have a few."""
     for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
         is_known = isinstance(size, int) and isinstance(stride, int)
-        if is_known and stride == 1 and 1 < size <= _MOST_OF_SHORT_ROW:
+        if is_known and stride == 1 and 1 < size <= MOST_OF_SHORT_ROW:
             return dim
     return None
 

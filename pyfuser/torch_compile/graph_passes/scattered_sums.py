@@ -46,8 +46,8 @@ class _Part:
     dim: int
     start: int
     stop: int
+    step: int
     has_dim: bool
-    step: int = 1
 
 
 def join_scattered_sums(graph: Graph) -> None:
@@ -72,10 +72,11 @@ def _join(graph: Graph, last: Node) -> None:
         return
     parts.sort(key=lambda part: part.start)
     size = _size(last, parts[0].dim)
-    if size is None or not (_take_turns(parts, size) or _are_apart(parts)):
+    takes_turns = _take_turns(parts, last)
+    if size is None or not (takes_turns or _are_apart(parts, size)):
         return
     with graph.inserting_before(last):
-        if _take_turns(parts, size):
+        if takes_turns:
             joined = _rows(graph, parts, last)
         else:
             pieces = list(_pieces(graph, parts, size))
@@ -86,19 +87,22 @@ def _join(graph: Graph, last: Node) -> None:
     graph.erase_node(last)
 
 
-def _are_apart(parts: list[_Part]) -> bool:
-    """True for some parts one after the other."""
-    is_plain = len(parts) >= _LEAST_PARTS and all(part.step == 1 for part in parts)
-    return is_plain and all(a.stop <= b.start for a, b in zip(parts, parts[1:], strict=False))
+def _are_apart(parts: list[_Part], size: int) -> bool:
+    """True for parts one after the other: some of them, or each place of a pair."""
+    are_plain = all(part.step == 1 for part in parts)
+    is_enough = len(parts) >= _LEAST_PARTS or (len(parts) == size and not parts[0].has_dim)
+    are_in_order = all(a.stop <= b.start for a, b in zip(parts, parts[1:], strict=False))
+    return are_plain and is_enough and are_in_order
 
 
-def _take_turns(parts: list[_Part], size: int) -> bool:
-    """True if the whole is made of rows of which each part has one place: in order, the first part
-    has the first one."""
-    count = len(parts)
-    steps = {size if not part.has_dim else part.step for part in parts}
+def _take_turns(parts: list[_Part], last: Node) -> bool:
+    """True if the whole is made of rows of which each part has one place, in order."""
+    value, count = tensor_of(last), len(parts)
+    if value is None or not all(isinstance(size, int) for size in value.shape):
+        return False
+    size = value.shape[parts[0].dim]
     return (
-        steps == {count}
+        {part.step for part in parts} == {count}
         and size % count == 0
         and [part.start for part in parts] == list(range(count))
         and all(part.stop > size - count + part.start for part in parts)
@@ -109,9 +113,6 @@ def _rows(graph: Graph, parts: list[_Part], last: Node) -> Node:
     """The parts' elements in turns."""
     dim, value = parts[0].dim, tensor_of(last)
     assert value is not None
-    if not parts[0].has_dim:
-        alone = [call_traced(graph, aten.unsqueeze.default, p.source, dim) for p in parts]
-        return call_traced(graph, aten.cat.default, alone, dim)
     rows = [call_traced(graph, aten.unsqueeze.default, p.source, dim + 1) for p in parts]
     joined = call_traced(graph, aten.cat.default, rows, dim + 1)
     return call_traced(graph, aten.view.default, joined, list(value.shape))
@@ -190,21 +191,18 @@ def _part_of(node: Node, last: Node) -> _Part | None:
     own = tensor_of(source)
     if bounds is None or own is None or own.dtype != value.dtype:
         return None
-    step = 1 if is_select or len(given) < 4 else given[3]
-    if step > 1 and not all(isinstance(each, int) for each in value.shape):
-        return None
-    return _Part(zeros, source, dim, *bounds, not is_select, step)
+    return _Part(zeros, source, dim, *bounds, not is_select)
 
 
-def _bounds(is_select: bool, given: list[Any], size: int) -> tuple[int, int] | None:
-    """Where a part begins and ends; None if that isn't known."""
+def _bounds(is_select: bool, given: list[Any], size: int) -> tuple[int, int, int] | None:
+    """Where a part begins and ends, and its step; None if that isn't known."""
     start, stop, step = ([*given, *(None, None, 1)[len(given) :]])[:3]
     start, stop = 0 if start is None else start, size if stop is None else stop
     if not all(isinstance(each, int) for each in (start, stop, step)):
         return None
     start = start + size if start < 0 else start
     if is_select:
-        return start, start + 1
+        return start, start + 1, 1
     stop = stop + size if stop < 0 else stop
     start, stop = (min(max(each, 0), size) for each in (start, stop))
-    return (start, stop) if start < stop else None
+    return (start, stop, step) if start < stop else None
