@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
-from ...dtypes import FLOAT8, DataType, compute_dtype, is_floating, size_in_bytes
+from ...dtypes import DataType, size_in_bytes
 from ...errors import InternalError, expected
 from ...ir.domains import GRID, ParallelType
 from ...ir.kernel import (
@@ -36,7 +36,6 @@ from ...ir.kernel import (
 from ...ir.scalar_queries import coefficient_of
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
 from ...ir.schedule import MemoryType
-from ...ops.random_numbers import DISTRIBUTIONS
 from .conversions import storage_type
 from .jit import function_attributes
 from .kernel_code import CpuKernelCode, expensive_operations, slot_names
@@ -47,6 +46,7 @@ from .processor import Processor
 from .row_copies import RowCopies, row_copy
 from .scopes import Scopes, flatten
 from .short_rows import MOST_PLACES
+from .statement_facts import has_short_nans, register_buffers, widest
 from .statements import StatementEmitter
 
 STACK_BYTES = 16 << 10  # larger buffers go to the workspace: threads may have small stacks
@@ -91,7 +91,7 @@ class PhaseGenerator:
         self.writer = FunctionWriter(
             has_fma=processor.has_fma, has_avx512=has_avx512, has_bf16=has_bf16
         )
-        self.writer.has_short_nans = _has_short_nans(kernel)
+        self.writer.has_short_nans = has_short_nans(kernel)
         self.vector_bytes = processor.vector_bits // 8
         self.line_bytes = processor.cache_line_bytes
         self.scopes = Scopes(self.writer)
@@ -102,7 +102,7 @@ class PhaseGenerator:
         self.lanes: Lanes | None = None
         self.open_grid: set[ParallelType] = set()
         self.widened: dict[Buffer, int] = {}
-        self.registers = _register_buffers(phase.body)
+        self.registers = register_buffers(phase.body)
         self.has_bfloat16 = any(t.buffer.dtype is DataType.BFloat16 for t in kernel.tensors)
 
     # -- the function
@@ -406,8 +406,8 @@ class PhaseGenerator:
 
     def _lane_count(self, loop: For) -> int:
         """As many lanes as a vector of the widest type has, or as the loop has iterations."""
-        widest = max((_widest(s) for s in walk(loop.body)), default=4)
-        native = max(self.vector_bytes // widest, 2)
+        most = max((widest(s) for s in walk(loop.body)), default=4)
+        native = max(self.vector_bytes // most, 2)
         extent = loop.stop
         if isinstance(extent, Integer):
             size = extent.value
@@ -459,46 +459,3 @@ class PhaseGenerator:
         self.statements.lanes = self.lanes
         self.body(loop.body)
         self.lanes = self.statements.lanes = None
-
-
-def _has_short_nans(kernel: Kernel) -> bool:
-    """True if all floating numbers from outside are of dtypes with no more bits than bfloat16.
-
-    An operation on NaN gives one of its operands or the default NaN, whose low bits aren't set.
-    """
-    if any(isinstance(s, Scatter) for phase in kernel.phases for s in walk(phase.body)):
-        return False  # reads what is in an output
-    tensors = (tensor.buffer.dtype for tensor in kernel.tensors if not tensor.is_output)
-    dtypes = {*tensors, *(scalar.dtype for scalar in kernel.scalars)}
-    return {dtype for dtype in dtypes if is_floating(dtype)} <= {DataType.BFloat16, *FLOAT8}
-
-
-def _widest(statement: Statement) -> int:
-    match statement:
-        case Compute(op=op, result=result) if op in DISTRIBUTIONS:
-            return size_in_bytes(compute_dtype(result))  # lanes share the wider words
-        case Compute():
-            types = (*statement.compute, statement.result)
-            return max(size_in_bytes(compute_dtype(d)) for d in types if d is not DataType.Null)
-        case Scatter(output=output):
-            return size_in_bytes(compute_dtype(output.buffer.dtype))
-        case Scan(running=running):
-            return size_in_bytes(running.buffer.dtype)
-        case Reduce() | Initialise():
-            return max(size_in_bytes(o.buffer.dtype) for o in statement.outputs)
-        case _:
-            return 1
-
-
-def _register_buffers(body: list[Statement]) -> set[Buffer]:
-    """Local buffers of one element that one kind of statement writes, without accumulation."""
-    found: set[Buffer] = set()
-    accumulated: set[Buffer] = set()
-    for statement in walk(body):
-        match statement:
-            case Allocate(buffer=buffer):
-                if buffer.memory is MemoryType.local and buffer.size is ONE:
-                    found.add(buffer)
-            case Initialise() | Reduce():
-                accumulated.update(o.buffer for o in statement.outputs)
-    return found - accumulated

@@ -1,14 +1,12 @@
-"""Reads and writes of a kernel's buffers, along the lanes.
+"""Reads of a kernel's buffers, along the lanes; writes are in stores.py.
 
 An access is classified along the lanes: step 1 is a vector access, step -1 one whose lanes are
 reversed, step 0 a scalar one; a square tile that was written by rows is transposed in registers;
-anything else is a gather or scatter.  Conditions become lane masks, or branches where no lanes are
-open.  Vectors that go to an output may be stored past the caches: streaming.py.
+anything else is a gather.  Conditions become lane masks, or branches where no lanes are open.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ...dtypes import DataType, size_in_bytes
@@ -21,13 +19,12 @@ from ...ir.kernel import (
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
 from ...ir.schedule import MemoryType
 from .conditions import Conditions
-from .conversions import load_convert, storage_type, store_convert
+from .conversions import load_convert, storage_type
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, vector_integer
 from .llvm_types import LLVMType
 from .llvm_writer import I1, I64, FunctionWriter, Value
 from .pairs import Pairs
 from .refusals import Refusals
-from .row_copies import move_first
 from .scopes import Scopes, split_constant
 from .short_rows import ShortRows
 from .streaming import StreamingStores
@@ -37,12 +34,12 @@ if TYPE_CHECKING:
     from .codegen import PhaseGenerator
 
 
-_BACK = Integer.of(-1)
+BACK = Integer.of(-1)
 _LEAST_MASKED_BYTES = 4  # of an element that AVX2 loads by a mask
 
 
 class MemoryAccess(Conditions):
-    """Reads and writes for one phase."""
+    """Reads for one phase, and what waits to be written."""
 
     def __init__(self, writer: FunctionWriter, scopes: Scopes, phase: PhaseGenerator) -> None:
         super().__init__(writer, scopes)
@@ -142,7 +139,7 @@ class MemoryAccess(Conditions):
             else:
                 value = self._masked_load(type_, pointer, active, alignment)
             return load_convert(w, value, dtype)
-        if step is _BACK:
+        if step is BACK:
             pointer = self.address(access, index - (count - 1))
             if active is None:
                 value = w.load(type_, pointer, size_in_bytes(dtype))
@@ -164,6 +161,15 @@ class MemoryAccess(Conditions):
             size_in_bytes(dtype),
         )
         return load_convert(w, value, dtype)
+
+    def _is_in_pair(self, access: Access) -> bool:
+        """True for a vector of a loop whose vectors are pairs, if it isn't a local accumulator."""
+        return self.pairs is not None and access.buffer.memory is MemoryType.global_
+
+    def _of_pair(self, access: Access, index: IntExpr) -> Value:
+        assert self.pairs is not None and self.lanes is not None
+        start = self.pairs.start(index, self.lanes.count)
+        return self.pairs.load(self.address(access, start), self.lanes.count)
 
     def _fetch(self, access: Access, index: IntExpr, pointer: Value, distance: IntExpr) -> None:
         """Fetches the lines of a vector that is `distance` bytes after an address.
@@ -341,8 +347,7 @@ class MemoryAccess(Conditions):
         The loops that run then have no iterations, but the read has moved out of them.  An axis of
         stride 0 is in no index, so nothing else ensures that it isn't empty.
         """
-        w, kernel = self.writer, self.phase.kernel
-        parameter = next(t for t in kernel.tensors if t.buffer is access.buffer)
+        w, kernel, parameter = self.writer, self.phase.kernel, self.parameters[access.buffer]
         pairs = zip(parameter.sizes, parameter.strides, strict=True)
         still = set[Symbol]().union(*(n.symbols for n, stride in pairs if stride is ZERO))
         # For a size that is passed as part of a product: if the product is 0, no loop over it runs.
@@ -378,125 +383,11 @@ class MemoryAccess(Conditions):
         loaded = w.phi(type_, [(value, then), (w.constant(0, type_), before)])
         return load_convert(w, loaded, dtype)
 
-    # -- writing
-
     def flush(self) -> None:
         """Writes what waits for other stores; it doesn't outlive the block that computed it."""
         self.rows.flush()
         self.streaming.flush()
 
-    def store(self, access: Access, value: Value, active: Value | None) -> None:
-        """Writes a value in compute type; inactive lanes are left alone."""
-        if access.buffer in self.phase.registers:
-            self.values[access.buffer] = (value, self.scopes.level)
-            return
-        w, dtype = self.writer, access.buffer.dtype
-        if access.buffer.memory is not MemoryType.global_:
-            active = self.lanes.mask if self.lanes is not None else None
-        self.tiles.pop(("tile", access.buffer), None)
-        stored = store_convert(w, value, dtype)
-        index, step = self._indexed(access)
-        alignment = size_in_bytes(dtype)
-        if self.lanes is None:
-            self._guarded_store(access, stored, index, active)
-        elif step is ONE:
-            if active is not None:
-                pointer = self.address(access, index)
-                self._masked_store(access, index, stored, pointer, active)
-            elif self._is_in_pair(access):
-                self._store_pair(access, index, stored)
-            else:
-                self.store_vector(access, index, stored)
-        elif step is _BACK:
-            pointer = self.address(access, index - (self.lanes.count - 1))
-            if active is not None:
-                w.masked_store(self._backwards(stored), pointer, self._backwards(active), alignment)
-            else:
-                w.store(self._backwards(stored), pointer, alignment)
-        elif step is ZERO:
-            first = w.extractelement(stored, 0)
-            self._guarded_store(access, first, index, None if active is None else w.any(active))
-        elif step is None or active is not None:
-            addresses = self._addresses(access, index, step)
-            mask = active if active is not None else self._all(self.lanes.count)
-            w.scatter(stored, addresses, mask, alignment)
-        else:
-            alone = partial(self._store_in_steps, access, index, step, stored, self.lanes)
-            if not self.rows.store(access, index, step, stored, alone):
-                alone()
-
     def store_vector(self, access: Access, index: IntExpr, stored: Value) -> None:
-        pointer = self.address(access, index)
-        is_output = access.buffer in self.outputs
-        if not (is_output and self.streaming.add(access, index, stored, pointer)):
-            self.writer.store(stored, pointer, size_in_bytes(access.buffer.dtype))
-        elif not self.scopes.constants:
-            self.streaming.flush()
-
-    def _is_in_pair(self, access: Access) -> bool:
-        """True for a vector of a loop whose vectors are pairs, if it isn't a local accumulator."""
-        return self.pairs is not None and access.buffer.memory is MemoryType.global_
-
-    def _of_pair(self, access: Access, index: IntExpr) -> Value:
-        assert self.pairs is not None and self.lanes is not None
-        start = self.pairs.start(index, self.lanes.count)
-        return self.pairs.load(self.address(access, start), self.lanes.count)
-
-    def _store_pair(self, access: Access, index: IntExpr, stored: Value) -> None:
-        """Stores both vectors of a pair with the second."""
-        assert self.pairs is not None and self.lanes is not None
-        start = self.pairs.start(index, self.lanes.count)
-        both = self.pairs.both(access.buffer, start, stored)
-        for number, vector in enumerate(both or ()):
-            self.store_vector(access, start + number * self.lanes.count, vector)
-
-    def _masked_store(
-        self, access: Access, index: IntExpr, value: Value, pointer: Value, active: Value
-    ) -> None:
-        """Stores the active lanes.
-
-        If they are the first lanes, a whole vector is stored as those before it were: a cache line
-        of which one half goes past the caches and the other through them takes ten times as long
-        (measured: rows of 48 bfloat16 at 6 % of a copy's bandwidth).  A part of one goes to the
-        stack, and from there in parts of half the size each time: without AVX-512, storing by a
-        mask takes longer (measured: 56 instead of 40 ns for a norm of 63 elements), and there are
-        no masks for narrow elements.
-        """
-        w, lanes = self.writer, value.type.lanes
-        alignment = size_in_bytes(access.buffer.dtype)
-        count = self.first_lanes.get(active.name)
-        is_streamed = access.buffer in self.streaming.buffers
-        if count is None or not (self.has_slow_masks or is_streamed):
-            w.masked_store(value, pointer, active, alignment)
-            return
-
-        def whole() -> None:
-            if not (is_streamed and self.streaming.add(access, index, value, pointer)):
-                w.store(value, pointer, alignment)
-
-        def partly() -> None:
-            if self.has_slow_masks:
-                self._store_parts(value, pointer, count, alignment)
-            else:
-                w.masked_store(value, pointer, active, alignment)
-
-        self.phase.branch_on(w.icmp("eq", count, w.constant(lanes, I64)), whole)
-        self.phase.branch_on(w.icmp("ne", count, w.constant(lanes, I64)), partly)
-
-    def _store_parts(self, value: Value, pointer: Value, count: Value, alignment: int) -> None:
-        """Stores the first lanes, fewer than all: for each bit of their number, as many at once."""
-        w = self.writer
-        with w.into(self.phase.entry):
-            place = w.alloca(value.type, 1, 64)
-        w.store(value, place, 64)
-        move_first(self.phase, value.type, place, pointer, count, alignment)
-
-    def _guarded_store(
-        self, access: Access, value: Value, index: IntExpr, active: Value | None
-    ) -> None:
-        alignment = size_in_bytes(access.buffer.dtype)
-        pointer = self.address(access, index)
-        if active is None:
-            self.writer.store(value, pointer, alignment)
-            return
-        self.phase.branch_on(active, lambda: self.writer.store(value, pointer, alignment))
+        """Writes a whole vector."""
+        raise NotImplementedError

@@ -31,7 +31,7 @@ from ...ir.scalars import ONE, ZERO, Integer, floor_div, maximum, minimum
 from .conversions import emit_cast, load_convert, storage_type, store_convert
 from .lanes import first_lane, stride_along
 from .llvm_writer import Value
-from .memory_access import MemoryAccess
+from .stores import Stores
 
 # How far ahead an indexed read of rows fetches: so many rows, if they aren't longer than this in
 # all.  Measured on a Zen 3, an embedding and an addition, tables of 8 to 25 MB: rows of 64 to 400
@@ -41,7 +41,7 @@ _ROWS_AHEAD = 8
 _BYTES_AHEAD = 64 << 10
 
 
-class ReadAccess(MemoryAccess):
+class ReadAccess(Stores):
     """The operands of reads for one phase."""
 
     def operand(self, operand: Operand, dtype: DataType, active: Value | None) -> Value:
@@ -176,7 +176,7 @@ class ReadAccess(MemoryAccess):
         known = self.scopes.known(key)
         if known is not None:
             return known
-        tensor = next(t for t in self.phase.kernel.tensors if t.buffer is position.buffer)
+        tensor = self.parameters[position.buffer]
         pairs = zip(tensor.sizes, tensor.strides, strict=True)
         last = functools.reduce(operator.add, ((n - 1) * stride for n, stride in pairs), ZERO)
         if not all(symbol in self.scopes.value_of for symbol in last.symbols):
