@@ -92,9 +92,9 @@ NOTES: dict[str, str] = {
     "pyfuser.execute_with_dtensors": "for replicated DTensors",
     "pyfuser.MatmulParams": _STORED,
     "pyfuser.LaunchParams": "those of HeuristicParams are followed; constraints are checked",
-    "pyfuser.CompileParams": "`index_type` and `device` are checked; `enable_ptxas_verbose` prints "
-    "a CUDA kernel's registers and spills; `maxrregcount`, `enable_magic_zero` and `include_paths` "
-    "have no effect",
+    "pyfuser.CompileParams": "`index_type` and `device` are checked; `maxrregcount` bounds a CUDA "
+    "kernel's registers, `enable_ptxas_verbose` prints them and its spills; `enable_magic_zero` "
+    "and `include_paths` have no effect",
     "pyfuser.CacheOp": "in the loads of CUDA kernels; without effect on the CPU",
     "pyfuser.ReductionParams": "vector width, unrolling and splits over the grid are followed",
     "pyfuser.PointwiseParams": "vector width and unrolling are followed",

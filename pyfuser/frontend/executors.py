@@ -8,6 +8,7 @@ loads no device.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ from .params import (
     LaunchParams,
     check_compile_params,
     check_launch_params,
+    most_registers,
     require_extents,
 )
 from .tensor_view import TensorView
@@ -256,7 +258,9 @@ class KernelExecutor:
 
         inputs = flattened(args)
         _check_parameters(inputs, constraints, compile_params)
-        kernel = self._kernel or ManualKernel(fusion.user_schedule, inputs)
+        kernel, registers = self._kernel, most_registers(compile_params or CompileParams())
+        if kernel is None or (compile_params and kernel.most_registers != registers):
+            kernel = ManualKernel(replace(fusion.user_schedule, most_registers=registers), inputs)
         if constraints is not None and constraints != LaunchParams():
             require_extents(constraints, kernel.launches(inputs))
         if compile_params is not None and compile_params.enable_ptxas_verbose:

@@ -7,6 +7,7 @@ methods and act on `graph.user_schedule`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -127,12 +128,13 @@ class Fusion:
         """
         from ..devices.registry import target_for
         from ..lower.lowering import lower
-        from .params import CompileParams, check_compile_params, device_of_params
+        from .params import CompileParams, check_compile_params, device_of_params, most_registers
 
         params = CompileParams() if compile_params is None else compile_params
         check_compile_params(params, (), "print_kernel")
         device = device_of_params(params, "print_kernel") or torch.get_default_device()
-        return str(lower(self.graph.user_schedule, target_for(device)))
+        scheduled = replace(self.graph.user_schedule, most_registers=most_registers(params))
+        return str(lower(scheduled, target_for(device)))
 
     def __str__(self) -> str:
         return self.print_math(False)

@@ -35,6 +35,7 @@ from ..target.parameters import InnerOuterParameters, PointwiseParameters, Reduc
 from ..target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from .enums import SchedulerType
 
+REGISTERS_OF_A_THREAD = 255  # NVIDIA GPUs have no more for it
 _CHUNK = 4096  # elements per task of a schedule that is described by the interface's fields alone
 
 
@@ -57,13 +58,14 @@ class LaunchParams:
 class CompileParams:
     """How a kernel is compiled.
 
-    `index_type` and `device` are checked against the inputs, and with `enable_ptxas_verbose` a CUDA
-    kernel's registers and spills are printed. The rest has no effect here: ptxas chooses the
-    registers, indices aren't hoisted so that they need a magic zero, and no text includes a file.
+    `index_type` and `device` are checked against the inputs. A thread of a CUDA kernel has at most
+    `maxrregcount` registers, or as many as it needs by default; with `enable_ptxas_verbose` they
+    and their spills are printed. The rest has no effect here: indices aren't hoisted so that they
+    need a magic zero, and no text includes a file.
     """
 
     index_type: DataType | None = None
-    maxrregcount: int = 255
+    maxrregcount: int = REGISTERS_OF_A_THREAD
     enable_magic_zero: bool = True
     enable_ptxas_verbose: bool = False
     device: object = None
@@ -125,6 +127,11 @@ def check_compile_params(
         raise ScheduleError(expected(operation, "a list of include_paths", repr(paths)))
     _require_device(device_of_params(params, operation), inputs)
     _require_index_type(params.index_type, inputs)
+
+
+def most_registers(params: CompileParams) -> int | None:
+    """The registers that a thread gets at most; None for as many as it needs."""
+    return params.maxrregcount if params.maxrregcount < REGISTERS_OF_A_THREAD else None
 
 
 def device_of_params(params: CompileParams, operation: str) -> torch.device | None:

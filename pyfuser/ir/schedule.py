@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..errors import ScheduleError, expected
 from .domains import IterDomain, ParallelType, TensorDomain, constant_extent, history
@@ -170,13 +170,14 @@ class ScheduledFusion:
     """A fusion with a schedule for each of its tensors.
 
     `scheduler` and `parameters` say which scheduler made the schedule and what it decided; None
-    stands for a user.
+    stands for a user, who may also say how many registers a hardware thread gets at most.
     """
 
     fusion: Fusion
     schedules: dict[TensorView, TensorSchedule] = field(default_factory=dict)
     scheduler: str | None = None
     parameters: object = None
+    most_registers: int | None = None
 
     @property
     def is_by_hand(self) -> bool:
@@ -201,7 +202,7 @@ class ScheduledFusion:
     def clone(self, extents: Mapping[Symbol, IntExpr] | None = None) -> ScheduledFusion:
         """A copy over a copy of the fusion, with sizes substituted."""
         fusion, cloner = self.fusion.clone(extents)
-        copy = ScheduledFusion(fusion, scheduler=self.scheduler, parameters=self.parameters)
+        copy = replace(self, fusion=fusion, schedules={})
         for tensor, schedule in self.schedules.items():
             if tensor not in cloner.values:
                 continue

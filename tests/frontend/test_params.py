@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 import pyfuser as nvfuser_direct
 from pyfuser import FusionDefinition, SchedulerType, TensorView
 from pyfuser.devices.cuda.emulator.runtime import emulated
+from pyfuser.devices.cuda.occupancy import registers_of_a_block
 from pyfuser.errors import DefinitionError, InputError, ScheduleError
 from pyfuser.frontend.params import (
     check_compile_params,
@@ -342,12 +344,55 @@ def test_compile_parameters_without_effect_are_accepted(
     fd, x = scheduled_by_hand()
     executor = nvfuser_direct.KernelExecutor()
     params = nvfuser_direct.CompileParams(
-        index_type=nvfuser_direct.DataType.Int, maxrregcount=64, enable_magic_zero=False,
+        index_type=nvfuser_direct.DataType.Int, maxrregcount=255, enable_magic_zero=False,
         enable_ptxas_verbose=True, device=torch.device("cpu:0"), include_paths=["/usr/include"],
     )  # fmt: skip
     executor.compile(fd.fusion, [x], compile_params=params)
     assert torch.equal(executor.run([x])[0], x * 2)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "bounds"),
+    [
+        (255, "__launch_bounds__(128, 1)"),
+        (64, "__maxnreg__(64)"),
+        (32, "__maxnreg__(32)"),
+    ],
+)
+def test_a_kernel_has_at_most_the_registers_of_the_parameters(asked: int, bounds: str) -> None:
+    fd, x = scheduled_by_hand()
+    params = nvfuser_direct.CompileParams(maxrregcount=asked)
+    with emulated():
+        executor = nvfuser_direct.KernelExecutor()
+        executor.compile(fd.fusion, [x])
+        (got,) = executor.run([x], compile_params=params)
+        assert torch.equal(got, x * 2)
+        assert executor._kernel is not None
+        (built,) = executor._kernel.executor.resolve([x]).kernels
+        assert built is not None and bounds in built.code.text
+        executor.run([x])
+        assert executor._kernel.executor.resolve([x]).kernels[0] is built  # not compiled again
+
+
+@requires_nvrtc
+def test_fewer_registers_than_a_kernel_needs() -> None:
+    fd, x = row_sums(), torch.randn(64, 4096)
+    with emulated():
+        fd.sched.schedule(fd.fusion, SchedulerType.reduction, [x])
+
+    def registers(most: int | None) -> int:
+        scheduled = replace(fd.fusion.user_schedule, most_registers=most)
+        report = SM_90.compiler_report(SM_90.generate(lowered(scheduled, SM_90)).text)
+        (found,) = re.findall(r"Used (\d+) registers", report)
+        return int(found)
+
+    assert registers(32) <= 32 < registers(None)
+
+
+def test_a_block_of_many_threads_leaves_each_the_registers_that_there_are() -> None:
+    found = {threads: registers_of_a_block(threads) for threads in (32, 128, 512, 768, 1024)}
+    assert found == {32: 512, 128: 512, 512: 128, 768: 80, 1024: 64}
 
 
 @requires_nvrtc

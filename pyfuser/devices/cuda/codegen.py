@@ -46,6 +46,7 @@ from .alignment import Alignment
 from .bodies import BodyWriter, partly_idle
 from .conditions import indented
 from .expressions import THREAD_COUNT, THREAD_INDEX, accumulators, is_private_array
+from .occupancy import registers_of_a_block
 from .shadows import shadows_of
 from .shared_memory import SCRATCH, SharedArray, shared_layout
 from .spelling import index_text, symbol_name, type_name
@@ -350,9 +351,7 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
 
 def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[str]:
     threads = product(launch.block)
-    # With a least number of blocks on a multiprocessor, ptxas gives a thread the registers that it
-    # needs; without, it aims at an occupancy, and spills a few to reach it.
-    bounds = f"__launch_bounds__({threads}, 1) " if isinstance(threads, Integer) else ""
+    bounds = _bounds(threads.value if isinstance(threads, Integer) else None, kernel.most_registers)
     written = {
         access.buffer
         for statement in _statements(phases)
@@ -381,6 +380,20 @@ def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[
                 declared.append((f"unsigned* {ARRIVED}", f"  // [{parameter.count}], zeros"))
     head = f'extern "C" __global__ void {bounds}{launch.function}('
     return [head, *_comma_separated(declared)] if declared else [f"{head}) {{"]
+
+
+def _bounds(threads: int | None, most_registers: int | None) -> str:
+    """What decides how many registers a thread has; `threads` of a block, if they are known.
+
+    With a least number of blocks on a multiprocessor, ptxas gives a thread the registers that it
+    needs; without, it aims at an occupancy, and spills a few to reach it.  A function can't have
+    both bounds, so that a number of registers has to leave room for a whole block.
+    """
+    if most_registers is not None:
+        if threads is not None:
+            most_registers = min(most_registers, registers_of_a_block(threads))
+        return f"__maxnreg__({most_registers}) "
+    return "" if threads is None else f"__launch_bounds__({threads}, 1) "
 
 
 def _comma_separated(declared: list[tuple[str, str]]) -> list[str]:

@@ -71,6 +71,13 @@ def resident_blocks(architecture: str, threads: int, registers: int, shared_byte
     return min(has.blocks, has.warps // warps, by_registers, by_shared)
 
 
+def registers_of_a_block(threads: int) -> int:
+    """The registers that each of so many threads can have if a block is alone."""
+    warps_of_partition = -(-threads // (_PARTITIONS * _WARP))
+    of_warp = _REGISTERS // _PARTITIONS // warps_of_partition
+    return of_warp // _REGISTER_UNIT * _REGISTER_UNIT // _WARP
+
+
 def occupancy(architecture: str, threads: int, registers: int, shared_bytes: int) -> float:
     """The share of a multiprocessor's warps that are resident; see `resident_blocks`."""
     blocks = resident_blocks(architecture, threads, registers, shared_bytes)

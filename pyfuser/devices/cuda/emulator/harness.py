@@ -92,10 +92,8 @@ _ENOUGH_ACCESSES = 1 << 19
 _MOST_THREADS = 1024
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 
-_KERNEL = re.compile(
-    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
-    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
-)
+_BOUNDS = r"(?:(?:__launch_bounds__|__maxnreg__)\s*\([^)]*\)\s*)?"
+_KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(")
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?__shared__\s+"
     r"(?:__align__\s*\(\s*\d+\s*\)\s*|alignas\s*\(\s*\d+\s*\)\s*)?([\w:<>, ]+?)\s+(\w+)\s*\[\s*\]"

@@ -90,6 +90,7 @@ struct Entry<Kernel> {
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __maxnreg__(registers)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 // A restrict promise would let the host compiler assume what the fibers of a block violate.
 #define __restrict__
