@@ -56,7 +56,6 @@ class ManualKernel:
 
     def __init__(self, scheduled: ScheduledFusion, inputs: Sequence[Any]) -> None:
         bind(scheduled.fusion, inputs)
-        self.most_registers = scheduled.most_registers
         self.executor = Executor.of_schedule(scheduled)
         self.executor.make_plan(inputs)
 

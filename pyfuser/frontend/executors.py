@@ -220,6 +220,7 @@ class KernelExecutor:
         self._kernel: ManualKernel | None = None
         self._fusion: Fusion | None = None
         self._given: tuple[LaunchParams | None, CompileParams | None] = None, None
+        self._registers: int | None = None
 
     def compile(
         self,
@@ -259,8 +260,9 @@ class KernelExecutor:
         inputs = flattened(args)
         _check_parameters(inputs, constraints, compile_params)
         kernel, registers = self._kernel, most_registers(compile_params or CompileParams())
-        if kernel is None or (compile_params and kernel.most_registers != registers):
+        if kernel is None or (compile_params and self._registers != registers):
             kernel = ManualKernel(replace(fusion.user_schedule, most_registers=registers), inputs)
+            self._registers = registers
         if constraints is not None and constraints != LaunchParams():
             require_extents(constraints, kernel.launches(inputs))
         if compile_params is not None and compile_params.enable_ptxas_verbose:
