@@ -21,6 +21,7 @@ from ..ir.scalars import (
     ONE,
     ZERO,
     CeilDiv,
+    Integer,
     IntExpr,
     Symbol,
     floor_div,
@@ -54,7 +55,7 @@ def backward(
                 extent = extents[expr.input_id]
                 if _is_certain(expr, steps):
                     continue
-                if not divides(expr.factor, extent) and not proves_less(index, extent):
+                if not _is_within(expr, index, extent):
                     # The elements of an even split's inner axis are all in bounds, or none is.
                     is_even = expr.is_even and expr.inner_split
                     predicates.append(Less(index - inner if is_even else index, extent))
@@ -75,6 +76,13 @@ def backward(
                 last = extents[expr.input_id] - 1
                 indices[expr.input_id] = last - indices[expr.output_id]
     return predicates
+
+
+def _is_within(split: Split, index: IntExpr, extent: IntExpr) -> bool:
+    """True if the index of a split's input is in bounds wherever its loops run."""
+    if split.is_whole and index is ZERO:  # it has one outer part even if there are no elements
+        return isinstance(extent, Integer) and extent.value > 0
+    return divides(split.factor, extent) or proves_less(index, extent)
 
 
 def _is_certain(split: Split, steps: Sequence[IdExpr]) -> bool:
@@ -168,7 +176,9 @@ class Indexer:
                 found.append(Less(extents[split.input_id], split.factor + 1))
             if isinstance(split, Split) and split.is_even:
                 found.append(Less(mod(extents[split.input_id], split.factor), ONE))
-        return [each for each in found if each.a.symbols]
+                if split.is_whole:  # and then it isn't empty
+                    found.append(Less(ZERO, extents[split.input_id]))
+        return [each for each in found if each.a.symbols or each.b.symbols]
 
     def place(self, tensor: TensorView) -> IntExpr:
         """The number of a tensor's element, row by row, whatever its layout in memory."""

@@ -7,7 +7,9 @@ import re
 import pytest
 import torch
 
+from pyfuser import FusionDefinition
 from pyfuser.devices.cuda.codegen import generate
+from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ops import builders
@@ -67,6 +69,26 @@ def test_whole_rows_are_right(define, parameters, columns, start):
     assert cuda_kernel(scheduled).is_for(sizes)
     for got, want in zip(run_emulated(scheduled, inputs), evaluate(fusion, inputs), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@requires_host_compiler
+@pytest.mark.parametrize("columns", [3, 4, 8, 128, 129])
+@pytest.mark.parametrize("dims", [[0], [1], [0, 1]])
+def test_no_rows(dims, columns):
+    """Nothing is read where a whole row has no elements."""
+    with emulated(), FusionDefinition() as fd:
+        x = fd.define_tensor([-1, columns])
+        fd.add_output(fd.ops.sum(x, dims))
+    for rows in (0, 5, 0):
+        x = torch.randn(rows, columns)
+        with emulated():
+            torch.testing.assert_close(fd.execute([x])[0], x.sum(dims), rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_for_full_rows_is_not_for_empty_ones():
+    fusion = Fusion()
+    full = cuda_kernel(softmax(fusion, FULL))
+    assert not full.is_for(bind(fusion, inputs_of(fusion, 3, 0, 0)).sizes)
 
 
 @pytest.mark.parametrize("define", [softmax, rows_and_columns], ids=lambda each: each.__name__)
