@@ -12,7 +12,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 	test_library_parts.py \
 	frontend/test_frontend.py frontend/test_handles.py \
 	schedule/test_schedules.py schedule/test_random_schedules.py \
-	schedule/test_inner_outer_persistent.py schedule/test_scan_schedules.py \
+	schedule/test_inner_outer_persistent.py schedule/test_scan_schedules.py schedule/test_both_ways.py \
 	ops/test_pointwise_kernels.py ops/test_reductions.py ops/test_reads.py ops/test_fused_reads.py \
 	ops/test_checks.py ops/test_no_alarms.py ops/test_scans.py \
 	torch_compile/test_inputs.py torch_compile/test_running.py)

@@ -233,8 +233,14 @@ class IterationSpace:
         """Makes the axes of a copy of an expression equal to the original's.
 
         A scheduler copies what it computes again; where the copies read a source, a private input
-        or an expanded tensor, no tensor that both read connects their axes.
+        or an expanded tensor, no tensor that both read connects their axes.  One of them may read
+        the other's operand in a register.
         """
+        if expr.name == "set" and expr.tensor_inputs[0].expr is not None:
+            (result,), source = expr.tensor_outputs, expr.tensor_inputs[0]
+            if result.domain.root is None:
+                self._first[result] = self._first.get(source, source)
+                return
         inputs = tuple(self._first.get(value, value) for value in expr.inputs)
         inputs = inputs[:1] if isinstance(expr, ReadOp) else inputs
         for place, tensor in enumerate(expr.tensor_outputs):

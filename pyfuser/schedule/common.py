@@ -187,6 +187,13 @@ class Positions:
         return inner not in self.inner and outer not in self.outer
 
 
+def private_inputs(fusion: Fusion) -> set[TensorView]:
+    """The inputs that are read along two axes of the loops, which a copy would have but once."""
+    if all(len(tensor.uses_list) < 2 for tensor in fusion.input_tensors):
+        return set()
+    return IterationSpace([e for e in fusion.exprs if e.tensor_outputs]).private
+
+
 class Layouts:
     """The layouts of all leaves of a fusion, and (as `reads`) of the sources of reads."""
 

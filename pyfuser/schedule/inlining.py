@@ -2,8 +2,9 @@
 
 A tensor may share a loop with its consumers if the loop matches theirs, isn't one of its own
 reduction or vectorised axes, and sharing makes no cycle: among the tensors that would share the
-loop, none may need the finished result of a reduction over that very loop, and no tensor outside
-this set may lie on a path between two tensors inside it.  Sets of tensors are bit masks, so the
+loop, none may need a tensor of which that very loop makes all elements (the result of a reduction
+over it, or a tensor that is read along another axis), and no tensor outside this set may lie on a
+path between two tensors inside it.  Sets of tensors are bit masks, so the
 check takes a few integer operations.
 """
 
@@ -23,8 +24,8 @@ from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from .propagation import _between, bounded_transform_backward
 
-# For a shared loop: its tensors, their ancestors, their descendants, and the descendants of
-# reductions over it.
+# For a shared loop: its tensors, their ancestors, their descendants, and the tensors that need what
+# the whole loop makes.
 Masks = tuple[int, int, int, int]
 
 
@@ -70,12 +71,28 @@ class LoopSharing:
         found = self.members.get(root)
         if found is None:
             i, position = root
-            loop = self.scheduled[self.tensors[i]].loop
-            reduces = position < len(loop) and loop[position].is_reduction
-            below = self.descendants[i]
-            found = (1 << i, self.ancestors[i], below, below if reduces else 0)
+            found = (1 << i, self.ancestors[i], self.descendants[i], self._later(i, position))
             self.members[root] = found
         return found
+
+    def _later(self, i: int, position: int) -> int:
+        """The tensors that need all that the loop at a position of a tensor makes."""
+        tensor = self.tensors[i]
+        loop = self.scheduled[tensor].loop
+        if position >= len(loop):
+            return 0
+        if loop[position].is_reduction:
+            return self.descendants[i]
+        later = 0
+        for expr, consumer in consumers(tensor):
+            other = self.scheduled[consumer].loop
+            mapping = producer_to_consumer(expr, tensor, consumer)
+            if position >= len(other) or not axes_match(
+                loop[position], other[position], mapping, {}
+            ):
+                j = self.number[consumer]
+                later |= 1 << j | self.descendants[j]
+        return later
 
     def join(self, tensor: TensorView, consumer: TensorView, position: int) -> None:
         """Makes two tensors share the loop at a position."""
@@ -128,8 +145,8 @@ class LoopSharing:
         united = self.masks(self.find(tensor, position))
         for _, consumer in consumers(tensor):
             united = _united(united, self.masks(self.find(consumer, position)))
-        mask, above, below, after_reduction = united
-        if after_reduction & mask or above & below & ~mask:
+        mask, above, below, later = united
+        if later & mask or above & below & ~mask:
             return True
         others = [self.masks(root) for root in self.shared.get(position, ())]
         others = [other for other in others if not other[0] & mask]
@@ -157,7 +174,7 @@ class LoopSharing:
             if pairs and self._disagree(readers, position):
                 return position, f"axis {axis} is broadcast to one consumer and not to another"
             if self.makes_cycle(tensor, position):
-                return position, f"a reduction over axis {axis} must finish first"
+                return position, f"what axis {axis} makes must be complete first"
         return len(loop), "it shares all its loops"
 
     def _disagree(self, readers: list[tuple[Expr, TensorView]], position: int) -> bool:

@@ -25,7 +25,7 @@ from ..target.parameters import InnerOuterFacts, InnerOuterParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedReduction
 from .cascade import rfactor_blocks, split_chain
-from .common import Layouts, fork_outputs, parallelize_positions
+from .common import Layouts, fork_outputs, parallelize_positions, private_inputs
 from .inlining import inline_most
 from .propagation import parallelize_like, transform_like
 from .recomputation import recompute_cheap
@@ -92,8 +92,10 @@ def _copy_inputs(scheduled: ScheduledFusion) -> None:
 
     The copy is what makes them share their loops.
     """
+    private = private_inputs(scheduled.fusion)
     for tensor in scheduled.fusion.input_tensors:
-        if any(expr.source is not tensor for expr in tensor.uses_list):
+        is_read = any(expr.source is not tensor for expr in tensor.uses_list)
+        if is_read and tensor not in private:
             cache_after(scheduled, tensor)
 
 

@@ -21,7 +21,15 @@ from ..ir.exprs import Expr, WindowOp
 from ..ir.scalars import IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
-from .common import Layouts, ReadLeaf, fork_outputs, is_reduction, leaves, reductions
+from .common import (
+    Layouts,
+    ReadLeaf,
+    fork_outputs,
+    is_reduction,
+    leaves,
+    private_inputs,
+    reductions,
+)
 from .inlining import inline_most
 from .rewrite import cache_after, cache_before
 
@@ -52,8 +60,10 @@ class Copies:
 
         The tensors computed `after` these loops, in loops of their own, don't read the copies.
         The readers of a tensor in `apart` have copies of their own, of just the vector they need.
+        A tensor that is read along two axes of the loops is not copied.
         """
         fusion = scheduled.fusion
+        private = private_inputs(fusion)
         fork_outputs(scheduled)
         copies = Copies(is_vector=vector > 1)
         for tensor in leaves(fusion):
@@ -61,7 +71,8 @@ class Copies:
                 readers = [
                     e for e in tensor.uses_list if is_reduction(e) or after.isdisjoint(e.outputs)
                 ]
-                if not tensor.axes or all(e.source is tensor for e in readers):
+                is_source = all(e.source is tensor for e in readers)
+                if not tensor.axes or tensor in private or is_source:
                     continue
                 if tensor in apart:
                     own = [cache_after(scheduled, tensor, each) for each in _separate(readers)]

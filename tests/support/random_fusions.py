@@ -102,11 +102,18 @@ def fusions(draw: Draw, name: str | None = None, large: bool = False) -> RandomF
 def _small_shape(made: RandomFusion) -> Shape:
     rank = made.one_of((2, 2, 3, 1, 4, 0))
     sizes = (*SIZES, 0) if made.flag(12) else SIZES
-    return tuple(made.one_of(sizes if rank < 4 else sizes[:5]) for _ in range(rank))
+    shape = tuple(made.one_of(sizes if rank < 4 else sizes[:5]) for _ in range(rank))
+    return _square(shape) if made.flag(4) else shape
 
 
 def _large_shape(made: RandomFusion) -> Shape:
-    return tuple(made.one_of(LARGE_SIZES) for _ in range(made.number(1, 2)))
+    shape = tuple(made.one_of(LARGE_SIZES) for _ in range(made.number(1, 2)))
+    return _square(shape) if made.flag(4) and max(shape) < LARGE_SIZES[-1] else shape
+
+
+def _square(shape: Shape) -> Shape:
+    """The shape, with the last two dimensions alike."""
+    return (*shape[:-1], shape[-2]) if len(shape) > 1 else shape
 
 
 def _add_input(made: RandomFusion, full: Shape) -> None:
