@@ -11,6 +11,7 @@ drops the loads that NVRTC drops.
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import functools
 import hashlib
@@ -22,6 +23,7 @@ import struct
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,7 +138,7 @@ _locks: dict[Path, threading.Lock] = {}
 
 
 class Module:
-    """The kernels of one text, ready to launch.
+    """The kernels of one text, ready to launch, until this is garbage.
 
     `counted`: launches can be counted.  `sanitized`: the same kernels with AddressSanitizer and
     UndefinedBehaviorSanitizer; each launch runs them first, on the same memory.
@@ -153,6 +155,8 @@ class Module:
         self._path = path
         self._counted, self._sanitized, self._checks_order = counted, sanitized, checks_order
         self._library = _loaded(path)
+        # A process can have some 65,000 mappings; a shared object of instrumented code has ten.
+        weakref.finalize(self, _ctypes.dlclose, self._library._handle)
         # A shared object has one state, whichever modules loaded it, and ctypes drops the GIL.
         self._lock = _locks.setdefault(path, threading.Lock())
         self.kernels = tuple(kernels)
