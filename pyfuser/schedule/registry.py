@@ -208,9 +208,9 @@ def innermost_axis(facts: Facts) -> int:
     """The number of the axis that is innermost in memory; -1 if there is none.
 
     It is looked up in the input with the most axes of the reductions, or in a reduction's own input
-    if the group reads no tensor with a reduced axis, or a reshape has made another axis of that
-    input's innermost one.  If another tensor runs across it, an axis along which all run is better,
-    as for `Layouts.memory_order`.
+    if the group reads no tensor with a reduced axis, or if all axes are reduced and a reshape makes
+    one of them of that input's innermost axis.  If another tensor runs across it, an axis along
+    which all run is better, as for `Layouts.memory_order`.
     """
     reduced = frozenset[int]().union(*(s.reduced for s in facts.summary.signatures))
     base = reduced.union(*(s.kept for s in facts.summary.signatures))
@@ -220,7 +220,7 @@ def innermost_axis(facts: Facts) -> int:
         return -1
     tensor = max(reading or inner, key=lambda t: len(facts.space.axes(t) & base))
     chosen = _order_in_memory(facts.space, tensor)[-1:]
-    if not base.issuperset(chosen):
+    if base == reduced and not base.issuperset(chosen):
         chosen = _order_in_memory(facts.space, inner[0])[-1:]
     if not chosen:
         return -1
