@@ -261,8 +261,10 @@ class KernelExecutor:
         _check_parameters(inputs, constraints, compile_params)
         kernel, registers = self._kernel, most_registers(compile_params or CompileParams())
         if kernel is None or (compile_params and self._registers != registers):
-            kernel = ManualKernel(replace(fusion.user_schedule, most_registers=registers), inputs)
-            self._registers = registers
+            scheduled, self._registers = fusion.user_schedule, registers
+            if registers is not None:
+                scheduled = replace(scheduled, most_registers=registers)
+            kernel = ManualKernel(scheduled, inputs)
         if constraints is not None and constraints != LaunchParams():
             require_extents(constraints, kernel.launches(inputs))
         if compile_params is not None and compile_params.enable_ptxas_verbose:
