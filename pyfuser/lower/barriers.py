@@ -1,8 +1,8 @@
 """Inserts barriers between threads that write shared or scratch memory and others that read it.
 
-Runs after the nests are built, only for devices whose threads run concurrently.  Inside a thread
-loop, a barrier is needed only for what some of the threads write; the device must ensure that all
-threads reach it.
+Runs after the nests are built, only for devices whose threads run concurrently.  Inside the loops
+over all threads of a block, a barrier is needed only for what some of the threads write; the device
+must ensure that all threads reach it.
 
 Before:  for threadIdx.x { T1[..] = ... }  for threadIdx.x { ... = T1[..] }
 After:   for threadIdx.x { T1[..] = ... }  barrier  for threadIdx.x { ... = T1[..] }
@@ -74,27 +74,31 @@ def written_by_some(body: list[Statement], block: Collection[ParallelType]) -> s
 
 
 def insert_barriers(
-    body: list[Statement], inputs: set[Buffer], partial: set[Buffer], in_threads: bool = False
+    body: list[Statement],
+    inputs: set[Buffer],
+    partial: set[Buffer],
+    block: Collection[ParallelType],
 ) -> list[Statement]:
     """The body with the barriers it needs.
 
-    `inputs` are parameters that are never written. `partial` is the result of `written_by_some`:
-    inside thread loops, where a thread reads what it wrote itself, only these buffers need
-    barriers.
+    `inputs` are parameters that are never written, `block` the axes of the block that have no loop
+    around the body. `partial` is the result of `written_by_some`: inside the loops over all axes,
+    where a thread reads what it wrote itself, only these buffers need barriers.
     """
     result: list[Statement] = []
     written: set[Buffer] = set()
     read: set[Buffer] = set()
     for statement in body:
         if isinstance(statement, For):
-            is_block = statement.parallel_type.is_block
-            inner = insert_barriers(statement.body, inputs, partial, in_threads or is_block)
-            repeats = not statement.parallel_type.is_thread and statement.stop is not ONE
+            kind = statement.parallel_type
+            left = [axis for axis in block if axis is not kind]
+            inner = insert_barriers(statement.body, inputs, partial, left)
+            repeats = not kind.is_thread and statement.stop is not ONE
             if repeats and any(isinstance(s, Barrier) for s in walk(inner)):
                 inner.append(Barrier())  # the next iteration writes what this one still reads
             statement.body = inner
         reads, writes = _reads_and_writes(statement, inputs)
-        if in_threads:
+        if not block:
             reads, writes = reads & partial, writes & partial
         if reads & written or writes & read:
             result.append(Barrier())

@@ -140,7 +140,7 @@ def synchronise(kernel: Kernel, target: Target) -> None:
     inputs = {tensor.buffer for tensor in kernel.tensors if not tensor.is_output}
     for phase in kernel.phases:
         partial = written_by_some(phase.body, phase.block)
-        phase.body = insert_barriers(phase.body, inputs, partial)
+        phase.body = insert_barriers(phase.body, inputs, partial, phase.block)
 
 
 def peel_loops(kernel: Kernel, target: Target) -> None:

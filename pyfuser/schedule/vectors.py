@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from ..analysis.mapping import upstream
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
-from ..ir.exprs import Expr, WindowOp
+from ..ir.exprs import Expr, ReshapeOp, WindowOp
+from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
@@ -60,10 +62,11 @@ class Copies:
 
         The tensors computed `after` these loops, in loops of their own, don't read the copies.
         The readers of a tensor in `apart` have copies of their own, of just the vector they need.
-        A tensor that is read along two axes of the loops is not copied.
+        A tensor whose copy would have other loops than its readers is not copied: one that is read
+        along two axes, or whose elements a reshape repeats.
         """
         fusion = scheduled.fusion
-        private = private_inputs(fusion)
+        unlike = private_inputs(fusion) | _repeated(fusion)
         fork_outputs(scheduled)
         copies = Copies(is_vector=vector > 1)
         for tensor in leaves(fusion):
@@ -72,7 +75,7 @@ class Copies:
                     e for e in tensor.uses_list if is_reduction(e) or after.isdisjoint(e.outputs)
                 ]
                 is_source = all(e.source is tensor for e in readers)
-                if not tensor.axes or tensor in private or is_source:
+                if not tensor.axes or tensor in unlike or is_source:
                     continue
                 if tensor in apart:
                     own = [cache_after(scheduled, tensor, each) for each in _separate(readers)]
@@ -133,6 +136,12 @@ class Copies:
         if tensor.expr is not None:
             return [tensor]
         return [t for e in tensor.uses_list for t in e.tensor_outputs if t in self.inputs]
+
+
+def _repeated(fusion: Fusion) -> set[TensorView]:
+    """What reshapes of expanded tensors are computed from."""
+    reshaped = (e.tensor_inputs[0] for e in fusion.exprs if isinstance(e, ReshapeOp))
+    return upstream([tensor for tensor in reshaped if tensor.has_expanded_axis])
 
 
 def _separate(readers: Sequence[Expr]) -> list[list[Expr]]:

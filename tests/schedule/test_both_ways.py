@@ -122,6 +122,23 @@ def test_a_reshape_of_repeated_elements_is_normalised() -> None:
     fd.validate([x])
 
 
+@pytest.mark.parametrize("shape", [(5, 3), (6, 8), (17, 2), (2, 2), (64, 40), (3, 200)])
+@pytest.mark.parametrize("is_given", [False, True])
+def test_softmax_of_repeated_elements(shape: tuple[int, int], is_given: bool) -> None:
+    """A copy of the elements has other loops than what a reshape makes of them."""
+    x = torch.randn(shape)
+    wide = x[..., None].expand(*shape, 2)
+    with FusionDefinition() as fd:
+        if is_given:
+            repeated = fd.from_pytorch(wide)
+        else:
+            last = fd.ops.broadcast(fd.from_pytorch(x), [False, False, True])
+            repeated = fd.ops.expand(last, [-1, -1, 2])
+        rows = fd.ops.reshape(repeated, [fd.ops.size(repeated, 0), -1])
+        fd.add_output(softmax(fd, rows, 1))
+    fd.validate([wide if is_given else x])
+
+
 def test_no_loop_is_shared_by_what_needs_all_that_it_makes() -> None:
     """A copy that is read as it is and transposed: its rows aren't all there while one is made."""
     fusion = Fusion()
