@@ -1,6 +1,7 @@
 """Splits reductions across the grid in two: partial results in scratch memory, then the rest.
 
-Runs first in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.
+Runs first in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.  A
+reduction axis whose loop is shared with a producer runs as that one's does.
 
 Before:  T1[i | rblockIdx.x, r] = sum(T0)
 After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch
@@ -9,8 +10,10 @@ After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch
 
 from __future__ import annotations
 
+from ..analysis.mapping import consumers
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.vals import TensorView
 from ..schedule.rewrite import rfactor_results
 
 
@@ -18,8 +21,27 @@ def _is_grid_reduction(axis: IterDomain) -> bool:
     return axis.is_reduction and axis.parallel_type.is_grid
 
 
+def _mark_shared_loops(scheduled: ScheduledFusion) -> None:
+    """Makes serial reduction axes run over the grid if they share a loop that does."""
+    kinds: dict[tuple[TensorView, int], ParallelType] = {}
+    for tensor in scheduled.fusion.tensors:  # producers come first
+        schedule = scheduled[tensor]
+        for position in range(schedule.compute_at):
+            kind = schedule.loop[position].parallel_type
+            if kind is ParallelType.serial:
+                kind = kinds.get((tensor, position), kind)
+            if not kind.is_grid:
+                continue
+            for expr, consumer in consumers(tensor):
+                kinds[consumer, position] = kind
+                axis = scheduled[consumer].loop[position]
+                if expr.accumulates and axis.is_reduction:
+                    axis.parallel_type = kind
+
+
 def split_grid_reductions(scheduled: ScheduledFusion) -> ScheduledFusion:
     """Rewrites every reduction whose loops run over the grid; changes `scheduled` in place."""
+    _mark_shared_loops(scheduled)
     for expr in list(scheduled.fusion.exprs):
         if not expr.accumulates:
             continue

@@ -237,6 +237,37 @@ def test_grid_reduction_of_rows() -> None:
     run(fd, MATRICES)
 
 
+@pytest.mark.parametrize("op", ["sum", "max", "welford"])
+def test_a_reduction_that_shares_a_loop_over_the_grid(op: str) -> None:
+    """Its own axis is serial, but runs as its producer's does."""
+    with FusionDefinition() as fd:
+        power = fd.ops.exp(float_matrix(fd))
+        made = getattr(fd.ops, op)(fd.ops.neg(power), [0])
+        for output in made if isinstance(made, tuple) else (made,):
+            fd.add_output(output)
+        power.axis(0).parallelize(GRID_X)
+        fd.sched.inline_most()
+    assert kernel_of(fd).count("phase") == 2
+    run(fd, [((n, 4),) for n in (5, 1000, 1)])
+
+
+def test_threads_exchange_elements_inside_a_loop_over_others() -> None:
+    """c is written with threads inside, and read with threads outside."""
+    with FusionDefinition() as fd:
+        c = fd.ops.set(float_matrix(fd))
+        y = fd.ops.neg(c)
+        fd.add_output(y)
+        c.set_memory_type(MemoryType.shared)
+        for tensor in (y, c):
+            tensor.split(0, 4)
+        c.split(2, 16)
+        y.split(2, 16, inner_split=False)
+        parallelize(c, (GRID_X, BLOCK_Y, SERIAL, BLOCK_X))
+        parallelize(y, (GRID_X, BLOCK_Y, BLOCK_X, SERIAL))
+        fd.sched.inline_at(y, 2)
+    run(fd, MATRICES)
+
+
 def test_outer_reduction_with_threads_on_columns() -> None:
     with FusionDefinition() as fd:
         x = float_matrix(fd)
