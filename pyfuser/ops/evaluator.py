@@ -243,10 +243,15 @@ class Evaluator:
                 part = slice(min(start, end), max(start, end) + (count > 0), abs(step))
                 source = source[(slice(None),) * dim + (part,)]
                 source = source.flip(dim) if step < 0 else source
+            elif source.dim() and output.axes[dim].is_broadcast and sizes[dim] == 1:
+                source = source.narrow(
+                    dim, 0, min(source.shape[dim], 1)
+                )  # may be expanded, to 0 too
         if len(expr.inputs) == 1:
             return source
         made = self.operand(expr.inputs[1], output.dtype).expand(sizes).clone()
-        made[tuple(places)] = source
+        if source.numel():
+            made[tuple(places)] = source
         return made
 
     def bounds(self, window: Window | None, size: int) -> tuple[int, int, int, int]:

@@ -314,6 +314,19 @@ def test_empty_sources_and_indices(shape: tuple[int, ...]) -> None:
         check(lambda o, x, i: o.embedding_fwd(i, x), [y, index], y[index])
 
 
+@pytest.mark.parametrize("shape", [(6, 8), (5, 0), (0, 5), (0, 0)], ids=str)
+def test_windows_of_an_expanded_source(shape: tuple[int, int]) -> None:
+    """Its axis has one element in memory, whatever its size."""
+    given = torch.randn(6, 1).expand(6, 8)
+    x = torch.randn(shape[0], 1).expand(shape)
+    padded = fused(lambda o, x: o.sum(o.pad(x, [0, 0, 1, 0]), [1]), [given])
+    torch.testing.assert_close(
+        padded.execute([x])[0], torch.nn.functional.pad(x, [0, 0, 1, 0]).sum(1)
+    )
+    below = fused(lambda o, x: o.cat([x, o.broadcast(o.sum(x, [0]), [True, False])], 0), [given])
+    torch.testing.assert_close(below.execute([x])[0], torch.cat([x, x.sum(0, keepdim=True)]))
+
+
 def test_a_source_without_elements_raises_as_torch_does() -> None:
     x, index = torch.empty(0, 4), torch.zeros(3, dtype=torch.int64)
     fd = fused(lambda o, x, i: o.embedding_fwd(i, x), [x, index])
