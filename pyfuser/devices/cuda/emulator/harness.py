@@ -11,7 +11,6 @@ drops the loads that NVRTC drops.
 
 from __future__ import annotations
 
-import _ctypes
 import ctypes
 import functools
 import hashlib
@@ -22,8 +21,6 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +31,7 @@ from ....errors import UnsupportedError, expected
 from ..device_helpers import KERNEL_FILE_NAME
 from . import operations
 from .counters import BufferCounts, Counts
+from .shared_objects import SharedObject
 
 _FOLDER = Path(__file__).parent
 _SOURCES = (
@@ -83,10 +81,9 @@ _SANITIZER_FLAGS = (
     "--param=asan-instrumentation-with-call-threshold=0",
     "--param=asan-use-after-return=0",
 )
-# The linker reads no shared library, which would take longer than all else that it does: `_loaded`
-# has them in the process before the shared object.
+# The linker reads no shared library, which would take longer than all else that it does:
+# shared_objects.py has them in the process before the shared object.
 _LINK_FLAGS = ("-shared", "-nodefaultlibs")
-_LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 # A launch that may access more than this runs without AddressSanitizer: its memory would be copied.
 _MOST_RESTORED = 1 << 30
 # Accesses after which a sample of blocks has told enough: some seconds.
@@ -134,11 +131,8 @@ class _Request(ctypes.Structure):
     )
 
 
-_locks: dict[Path, threading.Lock] = {}
-
-
 class Module:
-    """The kernels of one text, ready to launch, until this is garbage.
+    """The kernels of one text, ready to launch.
 
     `counted`: launches can be counted.  `sanitized`: the same kernels with AddressSanitizer and
     UndefinedBehaviorSanitizer; each launch runs them first, on the same memory.
@@ -154,18 +148,18 @@ class Module:
     ) -> None:
         self._path = path
         self._counted, self._sanitized, self._checks_order = counted, sanitized, checks_order
-        self._library = _loaded(path)
-        # A process can have some 65,000 mappings; a shared object of instrumented code has ten.
-        weakref.finalize(self, _ctypes.dlclose, self._library._handle)
-        # A shared object has one state, whichever modules loaded it, and ctypes drops the GIL.
-        self._lock = _locks.setdefault(path, threading.Lock())
+        try:
+            self._shared_object = SharedObject.of(path)
+        except OSError as error:
+            raise SimtError(f"compile_and_load: {error}") from error
         self.kernels = tuple(kernels)
 
     def signature(self, kernel: str) -> list[tuple[str, int]]:
         """A letter (pointer, floating, integer, struct) and a size in bytes, per parameter."""
-        describe = self._library[f"simt_signature_{kernel}"]
-        describe.restype = ctypes.c_char_p
-        with self._lock:  # its accesses are watched as those of a launch are
+        # Its accesses are watched as those of a launch are.
+        with self._shared_object.functions() as functions:
+            describe = functions[f"simt_signature_{kernel}"]
+            describe.restype = ctypes.c_char_p
             text = describe().decode()
         return [(word[:1], int(word[1:])) for word in text.split()]
 
@@ -268,8 +262,8 @@ class Module:
             buffer_counts=of_buffers,
             checks_order=self._checks_order and not most_blocks,
         )
-        with self._lock:
-            failed = self._library[f"simt_launch_{kernel}"](ctypes.byref(request))
+        with self._shared_object.functions() as functions:
+            failed = functions[f"simt_launch_{kernel}"](ctypes.byref(request))
         if failed:
             where = _where(self._path, [each for each in counters if each])
             raise SimtError(f"{kernel}{where}: {message.value.decode()}")
@@ -332,22 +326,6 @@ def _shared_object(text: str, checks: Sequence[str]) -> Path:
             given = (*_KERNEL_FLAGS, str(assembly))
         _compile(*_LINK_FLAGS, *given, str(object_path), "-lgcc", output=path)
     return path
-
-
-@functools.cache
-def _load_libraries() -> None:
-    """What shared objects of kernels need, for all that are loaded later."""
-    for name in _LIBRARIES:
-        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
-
-
-def _loaded(path: Path) -> ctypes.CDLL:
-    """A kernel's shared object; SimtError if it calls a function that doesn't exist."""
-    _load_libraries()
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise SimtError(f"compile_and_load: {error}") from error
 
 
 @contextmanager
