@@ -24,6 +24,7 @@ from ...ir.fusion import Fusion
 from ...ir.vals import TensorView, Val
 from ...ops.pointwise import copy
 from ..views import is_getitem
+from .compared_values import compared_values
 from .region_builder import Call, NotTranslated, RegionBuilder
 from .sizes import is_one
 from .tables import translation_of
@@ -56,9 +57,12 @@ def build_region(
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
+    compared = compared_values(nodes)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)
+            if node in compared:
+                _round(builder, node)
     for node in outputs:
         _define_output(builder, node)
     for scalar in builder.sizes.inputs:
@@ -88,6 +92,14 @@ def _translate(builder: RegionBuilder, node: Node) -> None:
     value = builder.values[node] = _checked(builder, node, result, meta)
     if row.keeps_values and _all_rounded(builder, node):
         builder.rounded.add(value)
+
+
+def _round(builder: RegionBuilder, node: Node) -> None:
+    """Rounds the value of a node to the dtype that it has in torch."""
+    value, logical = builder.values[node], from_torch(node.meta["val"].dtype)
+    if value.dtype is not logical and value not in builder.rounded:
+        rounded = builder.cast(value, logical)
+        builder.values[node] = builder.cast(rounded, compute_dtype(logical))
 
 
 def _checked_tuple(

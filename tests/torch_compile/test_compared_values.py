@@ -1,0 +1,59 @@
+"""An extremum of half precision equals one of its elements, in the forward and in the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+EXTREMA: dict[str, Function] = {
+    "of rows": lambda a, b: (F.silu(a) * b).amax(-1),
+    "of columns": lambda a, b: (F.gelu(a + b) * b).amin(0),
+    "of all": lambda a, b: (F.silu(a) * b).max(),
+    "with places": lambda a, b: (F.silu(a) * b).max(-1).values,
+    "norm": lambda a, b: torch.linalg.vector_norm(F.silu(a) * b, float("inf"), -1),
+    "after a norm": lambda a, b: (F.layer_norm(a * b, a.shape[-1:]).tanh() * b).amax(-1),
+    "beside a norm": lambda a, b: F.rms_norm(y := F.silu(a) * b, y.shape[-1:]) * y.amax(-1, True),
+    "after a product": lambda a, b: (F.silu(a) @ b.t()).relu().mul(0.3).amax(-1),
+}
+
+PLACES: dict[str, Function] = {
+    "argmax": lambda a, b: (F.silu(a) * b + a).argmax(-1),
+    "min": lambda a, b: (a * b - b).min(0).indices,
+    "mask": lambda a, b: (y := a * b * 0.3) == y.amax(-1, keepdim=True),
+    "difference": lambda a, b: (y := a * b * 0.3) - y.amax(-1, keepdim=True) == 0,
+}
+
+
+def operands(dtype: torch.dtype, shape: tuple[int, int]) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape, dtype=dtype) for _ in range(2)]
+
+
+@pytest.mark.parametrize("shape", [(64, 3), (33, 257)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", EXTREMA)
+def test_gradients(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    function = EXTREMA[name]
+    leaves = [x.requires_grad_() for x in operands(dtype, shape)]
+    want = function(*leaves)
+    weight = torch.randn_like(want)
+    got = torch.compile(function, backend="pyfuser")(*leaves)
+    gradients = torch.autograd.grad(got, leaves, weight)
+    for ours, eager in zip(gradients, torch.autograd.grad(want, leaves, weight), strict=True):
+        largest = eager.abs().max().item()
+        torch.testing.assert_close(ours, eager, rtol=0.05, atol=0.02 * largest)
+
+
+@pytest.mark.parametrize("shape", [(64, 3), (33, 257)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PLACES)
+def test_places_are_eager_s(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    given = operands(dtype, shape)
+    got = torch.compile(PLACES[name], backend="pyfuser")(*given)
+    assert torch.equal(got, PLACES[name](*given))
