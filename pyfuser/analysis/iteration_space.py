@@ -156,6 +156,8 @@ class IterationSpace:
             source = windowed_input(expr)
             if source is not None:
                 self._join_whole_windows(expr, source)
+        if len(self.reshapes) > 1:
+            self._join_equal_steps()
 
     def _join_whole_windows(self, expr: Expr, source: TensorView) -> None:
         """Gives one number to the axis of an input and that of as many elements read from it.
@@ -263,17 +265,27 @@ class IterationSpace:
         assert tensor.domain.root is not None
         steps = []
         for expr in history(tensor.domain.logical, tensor.domain.root):
-            how = (expr.factor, expr.inner_split) if isinstance(expr, Split) else ()
             for axis in expr.inputs:
                 self._owners.setdefault(axis, {})
-            key = (type(expr), *map(self._sets.find, expr.inputs), *how)
-            for old, new in zip(self._made.get(key, ()), expr.outputs, strict=False):
-                self._join(old, new)
-            self._made.setdefault(key, expr.outputs)
+            self._join_equal_step(expr)
             self.reshapes.append(expr)
             steps.append((self._step_count, expr.inputs, expr.outputs))
             self._step_count += 1
         self._id_exprs[tensor] = steps
+
+    def _join_equal_step(self, expr: IdExpr) -> None:
+        how = (expr.factor, expr.inner_split) if isinstance(expr, Split) else ()
+        made_of = (a.size if a.is_broadcast else self._sets.find(a) for a in expr.inputs)
+        key = (type(expr), *made_of, *how)
+        for old, new in zip(self._made.get(key, ()), expr.outputs, strict=False):
+            self._join(old, new)
+        self._made.setdefault(key, expr.outputs)
+
+    def _join_equal_steps(self) -> None:
+        """Does so again for steps whose axes got one number only after them."""
+        self._made.clear()
+        for expr in self.reshapes:
+            self._join_equal_step(expr)
 
     def knows(self, axis: IterDomain) -> bool:
         """True for axes of the tensors' root and logical domains, and between the two."""

@@ -70,6 +70,9 @@ def _summed_scatter(expr: Expr, readers: dict[TensorView, int]) -> ScatterOp | N
     is_kept = [not axis.is_reduction for axis in output.domain.root_or_logical]
     if is_kept != [d == scatter.dim for d in range(len(is_kept))] or not _is_for_all(scatter):
         return None
+    # What is summed has no axis of the base left, so the index has to have it.
+    if set(scatter.index_axes) != set(range(len(scatter.value.axes))):
+        return None
     rows_have_one = all(scatter.value.axes[place].size is ONE for place in scatter.scattered)
     return scatter if scatter.how == "sum" or (scatter.how == "set" and rows_have_one) else None
 

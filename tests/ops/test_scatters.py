@@ -298,3 +298,20 @@ def test_values_of_equal_parts() -> None:
         return fd.ops.index_put(parts, i, parts, 0)
 
     defined(define, [x, i]).validate([x, i])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sums_of_rows_that_are_put_into_zeros(dim: int) -> None:
+    """Each index has a row: what is summed may be an axis that only the base has."""
+    at, rows = torch.tensor([0, 1, 1]), torch.randint(0, 9, (3, 17))
+
+    def define(fd: Any, at: Any, rows: Any) -> Any:
+        zeros = fd.ops.full([4, 17], 0, DataType.Int)
+        return fd.ops.sum(fd.ops.index_put(zeros, at, rows, 0, "sum"), [dim])
+
+    check(
+        define,
+        lambda at, rows: torch.zeros(4, 17, dtype=torch.int64).index_add(0, at, rows).sum(dim),
+        at,
+        rows,
+    )

@@ -245,3 +245,16 @@ def test_what_follows_from_the_columns_reads_what_the_rows_read(number: int) -> 
         for got, want in zip(fd.execute(given), wanted, strict=True):
             torch.testing.assert_close(got.double().view_as(want), want, rtol=1e-4, atol=2e-3)
     assert "inner_outer_persistent" in schedulers(fd)
+
+
+@pytest.mark.parametrize("shape", [(300, 7), (64, 7), (300, 7, 1), (300, 1, 7), (1, 5), (0, 3)])
+def test_sums_of_columns_that_share_no_tensor(shape: tuple[int, ...]) -> None:
+    """Only the sum of rows reads both inputs."""
+    inputs = [torch.randn(shape) for _ in "xy"]
+    with FusionDefinition() as fd:
+        x, y = map(fd.from_pytorch, inputs)
+        for output in (
+            fd.ops.sum(x, [0]), fd.ops.sum(y, [0]), fd.ops.sum(fd.ops.mul(x, y), [1])
+        ):  # fmt: skip
+            fd.add_output(output)
+    fd.validate(inputs)
