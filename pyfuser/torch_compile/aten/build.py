@@ -57,11 +57,11 @@ def build_region(
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
-    compared = compared_values(nodes)
+    stored = compared_values(nodes).intersection(outputs)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)
-            if node in compared:
+            if node in stored:
                 _round(builder, node)
     for node in outputs:
         _define_output(builder, node)
@@ -95,7 +95,7 @@ def _translate(builder: RegionBuilder, node: Node) -> None:
 
 
 def _round(builder: RegionBuilder, node: Node) -> None:
-    """Rounds the value of a node to the dtype that it has in torch."""
+    """Rounds the value of a node, for all its readers, to the dtype that it has in torch."""
     value, logical = builder.values[node], from_torch(node.meta["val"].dtype)
     if value.dtype is not logical and value not in builder.rounded:
         rounded = builder.cast(value, logical)

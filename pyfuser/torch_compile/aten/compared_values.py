@@ -1,9 +1,9 @@
 """Half-precision values whose equality is asked for, and all that they are computed from.
 
 An extremum's gradient goes to the elements that equal it.  The backward compares the extremum that
-the forward has kept with elements that it computes again, from what was kept: rounded values.  Held
-in float32 in between, they would differ by a rounding, no element would equal the extremum, and the
-gradient would be 0 / 0.  So all values on the way are rounded as in eager, in both graphs.
+the forward has kept with elements that it computes again, from what the forward has stored: rounded
+values.  If the forward's own elements came from the same values held in float32, none might equal
+the extremum, and the gradient would be 0 / 0.  So what is stored on the way is read rounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REDUCED = (torch.bfloat16, torch.float16)
 
 
 def compared_values(nodes: Sequence[Node]) -> set[Node]:
-    """The nodes of a region, in topological order, whose values have to be rounded."""
+    """Those among a region's nodes, in topological order."""
     found: set[Node] = set()
     for node in reversed(nodes):
         if node in found or _compares(node):
