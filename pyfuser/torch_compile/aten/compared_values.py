@@ -14,11 +14,12 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
+from ...dtypes import REDUCED_FLOATING, from_torch
+
 aten = torch.ops.aten
 
 _EXTREMA = frozenset((aten.amax.default, aten.amin.default, aten.max.default, aten.min.default))
 _EQUALITY = frozenset((aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar))
-_REDUCED = (torch.bfloat16, torch.float16)
 
 
 def compared_values(nodes: Sequence[Node]) -> set[Node]:
@@ -39,4 +40,4 @@ def _compares(node: Node) -> bool:
 
 def _is_reduced(node: Node) -> bool:
     value = node.meta["val"]
-    return isinstance(value, torch.Tensor) and value.dtype in _REDUCED
+    return isinstance(value, torch.Tensor) and from_torch(value.dtype) in REDUCED_FLOATING

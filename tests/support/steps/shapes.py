@@ -277,6 +277,24 @@ def part_beside_whole(made: RandomFusion, name: str) -> None:
     made.add(made.ops.maximum(value.tensor, made.ops.slice(value.tensor, starts, stops)))
 
 
+def both_ways(made: RandomFusion, name: str) -> None:
+    """A value along two axes of one result: beside its transpose, or as rows and as columns."""
+    value = made.value(lambda v: v.rank > 1 and v.shape[-1] == v.shape[-2] and v.is_floating)
+    if value is not None:
+        last = [*range(value.rank - 2), value.rank - 1, value.rank - 2]
+        one, other = made.ops.permute(value.tensor, last), value.tensor
+    else:
+        value = made.value(lambda v: v.rank == 1 and v.is_floating)
+        if value is None:
+            return
+        one, other = (
+            made.ops.broadcast(value.tensor, flags) for flags in ([True, False], [False, True])
+        )
+    if made.flag():
+        one = made.ops.sin(one)
+    made.add(made.ops.add(one, other))
+
+
 STEPS: dict[str, Step] = {
     "broadcast": broadcast,
     "broadcast_in_dim": broadcast_in_dim,
@@ -296,25 +314,6 @@ STEPS: dict[str, Step] = {
     "stride_order": stride_order,
     "triu": triu,
 }
-
-
-def both_ways(made: RandomFusion, name: str) -> None:
-    """A value along two axes of one result: beside its transpose, or as rows and as columns."""
-    value = made.value(lambda v: v.rank > 1 and v.shape[-1] == v.shape[-2] and v.is_floating)
-    if value is not None:
-        last = [*range(value.rank - 2), value.rank - 1, value.rank - 2]
-        one, other = made.ops.permute(value.tensor, last), value.tensor
-    else:
-        value = made.value(lambda v: v.rank == 1 and v.is_floating)
-        if value is None:
-            return
-        one, other = (
-            made.ops.broadcast(value.tensor, flags) for flags in ([True, False], [False, True])
-        )
-    if made.flag():
-        one = made.ops.sin(one)
-    made.add(made.ops.add(one, other))
-
 
 COMPOSITES: dict[str, Step] = {
     "both ways": both_ways,
