@@ -122,6 +122,11 @@ def is_signed(dtype: DataType) -> bool:
     return dtype in SIGNED_INTEGERS or dtype in FLOATING
 
 
+def is_unsigned(dtype: DataType) -> bool:
+    """True for integer types without negative numbers, and for Bool."""
+    return dtype is DataType.Bool or (dtype in INTEGERS and dtype not in SIGNED_INTEGERS)
+
+
 def size_in_bytes(dtype: DataType) -> int:
     """Bytes of an element in memory."""
     return _BYTES[dtype]

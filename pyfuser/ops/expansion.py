@@ -59,6 +59,11 @@ class Scope(Generic[V]):
         """True if the definition is computed in Float or Double."""
         return dtypes.is_floating(self.dtype)
 
+    @property
+    def is_unsigned(self) -> bool:
+        """True if the definition is computed in a dtype without negative numbers."""
+        return dtypes.is_unsigned(self.dtype)
+
     def constant(self, number: Number, dtype: DataType | None = None) -> TypedValue[V]:
         """A constant of the compute dtype, or of `dtype`."""
         dtype = dtype or self.dtype

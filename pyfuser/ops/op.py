@@ -52,6 +52,7 @@ class Op:
                 be assigned to a variable of the result type; {f} is "f" for Float and "" for
                 Double; functions missing in C++ come from the CUDA device's helpers
     cuda_integer  the same for integers and Bool, where it differs
+    cuda_unsigned  the same for unsigned integers and Bool, where it differs from cuda_integer
     definition  the op in terms of others: (scope, *operands), see `pyfuser.ops.expansion`
     check       the operands that torch refuses; `reference` returns some value for these
     cost        the cost per element, in additions (DIVISION, EXPENSIVE)
@@ -76,6 +77,7 @@ class Op:
     llvm: str | None = None
     cuda: str | None = None
     cuda_integer: str | None = None
+    cuda_unsigned: str | None = None
     definition: Callable[..., object] | None = None
     check: ValueCheck | None = None
     cost: int = 1
@@ -130,8 +132,11 @@ class Op:
         return [template.count(f"{{{position}}}") for position in range(count)]
 
     def _cuda_template(self, dtype: DataType) -> str:
-        floating = dtypes.is_floating(dtype)
-        template = self.cuda if floating else self.cuda_integer or self.cuda
+        template = self.cuda
+        if dtypes.is_unsigned(dtype):
+            template = self.cuda_unsigned or self.cuda_integer or template
+        elif not dtypes.is_floating(dtype):
+            template = self.cuda_integer or template
         if template is None:
             raise InternalError(expected(self.name, "a dtype with a CUDA spelling", dtype))
         return template

@@ -27,8 +27,10 @@ def _compare(name: str, doc: str, reference: references.Reference, llvm: str, si
 
 def _remainder(o: Any, a: Any, b: Any) -> Any:
     # fmod has the sign of a; if that differs from b's, and a isn't a multiple of b, add b.
-    zero = o.constant(0)
     rest = o.fmod(a, b)
+    if o.is_unsigned:
+        return rest
+    zero = o.constant(0)
     other_sign = o.bitwise_xor(o.lt(rest, zero), o.lt(b, zero))
     return o.where(o.bitwise_and(o.ne(rest, zero), other_sign), o.add(rest, b), rest)
 

@@ -59,13 +59,15 @@ def _sigmoid(o: Any, x: Any) -> Any:
 
 def _relu(o: Any, x: Any) -> Any:
     # x86 has this order of the comparison as a single instruction: NaN and -0 stay.
+    if o.is_unsigned:
+        return x
     zero = o.constant(0)
     return o.where(o.gt(zero, x), zero, x)
 
 
 def _sign(o: Any, x: Any) -> Any:
     zero = o.constant(0)
-    negative = o.where(o.lt(x, zero), o.constant(-1), zero)
+    negative = zero if o.is_unsigned else o.where(o.lt(x, zero), o.constant(-1), zero)
     return o.where(o.gt(x, zero), o.constant(1), negative)
 
 
@@ -167,7 +169,7 @@ _KEPT = (
     Op(
         "abs", 1, DtypeRule.REAL_PART, references.through_integers(torch.abs),
         "magnitude; the smallest integer stays itself", "@abs|@abs|copy|copy",
-        "fabs{f}({0})", "{0} < 0 ? -{0} : {0}", keeps_values=True, aten="abs",
+        "fabs{f}({0})", "{0} < 0 ? -{0} : {0}", "{0}", keeps_values=True, aten="abs",
     ),
     Op("real", 1, DtypeRule.REAL_PART, torch.real, "real part", definition=_identity),
     Op("imag", 1, DtypeRule.IMAGINARY_PART, torch.imag, "imaginary part of a complex"),
@@ -185,7 +187,7 @@ _KEPT = (
 _PREDICATES = (
     Op(
         "signbit", 1, DtypeRule.PREDICATE, torch.signbit, "whether the sign bit is set",
-        "@signbit", "copysign{f}(1.0{f}, {0}) < 0", "{0} < 0", is_real=True,
+        "@signbit", "copysign{f}(1.0{f}, {0}) < 0", "{0} < 0", "false", is_real=True,
     ),
     Op(
         "logical_not", 1, DtypeRule.LOGICAL, torch.logical_not, "is x zero",

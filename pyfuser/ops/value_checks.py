@@ -58,11 +58,16 @@ ZERO_DIVISION = ValueCheck(lambda o, a, b: o.eq(b, o.constant(0)), _zero_divisio
 
 
 def _outside(o: Any, x: Any, size: Any) -> Any:
+    """Outside [0, size)."""
+    if o.is_unsigned:
+        return o.ge(x, size)
     return o.bitwise_or(o.lt(x, o.constant(0)), o.ge(x, size))
 
 
 def _outside_both(o: Any, x: Any, size: Any) -> Any:
     """Outside [-size, size); unsigned dtypes have no -size."""
+    if o.is_unsigned:
+        return o.ge(x, size)
     zero = o.constant(0)
     below = o.bitwise_and(o.lt(x, zero), o.lt(o.add(x, size), zero))
     return o.bitwise_or(below, o.ge(x, size))

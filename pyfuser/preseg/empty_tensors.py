@@ -19,9 +19,9 @@ import math
 from ..ir.exprs import Expr, FullOp, ReductionOp, WelfordOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ZERO
-from ..ir.vals import PythonNumber, TensorView
+from ..ir.vals import TensorView
 from ..ops.table import REDUCTIONS
-from .rewriting import Rewriter, rewrite, without_history
+from .rewriting import Rewriter, fill, rewrite
 
 
 def empty_tensors(fusion: Fusion) -> Fusion:
@@ -40,18 +40,11 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
         rewriter.emit(expr)
     elif all(is_empty(tensor) for tensor in outputs):
         for tensor in outputs:
-            _fill(rewriter, tensor, 0)
+            fill(rewriter, tensor, 0)
     elif isinstance(expr, ReductionOp) and is_empty(expr.tensor_inputs[0]):
-        _fill(rewriter, outputs[0], REDUCTIONS[expr.op].identity(outputs[0].dtype))
+        fill(rewriter, outputs[0], REDUCTIONS[expr.op].identity(outputs[0].dtype))
     elif isinstance(expr, WelfordOp) and is_empty(expr.tensor_inputs[0]):
         for tensor, value in zip(outputs, (math.nan, 0.0, 0), strict=True):
-            _fill(rewriter, tensor, value)
+            fill(rewriter, tensor, value)
     else:
         rewriter.emit(expr)
-
-
-def _fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
-    """Defines the tensor by a fill; it loses its reduction and root axes."""
-    without_history(tensor)
-    constant = rewriter.fusion.new_scalar(tensor.dtype, constant=value)
-    rewriter.emit(FullOp((constant,), (tensor,)))

@@ -15,6 +15,7 @@ from ..ir.verify import verify_fusion
 from .broadcast_squeeze import broadcast_squeeze
 from .cast_chains import cast_chains
 from .common_subexpressions import common_subexpressions
+from .constant_predicates import constant_predicates
 from .dead_code import dead_code
 from .empty_tensors import empty_tensors
 from .expand_permute import expand_permute
@@ -39,6 +40,7 @@ PIPELINE: tuple[Pass, ...] = (
     empty_tensors,
     cast_chains,
     identities,
+    constant_predicates,
     broadcast_squeeze,
     expand_permute,
     scatter_accumulate,

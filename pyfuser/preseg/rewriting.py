@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..ir.domains import TensorDomain
-from ..ir.exprs import Expr, PointwiseOp
+from ..ir.exprs import Expr, FullOp, PointwiseOp
 from ..ir.fusion import Fusion
-from ..ir.vals import TensorView, Val
+from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 
 
 class Rewriter:
@@ -82,6 +82,18 @@ def without_history(tensor: TensorView) -> None:
     for axis in tensor.axes:
         axis.definition = None
     tensor.domain = TensorDomain(tensor.axes, old.contiguity, allocation=old.allocation)
+
+
+def fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
+    """Defines the tensor by a fill; it loses its reduction and root axes."""
+    without_history(tensor)
+    constant = rewriter.fusion.new_scalar(tensor.dtype, constant=value)
+    rewriter.emit(FullOp((constant,), (tensor,)))
+
+
+def is_constant(value: Val, number: int) -> bool:
+    """True for a scalar that is the constant."""
+    return isinstance(value, Scalar) and value.constant is not None and value.constant == number
 
 
 def has_natural_layout(tensor: TensorView) -> bool:

@@ -74,6 +74,10 @@ def _identities(fusion: Fusion) -> TensorView:
     return builders.exp(fusion, builders.mul(fusion, tensor(fusion, 1), 1.0))
 
 
+def _constant_predicates(fusion: Fusion) -> TensorView:
+    return builders.logical_not(fusion, builders.isnan(fusion, tensor(fusion, 1, INT)))
+
+
 def _broadcast_squeeze(fusion: Fusion) -> TensorView:
     wide = builders.broadcast(fusion, tensor(fusion, 1), [False, True])
     return builders.exp(fusion, builders.squeeze(fusion, wide, [1]))
@@ -147,6 +151,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "empty_tensors": _empty_tensors,
     "cast_chains": _cast_chains,
     "identities": _identities,
+    "constant_predicates": _constant_predicates,
     "broadcast_squeeze": _broadcast_squeeze,
     "expand_permute": _expand_permute,
     "move_split_cat": _move_split_cat,
