@@ -186,6 +186,9 @@ class ProgramWriter:
 
     def _write_launch(self, number: int, part: Part, built: LoadedKernel) -> None:
         self.tensors = {t.name: t for t in (*self.program.fusion.tensors, *part.segment.outputs)}
+        for value, own in zip(part.segment.inputs, part.fusion.inputs, strict=True):
+            if isinstance(value, TensorView):
+                self.tensors[own.name] = value
         for output in part.segment.outputs:
             if isinstance(output.expr, ScatterOp):
                 self._write_base(number, part, output, output.expr)

@@ -353,6 +353,14 @@ class IterationSpace:
     def _ordered(self, axes: Iterable[IterDomain]) -> tuple[int, ...]:
         return tuple(self.number(axis) for axis in axes if not axis.is_broadcast)
 
+    def read_along(self, expr: Expr, tensor: TensorView) -> tuple[int, ...]:
+        """The axes of an expression's result along which it reads an operand, in the order of the
+        operand's memory, outermost first; -1 for one that its result doesn't have.
+        """
+        along = producer_to_consumer(expr, tensor, expr.tensor_outputs[0])
+        found = (along.get(axis) for axis in tensor.domain.allocated if not axis.is_broadcast)
+        return tuple(-1 if a is None or a.is_broadcast else self.number(a) for a in found)
+
     def touched(self, expr: Expr) -> Axes:
         """Every concrete axis of the aligned inputs and the outputs of an expression."""
         found: Axes = frozenset()

@@ -43,6 +43,8 @@ class Fusion:
         self.aliases: dict[Val, Val] = {}
         self.overwritten: set[Val] = set()
         """Inputs whose memory may be reused for an output, element by element."""
+        self.repeats: dict[Val, Val] = {}
+        """Inputs that are another input once more, with its strides: see Segment.apart."""
         self.exprs: list[Expr] = []
         self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
         self.random_state: tuple[Scalar, ...] = ()
@@ -196,6 +198,7 @@ class Fusion:
         target.hidden_outputs = {cloner.value(v) for v in self.hidden_outputs}
         target.aliases = {cloner.value(o): cloner.value(i) for o, i in self.aliases.items()}
         target.overwritten = {cloner.value(v) for v in self.overwritten}
+        target.repeats = {cloner.value(a): cloner.value(b) for a, b in self.repeats.items()}
         pairs = ((cloner.extent(a), cloner.extent(b)) for a, b in self.equal_extents)
         target.random_count = self.random_count
         target.random_state = tuple(target.inputs[len(self.given_inputs) :])  # type: ignore[arg-type]

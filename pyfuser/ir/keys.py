@@ -33,6 +33,7 @@ def structure_key(fusion: Fusion) -> str:
     parts += [_hidden_facts(value) for value in dict.fromkeys(values)]
     parts += [f"{output.name} over {target.name}" for output, target in fusion.aliases.items()]
     parts += [f"{value} of the generator" for value in fusion.random_state]
+    parts += [f"{value.name} is {other.name}" for value, other in fusion.repeats.items()]
     parts += sorted(f"{target.name} may be overwritten" for target in fusion.overwritten)
     parts += [
         f"{position} hidden"

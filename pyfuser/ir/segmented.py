@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from .domains import TensorDomain
 from .exprs import Expr
 from .fusion import Cloner, Fusion
 from .vals import TensorView, Val
@@ -32,6 +33,8 @@ class Segment:
 
     `scheduler` is its name, for human readers; `kind` says what runs the part.  `reason` says why
     the group ends where it does; `inputs` and `outputs` are values of the whole fusion.
+    An input that expressions read along two axes of the loops is in `inputs` once for each way, and
+    `apart` has the readers of each but the first.
     """
 
     exprs: list[Expr]
@@ -40,6 +43,7 @@ class Segment:
     scheduler: str
     kind: PartKind
     reason: str = ""
+    apart: list[tuple[TensorView, list[Expr]]] = field(default_factory=list)
 
     def __str__(self) -> str:
         body = "".join(f"  {expr}\n" for expr in self.exprs)
@@ -73,12 +77,13 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     """
     target = Fusion()
     cloner = Cloner(whole, target)
-    for value in segment.inputs:
+    for value in dict.fromkeys(segment.inputs):
         if isinstance(value, TensorView) and value not in whole.inputs:
             target.inputs.append(cloner.boundary(value))
         else:
             target.inputs.append(cloner.value(value))
     cloner.exprs(segment.exprs)
+    _separate(segment, target, cloner)
     for output in segment.outputs:
         copy = cloner.values[output]
         target.outputs.append(copy)
@@ -98,3 +103,21 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
         (a, b) for a, b in whole.equal_extents if a.symbols | b.symbols <= known
     ]
     return target, cloner
+
+
+def _separate(segment: Segment, target: Fusion, cloner: Cloner) -> None:
+    """Gives the readers of an input that are `apart` one of their own."""
+    for value, readers in segment.apart:
+        shared = cloner.values[value]
+        assert isinstance(shared, TensorView)
+        domain = shared.domain
+        axes = {a: target.ids.new(a.extent, a.iter_type, a.expanded_extent) for a in shared.axes}
+        order = domain.allocation and [axes[axis] for axis in domain.allocation]
+        copied = TensorDomain(list(axes.values()), list(domain.contiguity), allocation=order)
+        own = target.new_tensor(copied, shared.dtype)
+        for reader in readers:
+            copy = cloner.values[reader.outputs[0]].expr
+            assert copy is not None
+            target.replace_input(copy, shared, own)
+        target.inputs.append(own)
+        target.repeats[own] = shared

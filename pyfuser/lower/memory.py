@@ -80,6 +80,7 @@ class KernelMemory:
         running: IntExpr = ONE
         allocated = tensor.domain.allocated
         order = {axis: i for i, axis in enumerate(tensor.axes)}
+        name = self.fusion.repeats.get(tensor, tensor).name
         for axis, contiguous in zip(
             reversed(allocated), reversed(tensor.domain.contiguity), strict=True
         ):
@@ -87,7 +88,7 @@ class KernelMemory:
                 strides[axis] = ZERO
                 continue
             if contiguous is False and not is_output:
-                running = Symbol.of(f"T{tensor.name}_stride_{order[axis]}")
+                running = Symbol.of(f"T{name}_stride_{order[axis]}")
             strides[axis] = running
             running = running * (axis.size if is_output else axis.extent)
         return strides

@@ -384,7 +384,13 @@ def has_transposed_input(facts: Facts) -> bool:
         return False
     axes = _in_memory(facts, reference)
     read = dict.fromkeys(t for e in facts.exprs for t in e.aligned_inputs)
-    orders = [_in_memory(facts, tensor) for tensor in read if tensor in facts.inputs]
+    orders: list[Sequence[int]] = [_in_memory(facts, t) for t in read if t in facts.inputs]
+    orders += [
+        facts.space.read_along(expr, tensor)
+        for expr in facts.exprs
+        for tensor in expr.aligned_inputs
+        if tensor in facts.space.private
+    ]
     return any(
         len(order) > 1 and order[-1] != axes[-1] and axes[-1] in order for order in orders if axes
     )

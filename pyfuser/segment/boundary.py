@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..analysis.iteration_space import IterationSpace
 from ..dtypes import DataType
 from ..ir.domains import IterDomain, Split, history
 from ..ir.exprs import Expr
 from ..ir.fusion import Fusion
 from ..ir.scalars import Symbol
-from ..ir.segmented import Segment
+from ..ir.segmented import PartKind, Segment
 from ..ir.vals import Scalar, TensorView, Val
 from ..schedule.registry import AutomaticScheduler
 
@@ -24,9 +25,13 @@ def make_segment(
     exprs: Iterable[Expr],
     outputs: list[TensorView],
     scheduler: AutomaticScheduler,
+    space: IterationSpace,
     reason: str = "",
 ) -> Segment:
-    """A segment of these expressions (in topological order), with the inputs it needs."""
+    """A segment of these expressions (in topological order), with the inputs it needs.
+
+    `space` has the axes of its tensors.
+    """
     body = [expr for expr in exprs if expr.tensor_outputs]
     made = {tensor for expr in body for tensor in expr.tensor_outputs}
     read = dict.fromkeys(t for e in body for t in e.tensor_inputs if t not in made)
@@ -35,8 +40,29 @@ def make_segment(
     host = _host_exprs(body)
     scalars = _scalar_inputs(fusion, host + body)
     sizes = _hidden_sizes(fusion, tensors, host + body, scalars)
-    inputs = [*tensors, *scalars, *sizes]
-    return Segment(host + body, inputs, outputs, scheduler.name, scheduler.kind, reason)
+    apart = _read_apart(fusion, body, space) if scheduler.kind is PartKind.kernel else []
+    inputs = [*tensors, *scalars, *sizes, *(tensor for tensor, _ in apart)]
+    return Segment(host + body, inputs, outputs, scheduler.name, scheduler.kind, reason, apart)
+
+
+def _read_apart(
+    fusion: Fusion, body: list[Expr], space: IterationSpace
+) -> list[tuple[TensorView, list[Expr]]]:
+    """The inputs that are read along two axes of the loops, with the readers of each way but the
+    first.
+
+    As inputs of their own they have loops, and can be copied, moved in vectors and transposed.
+    """
+    apart: list[tuple[TensorView, list[Expr]]] = []
+    for tensor in sorted(space.private, key=lambda each: each.name):
+        if tensor in fusion.overwritten or tensor in fusion.aliases.values():
+            continue
+        ways: dict[tuple[int, ...], list[Expr]] = {}
+        for expr in body:
+            if tensor in expr.aligned_inputs:
+                ways.setdefault(space.read_along(expr, tensor), []).append(expr)
+        apart += [(tensor, readers) for readers in list(ways.values())[1:]]
+    return apart
 
 
 def _host_exprs(body: list[Expr]) -> list[Expr]:

@@ -45,7 +45,7 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
     if chosen is not None and not stored and not _is_slow_whole(facts, sizes):
-        return _whole(fusion, chosen)
+        return _whole(fusion, chosen, facts)
     graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
     kinds = {unit.signature for unit in graph.units} - {None}
@@ -84,14 +84,14 @@ def accepted_drafts(groups: Groups) -> list[SegmentDraft]:
     return drafts
 
 
-def _whole(fusion: Fusion, scheduler: AutomaticScheduler) -> SegmentedFusion:
+def _whole(fusion: Fusion, scheduler: AutomaticScheduler, facts: Facts) -> SegmentedFusion:
     """One segment; none if every output is an input."""
     exprs = fusion.live_exprs()
     distinct = dict.fromkeys(fusion.outputs)
     outputs = [v for v in distinct if isinstance(v, TensorView) and v.expr is not None]
     if not outputs:
         return SegmentedFusion(fusion)
-    return SegmentedFusion(fusion, [make_segment(fusion, exprs, outputs, scheduler)])
+    return SegmentedFusion(fusion, [make_segment(fusion, exprs, outputs, scheduler, facts.space)])
 
 
 def merge_all(groups: Groups, epilogues_first: bool = False) -> None:
@@ -233,5 +233,7 @@ def _reason(groups: Groups, group: Group) -> str:
 
 
 def _segment_of(cut: Cut, draft: SegmentDraft) -> Segment:
-    fusion, outputs = cut.graph.fusion, cut.outputs(draft)
-    return make_segment(fusion, draft.exprs, outputs, draft.scheduler, draft.reason)
+    fusion, outputs, space = cut.graph.fusion, cut.outputs(draft), cut.graph.space
+    if space.conflicts or space.private:  # those of the draft's own expressions may be fewer
+        space = cut.facts(draft).space
+    return make_segment(fusion, draft.exprs, outputs, draft.scheduler, space, draft.reason)

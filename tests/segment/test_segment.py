@@ -122,7 +122,7 @@ WHOLE: list[tuple[Build, str, list[tuple[int, ...]]]] = [
     (_bias_silu, "pointwise", [(4, 6), (6,)]),
     (_transposed_add, "transpose", [(4, 6), (6, 4)]),
     (_pairwise_difference, "pointwise", [(5,)]),
-    (_symmetric_part, "pointwise", [(5, 5)]),
+    (_symmetric_part, "transpose", [(5, 5)]),
     (_reshaped_pointwise, "pointwise", [(4, 6)]),
     (_reshaped_softmax, "inner_persistent", [(4, 6)]),
     (_sum_rows_epilogue, "reduction", [(4, 6), (4,)]),
