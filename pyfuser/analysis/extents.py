@@ -22,13 +22,13 @@ def effective_extents(
     """
     is_output = tensor in scheduled.fusion.outputs
     logical = tensor.domain.logical
-    loop = scheduled[tensor].loop
+    made = scheduled[tensor].made
     extents = dict(promoted)
     for axis in logical:
         extents.setdefault(axis, axis.size if is_output else axis.extent)
     real = {axis for axis in logical if not (axis.is_broadcast and extents[axis] is ONE)}
     real |= promoted.keys()
-    for expr in history(loop, logical):
+    for expr in history(made, logical):
         inputs = [extents.setdefault(axis, axis.extent) for axis in expr.inputs]
         match expr:
             case Split():
@@ -43,7 +43,7 @@ def effective_extents(
                 extents.update(zip(expr.outputs, inputs, strict=True))
         if not real.isdisjoint(expr.inputs):
             real.update(expr.outputs)
-    for axis in loop:
+    for axis in made:
         extents.setdefault(axis, axis.extent)
     root = tensor.domain.root
     if root is not None:

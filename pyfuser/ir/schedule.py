@@ -41,8 +41,8 @@ class TensorSchedule:
 
     prefetch    how far ahead reads of an input fetch: bytes, or elements of `along`
     along       an axis of an input; None: its memory
-    allocation  the axes that a buffer has, outermost first, which lie between the logical ones and
-                the loops; None: the loops inside the compute position
+    allocation  the axes that a buffer has, outermost first, made of the logical ones; None: the
+                loops inside the compute position
     padding     elements left free after each row of a buffer, a row being its innermost axis
     cache_op    how a copy's loads use the caches: "streaming", "global", "all_levels"; "": any way
     """
@@ -56,6 +56,11 @@ class TensorSchedule:
     cache_op: str = ""
     allocation: tuple[IterDomain, ...] | None = None
     along: IterDomain | None = None
+
+    @property
+    def made(self) -> list[IterDomain]:
+        """The axes that the schedule makes of the logical ones: loops, and those of a buffer."""
+        return [*self.loop, *(self.allocation or ())]
 
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
@@ -208,7 +213,7 @@ class ScheduledFusion:
                 continue
             target = cloner.values[tensor]
             assert isinstance(target, TensorView)
-            cloner.histories(schedule.loop, tensor.domain.logical)
+            cloner.histories(schedule.made, tensor.domain.logical)
             allocation = schedule.allocation
             copy.schedules[target] = TensorSchedule(
                 target,

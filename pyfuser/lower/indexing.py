@@ -249,6 +249,9 @@ class Indexer:
         """Where the tensor's statement writes in its own buffer."""
         indices, _ = self.indices(tensor)
         axes = self._allocated(tensor)
+        if any(axis not in indices for axis in axes):
+            indices = dict(indices)
+            forward([*axes], tensor.domain.logical, indices, self.structure.extents[tensor])
         return linear([indices[axis] for axis in axes], self.buffer_extents(tensor))
 
     def producer_axes(self, expr: Expr, producer: TensorView, consumer: TensorView) -> Indices:
@@ -280,7 +283,7 @@ class Indexer:
         known = shared | self.producer_axes(expr, producer, consumer)
         self._stand_ins(producer, known)
         extents = self.structure.extents[producer]
-        forward(schedule.loop, producer.domain.logical, known, extents)
+        forward(schedule.made, producer.domain.logical, known, extents)
         # A shared loop has the same index for both, however its axis was made.
         return known | self._promoted_loops(expr, producer, consumer) | shared
 

@@ -7,7 +7,8 @@
 `lines` is block_y and `lanes` block_x: columns in the reference, rows in the tile, along which the
 input is contiguous.  The tile has as many rows as columns, so the same threads fit both.  Its rows
 are padded in shared memory: the elements of a column are in different banks.  A block tests once
-whether its tile is whole; the switch is a loop of one iteration, which peeling cuts.
+whether its tile is whole; the switch is a loop of one iteration, which peeling cuts.  Tiles of
+vectors: vector_tiles.py.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def schedule_tiles(
     tiles = [cache_after(scheduled, tensor) for tensor in transposed]
     own, matrix = scheduled[reference], Matrix.of(reference, row_axis, layouts)
     switch = matrix.split_into_tasks(
-        scheduled, reference, parameters.tile, parameters.chunk, _TILES[:-1]
+        scheduled, reference, parameters.tile, parameters.chunk, TILES[:-1]
     )
     own.split(switch - 1, 1)
-    kinds = _TILES[-switch - 1 :]
+    kinds = TILES[-switch - 1 :]
     # [outer][rows][columns][switch][rows of a tile][columns of a tile]
     inside = len(kinds)
     transform_like(scheduled, reference)
@@ -65,7 +66,7 @@ def schedule_tiles(
     inline_most(scheduled)
 
 
-_TILES = (ParallelType.grid_z, ParallelType.grid_y, ParallelType.grid_x, ParallelType.unswitch)
+TILES = (ParallelType.grid_z, ParallelType.grid_y, ParallelType.grid_x, ParallelType.unswitch)
 _WORD_BYTES = 4  # of a bank of shared memory
 
 

@@ -56,19 +56,23 @@ class Matrix:
         `kinds` are those of the loops over outer axes, tiles and chunks.  Broadcast axes are outer:
         a tensor may have one that corresponds to no loop.
         """
-        own = scheduled[tensor]
-        outer = [a for a in self.axes if a not in self.rows and a not in self.columns]
-        own.loop = [*outer, *self.rows, *self.columns]
-        merge_range(scheduled, tensor, len(outer) + len(self.rows), len(own.loop))
-        merge_range(scheduled, tensor, len(outer), len(own.loop) - 1)
-        merge_range(scheduled, tensor, 0, len(outer))
-        first = 1 if outer else 0
+        own, first = scheduled[tensor], self.merge(scheduled, tensor)
         own.split(first, tile)
         own.split(first + 2, chunk)
         own.reorder({first + 1: first + 2})
         for position, kind in enumerate(kinds[-first - 2 :]):
             own.parallelize(position, kind)
         return first + 2
+
+    def merge(self, scheduled: ScheduledFusion, tensor: TensorView) -> int:
+        """Makes [outer][rows][columns] the tensor's loops; returns the position of the rows."""
+        own = scheduled[tensor]
+        outer = [a for a in self.axes if a not in self.rows and a not in self.columns]
+        own.loop = [*outer, *self.rows, *self.columns]
+        merge_range(scheduled, tensor, len(outer) + len(self.rows), len(own.loop))
+        merge_range(scheduled, tensor, len(outer), len(own.loop) - 1)
+        merge_range(scheduled, tensor, 0, len(outer))
+        return 1 if outer else 0
 
 
 def split_into_squares(

@@ -5,7 +5,7 @@
 An input whose memory runs along another axis than the output's is read in square tiles, along its
 own memory, and transposed in registers or through shared memory.  Where tiles aren't worth it, the
 loops are those of the pointwise scheduler.  Stored row by row: staged_tiles.py.  On hardware
-threads: threaded_tiles.py.
+threads: threaded_tiles.py, vector_tiles.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain
 from ..ir.fusion import Fusion
 from ..ir.scalars import product
@@ -33,6 +34,8 @@ from .inlining import inline_most
 from .pointwise import reference_output
 from .rewrite import cache_after
 from .tiles import Matrix, loop_like, read_along_rows, split_into_squares
+from .vector_tiles import schedule_vector_tiles
+from .vectors import vector_bytes
 
 
 @lru_cache(maxsize=256)
@@ -46,7 +49,16 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
         staged_tiles.staged_matrix(reference, *found, layouts),
     )
     transposed, staged = (product(axis.size for axis in each.rows) for each in matrices)
-    return replace(facts, transposed=transposed, staged=staged)
+    squares = _squares(reference, found[1], layouts)
+    return replace(facts, transposed=transposed, staged=staged, squares=squares)
+
+
+def _squares(reference: TensorView, transposed: list[TensorView], layouts: Layouts) -> int:
+    """Bytes of an element of the transposed inputs if all tensors can be moved in vectors."""
+    sizes = {size_in_bytes(tensor.dtype) for tensor in transposed}
+    widest = vector_bytes(layouts, ordered_axes(reference), transposed)
+    is_one_size = sizes == {widest} and not any(t.has_expanded_axis for t in transposed)
+    return widest if is_one_size and not layouts.reads else 0
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
@@ -96,6 +108,9 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     found = transposed_inputs(reference, layouts)
     assert found is not None
     if isinstance(parameters, ThreadedPointwise):
+        if parameters.vector > 1:
+            schedule_vector_tiles(scheduled, reference, *found, parameters)
+            return scheduled
         threaded_tiles.schedule_tiles(scheduled, reference, *found, layouts, parameters)
     elif parameters.staged:
         staged_tiles.schedule_staged(scheduled, reference, *found, layouts, parameters)

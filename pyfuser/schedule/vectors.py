@@ -11,7 +11,7 @@ pad, a gather) that runs along its source's memory is such a copy itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -169,9 +169,11 @@ def _stored_from(output: TensorView) -> TensorView | None:
     return source if source.expr is not None else None
 
 
-def vector_bytes(layouts: Layouts, axes: Sequence[IterDomain]) -> int:
+def vector_bytes(
+    layouts: Layouts, axes: Sequence[IterDomain], without: Collection[TensorView] = ()
+) -> int:
     """Bytes of the widest element that is moved in vectors along the last of the axes, which are
-    the reference's in memory order; 0 if an input or output can't be.
+    the reference's in memory order; 0 if an input or output can't be, those `without` excepted.
 
     A tensor that the axis doesn't belong to has the same element for the whole vector, unless a
     reshape makes the one of the other.
@@ -188,6 +190,8 @@ def vector_bytes(layouts: Layouts, axes: Sequence[IterDomain]) -> int:
                 return 0
             widest = max(widest, size_in_bytes(read.tensor.dtype))
     for leaf in layouts.leaves:
+        if leaf.tensor in without:
+            continue
         if not unknown.isdisjoint(leaf.order) or leaf.tensor.has_expanded_axis:
             return 0
         if inner in leaf.contiguous:

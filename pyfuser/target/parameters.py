@@ -29,6 +29,8 @@ class PointwiseFacts:
     functions   how many functions such as exp it takes
     touched     bytes of all inputs and outputs
     steps       what is a multiple of the vector if reads at computed positions are aligned
+    squares     bytes of an element of the transposed inputs, if these, and all others, can be moved
+                in vectors along their own memory; 0 if not
     """
 
     rows: IntExpr
@@ -45,6 +47,7 @@ class PointwiseFacts:
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
     staged: IntExpr | None = None
+    squares: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ _WORTH_A_TILE = 16
 # bytes, so the elements of a column are in 32 banks; if they are larger, the requests are as few as
 # possible too.
 _PADDING = 1
+# Shared memory has 32 banks of a word.
+_WORD_BYTES = 4
+_ROW_BYTES = 32 * _WORD_BYTES
 # What one instruction of a thread moves at most.
 _VECTOR_BYTES = 16
 # Vectors of a thread that are read before it computes: 128 threads have 8 KiB under way, and a
@@ -80,10 +83,7 @@ def pointwise(
     if facts.transposed is not None and columns >= _WORTH_A_TILE:
         size = evaluate(facts.transposed, sizes)
         if size >= _WORTH_A_TILE:
-            lines = threads // _WARP
-            return ThreadedPointwise(
-                _WARP, _WARP // lines, _WARP, _WARP, lines=lines, padding=_PADDING
-            )
+            return _tiles(target, facts, size, rows, columns)
     vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
     while vector > 1 and rows != 1 and columns % vector:
         vector //= 2
@@ -99,6 +99,23 @@ def pointwise(
     while unroll > 1 and rows != 1 and rows < threads // lanes * unroll:
         unroll //= 2
     return ThreadedPointwise(lanes, unroll, 0, lines=threads // lanes, vector=vector)
+
+
+def _tiles(
+    target: CudaTarget, facts: PointwiseFacts, size: int, rows: int, columns: int
+) -> ThreadedPointwise:
+    """Tiles whose rows all banks of shared memory hold once, of whole vectors if rows and columns
+    have these and there are enough tiles for all multiprocessors; a word of each bank otherwise.
+    """
+    vector = _VECTOR_BYTES // facts.squares if 0 < facts.squares <= _WORD_BYTES else 1
+    side = _ROW_BYTES // _VECTOR_BYTES * vector
+    is_enough = rows * columns >= target.multiprocessors * side**2
+    if vector > 1 and is_enough and size % vector == columns % vector == 0:
+        lanes = side // vector
+        lines = min(side // 2, _WARP)  # two vectors a thread, or four
+        return ThreadedPointwise(lanes, side // lines, side, side, lines=lines, vector=vector)
+    lines = target.threads // _WARP
+    return ThreadedPointwise(_WARP, _WARP // lines, _WARP, _WARP, lines=lines, padding=_PADDING)
 
 
 def reduction(
