@@ -1,4 +1,4 @@
-"""Transposed inputs on hardware threads, in tiles of vectors: all memory is moved 16 bytes at a time.
+"""Transposed inputs on hardware threads, in tiles of vectors: memory is moved 16 bytes at a time.
 
     tasks:             [outer: grid_z][rows: grid_y][columns: grid_x][switch]
     reference output:  [tasks][rows: unroll][lines: block_y][columns: block_x][vector]
@@ -88,8 +88,10 @@ def _split_into_tiles(
 def _split_into_lines(
     scheduled: ScheduledFusion, tensor: TensorView, inside: int, parameters: ThreadedPointwise
 ) -> None:
-    """[8 vectors][elements of one][lanes][vector] -> [unroll][unroll][lines][lanes][vector], where a
-    warp's lines are of one vector."""
+    """[vectors][elements of one][lanes][vector] -> [unroll][unroll][lines][lanes][vector].
+
+    A warp's lines are of one vector.
+    """
     own = scheduled[tensor]
     own.split(inside + 1, _WORDS)
     own.split(inside, parameters.lines // _WORDS)
