@@ -10,6 +10,7 @@ from pyfuser.analysis.iteration_space import IterationSpace
 from pyfuser.dtypes import DataType
 from pyfuser.ir.domains import TensorDomain
 from pyfuser.ir.fusion import Fusion
+from pyfuser.ir.segmented import segment_fusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.ops import builders
 from pyfuser.schedule.acceptance import examine, reference_tensor
@@ -141,6 +142,25 @@ def test_whole_fusion_is_one_segment(
     segmented = segment(fusion)
     assert schedulers(segmented) == [name]
     check(segmented, float_inputs(fusion, *shapes))
+
+
+def test_an_input_read_in_two_ways_is_two_inputs_of_a_segment() -> None:
+    fusion = made_by(_symmetric_part)
+    (part,) = segment(fusion).segments
+    (x,) = fusion.inputs
+    assert part.inputs == [x, x]
+    (own,) = part.apart
+    assert [expr.name for expr in own[1]] == ["add"]
+    alone, _ = segment_fusion(fusion, part)
+    first, second = alone.inputs
+    assert alone.repeats == {second: first}
+    assert not IterationSpace(alone.exprs).private
+
+
+def test_an_input_that_is_overwritten_stays_one() -> None:
+    fusion = made_by(_symmetric_part)
+    fusion.aliases[fusion.outputs[0]] = fusion.inputs[0]
+    assert all(not part.apart for part in segment(fusion).segments)
 
 
 def test_what_kernels_cannot_compute_is_evaluated() -> None:
