@@ -118,7 +118,8 @@ def native_group_norm_backward(
 
     def mean_of_group(each: torch.Tensor) -> torch.Tensor:
         weighted = each if factor is None else each * factor
-        return weighted.sum(2, keepdim=True) / (c // group * hxw)
+        mean_of_all: torch.Tensor = weighted.sum(2, keepdim=True) / (c // group * hxw)
+        return mean_of_all
 
     return (
         of_input(mean_of_group(sums), mean_of_group(products)) if mask[0] else None,
