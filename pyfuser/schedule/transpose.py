@@ -50,7 +50,8 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     )
     transposed, staged = (product(axis.size for axis in each.rows) for each in matrices)
     squares = _squares(reference, found[1], layouts)
-    return replace(facts, transposed=transposed, staged=staged, squares=squares)
+    tiles = sum(size_in_bytes(tensor.dtype) for tensor in found[1])
+    return replace(facts, transposed=transposed, staged=staged, squares=squares, tiles=tiles)
 
 
 def _squares(reference: TensorView, transposed: list[TensorView], layouts: Layouts) -> int:
@@ -108,7 +109,7 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     found = transposed_inputs(reference, layouts)
     assert found is not None
     if isinstance(parameters, ThreadedPointwise):
-        if parameters.vector > 1:
+        if parameters.squares:
             schedule_vector_tiles(scheduled, reference, *found, parameters)
             return scheduled
         threaded_tiles.schedule_tiles(scheduled, reference, *found, layouts, parameters)

@@ -31,6 +31,7 @@ class PointwiseFacts:
     steps       what is a multiple of the vector if reads at computed positions are aligned
     squares     bytes of an element of the transposed inputs, if these, and all others, can be moved
                 in vectors along their own memory; 0 if not
+    tiles       bytes of one element of each of the transposed inputs together
     """
 
     rows: IntExpr
@@ -48,6 +49,7 @@ class PointwiseFacts:
     across: IntExpr = ONE
     staged: IntExpr | None = None
     squares: int = 0
+    tiles: int = 0
 
 
 @dataclass(frozen=True, slots=True)

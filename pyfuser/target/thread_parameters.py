@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from .parameters import PointwiseParameters, ReductionParameters
 
+WARP = 32  # threads that run together
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadedPointwise(PointwiseParameters):
@@ -20,11 +22,24 @@ class ThreadedPointwise(PointwiseParameters):
     vector   elements of a thread that are next to each other in memory, moved at once
     padding  4-byte words, or elements if they are wider, that are left free after each row of a
              tile, so that the elements of a column are in different banks
+    squares  True if a tile is of whole vectors, along rows and columns, which are known to be
+             multiples of one: it is as many vectors wide as there are lanes
     """
 
     lines: int = 1
     vector: int = 1
     padding: int = 0
+    squares: bool = False
+
+    @staticmethod
+    def tiles(lines: int) -> ThreadedPointwise:
+        """Tiles of a warp's width, with a thread for each element of a row.
+
+        Their rows are padded by a word.  An odd number of words if an element has up to 4 bytes:
+        the elements of a column are in 32 banks.  If they are larger, the requests are as few as
+        possible too.
+        """
+        return ThreadedPointwise(WARP, WARP // lines, WARP, WARP, lines=lines, padding=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from ...target.parameters import (
     ScatterFacts,
     ScatterParameters,
 )
-from ...target.thread_parameters import ThreadedPointwise, ThreadedReduction
+from ...target.thread_parameters import WARP, ThreadedPointwise, ThreadedReduction
 from ...target.varied import Values, around, varied
 
-_WARP = 32
 _MOST_THREADS = 1024
+_ELEMENT_LINES = 4  # of tiles with a thread for each element of a row
 _LEAST_THREADS = 32
 _MOST_UNROLL = 16
 _MOST_REPEATS = 16
@@ -45,11 +45,11 @@ def candidates(facts: object, chosen: object, sizes: Mapping[str, int]) -> Seque
         case InnerOuterFacts(), InnerOuterParameters():
             return _inner_outer(facts, chosen, sizes)
         case ScanFacts(), ScanParameters():
-            threads = around(chosen.lanes, _WARP, _MOST_THREADS // 2, (1, 2))
+            threads = around(chosen.lanes, WARP, _MOST_THREADS // 2, (1, 2))
             made = varied(chosen, {"lanes": threads})
             return made if chosen.inner else [replace(e, block=e.lanes) for e in made]
         case ScatterFacts(), ScatterParameters(is_concurrent=True):
-            return varied(chosen, {"block": around(chosen.block, _WARP, _MOST_THREADS, (1, 2))})
+            return varied(chosen, {"block": around(chosen.block, WARP, _MOST_THREADS, (1, 2))})
         case _:
             return ()
 
@@ -74,7 +74,13 @@ def _pointwise(chosen: ThreadedPointwise) -> Sequence[object]:
 
 
 def _tiles(chosen: ThreadedPointwise) -> Sequence[object]:
-    """Tiles of a warp's width, read by more or fewer threads; and none at all."""
+    """Tiles read by more or fewer threads, others of single elements; and none at all."""
+    if chosen.squares:
+        lines = [each for each in (8, 16, 32) if each != chosen.lines and each <= chosen.tile]
+        squares = [replace(chosen, lines=each, unroll=chosen.tile // each) for each in lines]
+        elements = ThreadedPointwise.tiles(_ELEMENT_LINES)
+        untiled = ThreadedPointwise(elements.lanes, 1, 0, lines=elements.lines)
+        return [*squares, elements, untiled]
     tiles = [
         replace(chosen, lines=lines, unroll=chosen.tile // lines)
         for lines in around(chosen.lines, 1, chosen.tile, (1, 2))
@@ -113,7 +119,7 @@ def _long(
 ) -> Sequence[ThreadedReduction]:
     """Rows or columns in parts, or read in each pass."""
     values: Values = {
-        "lanes": around(chosen.lanes, _WARP, _MOST_THREADS, (1, 2)),
+        "lanes": around(chosen.lanes, WARP, _MOST_THREADS, (1, 2)),
         "lines": [] if chosen.inner else around(chosen.lines, 1, _MOST_THREADS, (1, 2)),
         "unroll": around(chosen.unroll, 1, _MOST_UNROLL, (1, 2)),
         "vector": _narrower(chosen.vector),
@@ -146,7 +152,7 @@ def _inner_outer(
         others = _whole(replace(facts.rows, weights=0), rows, sizes)
         return [*found, *(replace(chosen, rows=each) for each in others)]
     step = rows.unroll * rows.lanes
-    for lanes in around(rows.lanes, _WARP, _MOST_THREADS):
+    for lanes in around(rows.lanes, WARP, _MOST_THREADS):
         cascade = chain_levels(facts.rows.chain, sizes, step // rows.lanes * lanes)
         made: ReductionParameters = replace(rows, lanes=lanes, cascade=cascade)
         found.append(replace(chosen, rows=made))

@@ -21,23 +21,20 @@ from ...target.parameters import (
     ReductionFacts,
     ReductionParameters,
 )
-from ...target.thread_parameters import ThreadedPointwise, ThreadedReduction
+from ...target.thread_parameters import WARP, ThreadedPointwise, ThreadedReduction
 from ...target.unrolling import inner_unroll, unroll_factor
 
 if TYPE_CHECKING:
     from .target import CudaTarget
 
-_WARP = 32
 # Rows or columns below which most threads of a tile have nothing to do; transposed inputs are then
 # read element by element, and the caches keep the rest of their sectors.
 _WORTH_A_TILE = 16
-# A tile's row is a warp's width and one word: an odd number of words if an element has up to 4
-# bytes, so the elements of a column are in 32 banks; if they are larger, the requests are as few as
-# possible too.
-_PADDING = 1
 # Shared memory has 32 banks of a word.
 _WORD_BYTES = 4
 _ROW_BYTES = 32 * _WORD_BYTES
+# Tiles of a block that leave room for three more on a multiprocessor.
+_MOST_TILE_BYTES = 48 << 10
 # What one instruction of a thread moves at most.
 _VECTOR_BYTES = 16
 # Vectors of a thread that are read before it computes: 128 threads have 8 KiB under way, and a
@@ -82,8 +79,9 @@ def pointwise(
     threads = target.threads
     if facts.transposed is not None and columns >= _WORTH_A_TILE:
         size = evaluate(facts.transposed, sizes)
-        if size >= _WORTH_A_TILE:
-            return _tiles(target, facts, size, rows, columns)
+        tiles = _tiles(target, facts, size, rows, columns) if size >= _WORTH_A_TILE else None
+        if tiles is not None:
+            return tiles
     vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
     while vector > 1 and rows != 1 and columns % vector:
         vector //= 2
@@ -103,19 +101,25 @@ def pointwise(
 
 def _tiles(
     target: CudaTarget, facts: PointwiseFacts, size: int, rows: int, columns: int
-) -> ThreadedPointwise:
+) -> ThreadedPointwise | None:
     """Tiles whose rows all banks of shared memory hold once, of whole vectors if rows and columns
-    have these and there are enough tiles for all multiprocessors; a word of each bank otherwise.
+    have these and there are enough tiles for all multiprocessors; a thread for each element of a
+    row otherwise.  None if a block has no room for a tile of each transposed input.
     """
     vector = _VECTOR_BYTES // facts.squares if 0 < facts.squares <= _WORD_BYTES else 1
-    side = _ROW_BYTES // _VECTOR_BYTES * vector
+    lanes = _ROW_BYTES // _VECTOR_BYTES
+    side = lanes * vector
     is_enough = rows * columns >= target.multiprocessors * side**2
-    if vector > 1 and is_enough and size % vector == columns % vector == 0:
-        lanes = side // vector
-        lines = min(side // 2, _WARP)  # two vectors a thread, or four
-        return ThreadedPointwise(lanes, side // lines, side, side, lines=lines, vector=vector)
-    lines = target.threads // _WARP
-    return ThreadedPointwise(_WARP, _WARP // lines, _WARP, _WARP, lines=lines, padding=_PADDING)
+    has_room = facts.tiles * side**2 <= _MOST_TILE_BYTES
+    if vector > 1 and is_enough and has_room and size % vector == columns % vector == 0:
+        lines = min(side // 2, WARP)  # two vectors a thread, or four
+        return ThreadedPointwise(
+            lanes, side // lines, side, side, lines=lines, vector=vector, squares=True
+        )
+    padded = WARP + _WORD_BYTES
+    if facts.tiles * WARP * padded > target.limits.shared_bytes:
+        return None
+    return ThreadedPointwise.tiles(target.threads // WARP)
 
 
 def reduction(
@@ -139,7 +143,7 @@ def _columns(
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     threads = 2 * target.threads
     vector = _vector(facts, sizes)
-    while vector > 1 and kept * reduced < target.multiprocessors * _LEAST_ROWS * _WARP * vector:
+    while vector > 1 and kept * reduced < target.multiprocessors * _LEAST_ROWS * WARP * vector:
         vector //= 2
     lanes = _lanes(kept, vector)
     lines, unroll = threads // lanes, _ROWS
@@ -167,7 +171,7 @@ def _columns(
 
 def _lanes(columns: int, vector: int) -> int:
     """Threads side by side along columns: a warp, or less if there are fewer columns."""
-    lanes = _WARP
+    lanes = WARP
     while lanes > 1 and columns <= lanes // 2 * vector:
         lanes //= 2
     return lanes
@@ -221,7 +225,7 @@ def _short_rows(
         return None
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     vector = _vector(facts, sizes)
-    lanes, longest = _WARP, _ROW_REGISTERS[-1][0]
+    lanes, longest = WARP, _ROW_REGISTERS[-1][0]
     while lanes <= longest and reduced > lanes * _each(facts, lanes, vector):
         lanes *= 2
     if lanes > longest:
@@ -232,7 +236,7 @@ def _short_rows(
     while lanes > 1 and reduced <= lanes // 2 * vector:
         lanes //= 2
     lines = max(target.threads // lanes, 1)
-    while lines > 1 and lanes * lines > _WARP and kept < lines * target.multiprocessors:
+    while lines > 1 and lanes * lines > WARP and kept < lines * target.multiprocessors:
         lines //= 2
     unroll = 1
     while reduced > unroll * lanes * vector:
@@ -273,7 +277,7 @@ def _long_rows(
     vector = _vector(facts, sizes)
     outer, inner = evaluate(facts.chain[0], sizes), evaluate(facts.chain[-1], sizes)
     lanes = target.threads
-    while len(facts.chain) > 1 and lanes > _WARP and inner <= lanes // 2 * vector:
+    while len(facts.chain) > 1 and lanes > WARP and inner <= lanes // 2 * vector:
         lanes //= 2
     unroll = inner_unroll(inner, lanes * vector, _VECTORS)
     step = lanes * vector * unroll

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition
+from pyfuser import DataType, FusionDefinition, FusionGuard, SchedulerType
 from pyfuser.devices.cuda.emulator.counters import Profile
 from pyfuser.devices.cuda.emulator.runtime import SM_90, emulated
 from tests.cuda.host_compiler import requires_host_compiler
@@ -120,3 +120,43 @@ def test_sizes_change() -> None:
         for m, n in ((128, 128), (129, 128), (128, 132), (64, 72), (1, 64), (0, 64), (200, 24)):
             x = made((m, n), torch.bfloat16)
             assert torch.equal(fd.execute([x])[0], -x.t())
+
+
+def test_a_schedule_by_hand_serves_all_sizes() -> None:
+    """Its tiles have a thread for each element of a row, whatever the sizes it is asked for."""
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(transposed(fd, fd.define_tensor([-1, -1], contiguity=True))))
+    with emulated(SMALL_GPU):
+        with FusionGuard(fd.fusion):
+            sample = [made((64, 64), torch.float32)]
+            params = fd.sched.schedule(fd.fusion, SchedulerType.transpose, sample)
+        for shape in ((64, 64), (65, 63), (64, 66), (3, 5), (1, 1)):
+            x = made(shape, torch.float32)
+            assert torch.equal(fd.manual_execute([x], params)[0], -x.t())
+
+
+@pytest.mark.parametrize("vector", [1, 2, 4, 8])
+def test_the_vector_of_tiles_may_be_edited(vector: int) -> None:
+    x = made((64, 64), torch.float32)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(transposed(fd, fd.from_pytorch(x))))
+    with emulated(SMALL_GPU):
+        with FusionGuard(fd.fusion):
+            params = fd.sched.compute_heuristics(fd.fusion, SchedulerType.transpose, [x])
+            params.vectorization_factor = vector
+            fd.sched.schedule(fd.fusion, SchedulerType.transpose, params)
+        assert torch.equal(fd.manual_execute([x], params)[0], -x.t())
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(16, torch.bool), (32, torch.float64)])
+def test_as_many_tiles_as_a_block_has_room_for(count: int, dtype: torch.dtype) -> None:
+    """If vectors need too much shared memory, single elements; if they do as well, no tiles."""
+    inputs = [made((128, 128), dtype) for _ in range(count)]
+
+    def total(fd: FusionDefinition, *given: Any) -> Any:
+        found = transposed(fd, given[0])
+        for each in given[1:]:
+            found = fd.ops.add(found, transposed(fd, each))
+        return found
+
+    run(total, inputs)
