@@ -76,6 +76,8 @@ def schedule_staged(
     others = [tensor for tensor in scheduled.fusion.tensors if tensor not in done]
     _schedule_rows(scheduled, result, matrix, others, parameters)
     _fetch_rows_ahead(scheduled, layouts, row_axis, transposed)
+    for output in outputs:
+        _fetch_ends_ahead(scheduled, layouts, row_axis, output, results[output])
     of = dict(zip(result.axes, reference.axes, strict=True))
     _schedule_outputs(scheduled, reference, matrix.along(of), outputs, parameters)
     inline_most(scheduled)
@@ -159,6 +161,24 @@ def _fetch_rows_ahead(
             if not axis.is_broadcast and number(axis) == number(row_axis):
                 schedule = scheduled[leaf.tensor]
                 schedule.prefetch, schedule.along = _ROWS_AHEAD, axis
+
+
+def _fetch_ends_ahead(
+    scheduled: ScheduledFusion,
+    layouts: Layouts,
+    row_axis: IterDomain,
+    output: TensorView,
+    result: TensorView,
+) -> None:
+    """Makes an output's rows fetch the lines that later rows store parts of.
+
+    `result` has the axes that the output had when the layouts were examined.
+    """
+    number = layouts.space.number
+    for axis, own in zip(result.axes, output.axes, strict=True):
+        if not axis.is_broadcast and number(axis) == number(row_axis):
+            schedule = scheduled[output]
+            schedule.prefetch, schedule.along = _ROWS_AHEAD, own
 
 
 def _whole(axis: IterDomain) -> IterDomain:

@@ -135,11 +135,18 @@ class FunctionWriter(InstructionWriter):
 
     def prefetch(self, pointer: Value, distance: int) -> None:
         """Prefetches the data `distance` bytes after an address into the second cache level."""
+        ahead = self.element_pointer(pointer, "i8", self.constant(distance, I64))
+        self._prefetch(ahead, "i32 0, i32 2")
+
+    def prefetch_to_write(self, pointer: Value) -> None:
+        """Prefetches the cache line at an address into the first cache level, to write into it."""
+        self._prefetch(pointer, "i32 1, i32 3")
+
+    def _prefetch(self, pointer: Value, kind: str) -> None:
         name = "llvm.prefetch.p0"
         arguments = "ptr, i32 immarg, i32 immarg, i32 immarg"
         self.declarations.setdefault(name, f"declare void @{name}({arguments})")
-        ahead = self.element_pointer(pointer, "i8", self.constant(distance, I64))
-        self.lines.append(f"  call void @{name}({ahead.typed}, i32 0, i32 2, i32 1)")
+        self.lines.append(f"  call void @{name}({pointer.typed}, {kind}, i32 1)")
 
     def store(self, value: Value, pointer: Value, align: int, suffix: str = "") -> None:
         """Stores; `suffix` is metadata (`, !nontemporal !0`)."""
