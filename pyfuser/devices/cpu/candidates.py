@@ -154,7 +154,11 @@ def _pointwise(
             for rows, chunk in itertools.product(*lines)
         ]
         others = [PointwiseParameters(lanes, 1, 0)]
-        if not chosen.staged:
+        if chosen.staged:  # which of the two is faster depends on the processor
+            squares = replace(chosen, unroll=line // lanes, staged=False)
+            sides = ((1, 1), (16, 4), (16, 16))
+            others += [replace(squares, tile=a * line, chunk=b * line) for a, b in sides]
+        else:
             others.append(replace(chosen, rows=not chosen.rows))
         return [each for each in dict.fromkeys((*tiled, *others)) if each != chosen]
     first_cache = processor.l1_bytes // facts.bytes
