@@ -21,6 +21,7 @@ from .empty_tensors import empty_tensors
 from .expand_permute import expand_permute
 from .identities import identities
 from .move_gathers import move_gathers
+from .move_permutes import move_permutes
 from .move_split_cat import move_split_cat
 from .move_windows import move_windows
 from .nan_skipping_extrema import nan_skipping_extrema
@@ -42,6 +43,7 @@ PIPELINE: tuple[Pass, ...] = (
     identities,
     constant_predicates,
     broadcast_squeeze,
+    move_permutes,
     expand_permute,
     scatter_accumulate,
     move_split_cat,

@@ -83,6 +83,14 @@ def _broadcast_squeeze(fusion: Fusion) -> TensorView:
     return builders.exp(fusion, builders.squeeze(fusion, wide, [1]))
 
 
+def _move_permutes(fusion: Fusion) -> TensorView:
+    size = fusion.new_extent()
+    x = fusion.new_tensor(plain_domain([fusion.ids.new(size) for _ in range(2)]), DataType.BFloat16)
+    fusion.add_input(x)
+    wide = builders.cast(fusion, x, FLOAT)
+    return builders.add(fusion, wide, builders.permute(fusion, wide, [1, 0]))
+
+
 def _expand_permute(fusion: Fusion) -> TensorView:
     transposed = builders.permute(fusion, tensor(fusion, 2), [1, 0])
     return builders.exp(fusion, builders.permute(fusion, transposed, [1, 0]))
@@ -153,6 +161,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "identities": _identities,
     "constant_predicates": _constant_predicates,
     "broadcast_squeeze": _broadcast_squeeze,
+    "move_permutes": _move_permutes,
     "expand_permute": _expand_permute,
     "move_split_cat": _move_split_cat,
     "scatter_accumulate": _scatter_accumulate,

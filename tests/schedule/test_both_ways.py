@@ -46,6 +46,12 @@ def pointwise(fd: FusionDefinition, x: Any, v: Any) -> list[Any]:
     return [fd.ops.add(x, transposed(fd, x)), fd.ops.mul(rows(fd, v), columns(fd, v))]
 
 
+def of_cheap_values(fd: FusionDefinition, x: Any, v: Any) -> list[Any]:
+    shifted = fd.ops.add(fd.ops.mul(x, 2.0), columns(fd, v))
+    product = fd.ops.mul(shifted, transposed(fd, shifted))
+    return [product, fd.ops.sum(product, [0]), shifted]
+
+
 def of_computed_values(fd: FusionDefinition, x: Any, v: Any) -> list[Any]:
     wave, power = fd.ops.sin(v), fd.ops.exp(v)
     return [fd.ops.mul(x, fd.ops.add(rows(fd, wave), columns(fd, power))), power]
@@ -78,6 +84,7 @@ def a_norm_of_all(fd: FusionDefinition, x: Any, v: Any) -> list[Any]:
 
 FUSIONS = (
     pointwise,
+    of_cheap_values,
     of_computed_values,
     sums_of_rows_and_columns,
     rows_less_their_sum,
