@@ -205,6 +205,9 @@ def _is_staged(
     cache, staging 64 rows of 65536 elements took twice as long.
     """
     line = line_elements(processor, facts)
+    stores_lines = line == processor.lanes(facts.bytes) and facts.inputs == 1
+    if processor.stores_lines_apart and stores_lines:
+        return False  # and nothing else is read along whole rows
     are_apart = _are_apart(facts, rows) and rows > 4 * line
     bytes_stored = evaluate(facts.rows, sizes) * columns * facts.narrowest
     is_streamed = 2 * bytes_stored >= processor.l3_bytes

@@ -37,6 +37,15 @@ class Processor:
         return max(1, self.cache_line_bytes // (lanes * element_bytes))
 
     @property
+    def stores_lines_apart(self) -> bool:
+        """True if whole cache lines are stored past the caches as fast far apart as side by side.
+
+        Measured on a Zen 4, where transpositions that store 16 lines of 16 rows take 0.7 to 1.1
+        times as long as those that put a row together first; on a Granite Rapids they take longer.
+        """
+        return self.cpu_name == "znver4"
+
+    @property
     def vector_registers(self) -> int:
         """How many vector registers the instruction set has."""
         is_x86 = self.architecture in ("x86_64", "amd64", "i386", "i686")
