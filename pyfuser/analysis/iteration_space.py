@@ -24,6 +24,7 @@ from ..ir.exprs import (
     ScatterOp,
     WindowOp,
 )
+from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView, Val
 from .mapping import producer_to_consumer
@@ -105,6 +106,11 @@ class IterationSpace:
     way is `private` instead: it has no loops, and each expression that reads it indexes it by its
     own loops.
     """
+
+    @staticmethod
+    def of_fusion(fusion: Fusion) -> IterationSpace:
+        """The space of all expressions of a fusion that compute tensors."""
+        return IterationSpace([expr for expr in fusion.exprs if expr.tensor_outputs])
 
     def __init__(self, exprs: Iterable[Expr]) -> None:
         listed = list(exprs)

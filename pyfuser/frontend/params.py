@@ -403,7 +403,7 @@ def for_all_sizes(decisions: Hashable) -> Hashable:
         case ThreadedReduction():
             return replace(decisions, is_whole=False, is_full=False)
         case ThreadedPointwise(squares=True):
-            return ThreadedPointwise.tiles(4)
+            return ThreadedPointwise.tiles()
         case InnerOuterParameters(rows=ThreadedReduction() as rows):
             plain = ReductionParameters(True, rows.lanes, rows.unroll, 0, rows.parts)
             return replace(decisions, rows=plain)

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import torch
 
-from pyfuser.dtypes import DataType, to_torch
+from pyfuser.dtypes import DataType, is_complex, to_torch
 from pyfuser.ops import expansion, references
-from pyfuser.ops.dtype_rules import Resolution
+from pyfuser.ops.dtype_rules import OperandType, Resolution, resolve
 from pyfuser.ops.op import Number, Op, Reduction, ScanRow
 from pyfuser.ops.table_binary import BINARY, TERNARY
 from pyfuser.ops.table_unary import CAST, UNARY
@@ -74,6 +74,15 @@ def expand(
 ) -> V:
     """Computes `op` by primitive ops of the table only; see `pyfuser.ops.expansion.expand`."""
     return expansion.expand(OPS, op, operands, resolution, emit, constant)
+
+
+def constant_result(op: Op, dtypes: Sequence[DataType]) -> Number | None:
+    """The only result that an op has for operands of these dtypes, if its definition says so."""
+    if op.definition is None or any(map(is_complex, dtypes)):
+        return None
+    resolution = resolve(op, [OperandType(dtype) for dtype in dtypes])
+    operands: list[Number | None] = [None] * len(dtypes)
+    return expand(op, operands, resolution, lambda *_: None, lambda number, _: number)
 
 
 def refused(

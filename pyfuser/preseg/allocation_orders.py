@@ -27,7 +27,7 @@ def with_inherited_orders(fusion: Fusion) -> Fusion:
     if all(tensor.domain.allocation is None for tensor in fusion.input_tensors):
         return fusion
     copy, _ = fusion.clone()
-    space = IterationSpace([e for e in copy.exprs if e.tensor_outputs])
+    space = IterationSpace.of_fusion(copy)
     order = _order(space, copy)
     stored: dict[Val, TensorView] = {}
     for output in dict.fromkeys(copy.outputs):

@@ -14,10 +14,13 @@ After:
 
 from __future__ import annotations
 
-from ..dtypes import is_complex, is_floating, is_unsigned
+from ..dtypes import is_unsigned
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
+from ..ops.dtype_rules import DtypeRule
+from ..ops.op import Number
+from ..ops.table import OPS, constant_result
 from .rewriting import Rewriter, fill, is_constant, rewrite
 
 
@@ -35,21 +38,15 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
         rewriter.emit(expr)
 
 
-def _answer(expr: PointwiseOp) -> bool | None:
+def _answer(expr: PointwiseOp) -> Number | None:
     """The only result that the predicate can have, if there is just one."""
-    dtype = expr.inputs[0].dtype
-    is_number = not (is_floating(dtype) or is_complex(dtype))  # finite, and not NaN
     match expr.op, expr.inputs:
-        case "isfinite", _ if is_number:
-            return True
-        case "isreal", _ if not is_complex(dtype):
-            return True
-        case (("isnan" | "isinf" | "isposinf" | "isneginf"), _) if is_number:
-            return False
-        case "signbit", _ if is_unsigned(dtype):
+        case "signbit", (x,) if is_unsigned(x.dtype):
             return False
         case (("lt" | "ge"), (x, zero)) if is_unsigned(x.dtype) and is_constant(zero, 0):
             return expr.op == "ge"
         case (("gt" | "le"), (zero, x)) if is_unsigned(x.dtype) and is_constant(zero, 0):
             return expr.op == "le"
+        case name, (x,) if OPS[name].rule is DtypeRule.PREDICATE:
+            return constant_result(OPS[name], [x.dtype])
     return None

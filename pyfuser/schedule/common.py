@@ -191,14 +191,14 @@ def private_inputs(fusion: Fusion) -> set[TensorView]:
     """The inputs that are read along two axes of the loops, which a copy would have but once."""
     if all(len(tensor.uses_list) < 2 for tensor in fusion.input_tensors):
         return set()
-    return IterationSpace([e for e in fusion.exprs if e.tensor_outputs]).private
+    return IterationSpace.of_fusion(fusion).private
 
 
 class Layouts:
     """The layouts of all leaves of a fusion, and (as `reads`) of the sources of reads."""
 
     def __init__(self, fusion: Fusion) -> None:
-        self.space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
+        self.space = IterationSpace.of_fusion(fusion)
         self._enter(fusion, fusion.exprs)
 
     def among(self, fusion: Fusion, exprs: Sequence[Expr]) -> Layouts:

@@ -139,8 +139,7 @@ class Correspondence:
     """
 
     def __init__(self, scheduled: ScheduledFusion) -> None:
-        exprs = [e for e in scheduled.fusion.exprs if e.tensor_outputs]
-        self.space = IterationSpace(exprs)
+        self.space = IterationSpace.of_fusion(scheduled.fusion)
         self.reshaped: dict[int, list[IterDomain]] = {}
         """The axes of each number that reshapes make; they may make it of different axes."""
         self.alike: dict[bool, dict[AxisPair, bool]] = {}

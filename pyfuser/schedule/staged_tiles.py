@@ -75,9 +75,10 @@ def schedule_staged(
     done = {*squares, *stages, *outputs}
     others = [tensor for tensor in scheduled.fusion.tensors if tensor not in done]
     _schedule_rows(scheduled, result, matrix, others, parameters)
-    _fetch_rows_ahead(scheduled, layouts, row_axis, transposed)
-    for output in outputs:
-        _fetch_ends_ahead(scheduled, layouts, row_axis, output, results[output])
+    read = {leaf.tensor: leaf.tensor for leaf in layouts.leaves if leaf.tensor.expr is None}
+    for tensor, before in (read | results).items():
+        if tensor not in transposed:
+            _fetch_rows_ahead(scheduled, layouts, row_axis, tensor, before.axes)
     of = dict(zip(result.axes, reference.axes, strict=True))
     _schedule_outputs(scheduled, reference, matrix.along(of), outputs, parameters)
     inline_most(scheduled)
@@ -150,34 +151,18 @@ def _fetch_rows_ahead(
     scheduled: ScheduledFusion,
     layouts: Layouts,
     row_axis: IterDomain,
-    transposed: Sequence[TensorView],
+    tensor: TensorView,
+    axes: Sequence[IterDomain],
 ) -> None:
-    """Makes reads of inputs row by row fetch ahead along the rows."""
-    number = layouts.space.number
-    for leaf in layouts.leaves:
-        if leaf.tensor.expr is not None or leaf.tensor in transposed:
-            continue
-        for axis in leaf.tensor.axes:
-            if not axis.is_broadcast and number(axis) == number(row_axis):
-                schedule = scheduled[leaf.tensor]
-                schedule.prefetch, schedule.along = _ROWS_AHEAD, axis
+    """Makes an input's reads fetch ahead along its rows; an output's stores, the lines at the ends
+    of its rows, of which they store parts.
 
-
-def _fetch_ends_ahead(
-    scheduled: ScheduledFusion,
-    layouts: Layouts,
-    row_axis: IterDomain,
-    output: TensorView,
-    result: TensorView,
-) -> None:
-    """Makes an output's rows fetch the lines that later rows store parts of.
-
-    `result` has the axes that the output had when the layouts were examined.
+    `axes` are those that the tensor had when the layouts were examined.
     """
     number = layouts.space.number
-    for axis, own in zip(result.axes, output.axes, strict=True):
+    for axis, own in zip(axes, tensor.axes, strict=True):
         if not axis.is_broadcast and number(axis) == number(row_axis):
-            schedule = scheduled[output]
+            schedule = scheduled[tensor]
             schedule.prefetch, schedule.along = _ROWS_AHEAD, own
 
 

@@ -47,7 +47,7 @@ def copy_repeated_reads(fusion: Fusion, sizes: SizeInfo) -> None:
     few = [expr for expr in fusion.live_exprs() if _reduces_few(expr, sizes)]
     if not few:
         return
-    space = IterationSpace([e for e in fusion.exprs if e.tensor_outputs])
+    space = IterationSpace.of_fusion(fusion)
     copied: dict[_Read, int] = {}
     for expr in few:
         copied |= _reads_to_copy(expr, space, sizes)

@@ -32,7 +32,7 @@ class ThreadedPointwise(PointwiseParameters):
     squares: bool = False
 
     @staticmethod
-    def tiles(lines: int) -> ThreadedPointwise:
+    def tiles(lines: int = 4) -> ThreadedPointwise:
         """Tiles of a warp's width, with a thread for each element of a row.
 
         Their rows are padded by a word.  An odd number of words if an element has up to 4 bytes:

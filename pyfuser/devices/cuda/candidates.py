@@ -28,7 +28,6 @@ from ...target.thread_parameters import WARP, ThreadedPointwise, ThreadedReducti
 from ...target.varied import Values, around, varied
 
 _MOST_THREADS = 1024
-_ELEMENT_LINES = 4  # of tiles with a thread for each element of a row
 _LEAST_THREADS = 32
 _MOST_UNROLL = 16
 _MOST_REPEATS = 16
@@ -78,7 +77,7 @@ def _tiles(chosen: ThreadedPointwise) -> Sequence[object]:
     if chosen.squares:
         lines = [each for each in (8, 16, 32) if each != chosen.lines and each <= chosen.tile]
         squares = [replace(chosen, lines=each, unroll=chosen.tile // each) for each in lines]
-        elements = ThreadedPointwise.tiles(_ELEMENT_LINES)
+        elements = ThreadedPointwise.tiles()
         untiled = ThreadedPointwise(elements.lanes, 1, 0, lines=elements.lines)
         return [*squares, elements, untiled]
     tiles = [
