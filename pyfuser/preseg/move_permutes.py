@@ -18,61 +18,52 @@ After:
 
 from __future__ import annotations
 
-from ..analysis.costs import recomputation_cost
 from ..analysis.iteration_space import IterationSpace
 from ..ir.exprs import Expr, PermuteOp, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from ..ops.pointwise import copy_axis, new_tensor
-from .rewriting import Rewriter, has_natural_layout, rewrite
-
-# The cost that what is computed again may have, in additions per element.
-_MOST_COST = 8
+from .rewriting import Rewriter, has_natural_layout, note_cost, rewrite
 
 
 def move_permutes(fusion: Fusion) -> Fusion:
     """Permutes inputs instead of what is computed from them, if that lets kernels join."""
-    is_candidate = any(isinstance(e, PermuteOp) and _is_moved(e) for e in fusion.exprs)
-    conflicts = _conflicts(fusion) if is_candidate else 0
+    if not _moved(fusion):
+        return fusion
+    conflicts = _conflicts(fusion)
     if not conflicts:
         return fusion
     moved, _ = fusion.clone()
-    rewrite(moved, _rule)
+    chosen = _moved(moved)
+
+    def rule(rewriter: Rewriter, expr: Expr) -> None:
+        if isinstance(expr, PermuteOp) and expr in chosen:
+            _emit_permuted(rewriter, expr.tensor_inputs[0], expr.tensor_outputs[0], expr.dims)
+        else:
+            rewriter.emit(expr)
+
+    rewrite(moved, rule)
     return moved if _conflicts(moved) < conflicts else fusion
 
 
 def _conflicts(fusion: Fusion) -> int:
     """How many operands are read along axes in different orders."""
-    return len(IterationSpace([e for e in fusion.exprs if e.tensor_outputs]).conflicts)
+    return len(IterationSpace.of_fusion(fusion).conflicts)
 
 
-def _is_moved(expr: PermuteOp) -> bool:
-    source, output = expr.tensor_inputs[0], expr.tensor_outputs[0]
-    cost = _cost(source)
-    has_others = len(source.uses_list) > 1 and source.expr is not None
-    return has_others and output.domain.root is None and cost is not None and cost <= _MOST_COST
-
-
-def _cost(tensor: TensorView) -> int | None:
-    """The cost of computing a tensor from inputs; None if that takes more than pointwise work."""
-    if tensor.expr is None:
-        return 0
-    own = recomputation_cost(tensor.expr) if isinstance(tensor.expr, PointwiseOp) else None
-    if own is None or not has_natural_layout(tensor):
-        return None
-    for operand in tensor.expr.tensor_inputs:
-        cost = _cost(operand)
-        if cost is None or own + cost > _MOST_COST:
-            return None
-        own += cost
-    return own
-
-
-def _rule(rewriter: Rewriter, expr: Expr) -> None:
-    if isinstance(expr, PermuteOp) and _is_moved(expr):
-        _emit_permuted(rewriter, expr.tensor_inputs[0], expr.tensor_outputs[0], expr.dims)
-    else:
-        rewriter.emit(expr)
+def _moved(fusion: Fusion) -> set[Expr]:
+    """The permutes of what is cheaply computed from inputs, and is read by others, too."""
+    costs: dict[TensorView, int] = dict.fromkeys(fusion.input_tensors, 0)
+    found: set[Expr] = set()
+    for expr in fusion.exprs:
+        if isinstance(expr, PointwiseOp):
+            note_cost(expr, costs)
+        elif isinstance(expr, PermuteOp) and expr.tensor_outputs[0].domain.root is None:
+            source = expr.tensor_inputs[0]
+            is_cheap = source in costs and has_natural_layout(source)
+            if is_cheap and source.expr is not None and len(source.uses_list) > 1:
+                found.add(expr)
+    return found
 
 
 def _emit_permuted(

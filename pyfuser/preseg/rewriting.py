@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..analysis.costs import recomputation_cost
 from ..ir.domains import TensorDomain
 from ..ir.exprs import Expr, FullOp, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
+
+# The cost that a copy may have, in additions per element: a position, scaled, cast and clamped.
+_MOST_COST = 8
 
 
 class Rewriter:
@@ -94,6 +98,24 @@ def fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
 def is_constant(value: Val, number: int) -> bool:
     """True for a scalar that is the constant."""
     return isinstance(value, Scalar) and value.constant is not None and value.constant == number
+
+
+def note_cost(expr: Expr, costs: dict[TensorView, int]) -> None:
+    """Records the cost of a tensor, including everything it is computed from, if that is cheap.
+
+    `costs` begins with the inputs that may be read again, if any.
+    """
+    price = recomputation_cost(expr)
+    operands = expr.tensor_inputs
+    if price is None or not all(t in costs and _may_be_read_again(t) for t in operands):
+        return
+    total = price + sum(costs[tensor] for tensor in operands)
+    if total <= _MOST_COST:
+        costs.update((tensor, total) for tensor in expr.tensor_outputs)
+
+
+def _may_be_read_again(tensor: TensorView) -> bool:
+    return tensor.expr is None or has_natural_layout(tensor)
 
 
 def has_natural_layout(tensor: TensorView) -> bool:

@@ -20,21 +20,17 @@ After:
 
 from __future__ import annotations
 
-from ..analysis.costs import recomputation_cost
 from ..analysis.iteration_space import IterationSpace
 from ..ir.exprs import Expr
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView, Val
 from ..ops.pointwise import copy_axis, new_tensor
-from .rewriting import Rewriter, has_natural_layout, rewrite
-
-# The cost that a copy may have, in additions per element: a position, scaled, cast and clamped.
-_MOST_COST = 8
+from .rewriting import Rewriter, note_cost, rewrite
 
 
 def separate_constants(fusion: Fusion) -> Fusion:
     """Duplicates tensors that would be read in two orders, if they are cheap and need no input."""
-    if not IterationSpace([e for e in fusion.exprs if e.tensor_outputs]).conflicts:
+    if not IterationSpace.of_fusion(fusion).conflicts:
         return fusion
     costs: dict[TensorView, int] = {}
     seen: set[TensorView] = set()
@@ -46,20 +42,10 @@ def separate_constants(fusion: Fusion) -> Fusion:
                 operands[tensor] = _copy(rewriter, tensor)
             seen.add(tensor)
         expr.inputs = tuple(operands.get(value, value) for value in expr.inputs)
-        _note_cost(expr, costs)
+        note_cost(expr, costs)
         rewriter.emit(expr)
 
     return rewrite(fusion, rule)
-
-
-def _note_cost(expr: Expr, costs: dict[TensorView, int]) -> None:
-    """Records the cost of a tensor, including everything it is computed from, if it is small."""
-    price = recomputation_cost(expr)
-    if price is None or not all(t in costs and has_natural_layout(t) for t in expr.tensor_inputs):
-        return
-    total = price + sum(costs[tensor] for tensor in expr.tensor_inputs)
-    if total <= _MOST_COST:
-        costs.update((tensor, total) for tensor in expr.tensor_outputs)
 
 
 def _copy(rewriter: Rewriter, tensor: TensorView) -> TensorView:

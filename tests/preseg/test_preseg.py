@@ -24,6 +24,7 @@ from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import PIPELINE, run
 from pyfuser.preseg.cast_chains import holds_every_value
 from pyfuser.preseg.dead_code import dead_code
+from pyfuser.preseg.move_permutes import move_permutes
 from pyfuser.schedule.registry import scheduler
 from tests.segment.fusions import RANDOM_SHAPES, float_inputs, random_fusion, tensor
 from tests.support.targets import size_info
@@ -192,6 +193,17 @@ def test_pass_does_what_its_text_says(name: str) -> None:
     changed = getattr(module, name)(fusion)
     verify_fusion(changed)
     assert [str(expr) for expr in changed.exprs] == after
+
+
+def test_a_long_chain_beside_its_own_transpose() -> None:
+    """What it costs is found without recursion; it is too much to be computed twice."""
+    fusion = Fusion()
+    chain = tensor(fusion, 2)
+    for _ in range(2000):
+        chain = builders.add(fusion, chain, 1.0)
+    permuted = builders.permute(fusion, chain, [1, 0])
+    fusion.add_output(builders.add(fusion, chain, permuted))
+    assert move_permutes(fusion) is fusion
 
 
 # -- the pipeline
