@@ -281,9 +281,9 @@ class Executor:
         """The layout classes of the tensors."""
         found = []
         for value, given in zip(self.fusion.inputs, inputs, strict=True):
-            if not isinstance(given, TensorLike):
+            if not isinstance(value, TensorView):
                 continue
-            assert isinstance(value, TensorView)
+            assert isinstance(given, TensorLike)
             is_dense = given.is_contiguous() and not value.has_expanded_axis
             if is_dense and stride_name(value, 0) not in noted:
                 found.append(dense_layout(given.dim()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,7 +72,7 @@ class ProgramWriter:
     begins every name that it makes.  `local` has the values of the program's inputs and, at the
     end, of its outputs.  `given` has the values of outputs that are written in place instead of
     into new memory, `names` the names that some outputs must have.  Without `gives_views` an output
-    never shares memory with an input.
+    never shares memory with an input.  `in_memory` are the texts of scalars that are tensors.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class ProgramWriter:
         given: Mapping[Val, PlanValue] | None = None,
         names: Mapping[Val, str] | None = None,
         gives_views: bool = True,
+        in_memory: Collection[str] = (),
     ) -> None:
         self.writer, self.program, self.kernels = writer, program, kernels
         self.local, self.prefix = local, prefix
         self.sizes = Sizes(writer, dict(symbols))
         self.given, self.names = given or {}, names or {}
-        self.gives_views = gives_views
+        self.gives_views, self.in_memory = gives_views, in_memory
         self.library = LibraryCalls(writer)
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
@@ -405,8 +406,15 @@ class _Launch:
         assert view is not None, tensor.buffer.name
         return self.program.local[self.program.tensors[view.name]].pointer()
 
+    def number_in_memory(self, parameter: ScalarParameter) -> str:
+        """An expression for the tensor that holds a scalar; empty if the host knows its number."""
+        text = self.program.scalar(parameter.scalar)
+        return text if text in self.program.in_memory else ""
+
     def scalar(self, parameter: ScalarParameter) -> str:
         """The text of a scalar as a Python int or float of the parameter's dtype."""
+        if in_memory := self.number_in_memory(parameter):
+            return f"{in_memory}.item()"
         text = self.program.scalar(parameter.scalar)
         dtype = parameter.scalar.dtype
         writer = self.program.writer

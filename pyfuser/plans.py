@@ -99,6 +99,7 @@ class _PlanWriter:
         }
         """The names of the sizes and strides that kernels read."""
         self.equal = representatives(fusion.equal_extents)
+        self.in_memory: set[str] = set()
         self.checks: list[str] = []
         if any(built is not None and built.kernel.has_an_order_of_threads for built in kernels):
             demanded = torch.are_deterministic_algorithms_enabled
@@ -120,7 +121,9 @@ class _PlanWriter:
         local: dict[Val, PlanValue] = {
             value: PlanValue.of(name) for value, name in zip(definition.inputs, names, strict=True)
         }
-        program = ProgramWriter(self.writer, self.program, self.kernels, local, self.symbols)
+        program = ProgramWriter(
+            self.writer, self.program, self.kernels, local, self.symbols, in_memory=self.in_memory
+        )
         program.write_scalars(self.fusion)
         self._write_sizes(program.sizes)
         conditions = list(self.writer.body)
@@ -152,18 +155,15 @@ class _PlanWriter:
                 self._write_tensor(f"x{position}", value, given)
             else:
                 assert isinstance(value, Scalar)
-                self._write_scalar(f"x{position}", value, given)
+                if isinstance(given, TensorLike):
+                    self._write_seed(f"x{position}", value, given)
+                else:
+                    self._write_scalar(f"x{position}", value, given)
         self.writer.require(self.checks, "    ")
         self.checks = []
 
     def _write_tensor(self, name: str, value: TensorView, given: Any) -> None:
-        dtype = self.writer.dtype(to_torch(value.dtype))
-        checks = [f"{name}.dtype is {dtype}"]
-        device = given.device
-        if device.type == "cpu":
-            checks.append(f"{name}.is_cpu")
-        else:
-            checks.append(f"{name}.device == {self.writer.constant('device', device)}")
+        checks = self._kind(name, value, given)
         is_contiguous = given.is_contiguous()
         checks.append(f"{'' if is_contiguous else 'not '}{name}.is_contiguous()")
         checks.append(f"not {name}.is_neg()")
@@ -176,6 +176,14 @@ class _PlanWriter:
             self.writer.line(f"    {', '.join(strides)}, = {name}.stride()")
             self.symbols.update(zip(names, strides, strict=True))
         self.tensors[name] = (value, shape, None if is_contiguous else strides)
+
+    def _kind(self, name: str, value: Val, given: Any) -> list[str]:
+        """The checks of a tensor's dtype and device."""
+        device = given.device
+        is_there = f"{name}.is_cpu"
+        if device.type != "cpu":
+            is_there = f"{name}.device == {self.writer.constant('device', device)}"
+        return [f"{name}.dtype is {self.writer.dtype(to_torch(value.dtype))}", is_there]
 
     def _write_shape(self, name: str, value: TensorView) -> list[str]:
         """Unpacks the sizes, inside `try`: a tensor of another rank isn't for this plan.
@@ -231,6 +239,11 @@ class _PlanWriter:
                 span = span_text(shape, stride, each)
             needs.append((name, span, each))
         return needs
+
+    def _write_seed(self, name: str, value: Scalar, given: Any) -> None:
+        """A seed that lies in memory."""
+        self.in_memory.add(name)
+        self.checks += [*self._kind(name, value, given), f"not {name}.dim()"]
 
     def _write_scalar(self, name: str, value: Scalar, given: Input) -> None:
         kind = type(given)

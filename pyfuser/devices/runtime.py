@@ -45,6 +45,9 @@ class LaunchWriter(Protocol):
     def scalar(self, parameter: ScalarParameter) -> str:
         """The text of a scalar as a Python int or float of the parameter's dtype."""
 
+    def number_in_memory(self, parameter: ScalarParameter) -> str:
+        """An expression for the tensor that holds a scalar; empty if the host knows its number."""
+
     def tensor(self, tensor: TensorParameter) -> str:
         """An expression for a tensor, for launches that need more than its address."""
 

@@ -37,7 +37,7 @@ from typing import Any, ClassVar
 
 from .domains import IterDomain
 from .scalars import IntExpr
-from .vals import TensorView, Val
+from .vals import Scalar, TensorView, Val
 from .windows import Window
 
 
@@ -262,6 +262,17 @@ class RandomOp(Expr):
 
     def attributes(self) -> tuple[Any, ...]:
         return (self.distribution,)
+
+
+def is_seed(value: Scalar) -> bool:
+    """True for the seed that a call gets from a generator: nothing else is computed from it."""
+    is_given = value.constant is None and value.expr is None and value.extent is None
+    uses = value.uses_list
+    return is_given and bool(uses) and all(_has_seed(expr, value) for expr in uses)
+
+
+def _has_seed(expr: Expr, value: Scalar) -> bool:
+    return isinstance(expr, RandomOp) and expr.inputs[0] is value is not expr.inputs[1]
 
 
 @dataclass(slots=True, eq=False)

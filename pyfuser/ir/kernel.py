@@ -79,11 +79,16 @@ class TensorParameter:
 
 @dataclass(slots=True, eq=False)
 class ScalarParameter:
-    """A scalar argument, computed on the host."""
+    """A scalar argument, computed on the host.
+
+    If it `is_seed`, its number may lie in the device's memory instead, where it is only known when
+    the kernel runs.
+    """
 
     name: str
     dtype: DataType
     scalar: Scalar
+    is_seed: bool = False
 
     def __str__(self) -> str:
         return self.name

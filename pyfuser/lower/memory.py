@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..dtypes import compute_dtype, size_in_bytes
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ScanOp, WindowOp, WriteOp
+from ..ir.exprs import Expr, GatherOp, RandomOp, ReadOp, ScanOp, WindowOp, WriteOp, is_seed
 from ..ir.kernel import (
     Access,
     Buffer,
@@ -196,7 +196,7 @@ class KernelMemory:
                 return Literal(value.constant, value.dtype)
             parameter = self.scalars.get(value)
             if parameter is None:
-                parameter = ScalarParameter(f"s{value.name}", value.dtype, value)
+                parameter = ScalarParameter(f"s{value.name}", value.dtype, value, is_seed(value))
                 self.scalars[value] = parameter
             return parameter
         assert isinstance(value, TensorView)

@@ -27,7 +27,7 @@ from ..dtypes import (
 )
 from ..errors import InputError, expected
 from ..ir.domains import IterDomain
-from ..ir.exprs import PointwiseOp
+from ..ir.exprs import PointwiseOp, is_seed
 from ..ir.fusion import Fusion
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import ONE, Integer, IntExpr, Symbol
@@ -80,7 +80,7 @@ def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
     for position, (value, given) in enumerate(zip(fusion.inputs, inputs, strict=True)):
         if isinstance(value, TensorView):
             _bind_tensor(binding, position, value, given)
-        elif isinstance(value, Scalar):
+        elif isinstance(value, Scalar) and not _is_seed_in_memory(value, given):
             _bind_scalar(binding, position, value, given)
     _compute_scalars(fusion, binding)
     _check_composite_sizes(fusion, binding, inputs)
@@ -204,6 +204,12 @@ def _number_text(value: object) -> str:
     if isinstance(value, complex):
         return f"({value.real:g},{value.imag:g})"
     return str(value)
+
+
+def _is_seed_in_memory(value: Scalar, given: Input) -> bool:
+    """True for a seed that only the kernels read (ops.random_state)."""
+    is_number = isinstance(given, TensorLike) and not given.dim() and given.dtype is torch.int64
+    return is_number and is_seed(value)
 
 
 def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -> None:

@@ -132,9 +132,10 @@ class Evaluator:
 
     def operand(self, value: Val, dtype: DataType) -> torch.Tensor:
         """A value as a tensor of `dtype`; scalars as 0-dim tensors."""
-        if isinstance(value, Scalar):
+        if isinstance(value, Scalar) and value not in self.values:
             number = convert_number(self.binding.scalar(value), dtype)
-            return torch.tensor(number, dtype=self.torch_dtype(dtype), device=self.device)
+            made = torch.tensor(number, dtype=self.torch_dtype(dtype), device="cpu")
+            return made if self.device == made.device else filled_in(made, self.device)
         return self.values[value].to(self.torch_dtype(dtype))
 
     def run(self, expr: Expr) -> None:

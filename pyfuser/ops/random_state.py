@@ -4,6 +4,10 @@ A fusion whose random ops don't get a seed has two inputs more than its callers 
 offset, the last inputs, which everything after this module treats as ordinary scalars.  They are
 taken once per call from the default generator of the call's device, whose state advances: after
 seeding, the n-th random op has the seed and the offset n.
+
+While a CUDA graph is captured, the host can't know them, because each replay of the graph has other
+ones.  Then the seed is a tensor without dimensions, which an operation of torch's fills when the
+graph is replayed and kernels read from there, and the offset is 0.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from .metadata import device_of
 # A GPU's offset counts words; torch wants it to be a multiple of those of a Philox call.
 _OFFSET_STEP = 4
 
+_LEAST = -(1 << 63)  # of the numbers of 64 bits
+
 # Bytes of the CPU generator's state: seed, flags, words used of the block, and its first two words.
 _HEAD = 40
 
@@ -28,7 +34,10 @@ def with_random_state(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any]:
     """The inputs of a call with seed and offset, drawn unless they are given."""
     if not _is_missing(fusion, inputs):
         return inputs
-    return [*inputs, *_drawn(device_of(inputs), fusion.random_count)]
+    device = device_of(inputs)
+    if is_capturing(device):
+        return [*inputs, seed_in_memory(device), 0]
+    return [*inputs, *_drawn(device, fusion.random_count)]
 
 
 def with_any_random_state(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -38,6 +47,20 @@ def with_any_random_state(fusion: Fusion, inputs: Sequence[Any]) -> Sequence[Any
 
 def _is_missing(fusion: Fusion, inputs: Sequence[Any]) -> bool:
     return bool(fusion.random_state) and len(inputs) == len(fusion.given_inputs)
+
+
+def is_capturing(device: torch.device) -> bool:
+    """True if what this thread launches on the device becomes part of a graph."""
+    cuda: Any = torch.cuda
+    if device.type != "cuda" or not cuda.is_initialized():
+        return False
+    with cuda.device(device):
+        return bool(cuda.is_current_stream_capturing())
+
+
+def seed_in_memory(device: torch.device) -> torch.Tensor:
+    """A seed that the device's generator draws when the operation runs."""
+    return torch.empty((), dtype=torch.int64, device=device).random_(_LEAST, None)
 
 
 def _drawn(device: torch.device, count: int) -> tuple[int, int]:
@@ -60,7 +83,7 @@ def _of_cpu(generator: torch.Generator, count: int) -> tuple[int, int]:
     """
     place = _numbers_drawn(generator)
     numbers = torch.empty(count, dtype=torch.int64, device=generator.device)
-    first = int(numbers.random_(-(1 << 63), None, generator=generator)[0])
+    first = int(numbers.random_(_LEAST, None, generator=generator)[0])
     return (first, 0) if place is None else (_signed(generator.initial_seed()), place)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -250,6 +251,29 @@ def test_a_gpu_s_generator_is_used_by_its_own_counter(monkeypatch: pytest.Monkey
     assert random_state.with_random_state(fusion, [x]) == [x, -3, 2]
     assert random_state.with_random_state(fusion, [x]) == [x, -3, 5]
     assert generator.offset == 8 + 2 * 4 * 3
+
+
+@requires_host_compiler
+@pytest.mark.parametrize("by", ["cpu", "cuda", "torch"])
+def test_a_seed_may_lie_in_memory(by: str) -> None:
+    """As while a CUDA graph is captured: seeds as numbers and as tensors give the same."""
+    x = torch.zeros(300)
+    with contextlib.ExitStack() as stack:
+        if by == "cuda":
+            stack.enter_context(emulated())
+        if by == "torch":
+            stack.callback(override_can_fuse_on_cpu, True)
+            override_can_fuse_on_cpu(False)
+        fd = drawing(3)
+        for seed in (5, -(2**63)):
+            numbers = fd.execute([x, seed, 2])
+            in_memory = fd.execute([x, torch.tensor(seed), 2])
+            assert all(map(torch.equal, numbers, in_memory))
+        for wrong in (torch.tensor([5]), torch.tensor(5.0)):
+            with pytest.raises(InputError, match="to be a scalar but got"):
+                fd.execute([x, wrong, 2])
+        with pytest.raises(InputError, match="to be a scalar but got"):
+            fd.execute([x, 5, torch.tensor(2)])
 
 
 def test_torch_runs_the_same_numbers_where_fusing_is_switched_off() -> None:

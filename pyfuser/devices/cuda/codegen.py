@@ -59,13 +59,26 @@ class Counters:
     count: IntExpr
 
 
+@dataclass(frozen=True, slots=True)
+class SeedAddress:
+    """Where a seed lies in the GPU's memory, if it isn't passed as a number: then this is null.
+
+    Only a seed in memory can be another one each time that a captured launch runs.
+    """
+
+    seed: ScalarParameter
+
+
 # Tensors, scratch buffers and counters are passed as their addresses, a symbol as index_t, a scalar
 # as itself.
-Parameter = Buffer | Symbol | ScalarParameter | Counters
+Parameter = Buffer | Symbol | ScalarParameter | SeedAddress | Counters
 
 Extents = tuple[IntExpr, IntExpr, IntExpr]
 
 ARRIVED = "arrived"
+
+# What the name of a seed's parameters ends with.
+GIVEN, ADDRESS = "_given", "_address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,8 @@ class Launch:
 
     A function loops over the blocks along y and z that are more than a grid can have.  Sizes and
     strides are passed with `index_bits`.  The function is for arguments for which the `alignments`
-    hold; for others there is one of the same launch in `CudaSource.for_any_address`.
+    hold; for others there is one of the same launch in `CudaSource.for_any_address`.  Messages name
+    the tensors that it has `written` and `shared`, in shared memory.
     """
 
     function: str
@@ -84,6 +98,16 @@ class Launch:
     parameters: tuple[Parameter, ...]
     index_bits: int = 64
     alignments: tuple[Alignment, ...] = ()
+    written: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    def subject(self, device: object = None) -> str:
+        """The beginning of a message: the function, its device, and the tensors of its limits."""
+        has = [f"writes {_listed(self.written)}"] if self.written else []
+        has += [f"{_listed(self.shared)} in shared memory"] if self.shared else []
+        where = "" if device is None else f" on {device}"
+        about = f" ({'; '.join(has)})" if has else ""
+        return f"{self.function}{where}{about}"
 
     def geometry(self, sizes: dict[str, int]) -> Geometry | None:
         """The numbers for these sizes and strides, by name; None if there is nothing to do.
@@ -97,7 +121,7 @@ class Launch:
         if 0 in grid or 0 in block:
             return None
         geometry = Geometry(grid, block, evaluate(self.shared_bytes, sizes))
-        return geometry.within(PORTABLE_LIMITS, self.function)
+        return geometry.within(PORTABLE_LIMITS, self.subject())
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +132,11 @@ class Geometry:
     block: tuple[int, ...]
     shared_bytes: int
 
-    def within(self, limits: Limits, function: str) -> Geometry:
+    def within(self, limits: Limits, subject: str) -> Geometry:
         """What is launched: no more blocks along y and z than a grid can have.
 
-        Raises ScheduleError if there are more threads, blocks along x or bytes than allowed.
+        Raises ScheduleError if there are more threads, blocks along x or bytes than allowed; its
+        message begins with `subject`.
         """
         most_of_each = (*limits.grid, *limits.block)
         x, *others = self.grid
@@ -126,7 +151,7 @@ class Geometry:
             )
             threads = " x ".join(map(str, self.block))
             got = f"{threads} threads, {self.grid} blocks, {self.shared_bytes} bytes"
-            raise ScheduleError(expected(function, what, got))
+            raise ScheduleError(expected(subject, what, got))
         return replace(self, grid=grid)
 
 
@@ -142,6 +167,12 @@ class CudaSource:
     def for_any_address(self) -> CudaSource:
         """The same launches, whose functions test the alignment of vectors: nothing must hold."""
         return _source(self.kernel, assumes_aligned=False)
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    """The names, or so many of them and how many others there are."""
+    others = len(names) - most
+    return ", ".join(names[:most]) + (f" and {others} others" if others > 0 else "")
 
 
 def generate(kernel: Kernel) -> CudaSource:
@@ -202,11 +233,22 @@ def _function(
     for axis, extent in loops.items():
         body = _grid_stride_loop(axis, extent, body)
     has_private = any(array.is_private for array in arrays)
-    body = [*_bindings(phase, block, loops, has_private), *declarations, *body]
     parameters = (*_parameters(kernel, phases, [*grid, *block]), *counters)
+    bindings = [*_bindings(phase, block, loops, has_private), *_seeds(parameters)]
+    body = [*bindings, *declarations, *body]
     alignments = dict.fromkeys(each for writer in writers for each in writer.alignments)
     known = tuple(alignments) if assumes_aligned else ()
-    launch = Launch(name, grid, block, shared_bytes, parameters, kernel.index_bits, known)
+    launch = Launch(
+        name,
+        grid,
+        block,
+        shared_bytes,
+        parameters,
+        kernel.index_bits,
+        known,
+        tuple(buffer.name for buffer in parameters if buffer in _written(phases)),
+        tuple(array.name for array in arrays),
+    )
     lines = [*_signature(kernel, phases, launch), *indented(body), "}"]
     return "".join(line + "\n" for line in lines), launch
 
@@ -305,6 +347,16 @@ def _bindings(
     return lines
 
 
+def _seeds(parameters: Sequence[Parameter]) -> list[str]:
+    """The seeds as variables."""
+    seeds = [each.seed for each in parameters if isinstance(each, SeedAddress)]
+    return [
+        f"const {type_name(seed.dtype)} {seed.name} = "
+        f"{seed.name}{ADDRESS} ? *{seed.name}{ADDRESS} : {seed.name}{GIVEN};"
+        for seed in seeds
+    ]
+
+
 def _parameters(
     kernel: Kernel, phases: Sequence[Phase], launched: list[IntExpr]
 ) -> tuple[Parameter, ...]:
@@ -323,6 +375,7 @@ def _parameters(
         *(tensor.buffer for tensor in kernel.tensors if tensor.buffer in buffers),
         *(symbol for symbol in kernel.symbols if symbol.name in names),
         *(scalar for scalar in kernel.scalars if scalar in scalars),
+        *(SeedAddress(each) for each in kernel.scalars if each in scalars and each.is_seed),
         *(buffer for buffer in kernel.scratch if buffer in buffers),
     )
 
@@ -330,6 +383,15 @@ def _parameters(
 def _statements(phases: Sequence[Phase]) -> Iterator[Statement]:
     """Every statement of the phases."""
     return (statement for phase in phases for statement in walk(phase.body))
+
+
+def _written(phases: Sequence[Phase]) -> set[Buffer]:
+    """What the statements of the phases write to."""
+    return {
+        access.buffer
+        for statement in _statements(phases)
+        for access in list(accesses(statement))[: len(getattr(statement, "outputs", [0]))]
+    }
 
 
 def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
@@ -352,11 +414,7 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
 def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[str]:
     threads = product(launch.block)
     bounds = _bounds(threads.value if isinstance(threads, Integer) else None, kernel.most_registers)
-    written = {
-        access.buffer
-        for statement in _statements(phases)
-        for access in list(accesses(statement))[: len(getattr(statement, "outputs", [0]))]
-    }
+    written = _written(phases)
     tensors = {tensor.buffer: tensor for tensor in kernel.tensors}
     declared = []
     for parameter in launch.parameters:
@@ -375,7 +433,11 @@ def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[
             case Symbol():
                 declared.append((f"index_t {symbol_name(parameter)}", ""))
             case ScalarParameter():
-                declared.append((f"{type_name(parameter.dtype)} {parameter.name}", ""))
+                name = f"{parameter.name}{GIVEN if parameter.is_seed else ''}"
+                declared.append((f"{type_name(parameter.dtype)} {name}", ""))
+            case SeedAddress(seed=seed):
+                pointer = f"const {type_name(seed.dtype)}* __restrict__ {seed.name}{ADDRESS}"
+                declared.append((pointer, f"  // of {seed.name}, or null if it is given"))
             case Counters():
                 declared.append((f"unsigned* {ARRIVED}", f"  // [{parameter.count}], zeros"))
     head = f'extern "C" __global__ void {bounds}{launch.function}('

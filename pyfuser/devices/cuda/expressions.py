@@ -192,13 +192,14 @@ class ExpressionWriter:
     def _random(self, statement: Compute, target: DataType) -> str:
         """A random number of the result's dtype.
 
-        The variable that computes the numbers of a seed and an offset keeps four of them.
+        The variable that computes the numbers of a seed and an offset keeps four of them; both are
+        the same for all elements, also if they are read from tensors without dimensions.
         """
         operands = [operand_text(operand, DataType.Int) for operand in statement.inputs]
         seed, offset, _ = statement.inputs
         kind = f"random_numbers<{type_name(statement.result)}>"
         name = f"{kind}()"
-        if all(isinstance(each, ScalarParameter | Literal) for each in (seed, offset)):
+        if _is_one_number(seed) and _is_one_number(offset):
             key = (kind, *operands[:2])
             name = self.random_numbers.setdefault(key, f"numbers{len(self.random_numbers)}")
         number = f"{name}.{statement.op}({', '.join(operands)})"
@@ -318,6 +319,14 @@ def _is_name(operand: Operand, dtype: DataType) -> bool:
     return (is_variable_of or isinstance(operand, ScalarParameter)) and (
         operand_dtype(operand) is dtype
     )
+
+
+def _is_one_number(operand: Operand) -> bool:
+    """True if a kernel reads the same number each time."""
+    if isinstance(operand, Access):
+        tensor = operand.buffer.tensor
+        return tensor is not None and all(axis.size is ONE for axis in tensor.axes)
+    return isinstance(operand, ScalarParameter | Literal)
 
 
 def _uses(row: Op, statement: Compute, resolution: Resolution) -> Sequence[int]:

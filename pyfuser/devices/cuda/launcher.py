@@ -28,7 +28,7 @@ from ...errors import DeviceError, UnsupportedError, expected
 from ...ir.kernel import Buffer, ScalarParameter
 from ...ir.scalars import Symbol
 from ...target.target import Limits
-from .codegen import Counters, Geometry, Launch, Parameter
+from .codegen import Counters, Geometry, Launch, Parameter, SeedAddress
 from .driver import Driver
 from .modules import LoadedModule
 
@@ -76,18 +76,32 @@ class ParameterLayout:
         if self.bytes > most:
             what = f"at most {most} bytes of parameters"
             tensors = sum(isinstance(each, Buffer) for each in launch.parameters)
-            got = f"{self.bytes}, of which {tensors} tensors"
-            raise UnsupportedError(expected(launch.function, what, got))
+            ends = zip(launch.parameters, [*self.offsets[1:], self.bytes], strict=True)
+            too_many = next(each for each, end in ends if end > most)
+            got = (
+                f"{self.bytes}, of which {tensors} tensors; {_name(too_many)} is the first too many"
+            )
+            raise UnsupportedError(expected(launch.subject(), what, got))
 
 
 def _format(parameter: Parameter, index_bits: int) -> str:
     match parameter:
-        case Buffer() | Counters():
+        case Buffer() | Counters() | SeedAddress():
             return "Q"
         case Symbol():
             return "i" if index_bits == 32 else "q"
         case ScalarParameter():
             return _FORMATS[parameter.dtype]
+
+
+def _name(parameter: Parameter) -> str:
+    match parameter:
+        case Counters():
+            return "the counters"
+        case SeedAddress(seed=seed):
+            return seed.name
+        case _:
+            return parameter.name
 
 
 def bfloat16_bits(value: float) -> int:
@@ -111,9 +125,9 @@ class LoadedFunction:
     def grid_within(
         self, grid: tuple[int, ...], block: tuple[int, ...], shared_bytes: int
     ) -> tuple[int, ...]:
-        """The blocks to launch; ScheduleError, with names of function and GPU, if they can't be."""
-        where = f"{self.launch.function} on {self.device}"
-        return Geometry(grid, block, shared_bytes).within(self.limits, where).grid
+        """The blocks to launch; ScheduleError, which names tensors and GPU, if they can't be."""
+        subject = self.launch.subject(self.device)
+        return Geometry(grid, block, shared_bytes).within(self.limits, subject).grid
 
     def launch_in_context(self, given: tuple[Any, ...]) -> Any:
         """cuLaunchKernel for a thread that has another context, or none; the status."""

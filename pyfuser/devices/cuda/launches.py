@@ -23,7 +23,7 @@ from ...ir.scalar_queries import evaluate, substitute
 from ...ir.scalars import Symbol
 from ..runtime import LaunchWriter, LoadedKernel
 from .alignment import misaligned_text
-from .codegen import Counters, CudaSource, Launch, Parameter
+from .codegen import Counters, CudaSource, Launch, Parameter, SeedAddress
 from .launcher import bfloat16_bits
 
 # Returns whether the kernel refused the call; a GPU doesn't report it (an assertion fails), and
@@ -77,6 +77,8 @@ class FusedKernelCUDA(LoadedKernel):
                     return writer.size(parameter)
                 case ScalarParameter():
                     return self.scalar_argument(writer, parameter)
+                case SeedAddress(seed=seed):
+                    return self.seed_argument(writer.number_in_memory(seed))
                 case Buffer() if parameter in tensors:
                     return self.tensor_argument(writer, tensors[parameter])
                 case Buffer():
@@ -103,11 +105,20 @@ class FusedKernelCUDA(LoadedKernel):
         return address
 
     def scalar_argument(self, writer: LaunchWriter, parameter: ScalarParameter) -> str:
-        """How a scalar is passed: as a number that Python's struct packs."""
+        """How a scalar is passed: as a number that Python's struct packs.
+
+        A seed in memory is passed as its address alone: reading it would wait for the GPU.
+        """
+        if parameter.is_seed and writer.number_in_memory(parameter):
+            return "0"
         text = writer.scalar(parameter)
         if parameter.dtype is not DataType.BFloat16:
             return text
         return f"{writer.constant('bits', bfloat16_bits)}({text})"
+
+    def seed_argument(self, tensor: str) -> str:
+        """How a seed in memory is passed: by its address; null if there is no tensor."""
+        return f"{tensor}.data_ptr()" if tensor else "0"
 
     def _scratch(self) -> list[Buffer]:
         """The scratch buffers that a launch is given."""

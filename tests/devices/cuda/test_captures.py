@@ -14,6 +14,7 @@ from pyfuser import FusionDefinition
 from pyfuser.devices.cuda import modules
 from pyfuser.errors import DeviceError
 from pyfuser.interface import ManualKernel
+from pyfuser.ops import random_state
 from tests.cuda.examples import shared_sum
 from tests.cuda.fake_driver import MAGIC, FakeGpus, Mode, Result, at_home, fake_gpus, on
 from tests.cuda.host_compiler import requires_host_compiler
@@ -107,6 +108,35 @@ def test_a_first_call_may_be_captured(
 ) -> None:
     x = torch.rand(300, 300)
     check_replays(captured(gpus, make(), x), x, reference)
+    assert not gpus.synchronised
+
+
+def noise() -> FusionDefinition:
+    """Two random operations, in a kernel of rows and one of columns."""
+
+    def build(ops: Any, x: Any) -> Any:
+        scaled = ops.mul(x, ops.rand_like(x))
+        return ops.add(ops.sum(scaled, 0, keepdim=True), ops.randn_like(scaled))
+
+    return defined(build)
+
+
+def test_seeds_of_a_captured_call_are_read_from_memory(
+    gpus: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch's operation draws at each replay is what the kernels use."""
+    fd, x, seed = noise(), torch.rand(20, 64), torch.tensor(0)
+    fd.execute([on(0, x), 5, 0])
+    compiled = len(gpus.compiled)
+    gpus.note(seed)
+    monkeypatch.setattr(random_state, "is_capturing", lambda device: True)
+    monkeypatch.setattr(random_state, "seed_in_memory", lambda device: on(0, seed))
+    replay = captured(gpus, fd, x)
+    for number in (5, -3, 1 << 62):
+        seed.fill_(number)
+        (expected,) = fd.execute([x, number, 0])
+        torch.testing.assert_close(replay(), expected, rtol=1e-4, atol=1e-4)
+    assert len(gpus.compiled) == compiled
     assert not gpus.synchronised
 
 

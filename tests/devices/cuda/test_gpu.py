@@ -315,6 +315,44 @@ def test_another_thread_compiles_during_a_capture() -> None:
     torch.testing.assert_close(found, x.softmax(1))
 
 
+def check_random_replays(graph: torch.cuda.CUDAGraph, found: torch.Tensor) -> None:
+    """Each replay has other numbers, which the seed decides."""
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        for _ in range(2):
+            graph.replay()
+            drawn.append(found.clone())
+    first, second, *again = drawn
+    assert not torch.equal(first, second)
+    assert torch.equal(first, again[0]) and torch.equal(second, again[1])
+
+
+def test_random_numbers_in_a_cuda_graph() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.rand_like(x))
+    x = randn(100, 1000)
+    fd.execute([x])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (found,) = fd.execute([x])
+    check_random_replays(graph, found)
+    assert 0 <= found.min() < 0.01 < 0.99 < found.max() < 1
+
+
+def test_fused_random_numbers_in_a_cuda_graph() -> None:
+    options = {"fused_random": True}
+    drop = torch.compile(lambda x: functional.dropout(x, 0.5), backend="pyfuser", options=options)
+    x = torch.ones(100, 1000, device="cuda")
+    drop(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = drop(x)
+    check_random_replays(graph, found)
+    assert set(found.unique().tolist()) == {0.0, 2.0}
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_second_call_waits_for_nothing(name: str) -> None:
     fd, x = defined(PROGRAMS[name][0]), randn(300, 257)

@@ -21,8 +21,9 @@ from pyfuser.errors import DeviceError, InputError, ScheduleError, UnsupportedEr
 from pyfuser.interface import ManualKernel
 from pyfuser.ir.domains import ParallelType
 from pyfuser.ir.fusion import Fusion
-from pyfuser.ir.kernel import ScalarParameter
+from pyfuser.ir.kernel import Buffer, ScalarParameter
 from pyfuser.ir.scalars import ONE, ZERO, Symbol
+from pyfuser.ir.schedule import MemoryType
 from pyfuser.target.target import PORTABLE_LIMITS
 from tests.cuda.examples import shared_sum, tiled_transpose
 from tests.cuda.fake_driver import (
@@ -190,10 +191,11 @@ def test_sizes_are_passed_with_the_width_of_indices(index_bits: int, offsets: li
     assert ParameterLayout(replace(launch, index_bits=index_bits)).offsets == offsets
 
 
-def test_too_many_parameters_name_the_kernel_and_the_limit() -> None:
-    symbols = tuple(Symbol.of(f"i{n}") for n in range(600))
-    launch = launch_with(*symbols)
-    with pytest.raises(UnsupportedError, match="kernel: expected at most 4096 bytes of parameters"):
+def test_too_many_parameters_name_the_kernel_the_limit_and_the_tensor() -> None:
+    buffers = [Buffer(f"T{n}", DataType.Float, MemoryType.global_, ONE) for n in range(600)]
+    launch = launch_with(*buffers)
+    limit = "kernel: expected at most 4096 bytes of parameters, got 4800, of which 600 tensors; "
+    with pytest.raises(UnsupportedError, match=f"{limit}T512 is the first too many"):
         ParameterLayout(launch).check(launch, PORTABLE_LIMITS)
 
 
@@ -297,6 +299,11 @@ def test_a_captured_call_runs_again_on_new_contents(gpus: FakeGpus) -> None:
 
 # -- limits
 
+SHARED_SUM_IS_TOO_LONG = (
+    r"kernel on cuda:0 \(writes T1; T2, reduction_scratch in shared memory\): expected at most .* "
+    r"bytes of shared memory"
+)
+
 
 def test_shared_memory_above_48_kib_is_opted_in_to(gpus: FakeGpus) -> None:
     x = torch.randn(3, 20000)
@@ -305,7 +312,7 @@ def test_shared_memory_above_48_kib_is_opted_in_to(gpus: FakeGpus) -> None:
     torch.testing.assert_close(at_home(y), x.sum(1), rtol=1e-4, atol=1e-3)
     assert gpus.driver.launches[0].shared_bytes > 20000 * 4
     assert gpus.driver.calls.count("cuFuncSetAttribute") == 1
-    with pytest.raises(ScheduleError, match=r"kernel on cuda:0: expected .* bytes of shared memo"):
+    with pytest.raises(ScheduleError, match=SHARED_SUM_IS_TOO_LONG):
         kernel.run([on(0, torch.randn(3, 60000))])
 
 
@@ -336,7 +343,8 @@ def test_a_launch_beyond_the_limits_is_refused(gpus: FakeGpus) -> None:
     fd = scheduled_by_hand(ParallelType.grid_x, ParallelType.block_z)
     fd.manual_execute([on(0, torch.randn(3, 4))])
     with pytest.raises(
-        ScheduleError, match="kernel on cuda:0: expected at most 1024 .* got 1 x 1 x 65 threads"
+        ScheduleError,
+        match=r"kernel on cuda:0 \(writes T1\): expected at most 1024 .* got 1 x 1 x 65 threads",
     ):
         fd.manual_execute([on(0, torch.randn(2, 65))])
 

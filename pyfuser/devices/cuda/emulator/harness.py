@@ -180,13 +180,13 @@ class Module:
     ) -> None:
         """Runs the kernel over the grid, and returns when it is done.
 
-        `args`: tensors for pointers (their whole storage may be accessed), ints, floats and bools
-        for scalars, bytes for structs.  `buffers`: tensors that structs point into.  `seed`: 0
-        runs threads and blocks in ascending order between barriers, others in a shuffled one.
-        `counts`: filled in if given.  `scratch`: those of the arguments whose bytes don't count as
-        needed.  `most_blocks`: runs only so many blocks, spread over the grid, or fewer that make
-        many accesses; looks for no races; 0 runs all.  `cache_sectors`: of the second cache, for
-        each block; 0: what is in it isn't counted.
+        `args`: tensors for pointers (their whole storage may be accessed) or 0 for null, ints,
+        floats and bools for scalars, bytes for structs.  `buffers`: tensors that structs point
+        into.  `seed`: 0 runs threads and blocks in ascending order between barriers, others in a
+        shuffled one.  `counts`: filled in if given.  `scratch`: those of the arguments whose bytes
+        don't count as needed.  `most_blocks`: runs only so many blocks, spread over the grid, or
+        fewer that make many accesses; looks for no races; 0 runs all.  `cache_sectors`: of the
+        second cache, for each block; 0: what is in it isn't counted.
         """
         if kernel not in self.kernels:
             raise SimtError(f"launch: expected one of {self.kernels}, got {kernel}")
@@ -447,6 +447,8 @@ def _argument_bytes(kind: str, size: int, value: Argument) -> bytes | None:
     match kind, value:
         case "p", torch.Tensor():
             return struct.pack("<Q", value.data_ptr())
+        case "p", 0:
+            return bytes(size)
         case "f", bool() | int() | float():
             return struct.pack("<f" if size == 4 else "<d", value)
         case "i", bool() | int():

@@ -65,6 +65,10 @@ class EmulatedKernel(FusedKernelCUDA):
         """The tensor itself."""
         return tensor
 
+    def seed_argument(self, tensor: str) -> str:
+        """The tensor itself, or null."""
+        return tensor or "0"
+
     def _run(self, number: int, *given: Any) -> bool | None:
         """True if an assertion of the kernel failed: it refused the call."""
         grid, block, shared_bytes, arguments = given[:3], given[3:6], given[6], given[7:]
@@ -72,7 +76,7 @@ class EmulatedKernel(FusedKernelCUDA):
             return None
         launch = self.code.launches[number]
         function = launch.function
-        geometry = Geometry(grid, block, shared_bytes).within(self.limits, function)
+        geometry = Geometry(grid, block, shared_bytes).within(self.limits, launch.subject())
         passed = [
             _as_passed(parameter, argument)
             for parameter, argument in zip(launch.parameters, arguments, strict=True)
