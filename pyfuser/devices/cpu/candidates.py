@@ -32,13 +32,13 @@ from ...target.parameters import (
 from ...target.varied import Values, around, varied
 from .heuristics import (
     PREFETCH_BYTES,
+    Matrices,
     blocks,
     line_elements,
     persistent_across,
     persistent_along,
     pointwise_across,
     reduction_across,
-    tiles,
 )
 from .processor import Processor
 
@@ -110,7 +110,9 @@ def _tasks(
             return evaluate(outer, sizes) * (-(-columns // made.chunk) if made.chunk else 1)
         case PointwiseFacts(), PointwiseParameters():
             rows = evaluate((facts.staged if made.staged else facts.transposed) or ONE, sizes)
-            return tiles(rows, evaluate(facts.columns, sizes), made.tile, made.chunk)
+            count = evaluate(facts.rows, sizes) // rows
+            matrices = Matrices(count, rows, evaluate(facts.columns, sizes))
+            return matrices.tasks(made.tile, made.chunk)
         case ReductionFacts(), ReductionParameters():
             kept = evaluate(facts.kept, sizes)
             columns = evaluate(facts.across if facts.inner else facts.range, sizes)

@@ -43,7 +43,7 @@ from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
 from .pairs import Pairs, Uses, may_pair
 from .processor import Processor
-from .row_copies import RowCopies, row_copy
+from .row_copies import RowCopies, copied_buffers, row_copy
 from .scopes import Scopes, flatten
 from .short_rows import MOST_PLACES
 from .statement_facts import has_short_nans, register_buffers, widest
@@ -101,6 +101,8 @@ class PhaseGenerator:
         self.pointers: dict[Buffer, Value] = {}
         self.lanes: Lanes | None = None
         self.open_grid: set[ParallelType] = set()
+        self.serial_loops: list[For] = []
+        self.copied_buffers = copied_buffers(phase.body)
         self.widened: dict[Buffer, int] = {}
         self.registers = register_buffers(phase.body)
         self.has_bfloat16 = any(t.buffer.dtype is DataType.BFloat16 for t in kernel.tensors)
@@ -303,16 +305,23 @@ class PhaseGenerator:
         size = buffer.size * lanes
         element = storage_type(buffer.dtype)
         bytes_each = size_in_bytes(buffer.dtype)
+        around = self.line_bytes // bytes_each if buffer in self.copied_buffers else 0
         if isinstance(size, Integer) and size.value * bytes_each <= STACK_BYTES:
             with self.writer.into(self.entry):
-                self.pointers[buffer] = self.writer.alloca(element, max(size.value, 1), 64)
+                memory = self.writer.alloca(element, max(size.value + 2 * around, 1), 64)
+                start = self.writer.constant(around, I64)
+                self.pointers[buffer] = (
+                    self.writer.element_pointer(memory, element.element, start)
+                    if around
+                    else memory
+                )
             return
         with self.scopes.at(0):
-            offset = self.scopes.integer(self.workspace)
+            offset = self.scopes.integer(self.workspace + around * bytes_each)
             self.pointers[buffer] = self.writer.element_pointer(
                 self.workspace_pointer, "i8", offset
             )
-        self.workspace = self.workspace + ceil_div(size * bytes_each, 64) * 64
+        self.workspace = self.workspace + ceil_div((size + 2 * around) * bytes_each, 64) * 64
 
     def _for(self, loop: For) -> None:
         kind = loop.parallel_type
@@ -321,7 +330,8 @@ class PhaseGenerator:
         elif kind is ParallelType.unroll:
             self._unrolled(loop)
         elif self._runs_in_lanes(loop):
-            copy = row_copy(loop) if self.open_grid.issuperset(self.phase.grid) else None
+            around = self.serial_loops[-1] if self.serial_loops else None
+            copy = row_copy(loop, around) if self.open_grid.issuperset(self.phase.grid) else None
             if copy is not None:
                 RowCopies(self).emit(copy)
             else:
@@ -372,7 +382,9 @@ class PhaseGenerator:
 
         def inside(index: Value) -> None:
             self.scopes.define(loop.index, index)
+            self.serial_loops.append(loop)
             self.body(loop.body)
+            self.serial_loops.pop()
 
         begin, end = self.scopes.integer(loop.start), self.scopes.integer(loop.stop)
         self.loop_between(begin, end, 1, inside)

@@ -20,23 +20,21 @@ class Conditions:
         self.writer, self.scopes = writer, scopes
         self.lanes: Lanes | None = None
         self.first_lanes: dict[str, Value] = {}  # by a mask of the first lanes: their number
+        self.for_all_lanes: dict[str, Value] = {}  # by a mask: a condition without which it's empty
 
     def condition(self, predicate: tuple[Less, ...]) -> Value | None:
         """The conjunction: i1, or a mask if it depends on the lane; None if it is empty."""
-        result: Value | None = None
+        alike: Value | None = None
+        mask: Value | None = None
         for less in predicate:
             one = self._less(less)
-            if result is None:
-                result = one
-            elif result.type.lanes == one.type.lanes:
-                result = self.writer.and_(result, one)
+            if one.type.lanes == 1:
+                alike = one if alike is None else self.writer.and_(alike, one)
             else:
-                count = max(result.type.lanes, one.type.lanes)
-                result = self.writer.and_(
-                    self.writer.splat(result, count) if result.type.lanes == 1 else result,
-                    self.writer.splat(one, count) if one.type.lanes == 1 else one,
-                )
-        return result
+                mask = one if mask is None else self.writer.and_(mask, one)
+        if alike is None or mask is None:
+            return alike if mask is None else mask
+        return self._both(mask, alike)
 
     def _less(self, less: Less) -> Value:
         w, lanes = self.writer, self.lanes
@@ -58,13 +56,24 @@ class Conditions:
         condition = self.condition(predicate)
         if self.lanes is None or self.lanes.mask is None:
             if self.lanes is not None and condition is not None and condition.type.lanes == 1:
-                return self.writer.splat(condition, self.lanes.count)
+                return self._in_lanes(condition, self.lanes.count)
             return condition
         if condition is None:
             return self.lanes.mask
         if condition.type.lanes == 1:
-            condition = self.writer.splat(condition, self.lanes.count)
+            return self._both(self.lanes.mask, condition)
         return self.writer.and_(self.lanes.mask, condition)
+
+    def _both(self, mask: Value, alike: Value) -> Value:
+        """The lanes of a mask, if a condition that is the same for all of them holds."""
+        made = self.writer.and_(mask, self._in_lanes(alike, mask.type.lanes))
+        self.for_all_lanes[made.name] = alike
+        return made
+
+    def _in_lanes(self, alike: Value, count: int) -> Value:
+        made = self.writer.splat(alike, count)
+        self.for_all_lanes[made.name] = alike
+        return made
 
     def _lanes_below(self, left: IntExpr, count: int) -> Value:
         """lane < left: one comparison, hoisted as far out as possible.

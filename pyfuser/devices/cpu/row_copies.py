@@ -3,6 +3,10 @@
 The loop may begin anywhere in the output's memory.  The elements before the first cache line and
 those after the last whole one are stored by themselves; the lines between them may then be stored
 past the caches.
+
+If the rows of the loop around it follow each other in the output's memory, a row doesn't store the
+elements after its last whole line: they are kept, and the next row begins with them.  Only the
+first row and the last one store parts of a line.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...ir.domains import ParallelType
-from ...ir.kernel import Access, Compute, For
+from ...ir.kernel import Access, Buffer, Compute, For, Statement, walk
 from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, ZERO, IntExpr, maximum, minimum
 from ...ir.schedule import MemoryType
@@ -26,16 +30,28 @@ _MASKED_BYTES = 64  # of vectors that a processor must have for masks of element
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """The loop around a row copy, and the elements from one row of the output to the next."""
+
+    loop: For
+    step: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
 class RowCopy:
-    """The first elements of both rows, and how many there are."""
+    """The first elements of both rows, and how many there are; `rows`, if several may be joined."""
 
     source: Access
     target: Access
     count: IntExpr
+    rows: Rows | None = None
 
 
-def row_copy(loop: For) -> RowCopy | None:
-    """What a loop copies from a task's buffer to an output; None if it does anything else."""
+def row_copy(loop: For, around: For | None = None) -> RowCopy | None:
+    """What a loop copies from a task's buffer to an output; None if it does anything else.
+
+    `around` is the innermost loop around it that runs in order.
+    """
     if loop.parallel_type is not ParallelType.block_x or loop.start is not ZERO:
         return None
     match loop.body:
@@ -58,7 +74,35 @@ def row_copy(loop: For) -> RowCopy | None:
     source, target = (
         Access(each.buffer, substitute(each.index, start)) for each in (source, target)
     )
-    return RowCopy(source, target, count)
+    is_inside = around is not None and any(each is loop for each in around.body)
+    rows = _rows(around, target) if around is not None and is_inside else None
+    return RowCopy(source, target, count, rows)
+
+
+def _rows(around: For, target: Access) -> Rows | None:
+    step = coefficient_of(target.index, around.index)
+    return None if step is None or step is ZERO else Rows(around, step)
+
+
+def copied_buffers(body: list[Statement]) -> set[Buffer]:
+    """The buffers that row copies read.
+
+    They read whole lines, also some elements before and after a row.
+    """
+    copies = (row_copy(loop) for loop in walk(body) if isinstance(loop, For))
+    return {copy.source.buffer for copy in copies if copy is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """Conditions: the row before, and the next one, is joined to this one.
+
+    `kept` has what the row before hasn't stored, the first elements of a line.
+    """
+
+    to_the_last: Value
+    to_the_next: Value
+    kept: Value
 
 
 class RowCopies:
@@ -69,8 +113,7 @@ class RowCopies:
 
     def emit(self, copy: RowCopy) -> None:
         """The whole copy."""
-        w, phase = self.writer, self.phase
-        bytes_each = copy.target.buffer.bytes_each
+        w, phase, bytes_each = self.writer, self.phase, copy.target.buffer.bytes_each
         element = LLVMType(f"i{8 * bytes_each}")
         line = phase.line_bytes // bytes_each
         count = phase.scopes.integer(copy.count)
@@ -80,28 +123,98 @@ class RowCopies:
             )
             for each in (copy.source, copy.target)
         )
-        address = w.convert("ptrtoint", target, I64)
-        before = w.and_(w.sub(w.constant(0, I64), address), w.constant(phase.line_bytes - 1, I64))
-        head = w.binary("udiv", before, w.constant(bytes_each, I64))
-        head = w.intrinsic("umin", I64, head, count)
+        joined, number, start = self._joined(copy, line, count), count, w.constant(0, I64)
+        left = start
+        if joined is not None:
+            # A row that follows another begins with what that one has left, at a line.
+            left = w.select(joined.to_the_last, self._in_line(target, bytes_each), left)
+            start = w.select(joined.to_the_last, w.constant(line, I64), start)
+            back = w.sub(w.constant(0, I64), left)
+            source, target = (w.element_pointer(p, element.element, back) for p in (source, target))
+            number = w.add(count, left)
+        before = w.sub(w.constant(0, I64), self._in_line(target, bytes_each))
+        head = w.and_(before, w.constant(line - 1, I64))
+        head = w.intrinsic("umin", I64, head, number)
         self._part(element, line, source, target, head)
-        whole = w.and_(w.sub(count, head), w.constant(-line, I64))
-        end = w.add(head, whole)
+        whole = w.and_(w.sub(number, head), w.constant(-line, I64))
+        end, rows = w.add(head, whole), (source, target)
 
         def lines(suffix: str) -> None:
-            phase.loop_between(head, end, line, partial(self._line, element, line, suffix, rows))
+            if joined is not None:
+                first = partial(self._joined_line, element, line, suffix, rows, joined.kept, left)
+                phase.branch_on(joined.to_the_last, first)
+            begin = w.add(head, start)
+            phase.loop_between(begin, end, line, partial(self._line, element, line, suffix, rows))
 
         def past_caches() -> None:
             lines(", !nontemporal !0")
-            self._fetch_ends(copy, target, count)
+            if joined is None:
+                self._fetch_ends(copy, target, count)
 
-        rows = (source, target)
         flag = phase.statements.streaming.flag
         assert flag is not None
         phase.branch_on(flag, past_caches)
         phase.branch_on(w.not_(flag), lambda: lines(""))
+        rest = w.sub(number, end)
         source, target = (w.element_pointer(each, element.element, end) for each in rows)
-        self._part(element, line, source, target, w.sub(count, end))
+        part = partial(self._part, element, line, source, target, rest)
+        if joined is None:
+            part()
+        else:
+            keep = partial(self._keep, element, line, source, joined.kept)
+            phase.branch_on(joined.to_the_next, keep, part)
+
+    def _in_line(self, pointer: Value, bytes_each: int) -> Value:
+        """How many elements a pointer is after the begin of its cache line."""
+        w = self.writer
+        inside = w.and_(
+            w.convert("ptrtoint", pointer, I64), w.constant(self.phase.line_bytes - 1, I64)
+        )
+        return w.binary("udiv", inside, w.constant(bytes_each, I64))
+
+    def _joined(self, copy: RowCopy, line: int, count: Value) -> _Joined | None:
+        """Whether the row is joined to its neighbours; None if no row of the loop can be."""
+        w, scopes, rows = self.writer, self.phase.scopes, copy.rows
+        if rows is None:
+            return None
+        # A first row of at least a line has stored all before its last line.
+        follow = w.and_(
+            w.icmp("eq", scopes.integer(rows.step), count),
+            w.icmp("sge", count, w.constant(line, I64)),
+        )
+        index, start, stop = (
+            scopes.integer(each) for each in (rows.loop.index, rows.loop.start, rows.loop.stop)
+        )
+        last = w.sub(stop, w.constant(1, I64))
+        with w.into(self.phase.entry):
+            kept = w.alloca(LLVMType("i8"), self.phase.line_bytes, self.phase.line_bytes)
+        return _Joined(
+            w.and_(follow, w.icmp("sgt", index, start)),
+            w.and_(follow, w.icmp("slt", index, last)),
+            kept,
+        )
+
+    def _keep(self, element: LLVMType, line: int, source: Value, kept: Value) -> None:
+        w = self.writer
+        value = w.load(element.with_lanes(line), source, element.bits // 8)
+        w.store(value, kept, self.phase.line_bytes)
+
+    def _joined_line(
+        self,
+        element: LLVMType,
+        line: int,
+        suffix: str,
+        rows: tuple[Value, Value],
+        kept: Value,
+        left: Value,
+    ) -> None:
+        """A line of which the first elements, `left` of them, are those that were kept."""
+        w, type_ = self.writer, element.with_lanes(line)
+        value = w.load(type_, rows[0], element.bits // 8)
+        lanes = w.lane_numbers(I32.with_lanes(line))
+        is_kept = w.icmp("slt", lanes, w.splat(w.truncate(left, "i32"), line))
+        value = w.select(is_kept, w.load(type_, kept, self.phase.line_bytes), value)
+        w.store(value, rows[1], self.phase.line_bytes, suffix)
 
     def _fetch_ends(self, copy: RowCopy, target: Value, count: Value) -> None:
         """Fetches the lines of which a later row stores only a part: the first and the last.

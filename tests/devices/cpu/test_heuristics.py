@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from dataclasses import fields, replace
 
 import pytest
 
+from pyfuser.analysis.size_conditions import SizeConditions
 from pyfuser.devices.cpu import heuristics
-from pyfuser.ir.scalars import Integer
+from pyfuser.ir.scalars import Integer, Symbol
 from pyfuser.target.parameters import (
     PointwiseFacts,
     PointwiseParameters,
@@ -124,3 +126,23 @@ def test_many_registers_compute_long_chains_and_functions_together(
     sums = replace(column_sums(1, 1, 1 << 16), inner=True, work=work, functions=functions)
     is_long = work > 24
     assert heuristics.reduction(processor, sums, {}).lanes == 16 * (together if is_long else 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_parameters_are_numbers_and_not_expressions(size: int) -> None:
+    """Sizes of a call note what they are compared with; a parameter must not be one of them."""
+    for rows, columns in itertools.product((16, 65, 300, 4096, 60000), repeat=2):
+        conditions = SizeConditions()
+        sizes = {
+            name: conditions.number(Symbol.of(name), value)
+            for name, value in (("i0", rows), ("i1", columns))
+        }
+        i0, i1 = Symbol.of("i0"), Symbol.of("i1")
+        for staged in (None, i0, i0 * 2):
+            facts = replace(
+                transposed(1, 1, size), rows=i0, columns=i1, transposed=i0, staged=staged
+            )
+            for processor in (PROCESSOR, replace(PROCESSOR, l3_bytes=0)):
+                made = heuristics.pointwise(processor, facts, sizes)
+                kinds = {type(getattr(made, field.name)) for field in fields(made)}
+                assert kinds <= {int, bool}, made

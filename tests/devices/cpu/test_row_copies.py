@@ -100,3 +100,59 @@ def test_other_inputs_are_read_along_the_rows(
     compiled = torch.compile(function, backend="pyfuser", dynamic=True)
     for made, expected in zip(compiled(x, y, z), function(x, y, z), strict=True):
         assert torch.equal(made, expected) and made.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("kind", [*MACHINES, "host"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(
+    "shape", [(65, 1100), (17, 3, 1030), (3, 63, 65), (1023, 130), (1025, 40), (129, 64)], ids=str
+)
+def test_rows_that_follow_each_other_are_joined(
+    kind: str, dtype: torch.dtype, shape: tuple[int, ...], pretend: Pretend
+) -> None:
+    """Results computed square by square, and along rows beside another input."""
+    pretend(replace(MACHINES.get(kind, host()), l3_bytes=0))
+    x = torch.arange(math.prod(shape)).remainder(7).view(shape).to(dtype)
+    bias = torch.arange(shape[-2]).remainder(3).to(dtype)
+    y = torch.arange(math.prod(shape)).remainder(5).to(dtype).view(x.mT.shape)
+
+    def function(
+        x: torch.Tensor, bias: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        turned = (x * 2).transpose(-1, -2)
+        return (turned + bias).contiguous(), (turned - bias).contiguous(), (turned + y).contiguous()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="pyfuser", dynamic=True)
+    for made, expected in zip(compiled(x, bias, y), function(x, bias, y), strict=True):
+        assert torch.equal(made, expected) and made.is_contiguous()
+    torch._dynamo.reset()
+    alone = torch.compile(lambda x, bias: function(x, bias, y)[:2], backend="pyfuser")
+    for made, expected in zip(alone(x, bias), function(x, bias, y), strict=False):
+        assert torch.equal(made, expected)
+
+
+def test_only_the_first_and_the_last_of_joined_rows_store_parts_of_lines(pretend: Pretend) -> None:
+    """What is left of a row is kept for the next one."""
+    pretend(replace(host(), l3_bytes=0))
+    x = torch.randn(65, 1100)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.mul(fd.ops.permute(fd.from_pytorch(x), [1, 0]), 2.0))
+    texts = stage_texts(fd.fusion, [x])
+    assert "staged=True" in texts["scheduled"]
+    kept = re.compile(r"select <\d+ x i1> %v\d+, <\d+ x i32> %v\d+, <\d+ x i32> %v\d+")
+    assert kept.search(texts["llvm"])
+    assert torch.equal(fd.execute([x])[0], 2 * x.t())
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="maps memory")
+def test_rows_beyond_the_input_are_not_touched() -> None:
+    """A load by an empty mask in a page that there isn't takes hundreds of cycles."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        fd.add_output(fd.ops.mul(fd.ops.permute(x, [1, 0]), 2.0))
+    llvm = stage_texts(fd.fusion, [torch.randn(257, 4096)])["llvm"]
+    loads = re.findall(r"masked\.load\S+\(ptr (%\w+),", llvm)
+    assert loads
+    for pointer in loads:
+        assert f"{pointer} = select i1" in llvm
