@@ -128,6 +128,12 @@ def kept_thread_count() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """A test has the same random numbers in each run."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
     """With `--emulate`, all tests run their kernels as emulated CUDA; `--nvrtc` keeps the texts."""
