@@ -70,10 +70,14 @@ def schedule_staged(
     transposed inputs are contiguous."""
     matrix = staged_matrix(reference, row_axis, transposed, layouts)
     squares = [cache_after(scheduled, tensor) for tensor in transposed]
-    are_alone = not _other_matrices(layouts, matrix, transposed) and not _are_narrow(transposed)
-    stages = [] if are_alone else [cache_after(scheduled, square) for square in squares]
     outputs = [v for v in dict.fromkeys(scheduled.fusion.outputs) if isinstance(v, TensorView)]
     outputs = [output for output in outputs if output.expr is not None]
+    are_alone = (
+        not _other_matrices(layouts, matrix, transposed)
+        and not _are_narrow(transposed)
+        and _are_whole(outputs, reference)
+    )
+    stages = [] if are_alone else [cache_after(scheduled, square) for square in squares]
     results = {output: _result(scheduled, output, stages) for output in outputs}
     result = results[reference]  # which has the reference's axes now
     others = [tensor for tensor in scheduled.fusion.tensors if tensor not in outputs]
@@ -151,6 +155,12 @@ def _schedule_outputs(
 def _are_narrow(tensors: Sequence[TensorView]) -> bool:
     """True if they are computed in another dtype than they have."""
     return any(compute_dtype(tensor.dtype) is not tensor.dtype for tensor in tensors)
+
+
+def _are_whole(outputs: Sequence[TensorView], reference: TensorView) -> bool:
+    """True if all outputs have an element for each of the reference's."""
+    count = sum(not axis.is_broadcast for axis in reference.axes)
+    return all(sum(not axis.is_broadcast for axis in each.axes) == count for each in outputs)
 
 
 def _other_matrices(
