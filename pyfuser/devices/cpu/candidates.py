@@ -32,15 +32,14 @@ from ...target.parameters import (
 from ...target.varied import Values, around, varied
 from .heuristics import (
     PREFETCH_BYTES,
-    Matrices,
     blocks,
-    line_elements,
     persistent_across,
     persistent_along,
     pointwise_across,
     reduction_across,
 )
 from .processor import Processor
+from .tile_heuristics import Matrices, line_elements
 
 # Vectors of twice a register's width are two registers; elements of half the width that are
 # computed in float32 are then moved by whole registers.  Four hide what functions wait for.

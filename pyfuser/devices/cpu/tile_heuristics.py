@@ -1,0 +1,203 @@
+"""Parameters of pointwise kernels with inputs that run across each other: the tiles of a task.
+
+The tiles are squares that are stored at once, or parts of rows, or whole rows, that go through a
+stage (`schedule/staged_tiles.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir.scalar_queries import evaluate
+from ...ir.scalars import ZERO
+from ...target.parameters import PointwiseFacts, PointwiseParameters
+from .processor import Processor
+
+# The longest part of a row that is put together before it is stored.
+_COLUMNS_OF_STAGE = 512
+_PAGE_BYTES = 4096
+_BYTES_AHEAD = 256  # of the parts of transposed rows
+# Columns that a stage of whole rows has room for.
+_WHOLE_ROWS = (128, 256, 512, 1024)
+
+
+def tiles(
+    processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]
+) -> PointwiseParameters | None:
+    """None if no input is transposed, or its tiles would be narrower than a vector."""
+    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    lanes = processor.lanes(facts.bytes)
+    if facts.transposed is None or columns < lanes:
+        return None
+    transposed = evaluate(facts.transposed, sizes)
+    staged = evaluate(facts.staged or ZERO, sizes)
+    line = line_elements(processor, facts)
+    is_short_part = transposed < staged and transposed <= 4 * line
+    if staged >= lanes and (is_short_part or _is_staged(processor, facts, staged, columns, sizes)):
+        matrices = Matrices(rows // staged, staged, columns)
+        if staged == transposed and columns % line and columns <= _WHOLE_ROWS[-1]:
+            return _staged_rows(processor, facts, matrices, sizes)
+        return _staged_tiles(processor, facts, matrices, sizes)
+    if transposed < lanes:
+        return None
+    matrices = Matrices(rows // transposed, transposed, columns)
+    return _tiles(processor, facts, matrices, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Matrices that a transposed input's memory goes along the rows of: how many, and their sizes
+    in elements."""
+
+    count: int
+    rows: int
+    columns: int
+
+    def tasks(self, tile: int, chunk: int) -> int:
+        """Tasks of so many rows and columns."""
+        return self.count * -(-self.rows // tile) * -(-self.columns // chunk)
+
+
+def _tiles(
+    processor: Processor, facts: PointwiseFacts, matrices: Matrices, sizes: Mapping[str, int]
+) -> PointwiseParameters:
+    """A step writes whole cache lines and reads four of each row, which the prefetchers follow.
+
+    Measured on an AVX2 machine, out of cache: one or two lines of each row gave 0.4 to 1.1 times
+    the speed, eight 0.9 to 1.2 times; but their rows are in more pages than the first TLB holds.
+    In the last cache, squares of whole lines write on along one line of rows.  Measured on a Zen 5,
+    1024x1024 in float32: 0.5 of the time, 1000x1000 and 768x3072 0.6 to 0.8; in bfloat16, whose
+    squares have half a line of each row, 1.2 times as long.
+    A task that has all rows, which are long, takes them by the cache line: few streams, which the
+    prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
+    1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
+    """
+    lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
+    most, tile = max(16 * lanes, line), 4 * line
+    if line == lanes and _is_in_cache(processor, facts, sizes):
+        most, tile = 64 * line, line
+    chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
+    ahead, has_all = _ahead(processor, facts, matrices, sizes), matrices.rows <= 4 * line
+    return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, rows=has_all)
+
+
+def _is_staged(
+    processor: Processor,
+    facts: PointwiseFacts,
+    rows: int,
+    columns: int,
+    sizes: Mapping[str, int],
+) -> bool:
+    """True for results that are stored past the caches, where a step over square tiles jumps from
+    page to page, or stores parts of cache lines.
+
+    A task that has all rows, which are few, reads them by the line and jumps less; in the third
+    cache, staging 64 rows of 65536 elements took twice as long.
+    """
+    line = line_elements(processor, facts)
+    stores_lines = line == processor.lanes(facts.bytes) and columns % line == 0
+    if processor.stores_lines_apart and stores_lines and facts.inputs == 1:
+        return False  # and nothing else is read along whole rows
+    are_apart = _are_apart(facts, rows) and rows > 4 * line
+    bytes_stored = evaluate(facts.rows, sizes) * columns * facts.narrowest
+    is_streamed = 2 * bytes_stored >= processor.l3_bytes
+    return is_streamed and (are_apart or columns % line > 0)
+
+
+def _staged_tiles(
+    processor: Processor, facts: PointwiseFacts, matrices: Matrices, sizes: Mapping[str, int]
+) -> PointwiseParameters:
+    """Long parts of the inputs' rows if these are apart, for each part is in another page; the
+    stage takes a quarter of the second cache.
+
+    Measured on a Granite Rapids, 8192x4096, not in any cache, against square tiles that are stored
+    at once: a transposition takes 0.85 of the time in float32, 0.65 in bfloat16, a transposed add
+    0.9 and 0.6.  Four lines of each row give half of that.  Rows of 257 and 4099 elements are 3 to
+    6 times as fast, and ranges of 3 to 15 elements 9 to 18 times (in a cache, 1.2 to 2.7 times),
+    of 64 elements in a cache 1.1 to 1.9 times.
+    """
+    lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
+    tile, most = (16 if _are_apart(facts, matrices.rows) else 4) * line, _COLUMNS_OF_STAGE
+    while tile * most * facts.narrowest > processor.l2_bytes // 4 and most > 4 * line:
+        tile, most = (tile // 2, most) if tile > most else (tile, most // 2)
+    chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
+    ahead = _ahead(processor, facts, matrices, sizes)
+    return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, staged=True)
+
+
+def _staged_rows(
+    processor: Processor, facts: PointwiseFacts, matrices: Matrices, sizes: Mapping[str, int]
+) -> PointwiseParameters:
+    """Whole rows of results that don't end with cache lines.
+
+    They follow each other in memory, so lines are stored whole (`row_copies.py`).  The stage takes
+    half of the second cache.  Measured on a Zen 5, out of cache, against parts of rows in a quarter
+    of it: rows of 197 to 682 elements take 0.5 to 0.9 of the time.
+    """
+    lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
+    # The stage has room for more columns, of which nothing is touched: there are few kernels.
+    chunk = next(most for most in _WHOLE_ROWS if matrices.columns <= most)
+    tile, row_bytes = 32 * line, matrices.columns * facts.narrowest
+    while tile > line and (
+        2 * tile * row_bytes > processor.l2_bytes
+        or tile >= 2 * matrices.rows
+        or matrices.tasks(tile, chunk) < 4 * processor.cores
+    ):
+        tile //= 2
+    ahead = _ahead(processor, facts, matrices, sizes)
+    return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, staged=True)
+
+
+def _ahead(
+    processor: Processor, facts: PointwiseFacts, matrices: Matrices, sizes: Mapping[str, int]
+) -> int:
+    """How many bytes ahead the parts of an input's rows are fetched, which are so many that no
+    prefetcher follows them; 0 in cache, and for short rows, of which a task reads all.
+
+    Measured on a Zen 5, out of cache: transpositions take 0.55 to 0.95 of the time, with rows of 65
+    elements up to 1.1 times as long, in cache 1.0 to 1.35 times.
+    """
+    are_long = matrices.rows * facts.narrowest >= 4 * _BYTES_AHEAD
+    return _BYTES_AHEAD if are_long and not _is_in_cache(processor, facts, sizes) else 0
+
+
+def _are_apart(facts: PointwiseFacts, rows: int) -> bool:
+    """True if an input's rows of so many elements, which a step reads a part of, are in pages of
+    their own."""
+    return rows * facts.narrowest >= _PAGE_BYTES
+
+
+def line_elements(processor: Processor, facts: PointwiseFacts) -> int:
+    """The elements of a cache line of the narrowest input or output, in whole vectors."""
+    lanes = processor.lanes(facts.bytes)
+    return processor.vectors_of_line(lanes, facts.narrowest) * lanes
+
+
+def _chunk_and_tile(
+    processor: Processor, matrices: Matrices, line: int, most: int, tile: int
+) -> tuple[int, int]:
+    """The columns and rows of a task: at most `most` columns and a tile of rows, or fewer if there
+    are too few tasks otherwise.
+
+    A few parts of the columns are about as long as each other, and a row or some more than a tile
+    belong to it: a task of a line is slow.  There are few such lengths, for each is a kernel.
+    """
+    columns, chunk = matrices.columns, most
+    if most < columns <= 4 * most:
+        parts = next(parts for parts in (2, 3, 4) if columns <= parts * most)
+        step = max(most // 8, line)
+        chunk = next(c for c in range(step, most + step, step) if columns <= parts * c)
+    if tile < matrices.rows <= 3 * tile // 2:
+        tile = 3 * tile // 2
+    while matrices.tasks(tile, chunk) < 4 * processor.cores and (chunk > line or tile > line):
+        if chunk > line:
+            chunk = -(-chunk // (2 * line)) * line
+        else:
+            tile = -(-tile // (2 * line)) * line
+    return chunk, tile
+
+
+def _is_in_cache(processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]) -> bool:
+    """True if the last cache holds all data."""
+    return evaluate(facts.touched, sizes) <= processor.l3_bytes
