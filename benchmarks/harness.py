@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,14 +46,15 @@ def rounds(
 ) -> dict[str, list[float]]:
     """Seconds per call of each contestant in each round.
 
-    Each round times every contestant once, in a rotating order; rounds continue until about
-    `seconds` have passed for each, and for at least `fewest_rounds`: three, if a call takes long.
+    Each round times every contestant once, in a random order, the same in each run, because what
+    was called before decides what is in the caches.  Rounds continue until about `seconds` have
+    passed for each, and for at least `fewest_rounds`: three, if a call takes long.
     A result is dropped before the next call, so that its memory can be reused.
     """
     wait = synchronise or (lambda: None)
     calls = {name: _calls_a_sample(function, wait) for name, function in contestants.items()}
     samples: dict[str, list[float]] = {name: [] for name in contestants}
-    order = list(contestants)
+    order, shuffled = list(contestants), random.Random(0)
     end = time.perf_counter() + seconds * len(order)
     fewest = fewest_rounds
     while len(samples[order[0]]) < fewest or time.perf_counter() < end:
@@ -60,7 +62,7 @@ def rounds(
             samples[name].append(_sample(contestants[name], calls[name], wait))
         if max(listed[-1] for listed in samples.values()) > _LONG_SECONDS:
             fewest = min(fewest, _ROUNDS_OF_LONG_CALLS)
-        order.append(order.pop(0))
+        shuffled.shuffle(order)
     return samples
 
 

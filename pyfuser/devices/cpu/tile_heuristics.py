@@ -199,5 +199,5 @@ def _chunk_and_tile(
 
 
 def _is_in_cache(processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]) -> bool:
-    """True if the last cache holds all data."""
-    return evaluate(facts.touched, sizes) <= processor.l3_bytes
+    """True if the last cache holds all data, and as much of what others have there."""
+    return 2 * evaluate(facts.touched, sizes) <= processor.l3_bytes
