@@ -109,9 +109,7 @@ def _tasks(
             return evaluate(outer, sizes) * (-(-columns // made.chunk) if made.chunk else 1)
         case PointwiseFacts(), PointwiseParameters():
             rows = evaluate((facts.staged if made.staged else facts.transposed) or ONE, sizes)
-            count = evaluate(facts.rows, sizes) // rows
-            matrices = Matrices(count, rows, evaluate(facts.columns, sizes))
-            return matrices.tasks(made.tile, made.chunk)
+            return Matrices.of(facts, rows, sizes).tasks(made.tile, made.chunk)
         case ReductionFacts(), ReductionParameters():
             kept = evaluate(facts.kept, sizes)
             columns = evaluate(facts.across if facts.inner else facts.range, sizes)

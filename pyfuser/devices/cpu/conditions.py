@@ -24,6 +24,10 @@ class Conditions:
 
     def condition(self, predicate: tuple[Less, ...]) -> Value | None:
         """The conjunction: i1, or a mask if it depends on the lane; None if it is empty."""
+        return self._joined(*self._parts(predicate))
+
+    def _parts(self, predicate: tuple[Less, ...]) -> tuple[Value | None, Value | None]:
+        """The conditions that are the same for all lanes, and the mask of the others."""
         alike: Value | None = None
         mask: Value | None = None
         for less in predicate:
@@ -32,9 +36,7 @@ class Conditions:
                 alike = one if alike is None else self.writer.and_(alike, one)
             else:
                 mask = one if mask is None else self.writer.and_(mask, one)
-        if alike is None or mask is None:
-            return alike if mask is None else mask
-        return self._both(mask, alike)
+        return alike, mask
 
     def _less(self, less: Less) -> Value:
         w, lanes = self.writer, self.lanes
@@ -53,19 +55,18 @@ class Conditions:
 
     def active(self, predicate: tuple[Less, ...]) -> Value | None:
         """The lanes (or the i1) in which a statement does anything; None for all."""
-        condition = self.condition(predicate)
-        if self.lanes is None or self.lanes.mask is None:
-            if self.lanes is not None and condition is not None and condition.type.lanes == 1:
-                return self._in_lanes(condition, self.lanes.count)
-            return condition
-        if condition is None:
-            return self.lanes.mask
-        if condition.type.lanes == 1:
-            return self._both(self.lanes.mask, condition)
-        return self.writer.and_(self.lanes.mask, condition)
+        alike, mask = self._parts(predicate)
+        if self.lanes is not None:
+            own = self.lanes.mask
+            if own is not None:
+                mask = own if mask is None else self.writer.and_(own, mask)
+            elif mask is None and alike is not None:
+                return self._in_lanes(alike, self.lanes.count)
+        return self._joined(alike, mask)
 
-    def _both(self, mask: Value, alike: Value) -> Value:
-        """The lanes of a mask, if a condition that is the same for all of them holds."""
+    def _joined(self, alike: Value | None, mask: Value | None) -> Value | None:
+        if alike is None or mask is None:
+            return alike if mask is None else mask
         made = self.writer.and_(mask, self._in_lanes(alike, mask.type.lanes))
         self.for_all_lanes[made.name] = alike
         return made

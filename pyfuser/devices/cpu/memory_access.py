@@ -145,7 +145,7 @@ class MemoryAccess(Conditions):
             if active is None:
                 value = w.load(type_, pointer, size_in_bytes(dtype))
             else:
-                mask = self._backwards(active)
+                pointer, mask = self._inside(access, pointer, active), self._backwards(active)
                 value = w.masked_load(type_, pointer, mask, size_in_bytes(dtype))
             return load_convert(w, self._backwards(value), dtype)
         column = self._tile_column(access, index, step)

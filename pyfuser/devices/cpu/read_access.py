@@ -309,7 +309,8 @@ class ReadAccess(Stores):
             return load_convert(w, w.gather(type_, pointers, mask, alignment), dtype)
         if active is None:
             return load_convert(w, w.load(type_, pointers, alignment), dtype)
-        return load_convert(w, w.masked_load(type_, pointers, active, alignment), dtype)
+        pointer = self._inside(access, pointers, active)
+        return load_convert(w, w.masked_load(type_, pointer, active, alignment), dtype)
 
     def store_shifted(
         self, access: Access, value: Value, shift: Value, active: Value | None

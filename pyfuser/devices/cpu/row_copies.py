@@ -123,17 +123,17 @@ class RowCopies:
             )
             for each in (copy.source, copy.target)
         )
-        joined, number, start = self._joined(copy, line, count), count, w.constant(0, I64)
-        left = start
+        inside = w.binary("udiv", self._in_line(target), w.constant(bytes_each, I64))
+        joined, number, none = self._joined(copy, line, count), count, w.constant(0, I64)
+        left = start = none
         if joined is not None:
             # A row that follows another begins with what that one has left, at a line.
-            left = w.select(joined.to_the_last, self._in_line(target, bytes_each), left)
-            start = w.select(joined.to_the_last, w.constant(line, I64), start)
-            back = w.sub(w.constant(0, I64), left)
+            left = w.select(joined.to_the_last, inside, none)
+            start = w.select(joined.to_the_last, w.constant(line, I64), none)
+            back = w.sub(none, left)
             source, target = (w.element_pointer(p, element.element, back) for p in (source, target))
             number = w.add(count, left)
-        before = w.sub(w.constant(0, I64), self._in_line(target, bytes_each))
-        head = w.and_(before, w.constant(line - 1, I64))
+        head = w.and_(w.sub(left, inside), w.constant(line - 1, I64))
         head = w.intrinsic("umin", I64, head, number)
         self._part(element, line, source, target, head)
         whole = w.and_(w.sub(number, head), w.constant(-line, I64))
@@ -164,13 +164,18 @@ class RowCopies:
             keep = partial(self._keep, element, line, source, joined.kept)
             phase.branch_on(joined.to_the_next, keep, part)
 
-    def _in_line(self, pointer: Value, bytes_each: int) -> Value:
-        """How many elements a pointer is after the begin of its cache line."""
+    def _in_line(self, pointer: Value) -> Value:
+        """How many bytes a pointer is after the begin of its cache line."""
         w = self.writer
-        inside = w.and_(
+        return w.and_(
             w.convert("ptrtoint", pointer, I64), w.constant(self.phase.line_bytes - 1, I64)
         )
-        return w.binary("udiv", inside, w.constant(bytes_each, I64))
+
+    def _first(self, count: Value, line: int) -> Value:
+        """The mask of the first elements of a line."""
+        w = self.writer
+        lanes = w.lane_numbers(I32.with_lanes(line))
+        return w.icmp("slt", lanes, w.splat(w.truncate(count, "i32"), line))
 
     def _joined(self, copy: RowCopy, line: int, count: Value) -> _Joined | None:
         """Whether the row is joined to its neighbours; None if no row of the loop can be."""
@@ -211,9 +216,8 @@ class RowCopies:
         """A line of which the first elements, `left` of them, are those that were kept."""
         w, type_ = self.writer, element.with_lanes(line)
         value = w.load(type_, rows[0], element.bits // 8)
-        lanes = w.lane_numbers(I32.with_lanes(line))
-        is_kept = w.icmp("slt", lanes, w.splat(w.truncate(left, "i32"), line))
-        value = w.select(is_kept, w.load(type_, kept, self.phase.line_bytes), value)
+        before = w.load(type_, kept, self.phase.line_bytes)
+        value = w.select(self._first(left, line), before, value)
         w.store(value, rows[1], self.phase.line_bytes, suffix)
 
     def _fetch_ends(self, copy: RowCopy, target: Value, count: Value) -> None:
@@ -227,8 +231,7 @@ class RowCopies:
         begin = w.element_pointer(target, "i8", phase.scopes.integer(buffer.prefetch))
         size = w.mul(count, w.constant(buffer.bytes_each, I64))
         for end in (begin, w.element_pointer(begin, "i8", size)):
-            inside = w.and_(w.convert("ptrtoint", end, I64), w.constant(phase.line_bytes - 1, I64))
-            is_part = w.icmp("ne", inside, w.constant(0, I64))
+            is_part = w.icmp("ne", self._in_line(end), w.constant(0, I64))
             phase.branch_on(is_part, partial(w.prefetch_to_write, end))
 
     def _line(
@@ -252,8 +255,7 @@ class RowCopies:
 
         def by_mask() -> None:
             type_ = element.with_lanes(line)
-            lanes = w.lane_numbers(I32.with_lanes(line))
-            mask = w.icmp("slt", lanes, w.splat(w.truncate(count, "i32"), line))
+            mask = self._first(count, line)
             w.masked_store(w.masked_load(type_, source, mask, alignment), target, mask, alignment)
 
         if self.phase.vector_bytes >= _MASKED_BYTES:

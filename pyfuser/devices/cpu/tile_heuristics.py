@@ -26,7 +26,7 @@ def tiles(
     processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]
 ) -> PointwiseParameters | None:
     """None if no input is transposed, or its tiles would be narrower than a vector."""
-    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
+    columns = evaluate(facts.columns, sizes)
     lanes = processor.lanes(facts.bytes)
     if facts.transposed is None or columns < lanes:
         return None
@@ -35,14 +35,13 @@ def tiles(
     line = line_elements(processor, facts)
     is_short_part = transposed < staged and transposed <= 4 * line
     if staged >= lanes and (is_short_part or _is_staged(processor, facts, staged, columns, sizes)):
-        matrices = Matrices(rows // staged, staged, columns)
+        matrices = Matrices.of(facts, staged, sizes)
         if staged == transposed and columns % line and columns <= _WHOLE_ROWS[-1]:
             return _staged_rows(processor, facts, matrices, sizes)
         return _staged_tiles(processor, facts, matrices, sizes)
     if transposed < lanes:
         return None
-    matrices = Matrices(rows // transposed, transposed, columns)
-    return _tiles(processor, facts, matrices, sizes)
+    return _tiles(processor, facts, Matrices.of(facts, transposed, sizes), sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,11 @@ class Matrices:
     count: int
     rows: int
     columns: int
+
+    @staticmethod
+    def of(facts: PointwiseFacts, rows: int, sizes: Mapping[str, int]) -> Matrices:
+        """The matrices of so many rows."""
+        return Matrices(evaluate(facts.rows, sizes) // rows, rows, evaluate(facts.columns, sizes))
 
     def tasks(self, tile: int, chunk: int) -> int:
         """Tasks of so many rows and columns."""

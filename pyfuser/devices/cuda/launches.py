@@ -109,7 +109,7 @@ class FusedKernelCUDA(LoadedKernel):
 
         A seed in memory is passed as its address alone: reading it would wait for the GPU.
         """
-        if parameter.is_seed and writer.number_in_memory(parameter):
+        if writer.number_in_memory(parameter):
             return "0"
         text = writer.scalar(parameter)
         if parameter.dtype is not DataType.BFloat16:
