@@ -1,8 +1,8 @@
 """`python -m benchmarks.tuning`: how far the heuristics are from the best that tuning finds.
 
-Tunes each row of cases.py on this machine's CPU, in one process with one number of threads, and
-prints a line as soon as it is known; at the end, the rows that are over 10 % away.  Results go to
-the tuning store like those of `pyfuser.autotune`; PYFUSER_CACHE_DIR names another one.
+Tunes each row of cases.py on this machine's CPU, in one process with one number of threads, or on
+its GPU, and prints a line as soon as it is known; at the end, the rows that are over 10 % away.
+Results go to the tuning store like those of `pyfuser.autotune`; PYFUSER_CACHE_DIR names another.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FAR = 1.1
 
 
 def tuned(
-    case: Case, height: int, width: int, dtype: str, seconds: float
+    case: Case, height: int, width: int, dtype: str, device: str, seconds: float
 ) -> Iterator[tuple[str, Row]]:
     """The kernels of a row of the table, each with a title."""
-    inputs = inputs_of(case, height, width, dtype, "cpu")
+    inputs = inputs_of(case, height, width, dtype, device)
     report = pyfuser.autotune(definition(case, inputs), inputs, seconds=seconds)
     for row in report.rows:
         yield f"{case.name} | {height} x {width} | {dtype} | {row.scheduler}", row
@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="*", default=[], help="parts of case names")
     parser.add_argument("--sizes", nargs="*", default=[], help="ROWSxCOLUMNS")
     parser.add_argument("--dtypes", nargs="*", default=DEFAULT_DTYPES, choices=tuple(DTYPES))
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seconds", type=float, default=30.0, help="for each row")
     given = parser.parse_args()
@@ -58,7 +59,7 @@ def main() -> int:
     print("|---|---|---|---|--:|---|---|")
     far: list[str] = []
     for case, (height, width), dtype in selected(given.cases, sizes, given.dtypes, CASES):
-        for title, row in tuned(case, height, width, dtype, given.seconds):
+        for title, row in tuned(case, height, width, dtype, given.device, given.seconds):
             print(line(title, row), flush=True)
             far += [line(title, row)] if row.distance > _FAR else []
     print(f"\n{len(far)} over 10 % from the best found:\n", *far, sep="\n")

@@ -52,6 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--emulate", action="store_true", help="run CPU tensors by CUDA kernels, emulated"
     )
     parser.addoption(
+        "--on-gpu", action="store_true", help="launch the emulated kernels on a real GPU instead"
+    )
+    parser.addoption(
         "--nvrtc", action="store_true", help="compile all emulated kernels to cubins at the end"
     )
 
@@ -142,6 +145,10 @@ def emulation(request: pytest.FixtureRequest) -> Iterator[None]:
             from tests.cuda.kernel_texts import kept_texts
 
             stack.enter_context(kept_texts())
+        if request.config.getoption("--on-gpu"):
+            from tests.cuda.on_gpu import launched_on_gpu
+
+            stack.enter_context(launched_on_gpu())
         if request.config.getoption("--emulate"):
             from pyfuser.devices.cuda.emulator.runtime import emulated
 

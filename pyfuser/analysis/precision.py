@@ -27,6 +27,7 @@ from ..dtypes import DataType
 from ..ir.exprs import VIEWS, Expr, PointwiseOp, ReductionOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
+from ..ops.op import DIVISION
 from ..ops.table import OPS
 
 ALL_BITS = 64
@@ -69,13 +70,13 @@ def needed_bits(fusion: Fusion) -> dict[TensorView, int]:
 
 
 def own_bits(expr: Expr, needed: int) -> int:
-    """The bits to which an expensive function computes a result that needs `needed`.
+    """The bits to which a function, or a division, computes a result that needs `needed`.
 
     0 stands for all of them.
     """
     if needed >= ALL_BITS or not isinstance(expr, PointwiseOp):
         return 0
-    if complement(expr) is None and not OPS[expr.op].is_expensive:
+    if complement(expr) is None and OPS[expr.op].cost < DIVISION:
         return 0
     return needed + (expr.op in _CONTRACTIONS)  # a contraction's operand may have an error, too
 

@@ -45,6 +45,7 @@ from .expressions import (
     OwnPart,
     access_text,
     converted,
+    in_registers,
     is_private_array,
     is_variable,
 )
@@ -146,6 +147,8 @@ class BodyWriter:
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
         items: list[Item] = []
         left = list(body)
+        known = self.expressions.complements
+        self.expressions.complements = dict(known)
         while left:
             statement = left.pop(0)
             if is_switch(statement):
@@ -155,6 +158,7 @@ class BodyWriter:
                 left = left[rest is not statement :]
             else:
                 items += self._statement(statement, place)
+        self.expressions.complements = known
         return items
 
     def _switch(self, whole: For, rest: For, place: _Place) -> list[Item]:
@@ -456,11 +460,6 @@ def _is_unrolled(loop: For) -> bool:
         for statement in walk(loop.body)
         for access in accesses(statement)
     )
-
-
-def in_registers(buffer: Buffer) -> bool:
-    """True for a thread's own buffer unless it had to go to shared memory."""
-    return buffer.memory is MemoryType.local and not is_private_array(buffer)
 
 
 def _if_else(tests: Sequence[str], lines: list[str], otherwise: list[str]) -> list[str]:

@@ -22,6 +22,7 @@ _FILES = (
     "number_types.cuh",
     "memory.cuh",
     "arithmetic.cuh",
+    "half_precision.cuh",
     "reductions.cuh",
     "random_numbers.cuh",
 )

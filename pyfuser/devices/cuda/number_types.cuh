@@ -1,5 +1,5 @@
 // The prelude of generated CUDA kernels, first part: fixed-width types, constants, half, bfloat16 and
-// 8-bit storage, casts.  memory.cuh, arithmetic.cuh, reductions.cuh and random_numbers.cuh follow.
+// 8-bit storage, casts.  memory.cuh, arithmetic.cuh and others follow.
 // The text goes before a kernel's own, because NVRTC has no headers: of the sections, which `// ----`
 // begins, those that the kernel uses (device_helpers.py).  What a section defines begins at the start
 // of a line, and the specialisations of a template are in its section.
@@ -60,6 +60,10 @@ static __device__ __forceinline__ float to_float(bfloat16 x) {
 
 static __device__ __forceinline__ bfloat16 to_bfloat16(float x) {
   bfloat16 result;
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(x));
+  return result;
+#endif
   uint32_t bits = __float_as_uint(x);
   result.bits = x != x ? uint16_t(0x7fc0)
                        : uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
