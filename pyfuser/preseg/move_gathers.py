@@ -189,10 +189,12 @@ def _kept(axes: Sequence[IterDomain], flags: Sequence[bool]) -> list[IterDomain]
 
 
 def _is_less(expr: GatherOp, index: TensorView) -> bool:
-    """True if a gather has provably no more elements than its source."""
+    """True if a gather has provably no more elements than its source; one element along an axis is
+    not more, since along an empty axis no index is valid.
+    """
     source, output = expr.source, expr.tensor_outputs[0]
     assert source is not None
     if expr.is_aligned:
         pairs = zip(output.axes, source.axes, strict=True)
-        return all(proves_at_most(a.size, b.size) for a, b in pairs)
+        return all(a.size is ONE or proves_at_most(a.size, b.size) for a, b in pairs)
     return proves_at_most(product(axis.size for axis in index.axes), source.axes[expr.dim].size)

@@ -38,7 +38,7 @@ def schedule_columns(scheduled: ScheduledFusion, parameters: ThreadedReduction) 
     merge_range(scheduled, reference, 0, columns)
     columns = min(columns, 1)
     last = merge_adjacent(scheduled, reference, layouts, columns + 1, len(own.loop))
-    own.split(columns, parameters.vector)
+    own.split(columns, parameters.vector, is_even=parameters.vector > 1)
     own.split(columns, parameters.lanes)
     # [others][columns][lanes][vector][reduced...][rows]
     if parameters.is_whole:

@@ -36,7 +36,7 @@ def schedule_vectors(
     kinds = [ParallelType.grid_x, ParallelType.unswitch, ParallelType.unroll]
     if inner:
         # [outer][range] -> [rows][switch][unroll][lines][columns][lanes][vector]
-        own.split(1, parameters.vector)
+        own.split(1, parameters.vector, is_even=parameters.is_even)
         own.split(1, parameters.lanes)
         own.split(0, parameters.lines)
         own.split(0, parameters.unroll)
@@ -44,7 +44,7 @@ def schedule_vectors(
         own.reorder({4: 1})
         kinds = [ParallelType.grid_y, *kinds, ParallelType.block_y]
     else:
-        own.split(0, parameters.vector)
+        own.split(0, parameters.vector, is_even=parameters.is_even)
         own.split(0, parameters.lanes)
         own.split(0, parameters.unroll)
         own.split(0, 1)

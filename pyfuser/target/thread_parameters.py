@@ -20,6 +20,7 @@ class ThreadedPointwise(PointwiseParameters):
     chunk    columns of a tile; a task without one is a block's lines and lanes, unrolled
     lines    rows that the threads of a block read at once: block_y
     vector   elements of a thread that are next to each other in memory, moved at once
+    is_even  True if rows are known to have whole vectors
     padding  4-byte words, or elements if they are wider, that are left free after each row of a
              tile, so that the elements of a column are in different banks
     squares  True if a tile is of whole vectors, along rows and columns, which are known to be
@@ -28,6 +29,7 @@ class ThreadedPointwise(PointwiseParameters):
 
     lines: int = 1
     vector: int = 1
+    is_even: bool = False
     padding: int = 0
     squares: bool = False
 
@@ -47,7 +49,8 @@ class ThreadedReduction(ReductionParameters):
     """lanes     threads side by side in memory: block_x
     unroll    vectors that a thread reads before it computes
     lines     rows of a block: block_y; of an outer reduction, the threads that share a column
-    vector    elements of a thread that are next to each other in memory, moved at once
+    vector    elements of a thread that are next to each other in memory, moved at once; rows are
+              known to have whole vectors
     repeats   how many rows a line processes one after the other (inner, whole): it reads weights,
               which are inputs without rows, once for all of them
     is_whole  True if a row, or the part of a column that a block reduces, is known to be no longer

@@ -258,7 +258,10 @@ class BodyWriter:
             whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in conditions)
             self.alignments |= dict.fromkeys(copy.alignments or ())
             call = copy.text(place.is_aligned is True)
-            lines = [call] if not whole else _either(Item([call], whole), lines)
+            if copy.partly:
+                fill = Item(self.expressions.compute(copy.fill))
+                lines = _either(Item(lines, copy.partly), _loop_lines(loop, [fill]))
+            lines = [call] if not whole else _either(Item([call], whole), lines, bool(copy.partly))
         return [Item([*comment, *lines], conditions)]
 
     def _block_reduction(
@@ -468,6 +471,9 @@ def _if_else(tests: Sequence[str], lines: list[str], otherwise: list[str]) -> li
     return [head, *indented(lines), "} else {", *indented(otherwise), "}"]
 
 
-def _either(whole: Item, otherwise: list[str]) -> list[str]:
-    """`if (conditions) { item } else { otherwise }`."""
+def _either(whole: Item, otherwise: list[str], is_chain: bool = False) -> list[str]:
+    """`if (conditions) { item } else { otherwise }`; `otherwise` may be such a chain itself."""
+    if is_chain:
+        first, *rest = otherwise
+        return [*assemble([whole])[:-1], f"}} else {first}", *rest]
     return [*assemble([whole])[:-1], "} else {", *indented(otherwise), "}"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import isqrt, prod
 from typing import TYPE_CHECKING
 
 from ...ir.scalar_queries import evaluate
@@ -49,7 +49,8 @@ _ROW_REGISTERS = ((512, 32), (1024, 16))
 _MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
 # Threads that have registers to spare, for weights of several rows.
 _ROOMY_THREADS = 256
-# Threads of a block whose row is in shared memory, which leaves no room for a second block.
+# Threads of a block whose row is in shared memory; twice as many if it leaves no room for a second
+# block.
 _LONG_ROW_THREADS = 512
 # Rows for which a thread reads the weights of a normalisation once: the reads left are 12 % of a
 # row's, and there is still more than one block for each multiprocessor's share.
@@ -58,13 +59,17 @@ _MOST_REPEATS = 8
 _BUSY_THREADS = 256
 # Shared memory for each thread's part of a block reduction: a mean, a sum of squares, a count.
 _SCRATCH_BYTES = 24
-# Elements of a block for which its work is split over the grid.  The last block to arrive waits for
+# Steps of a block for which its work is split over the grid.  The last block to arrive waits for
 # the counter, after a fence, and for the partial results: two round trips to the second cache, 0.6
-# us each, instead of the 4 us of another launch.  A multiprocessor reads at most 64 bytes a cycle:
-# 32 Ki elements of float32 take as long.
-_WORTH_SPLITTING = 32 << 10
+# us each, instead of the 4 us of another launch.  A block alone on its multiprocessor waits in each
+# step for as long as memory takes to answer, 0.7 us, twice that if it reads where an index points.
+_WORTH_SPLITTING = 8
+# Elements of a block of columns for which the same is true.
+_COLUMNS_WORTH_SPLITTING = 32 << 10
 # Rows of a column that a thread reads before it adds them.
 _ROWS = 8
+# Blocks are distributed well enough if multiprocessors are busy for this share of the time.
+_EQUAL_SHARES = 0.9
 # Rows that a block of columns adds at least, before it writes partial results: these are written
 # and read once each, so they are 3 % of the rows.
 _LEAST_ROWS = 64
@@ -96,7 +101,9 @@ def pointwise(
         unroll //= 2
     while unroll > 1 and rows != 1 and rows < threads // lanes * unroll:
         unroll //= 2
-    return ThreadedPointwise(lanes, unroll, 0, lines=threads // lanes, vector=vector)
+    is_even = vector > 1 and rows != 1  # one kernel for all lengths of a single row
+    lines = threads // lanes
+    return ThreadedPointwise(lanes, unroll, 0, lines=lines, vector=vector, is_even=is_even)
 
 
 def _tiles(
@@ -154,19 +161,29 @@ def _columns(
         )
     step = lines * unroll
     parts = 1
-    if reduced * lanes * vector >= _WORTH_SPLITTING:
+    if reduced * lanes * vector >= _COLUMNS_WORTH_SPLITTING:
         least = max(_LEAST_ROWS, step)
         # The last block reads no more partial results than each block has read rows.
-        while (
-            blocks * parts < 2 * target.multiprocessors
-            and reduced >= 2 * parts * least
-            and reduced >= (2 * parts) ** 2
-        ):
-            parts *= 2
+        most = min(reduced // least, isqrt(reduced))
+        parts = _balanced_parts(target, blocks, most)
     cascade = chain_levels(facts.chain, sizes, step * parts)
     return ThreadedReduction(
         False, lanes, unroll, 0, parts, cascade=cascade, lines=lines, vector=vector
     )
+
+
+def _balanced_parts(target: CudaTarget, blocks: int, most: int) -> int:
+    """Into how many parts each block is cut: a power of two, so that there are two blocks for each
+    multiprocessor, or up to six if these are then more equally distributed.
+    """
+    best, best_share, parts = 1, 0.0, 1
+    while parts <= most and blocks * parts <= 6 * target.multiprocessors:
+        rounds = -(-blocks * parts // target.multiprocessors)
+        share = min(blocks * parts / (max(rounds, 2) * target.multiprocessors), _EQUAL_SHARES)
+        if share > best_share:
+            best, best_share = parts, share
+        parts *= 2
+    return best
 
 
 def _lanes(columns: int, vector: int) -> int:
@@ -199,13 +216,14 @@ def _aligned(vector: int, steps: Sequence[IntExpr], sizes: Mapping[str, int]) ->
 
 def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
     """How many elements of a tensor's row, in whole vectors, a thread of a block has in registers;
-    half as many if three tensors or more have to be kept, weights among them.
+    half as many if an element of all that has to be kept, weights among it, takes more than two.
     """
     registers = next(most for threads_, most in _ROW_REGISTERS if threads <= threads_)
-    tensors = sum(facts.rows) + facts.weights
+    inputs, computed = facts.rows
+    bytes_of_all = (inputs + facts.weights) * (facts.vector or 4) + 4 * computed
     if _is_crowded(facts) and threads >= _CROWDED_THREADS:
         registers = 2 * _CROWDED_EACH if threads == _CROWDED_THREADS else registers // 2
-    elements = 4 * registers // max(facts.bytes, 4) // (1 if tensors <= 2 else 2)
+    elements = 4 * registers // max(facts.bytes, 4) // (1 if bytes_of_all <= 8 else 2)
     return elements // vector * vector
 
 
@@ -306,7 +324,7 @@ def _parts(target: CudaTarget, blocks: int, reduced: int, step: int) -> int:
     One, if the last block would wait for as long as a block works.
     """
     parts = 1
-    if reduced < _WORTH_SPLITTING:
+    if reduced < _WORTH_SPLITTING * step:
         return parts
     while blocks * parts < 2 * target.multiprocessors and reduced >= 4 * parts * step:
         parts *= 2
@@ -321,8 +339,13 @@ def inner_persistent(
     if whole is not None:
         return whole
     inputs, computed = facts.rows
-    threads = target.threads if len(facts.chain) > 1 else _LONG_ROW_THREADS
-    unroll = inner_unroll(evaluate(facts.reduced, sizes), threads, 2 * _VECTORS)
+    reduced, inner = evaluate(facts.reduced, sizes), evaluate(facts.chain[-1], sizes)
+    row_bytes = reduced * (inputs + computed) * max(facts.bytes, 4)
+    is_alone = target.limits.shared_bytes // 2 < row_bytes <= target.limits.shared_bytes
+    threads = 2 * _LONG_ROW_THREADS if is_alone else _LONG_ROW_THREADS
+    while len(facts.chain) > 1 and threads > target.threads and inner <= threads // 2:
+        threads //= 2
+    unroll = inner_unroll(inner, threads, 2 * _VECTORS)
     step = threads * unroll
     cascade = chain_levels(facts.chain, sizes, step)
     copies = _has_room(target, facts, sizes, cascade, step, 1, inputs + computed)
@@ -376,7 +399,8 @@ def inner_outer_persistent(
     into blocks of rows, would take the shared memory that the rows need.
     """
     # A thread's sums of columns are in its registers, as weights are.
-    kept_facts = replace(facts.rows, weights=facts.rows.weights + facts.columns)
+    inputs, computed = facts.rows.rows
+    kept_facts = replace(facts.rows, rows=(inputs, computed + facts.columns))
     whole = _short_rows(target, kept_facts, sizes)
     if whole is not None:
         # Conditions on the vectors of a row take the registers that weights would have.

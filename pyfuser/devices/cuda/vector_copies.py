@@ -3,8 +3,8 @@
 A vectorize loop that copies consecutive elements between memory and registers -> one call of
 `load_contiguous` or `store_contiguous` (memory.cuh), which use vectors if the address is
 aligned.  If the loop has a predicate, or reads through a window, the call runs where all elements
-are in bounds, and the loop itself runs otherwise.  A vector that an index points at is one of its
-row.  Any other vectorize loop is just unrolled.
+are in bounds, and the loop itself runs otherwise; vectors outside of the window are filled.  A
+vector that an index points at is one of its row.  Any other vectorize loop is just unrolled.
 
 Where vectors are known to be aligned (alignment.py), `load_aligned` and `store_aligned` don't test
 their addresses.
@@ -45,7 +45,8 @@ VECTOR_BYTES = 16  # of a thread's widest load or store
 class VectorCopy:
     """The call, and the conditions under which all of its elements are in bounds.
 
-    `inside` are those under which it reads no element that is filled instead.  `alignments` are
+    `inside` are those under which it reads no element that is filled instead, `partly` those
+    without which all are: each is then `fill`, the statement of the loop.  `alignments` are
     conditions under which the address is aligned, in all threads and iterations alike; None if
     there are no such conditions.
     """
@@ -53,6 +54,8 @@ class VectorCopy:
     call: str
     conditions: tuple[Less, ...]
     inside: tuple[Less, ...]
+    partly: tuple[Less, ...]
+    fill: Compute
     alignments: tuple[Alignment, ...] | None
 
     def text(self, is_aligned: bool) -> str:
@@ -78,7 +81,13 @@ def vector_copy(loop: For) -> VectorCopy | None:
     source, inside = found
     conditions = _whole(statement.predicate, loop.index, loop.stop)
     inside_ = _whole(inside, loop.index, loop.stop)
-    if conditions is None or inside_ is None or output.buffer.dtype is not source.buffer.dtype:
+    partly = _whole(inside, loop.index, loop.stop, of_any=True)
+    if (
+        conditions is None
+        or inside_ is None
+        or partly is None
+        or output.buffer.dtype is not source.buffer.dtype
+    ):
         return None
     to, start = _address(output, loop.index), _address(source, loop.index)
     if to is None or start is None or any(map(is_private_array, (output.buffer, source.buffer))):
@@ -94,7 +103,10 @@ def vector_copy(loop: For) -> VectorCopy | None:
     name = "load_contiguous" if is_local[0] else "store_contiguous"
     memory = source if is_local[0] else output
     alignments = _alignments(memory, loop.index, loop.stop.value)
-    return VectorCopy(f"{name}<{loop.stop}>({to}, {start});", conditions, inside_, alignments)
+    call = f"{name}<{loop.stop}>({to}, {start});"
+    filled = operand.otherwise if isinstance(operand, Guarded) else operand
+    fill = replace(statement, inputs=(filled,), predicate=())
+    return VectorCopy(call, conditions, inside_, partly, fill, alignments)
 
 
 def _source(operand: Operand) -> tuple[Access, Predicate] | None:
@@ -169,14 +181,18 @@ def _address(access: Access, index: Symbol) -> str | None:
     return name if first is ZERO else f"&{name}[{index_text(first)}]"
 
 
-def _whole(predicate: Predicate, index: Symbol, stop: IntExpr) -> Predicate | None:
-    """The predicate at the index where it is strictest; None if this isn't known."""
+def _whole(
+    predicate: Predicate, index: Symbol, stop: IntExpr, of_any: bool = False
+) -> Predicate | None:
+    """The predicate at the index where it is strictest, each condition at the one where it holds
+    first for `of_any`; None if this isn't known.
+    """
     conditions = []
     for condition in predicate:
         growth = coefficient_of(condition.a - condition.b, index)
         if not isinstance(growth, Integer):
             return None
-        strictest = {index: stop - 1 if growth.value >= 0 else ZERO}
+        strictest = {index: stop - 1 if (growth.value >= 0) is not of_any else ZERO}
         conditions.append(
             Less(substitute(condition.a, strictest), substitute(condition.b, strictest))
         )

@@ -125,6 +125,13 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
     return laid_out
 
 
+def _log_sigmoid(x: Tensor) -> Any:
+    """Contiguous on the CPU; other devices keep the layout, as it is traced."""
+    if x.device.type != "cpu":
+        return NotImplemented
+    return _contiguous_first(aten.log_sigmoid_forward.default)(x)
+
+
 def _power_of_number(base: Any, x: Tensor) -> Tensor | Any:
     """Contiguous in eager, whatever the layout of the exponents."""
     return NotImplemented if x.is_contiguous() else aten.pow.Scalar(base, x.contiguous())
@@ -245,7 +252,7 @@ def _by_permuted_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
     aten.channel_shuffle.default: _channel_shuffle,
-    aten.log_sigmoid_forward.default: _contiguous_first(aten.log_sigmoid_forward.default),
+    aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.pow.Scalar: _power_of_number,
     aten.rrelu_with_noise_functional.default: _contiguous_first(
         aten.rrelu_with_noise_functional.default

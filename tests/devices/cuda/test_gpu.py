@@ -203,8 +203,7 @@ def test_a_training_step() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-# Every third of the programs as people write them.
-EVERYDAY = list(rows())[::3]
+EVERYDAY = list(rows())
 
 
 def on_gpu(value: Any) -> Any:
@@ -226,12 +225,17 @@ def test_everyday_programs(row: str) -> None:
     scope: dict[str, Any] = {"torch": torch}
     exec(compile(str(text), "<program>", "exec"), scope)
     runs = []
-    for run in (scope["f"], torch.compile(scope["f"], backend="pyfuser")):
+    traced = torch.compile(scope["f"], backend="eager")
+    for run in (scope["f"], traced, torch.compile(scope["f"], backend="pyfuser")):
         inputs = [on_gpu(each) for each in given(text, 0, exact=False).views]
-        with torch.device(GPU):
-            results = tensors(run(*inputs))
+        try:
+            with torch.device(GPU):
+                results = tensors(run(*inputs))
+        except torch._dynamo.exc.TorchRuntimeError:
+            assert run is traced
+            pytest.skip("torch doesn't trace its constants with a default device")
         runs.append([*results, *tensors(inputs)])
-    for eager, ours in zip(*runs, strict=True):
+    for eager, ours in zip(runs[0], runs[-1], strict=True):
         assert ours.device == eager.device and ours.stride() == eager.stride()
         torch.testing.assert_close(ours, eager, rtol=2e-2, atol=2e-2, equal_nan=True)
 
