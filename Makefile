@@ -19,7 +19,7 @@ EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_e
 SOURCES := pyfuser tests benchmarks demo docs examples
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format golden emulate cubins fuzz bench bench-full bench-models zoo bench-gpu gpu opdb show profile clean
+.PHONY: help demo test test-long lint format golden emulate cubins fuzz bench bench-full bench-models zoo bench-gpu gpu gpu-kernels opdb show profile clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to 
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
 	$(BIN)/python -m pytest -q -m gpu tests/devices/cuda/test_gpu.py $(PYTEST_ARGS)
+
+# What a GPU can't do: fork, or give a host's memory back.
+gpu-kernels: $(STAMP) ## the device-independent tests, their kernels launched on an NVIDIA GPU (minutes; PYTEST_ARGS="-n 8")
+	$(BIN)/python -m pytest -q --long --emulate --on-gpu $(EMULATED) tests/devices/cuda/test_half_precision.py \
+		tests/devices/cuda/test_automatic_schedules.py tests/devices/cuda/test_reads.py \
+		-k "not fork and not needs_the_memory" $(PYTEST_ARGS)
 
 opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; resumes where it stopped)
 	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \

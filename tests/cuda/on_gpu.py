@@ -34,7 +34,8 @@ _GUARD, _PATTERN = 4096, 0xA5
 _PAGE = 256  # addresses on the GPU are as far from a multiple of it as those on the CPU
 _REFUSED = "pyfuser_refused"
 _ASSERTION = "__assertfail(what"
-_EXIT = f'{{ {_REFUSED} = 1; asm volatile("exit;"); }} (void)(what'
+_EXIT = f'{{ {_REFUSED} = what; asm volatile("exit;"); }} (void)(what'
+_LONGEST_TEXT = 32
 _SIGNATURE = re.compile(r"__global__ void (?:__\w+__\([^)]*\) )*(\w+)\(\s*(.*?)\) \{", re.DOTALL)
 _INDEX = re.compile(r"typedef (\w+) index_t;")
 _FORMATS = {
@@ -114,7 +115,7 @@ class GpuModule:
     def __init__(self, text: str) -> None:
         self._gpu = _gpu()
         refusing = text.replace(_ASSERTION, _EXIT)
-        edited = f'extern "C" {{ __device__ int {_REFUSED}; }}\n{refusing}'
+        edited = f'extern "C" {{ __device__ const char* {_REFUSED}; }}\n{refusing}'
         try:
             self._cubin = nvrtc.compile_to_cubin(edited, self._gpu.architecture)
         except CompilationError as error:
@@ -175,14 +176,16 @@ class GpuModule:
                 content = value if isinstance(value, bytes) else struct.pack(f"<{kind}", value)
                 packed.append(ctypes.create_string_buffer(content, len(content)))
             array = (ctypes.c_void_p * len(packed))(*map(ctypes.addressof, packed))
-            gpu.checked("cuMemsetD8", refused, 0, 4)
+            gpu.checked("cuMemsetD8", refused, 0, 8)
             given = (*extents, 0, ctypes.addressof(array), 0)
             gpu.checked("cuLaunchKernel", function, *given)
             gpu.checked("cuCtxSynchronize")
-            was_refused = ctypes.c_int()
-            gpu.checked("cuMemcpyDtoH", ctypes.addressof(was_refused), refused, 4)
-            if was_refused.value:
-                raise SimtError(f"{kernel}: assertion failed")
+            text = ctypes.c_uint64()
+            gpu.checked("cuMemcpyDtoH", ctypes.addressof(text), refused, 8)
+            if text.value:
+                what = ctypes.create_string_buffer(_LONGEST_TEXT)
+                gpu.checked("cuMemcpyDtoH", ctypes.addressof(what), text.value, _LONGEST_TEXT)
+                raise SimtError(f"{kernel}: assertion failed: {what.value.decode()}")
             for each, (_, is_written) in zip(args, self.kernels[kernel], strict=True):
                 if isinstance(each, torch.Tensor):
                     own = memory[each.untyped_storage().data_ptr()]

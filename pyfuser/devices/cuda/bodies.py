@@ -52,7 +52,7 @@ from .expressions import (
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import Declaration, index_text, symbol_name, type_name
-from .vector_copies import alignments, has_edges, vector_copy
+from .vector_copies import alignments, has_edges, vector_copy, with_whole_windows
 
 Axes = frozenset[ParallelType]
 
@@ -249,6 +249,9 @@ class BodyWriter:
                 ways = (self._loop(loop, replace(bare, is_aligned=way)) for way in (True, False))
                 lines = _if_else(tests, *map(assemble, ways))
                 return [Item([*comment, *lines], place.conditions)]
+        if place.is_aligned is True:
+            loop, edges = with_whole_windows(loop)
+            self.alignments |= dict.fromkeys(edges)
         items = self._items(loop.body, replace(inner, conditions=()))
         items, shared = hoisted(items, loop.index)
         conditions = without_repeats([*place.conditions, *shared])
@@ -258,10 +261,14 @@ class BodyWriter:
             whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in conditions)
             self.alignments |= dict.fromkeys(copy.alignments or ())
             call = copy.text(place.is_aligned is True)
+            is_chain = bool(copy.partly)
             if copy.partly:
-                fill = Item(self.expressions.compute(copy.fill))
-                lines = _either(Item(lines, copy.partly), _loop_lines(loop, [fill]))
-            lines = [call] if not whole else _either(Item([call], whole), lines, bool(copy.partly))
+                fill = _loop_lines(loop, [Item(self.expressions.compute(copy.fill))])
+                lines = _either(Item(lines, copy.partly), fill)
+                if place.is_aligned is True and copy.edges is not None and not copy.conditions:
+                    self.alignments |= dict.fromkeys(copy.edges)
+                    lines, is_chain = fill, False
+            lines = [call] if not whole else _either(Item([call], whole), lines, is_chain)
         return [Item([*comment, *lines], conditions)]
 
     def _block_reduction(

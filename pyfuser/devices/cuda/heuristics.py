@@ -49,8 +49,7 @@ _ROW_REGISTERS = ((512, 32), (1024, 16))
 _MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
 # Threads that have registers to spare, for weights of several rows.
 _ROOMY_THREADS = 256
-# Threads of a block whose row is in shared memory; twice as many if it leaves no room for a second
-# block.
+# Threads of a block whose row is in shared memory, which leaves no room for a second block.
 _LONG_ROW_THREADS = 512
 # Rows for which a thread reads the weights of a normalisation once: the reads left are 12 % of a
 # row's, and there is still more than one block for each multiprocessor's share.
@@ -340,12 +339,16 @@ def inner_persistent(
         return whole
     inputs, computed = facts.rows
     reduced, inner = evaluate(facts.reduced, sizes), evaluate(facts.chain[-1], sizes)
-    row_bytes = reduced * (inputs + computed) * max(facts.bytes, 4)
-    is_alone = target.limits.shared_bytes // 2 < row_bytes <= target.limits.shared_bytes
-    threads = 2 * _LONG_ROW_THREADS if is_alone else _LONG_ROW_THREADS
+    row_bytes = reduced * (inputs * (facts.vector or 4) + computed * max(facts.bytes, 4))
+    is_alone = 2 * row_bytes > target.limits.shared_bytes
+    threads = _LONG_ROW_THREADS
+    if len(facts.chain) > 1 and not is_alone:
+        threads //= 2
     while len(facts.chain) > 1 and threads > target.threads and inner <= threads // 2:
         threads //= 2
-    unroll = inner_unroll(inner, threads, 2 * _VECTORS)
+    unroll = inner_unroll(reduced, threads, 2 * _VECTORS)
+    while unroll > 1 and len(facts.chain) > 1 and threads * unroll > inner:
+        unroll //= 2
     step = threads * unroll
     cascade = chain_levels(facts.chain, sizes, step)
     copies = _has_room(target, facts, sizes, cascade, step, 1, inputs + computed)
@@ -407,9 +410,7 @@ def inner_outer_persistent(
         is_long = whole.unroll * whole.vector > _CROWDED_EACH // 2
         rereads = _is_crowded(kept_facts) and is_long and not whole.is_full
         whole = replace(whole, rereads=rereads)
-        kept, tasks = evaluate(facts.rows.kept, sizes), 1
-        while tasks < 2 * target.multiprocessors and kept >= 8 * tasks * whole.lines:
-            tasks *= 2
+        tasks = _balanced_parts(target, 1, evaluate(facts.rows.kept, sizes) // (4 * whole.lines))
         return InnerOuterParameters(replace(whole, parts=tasks, repeats=1), ())
     unroll = inner_unroll(evaluate(facts.rows.reduced, sizes), target.threads, _VECTORS)
     step = target.threads * unroll

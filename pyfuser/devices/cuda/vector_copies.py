@@ -32,7 +32,7 @@ from ...ir.kernel import (
     walk,
 )
 from ...ir.scalar_queries import coefficient_of, substitute
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, terms_of
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol, terms_of
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
 from .expressions import gathered_text, is_private_array
@@ -48,7 +48,7 @@ class VectorCopy:
     `inside` are those under which it reads no element that is filled instead, `partly` those
     without which all are: each is then `fill`, the statement of the loop.  `alignments` are
     conditions under which the address is aligned, in all threads and iterations alike; None if
-    there are no such conditions.
+    there are no such conditions.  `edges` are those under which no vector is partly inside.
     """
 
     call: str
@@ -57,6 +57,7 @@ class VectorCopy:
     partly: tuple[Less, ...]
     fill: Compute
     alignments: tuple[Alignment, ...] | None
+    edges: tuple[Alignment, ...] | None
 
     def text(self, is_aligned: bool) -> str:
         """The call; `is_aligned` if the conditions on the address are known to hold."""
@@ -106,7 +107,8 @@ def vector_copy(loop: For) -> VectorCopy | None:
     call = f"{name}<{loop.stop}>({to}, {start});"
     filled = operand.otherwise if isinstance(operand, Guarded) else operand
     fill = replace(statement, inputs=(filled,), predicate=())
-    return VectorCopy(call, conditions, inside_, partly, fill, alignments)
+    edges = edges_of(inside, loop.index, loop.stop.value)
+    return VectorCopy(call, conditions, inside_, partly, fill, alignments, edges)
 
 
 def _source(operand: Operand) -> tuple[Access, Predicate] | None:
@@ -138,7 +140,11 @@ def _depends(operand: Gathered, index: Symbol) -> bool:
 
 def alignments(body: list[Statement]) -> list[Alignment]:
     """The conditions under which vectors of a body are aligned in all threads and iterations."""
-    return list(dict.fromkeys(each for copy in _copies(body) for each in copy.alignments or ()))
+    loops = [s for s in walk(body) if isinstance(s, For)]
+    copies = [copy for copy in map(vector_copy, loops) if copy is not None]
+    found = [a for copy in copies for a in (*(copy.alignments or ()), *(copy.edges or ()))]
+    found += [a for loop in loops for a in with_whole_windows(loop)[1]]
+    return list(dict.fromkeys(found))
 
 
 def has_edges(body: list[Statement]) -> bool:
@@ -161,15 +167,78 @@ def _alignments(access: Access, index: Symbol, length: int) -> tuple[Alignment, 
     width = min(length, VECTOR_BYTES // each)
     is_shared = buffer.memory is MemoryType.shared
     conditions = [] if is_shared else [Alignment(buffer, width * each)]
-    for monomial, coefficient in terms_of(substitute(access.index, {index: ZERO})):
+    sizes = _multiples(substitute(access.index, {index: ZERO}), width)
+    return None if sizes is None else tuple(dict.fromkeys([*conditions, *sizes]))
+
+
+def _multiples(expr: IntExpr, width: int) -> list[Alignment] | None:
+    """Conditions under which an expression is a multiple of a number; None if there are none."""
+    found = []
+    for monomial, coefficient in terms_of(expr):
         if coefficient % width == 0:
             continue
+        divisor = width // gcd(width, coefficient)
         sizes = [atom for atom in monomial if isinstance(atom, Symbol) and atom.upper is None]
-        if not sizes:
+        if sizes:
+            found.append(Alignment(tuple(sizes), divisor))
+            continue
+        bound = next((atom for atom in monomial if isinstance(atom, Min | Max)), None)
+        sides = () if bound is None else (bound.a, bound.b)
+        parts = [_multiples(side, divisor) for side in sides]
+        if bound is None or None in parts:
             return None
-        left = width // gcd(width, coefficient)
-        conditions.append(Alignment(tuple(sizes), left))
-    return tuple(dict.fromkeys(conditions))
+        found += [each for part in parts for each in part or ()]
+    return found
+
+
+def edges_of(inside: Predicate, index: Symbol, length: int) -> tuple[Alignment, ...] | None:
+    """Conditions under which a window contains all elements of a vector or none, so that its first
+    one tells; None if there are no such conditions.
+
+    a < b holds as long as b - a, which decreases or increases by one from element to element, is
+    positive: from a multiple of the length on, or from one more.
+    """
+    found: list[Alignment] = []
+    for condition in inside:
+        left = condition.b - condition.a
+        growth = coefficient_of(left, index)
+        if growth is ZERO:
+            continue
+        if not isinstance(growth, Integer) or abs(growth.value) != 1:
+            return None
+        first = substitute(left, {index: ZERO}) - (ONE if growth is ONE else ZERO)
+        sizes = _multiples(first, length)
+        if sizes is None:
+            return None
+        found += sizes
+    return tuple(dict.fromkeys(found))
+
+
+def with_whole_windows(loop: For) -> tuple[For, list[Alignment]]:
+    """A loop of constant length, in which one test tells whether its elements are in a window, and
+    the conditions under which it does.
+    """
+    found: list[Alignment] = []
+    if not isinstance(loop.stop, Integer) or loop.start is not ZERO:
+        return loop, found
+    length = loop.stop.value
+
+    def of_all(operand: Operand) -> Operand:
+        edges = None
+        if isinstance(operand, Guarded) and not isinstance(operand.value, Access):
+            edges = edges_of(operand.inside, loop.index, length)
+        if edges is None or not isinstance(operand, Guarded):
+            return operand
+        found.extend(edges)
+        first = {loop.index: ZERO}
+        inside = (Less(substitute(c.a, first), substitute(c.b, first)) for c in operand.inside)
+        return replace(operand, inside=tuple(inside))
+
+    body = [
+        replace(each, inputs=tuple(map(of_all, each.inputs))) if isinstance(each, Compute) else each
+        for each in loop.body
+    ]
+    return replace(loop, body=body), list(dict.fromkeys(found))
 
 
 def _address(access: Access, index: Symbol) -> str | None:

@@ -1,0 +1,59 @@
+"""Vectors at the edges of windows (cat, pad, RoPE): whole, filled, and those in between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pyfuser.devices.cuda.emulator.runtime import EmulatedKernel, emulated
+from tests.cuda.host_compiler import requires_host_compiler
+
+pytestmark = requires_host_compiler
+
+
+def rotated(x: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "cat": lambda x: torch.cat((x * 2, x[:, :8] - 1, x.abs()), 1),
+    "pad": lambda x: functional.pad(x + 1, (8, 16), value=3.0) * 2,
+    "pad by one": lambda x: functional.pad(x + 1, (1, 2)) * 2,
+    "RoPE": lambda x: x * 2 + rotated(x) * 3,
+    "RoPE of parts": lambda x: rotated(x * 2 + 1)[:, 4:] - x[:, 4:],
+}
+WIDTHS = (8, 16, 24, 26, 31, 64, 136)
+
+
+def run(name: str, x: Tensor) -> tuple[Tensor, list[EmulatedKernel]]:
+    torch._dynamo.reset()
+    with emulated() as runtime:
+        found = torch.compile(FUNCTIONS[name], backend="pyfuser", dynamic=False)(x)
+    return found, runtime.kernels
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_widths(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    for width in WIDTHS:
+        for rows in (1, 37):
+            whole = torch.randint(-9, 9, (rows * width + 1,)).to(dtype)  # all results are exact
+            for x in (whole[:-1].view(rows, width), whole[1:].view(rows, width)):
+                found, _ = run(name, x)
+                torch.testing.assert_close(found, FUNCTIONS[name](x))
+
+
+@pytest.mark.parametrize("name", ["cat", "pad", "RoPE"])
+def test_whole_vectors_need_no_test_for_each_element(name: str) -> None:
+    """In whole blocks there are vectors inside and vectors outside of a window."""
+    _, kernels = run(name, torch.randn(64, 128).bfloat16())
+    fast = re.split(r"\n    \} else \{\n", kernels[0].code.text)[0]
+    assert len(re.findall(r"\} else \{\n *#pragma unroll\n.*\n.* = to_bfloat16\(", fast)) > 1
+    assert "else if" not in fast
