@@ -55,5 +55,5 @@ def test_whole_vectors_need_no_test_for_each_element(name: str) -> None:
     """In whole blocks there are vectors inside and vectors outside of a window."""
     _, kernels = run(name, torch.randn(64, 128).bfloat16())
     fast = re.split(r"\n    \} else \{\n", kernels[0].code.text)[0]
-    assert len(re.findall(r"\} else \{\n *#pragma unroll\n.*\n.* = to_bfloat16\(", fast)) > 1
+    assert len(re.findall(r"\} else \{\n *#pragma unroll\n.*\n.* = to_bfloat16\(", fast)) >= 1
     assert "else if" not in fast
