@@ -6,7 +6,7 @@ whole run writes results/*.json, the tables of README.md and the plots; `--full`
 measures every function at every size and dtype.  A partial run (`--cases softmax --sizes 4096x4096
 --dtypes float32 --peers inductor --mode warm`) prints its table and writes nothing, unless
 `--write` is given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as
-gpu_kernels.py says, and a file with the GPU's name; the tables of README.md are the CPU's.
+gpu_kernels.py says, a file with the GPU's name, and tables of its own in README.md.
 `--dry-run` does the same at tiny sizes with the CPU as the GPU, to see that all of it runs.
 """
 
@@ -66,11 +66,13 @@ def main() -> int:
 
 
 def _keep(measured: Path, results: Path) -> None:
-    """Keeps the results of a GPU under its name."""
+    """Keeps the results of a GPU under its name, and writes the tables of README.md."""
     if measured.exists():
         machine = report.Results.from_json(measured.read_text(encoding="utf-8")).machine
         results.mkdir(parents=True, exist_ok=True)
         shutil.copy(measured, results / gpu.file_name(str(machine["gpu"])))
+        if results == report.FOLDER / "results":
+            report.write_readme(_sections(ON_GPU, measured.parent))
 
 
 def _arguments() -> argparse.Namespace:

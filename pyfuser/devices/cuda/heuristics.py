@@ -1,6 +1,6 @@
 """The schedulers' parameters for an NVIDIA GPU: a block's threads side by side in memory.
 
-Not measured on a GPU yet: the results are correct and compile for every architecture.
+Measured on an H200 (docs/cuda.md); constants whose comments don't say so were computed.
 """
 
 from __future__ import annotations
