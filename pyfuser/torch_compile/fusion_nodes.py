@@ -94,14 +94,12 @@ class FusionNode:
         found: dict[str, str] = {}
         for name, size in self._named_sizes():
             found.setdefault(name, text(size))
-        scalars = self.executor.fusion.inputs[len(self.inputs) :]
-        for value, scalar in zip(scalars, self.scalars, strict=True):
-            if isinstance(value, Scalar) and isinstance(value.extent, Symbol):
-                found.setdefault(value.extent.name, text(scalar))
         return found
 
     def _named_sizes(self) -> Iterator[tuple[str, Size]]:
-        """The strides and sizes of the tensors, by their names in the fusion."""
+        """The strides and sizes of the tensors, and the scalars that are sizes, such as where a
+        slice ends, by their names in the fusion.
+        """
         for value, entry in zip(self.executor.fusion.inputs, self.metadata, strict=False):
             assert isinstance(value, TensorView)
             for dim, (axis, size, stride) in enumerate(
@@ -110,6 +108,10 @@ class FusionNode:
                 yield stride_name(value, dim), stride
                 if isinstance(axis.size, Symbol):
                     yield axis.size.name, size
+        scalars = self.executor.fusion.inputs[len(self.inputs) :]
+        for value, scalar in zip(scalars, self.scalars, strict=True):
+            if isinstance(value, Scalar) and isinstance(value.extent, Symbol):
+                yield value.extent.name, scalar
 
     def inputs_for(self, values: Mapping[Size, Any]) -> tuple[Any, ...]:
         """The metadata of the tensors of a call, and its numbers."""

@@ -39,6 +39,7 @@ from ...ir.kernel import (
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
+from .complements import with_complements
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
     ExpressionWriter,
@@ -130,6 +131,7 @@ class BodyWriter:
     """
 
     def __init__(self, phase: Phase, assumes_aligned: bool) -> None:
+        phase = replace(phase, body=with_complements(phase.body))
         self.phase, self._assumes_aligned = phase, assumes_aligned
         self.alignments: dict[Alignment, None] = {}
         self.expressions = ExpressionWriter()
@@ -147,8 +149,6 @@ class BodyWriter:
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
         items: list[Item] = []
         left = list(body)
-        known = self.expressions.complements
-        self.expressions.complements = dict(known)
         while left:
             statement = left.pop(0)
             if is_switch(statement):
@@ -158,7 +158,6 @@ class BodyWriter:
                 left = left[rest is not statement :]
             else:
                 items += self._statement(statement, place)
-        self.expressions.complements = known
         return items
 
     def _switch(self, whole: For, rest: For, place: _Place) -> list[Item]:

@@ -41,13 +41,13 @@ from .spelling import Assignment, index_text, literal, type_name
 # The number of threads in a block, and the index of one, in a text that needs them.
 THREAD_COUNT, THREAD_INDEX = "thread_count", "thread_index"
 
-# Functions whose result needs few bits, and 1 + f (half_precision.cuh).
+# Functions whose result needs few bits (half_precision.cuh, complements.py).
 HALF_BITS = 16
 HALF_FUNCTIONS = {
     **{"exp": "half_exp", "sigmoid": "half_sigmoid", "silu": "half_silu", "tanh": "half_tanh"},
     **{"div": "half_divide", "truediv": "half_divide", "reciprocal": "half_divide"},
+    **{"one_plus_tanh": "half_one_plus_tanh", "one_plus_erf": "half_one_plus_erf"},
 }
-HALF_COMPLEMENTS = {"tanh": "half_one_plus_tanh", "erf": "half_one_plus_erf"}
 
 # The operations by which block_reduce and block_scan combine (reductions.cuh).
 COMBINERS = {
@@ -153,12 +153,10 @@ class ExpressionWriter:
     """Prints statements; numbers the named constants of one kernel.
 
     `random_numbers` has the names of variables that the statements need: (type, seed, offset).
-    `complements` has what of the body at hand is a tanh or an erf, and its operand.
     """
 
     def __init__(self) -> None:
         self.random_numbers: dict[tuple[str, ...], str] = {}
-        self.complements: dict[str, tuple[str, Access]] = {}
         self._count = 0
         self._used: Counter[str] = Counter()
 
@@ -179,11 +177,11 @@ class ExpressionWriter:
                 return [Assignment.of(output, _iota(statement, target))]
         if statement.op in DISTRIBUTIONS:
             return [Assignment.of(output, self._random(statement, target))]
+        if not statement.is_checked and (short := self._half_precision(statement)):
+            return [Assignment.of(output, converted(short, DataType.Float, target))]
         row = OPS[statement.op]
         if not row.in_kernels:
             raise UnsupportedError(expected(row.name, "an op that kernels compute", row.name))
-        if not statement.is_checked and (short := self._half_precision(statement)):
-            return [Assignment.of(output, converted(short, DataType.Float, target))]
         resolution = _resolution(statement)
         lines: list[str] = []
         operands = [
@@ -207,30 +205,16 @@ class ExpressionWriter:
         return [*lines, Assignment.of(output, converted(value, result, target))]
 
     def _half_precision(self, statement: Compute) -> str | None:
-        """A float of which few bits are needed, by a shorter function; None if there is none.
-
-        1 + tanh(x) and 1 + erf(x) become functions of x, which is still in a register.
-        """
-        output, inputs = statement.output, statement.inputs
-        if statement.op in HALF_COMPLEMENTS and in_registers(output.buffer):
-            operand = inputs[0]
-            if isinstance(operand, Access) and in_registers(operand.buffer):
-                self.complements[access_text(output)] = statement.op, operand
-        if not 0 < statement.bits <= HALF_BITS or set(statement.compute) != {DataType.Float}:
+        """A float of which few bits are needed, by a shorter function; None if there is none."""
+        name = HALF_FUNCTIONS.get(statement.op)
+        if name is None or not 0 < statement.bits <= HALF_BITS:
             return None
-        texts = [operand_text(operand, DataType.Float) for operand in inputs]
-        if statement.op == "add":
-            for one, other in (inputs, inputs[::-1]):
-                found = (
-                    self.complements.get(access_text(other)) if isinstance(other, Access) else None
-                )
-                if found is not None and isinstance(one, Literal) and one.value == 1:
-                    op, operand = found
-                    return f"{HALF_COMPLEMENTS[op]}({operand_text(operand, DataType.Float)})"
+        if set(statement.compute) != {DataType.Float}:
+            return None
+        texts = [operand_text(operand, DataType.Float) for operand in statement.inputs]
         if statement.op == "reciprocal":
             texts.insert(0, literal(1, DataType.Float))
-        name = HALF_FUNCTIONS.get(statement.op)
-        return None if name is None else f"{name}({', '.join(texts)})"
+        return f"{name}({', '.join(texts)})"
 
     def _random(self, statement: Compute, target: DataType) -> str:
         """A random number of the result's dtype.

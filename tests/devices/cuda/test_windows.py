@@ -57,3 +57,13 @@ def test_whole_vectors_need_no_test_for_each_element(name: str) -> None:
     fast = re.split(r"\n    \} else \{\n", kernels[0].code.text)[0]
     assert len(re.findall(r"\} else \{\n *#pragma unroll\n.*\n.* = to_bfloat16\(", fast)) >= 1
     assert "else if" not in fast
+
+
+def test_where_a_slice_ends_is_a_condition_for_later_sizes() -> None:
+    """Rows of 4 elements have whole vectors; rows of 6 don't, and need another kernel."""
+    torch._dynamo.reset()
+    with emulated():
+        glu = torch.compile(lambda x: functional.glu(x * 1.5), backend="pyfuser", dynamic=True)
+        for shape in ((6, 8), (9, 12), (9, 14), (5, 2), (7, 64)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(glu(x), functional.glu(x * 1.5))
