@@ -3,9 +3,9 @@
 // Functions of float whose relative error is below 2^-16, for results that will be rounded to half or
 // bfloat16 (analysis/precision.py says which).  Part of the prelude, after arithmetic.cuh.  Special
 // values are those of the usual functions, except that sigmoid and what is made of it is 0 where e^-x
-// overflows, and 1 + erf(x) decreases to 0 below x = -4.8.  Powers of 2 and reciprocals are single
-// instructions, with an error of 2 units in the last place; where subnormal numbers are 0 for them,
-// no result shows it.
+// overflows, 1 + tanh(x) where it would be subnormal, and 1 + erf(x) decreases to 0 below x = -4.8.
+// Powers of 2 and reciprocals are single instructions, with an error of 2 units in the last place, if
+// subnormal numbers are 0 for them.
 
 #if defined(__CUDACC_RTC__)
 static __device__ __forceinline__ float normal_power_of_2(float x) {
@@ -18,10 +18,16 @@ static __device__ __forceinline__ float normal_reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
+static __device__ __forceinline__ float any_reciprocal(float x) {
+  float result;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
 #else
 static inline float normal_or_0(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
 static inline float normal_power_of_2(float x) { return normal_or_0(exp2f(normal_or_0(x))); }
 static inline float normal_reciprocal(float x) { return normal_or_0(1.0f / normal_or_0(x)); }
+static inline float any_reciprocal(float x) { return 1.0f / x; }
 #endif
 
 static __device__ __forceinline__ float half_exp(float x) { return exp2f(x * 1.44269504f); }
@@ -34,7 +40,7 @@ static __device__ __forceinline__ float half_divide(float a, float b) {
 }
 
 static __device__ __forceinline__ float half_sigmoid(float x) {
-  return normal_reciprocal(1.0f + normal_power_of_2(x * -1.44269504f));
+  return any_reciprocal(1.0f + normal_power_of_2(x * -1.44269504f));
 }
 
 static __device__ __forceinline__ float half_silu(float x) { return x * half_sigmoid(x); }

@@ -24,6 +24,7 @@ from ...ir.kernel import (
     Gathered,
     Guarded,
     Less,
+    Literal,
     Operand,
     Predicate,
     Statement,
@@ -108,6 +109,8 @@ def vector_copy(loop: For) -> VectorCopy | None:
     filled = operand.otherwise if isinstance(operand, Guarded) else operand
     fill = replace(statement, inputs=(filled,), predicate=())
     edges = edges_of(inside, loop.index, loop.stop.value)
+    if not (is_local[0] and isinstance(filled, Literal)):  # it would need the predicate
+        partly = ()
     return VectorCopy(call, conditions, inside_, partly, fill, alignments, edges)
 
 

@@ -15,12 +15,20 @@ from pyfuser.devices.cuda.device_helpers import device_helpers, with_device_help
 from pyfuser.devices.cuda.emulator import harness
 from pyfuser.devices.cuda.emulator.runtime import emulated
 from tests.cuda.host_compiler import requires_host_compiler
-from tests.devices.cpu.test_half_precision import EXACT, LEAST, every_value, steps_between
+from tests.devices.cpu.test_half_precision import EXACT, every_value, steps_between
 
 pytestmark = requires_host_compiler
 
 FUNCTIONS = ["exp", "sigmoid", "silu", "tanh", "one_plus_tanh", "one_plus_erf"]
 DTYPES = [torch.bfloat16, torch.float16]
+# Where exact results are less than this, the functions may give 0 or less digits: where e^-x
+# overflows, where 1 + tanh(x) is subnormal, 1 + erf(x) below x = -4.8.
+LEAST = {
+    "one_plus_erf": 1.2e-11,
+    "one_plus_tanh": 2.0**-125,
+    "sigmoid": 2.0**-127.99,
+    "silu": 2.0**-121.5,
+}
 TEXT = """
 extern "C" __global__ void kernel(const float* a, const float* b, float* c) {
   const int i = blockIdx.x * 256 + threadIdx.x;
@@ -144,3 +152,15 @@ def test_a_tanh_that_others_read_too_stays() -> None:
     assert "tanhf(" in runtime.kernels[-1].code.text
     torch.testing.assert_close(whole, given.float().tanh())
     assert steps_between(found, (2 * torch.sigmoid(2 * given.double())).bfloat16()).max() <= 1
+
+
+def test_sigmoid_is_0_only_where_its_exponential_overflows() -> None:
+    """Subnormal values count: what they are multiplied by may be huge."""
+    x = torch.tensor([[-87.0, -87.5, -88.0, -88.5]]).bfloat16()
+    y = torch.full_like(x, 1e38)
+    for function in (torch.sigmoid, torch.nn.functional.silu):
+        torch._dynamo.reset()
+        with emulated():
+            found = torch.compile(lambda x, y: function(x) * y, backend="pyfuser")(x, y)  # noqa: B023
+        wanted = (function(x.double()) * y.double()).bfloat16()
+        assert steps_between(found, wanted).max() <= 1
