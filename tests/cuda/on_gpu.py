@@ -26,7 +26,6 @@ import torch
 
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.devices.cuda.driver import Driver, system_driver
-from pyfuser.devices.cuda.emulator.counters import Counts
 from pyfuser.devices.cuda.emulator.harness import Argument, SimtError
 from pyfuser.errors import CompilationError, DeviceError
 
@@ -136,19 +135,12 @@ class GpuModule:
         block: Sequence[int],
         shared_bytes: int,
         args: Sequence[Argument],
-        *,
-        seed: int = 0,
-        buffers: Sequence[torch.Tensor] = (),
-        counts: Counts | None = None,
-        scratch: Sequence[torch.Tensor] = (),
-        most_blocks: int = 0,
-        cache_sectors: int = 0,
+        **of_the_emulator: object,
     ) -> None:
         """Runs the kernel, and returns when it is done; SimtError if it fails or writes outside of
-        its tensors.  A GPU has its own order of threads, whatever `seed` is, and counts nothing.
+        its tensors.  A GPU has its own order of threads, whatever the seed is, and counts nothing.
         """
-        del seed, scratch, most_blocks, cache_sectors
-        assert counts is None and not buffers
+        assert not (of_the_emulator.get("counts") or of_the_emulator.get("buffers"))
         gpu = self._gpu
         with gpu.lock:
             try:

@@ -53,7 +53,7 @@ from .expressions import (
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import Declaration, index_text, symbol_name, type_name
-from .vector_copies import alignments, has_edges, vector_copy, with_whole_windows
+from .vector_copies import VectorCopy, alignments, has_edges, vector_copy, with_whole_windows
 
 Axes = frozenset[ParallelType]
 
@@ -257,18 +257,28 @@ class BodyWriter:
         lines = _loop_lines(loop, items)
         copy = vector_copy(loop)
         if copy is not None:
-            whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in conditions)
-            self.alignments |= dict.fromkeys(copy.alignments or ())
-            call = copy.text(place.is_aligned is True)
-            is_chain = bool(copy.partly)
-            if copy.partly:
-                fill = _loop_lines(loop, [Item(self.expressions.compute(copy.fill))])
-                lines = _either(Item(lines, copy.partly), fill)
-                if place.is_aligned is True and copy.edges is not None and not copy.conditions:
-                    self.alignments |= dict.fromkeys(copy.edges)
-                    lines, is_chain = fill, False
-            lines = [call] if not whole else _either(Item([call], whole), lines, is_chain)
+            lines = self._copied(copy, loop, lines, conditions, place.is_aligned is True)
         return [Item([*comment, *lines], conditions)]
+
+    def _copied(
+        self, copy: VectorCopy, loop: For, lines: list[str], known: Conditions, is_aligned: bool
+    ) -> list[str]:
+        """A loop that is a copy: a call for whole vectors, `lines` for those that aren't, and what
+        fills those outside of a window.
+        """
+        whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in known)
+        self.alignments |= dict.fromkeys(copy.alignments or ())
+        call = copy.text(is_aligned)
+        if not whole:
+            return [call]
+        cases = [Item([call], whole)]
+        if not copy.partly:
+            return _cases(cases, lines)
+        if is_aligned and copy.edges is not None and not copy.conditions:
+            self.alignments |= dict.fromkeys(copy.edges)
+        else:
+            cases.append(Item(lines, copy.partly))
+        return _cases(cases, _loop_lines(loop, [Item(self.expressions.compute(copy.fill))]))
 
     def _block_reduction(
         self, statement: Reduce, place: _Place, loops: Sequence[For] = ()
@@ -477,9 +487,10 @@ def _if_else(tests: Sequence[str], lines: list[str], otherwise: list[str]) -> li
     return [head, *indented(lines), "} else {", *indented(otherwise), "}"]
 
 
-def _either(whole: Item, otherwise: list[str], is_chain: bool = False) -> list[str]:
-    """`if (conditions) { item } else { otherwise }`; `otherwise` may be such a chain itself."""
-    if is_chain:
-        first, *rest = otherwise
-        return [*assemble([whole])[:-1], f"}} else {first}", *rest]
-    return [*assemble([whole])[:-1], "} else {", *indented(otherwise), "}"]
+def _cases(cases: Sequence[Item], otherwise: list[str]) -> list[str]:
+    """`if (conditions) { item } else if ... else { otherwise }`."""
+    lines: list[str] = []
+    for case in cases:
+        first, *rest = assemble([case])[:-1]
+        lines += [f"}} else {first}" if lines else first, *rest]
+    return [*lines, "} else {", *indented(otherwise), "}"]

@@ -339,13 +339,13 @@ def inner_persistent(
         return whole
     inputs, computed = facts.rows
     reduced, inner = evaluate(facts.reduced, sizes), evaluate(facts.chain[-1], sizes)
-    row_bytes = reduced * (inputs * (facts.vector or 4) + computed * max(facts.bytes, 4))
-    is_alone = 2 * row_bytes > target.limits.shared_bytes
     threads = _LONG_ROW_THREADS
-    if len(facts.chain) > 1 and not is_alone:
-        threads //= 2
-    while len(facts.chain) > 1 and threads > target.threads and inner <= threads // 2:
-        threads //= 2
+    if len(facts.chain) > 1:
+        row_bytes = reduced * (inputs * (facts.vector or 4) + computed * max(facts.bytes, 4))
+        is_alone = 2 * row_bytes > target.limits.shared_bytes
+        threads = threads if is_alone else threads // 2
+        while threads > target.threads and inner <= threads // 2:
+            threads //= 2
     unroll = inner_unroll(reduced, threads, 2 * _VECTORS)
     while unroll > 1 and len(facts.chain) > 1 and threads * unroll > inner:
         unroll //= 2

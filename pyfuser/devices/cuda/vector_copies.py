@@ -143,10 +143,9 @@ def _depends(operand: Gathered, index: Symbol) -> bool:
 
 def alignments(body: list[Statement]) -> list[Alignment]:
     """The conditions under which vectors of a body are aligned in all threads and iterations."""
-    loops = [s for s in walk(body) if isinstance(s, For)]
-    copies = [copy for copy in map(vector_copy, loops) if copy is not None]
+    copies = _copies(body)
     found = [a for copy in copies for a in (*(copy.alignments or ()), *(copy.edges or ()))]
-    found += [a for loop in loops for a in with_whole_windows(loop)[1]]
+    found += [a for loop in _loops(body) for a in with_whole_windows(loop)[1]]
     return list(dict.fromkeys(found))
 
 
@@ -156,8 +155,11 @@ def has_edges(body: list[Statement]) -> bool:
 
 
 def _copies(body: list[Statement]) -> list[VectorCopy]:
-    loops = (s for s in walk(body) if isinstance(s, For))
-    return [copy for copy in map(vector_copy, loops) if copy is not None]
+    return [copy for copy in map(vector_copy, _loops(body)) if copy is not None]
+
+
+def _loops(body: list[Statement]) -> list[For]:
+    return [each for each in walk(body) if isinstance(each, For)]
 
 
 def _alignments(access: Access, index: Symbol, length: int) -> tuple[Alignment, ...] | None:
