@@ -64,6 +64,25 @@ def prefetch_inputs(scheduled: ScheduledFusion, distance: int) -> None:
         scheduled[tensor].prefetch = distance
 
 
+def prefetch_rows(
+    scheduled: ScheduledFusion,
+    layouts: Layouts,
+    row_axis: IterDomain,
+    tensor: TensorView,
+    axes: Sequence[IterDomain],
+    count: int,
+) -> None:
+    """Makes an input's reads fetch so many rows ahead; an output's stores, the lines at the ends of
+    its rows, of which they store parts.
+
+    `axes` are those that the tensor had when the layouts were examined.
+    """
+    for axis, own in zip(axes, tensor.axes, strict=True):
+        if not axis.is_broadcast and layouts.number(axis) == layouts.number(row_axis):
+            schedule = scheduled[tensor]
+            schedule.prefetch, schedule.along = count, own
+
+
 def is_reduction(expr: Expr | None) -> bool:
     """True for sums, maxima, welford and the like."""
     return expr is not None and expr.accumulates

@@ -40,6 +40,7 @@ from .common import (
     ordered_axes,
     parallelize_positions,
     prefetch_inputs,
+    prefetch_rows,
     range_to,
     touched_bytes,
     work_each,
@@ -48,6 +49,10 @@ from .inlining import inline_most
 from .propagation import transform_like
 from .shared_reads import Copies, share_reads, with_shared_reads
 from .vectors import vector_bytes, vector_steps
+
+# Measured on a Zen 5, out of cache, heads of 64 and 80 elements exchanged with positions: 0.5 to
+# 0.9 of the time of fetching 4096 bytes ahead, rows of 130 bytes 0.8; 8 rows gave less.
+_ROWS_AHEAD = 16
 
 
 def reference_output(fusion: Fusion) -> TensorView:
@@ -149,6 +154,8 @@ def _schedule(
     prefetch_inputs(scheduled, parameters.prefetch)
     copies = share_reads(scheduled) if shares_reads else ()
     layouts = Layouts(copy)
+    if parameters.rows and parameters.prefetch:
+        _prefetch_apart(scheduled, reference, layouts)
     own = scheduled[reference]
     own.loop = list(ordered_axes(reference))
     if not own.loop:
@@ -182,6 +189,19 @@ def _schedule(
     parallelize_positions(scheduled, reference, kinds)
     inline_most(scheduled)
     return scheduled, copies
+
+
+def _prefetch_apart(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> None:
+    """Makes reads of rows that don't follow each other in memory fetch rows ahead.
+
+    What follows a row in memory isn't read next, and no prefetcher follows jumps from page to page.
+    """
+    axes = ordered_axes(reference)
+    columns = range_to(axes[-1], axes, layouts)
+    row, number = axes[-len(columns) - 1], layouts.space.number
+    for leaf in layouts.leaves:
+        if leaf.tensor.expr is None and not leaf.merges(number(row), number(columns[0])):
+            prefetch_rows(scheduled, layouts, row, leaf.tensor, leaf.tensor.axes, _ROWS_AHEAD)
 
 
 def _lanes_across(

@@ -25,7 +25,7 @@ from ..ir.domains import IterDomain, ParallelType, Split
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseParameters
-from .common import Layouts
+from .common import Layouts, prefetch_rows
 from .inlining import inline_most
 from .rewrite import cache_after, cache_before
 from .tiles import Matrix, loop_like, read_along_rows, split_into_squares
@@ -92,7 +92,7 @@ def schedule_staged(
     read = {leaf.tensor: leaf.tensor for leaf in layouts.leaves if leaf.tensor.expr is None}
     for tensor, before in (read | results).items():
         if tensor not in transposed:
-            _fetch_rows_ahead(scheduled, layouts, row_axis, tensor, before.axes)
+            prefetch_rows(scheduled, layouts, row_axis, tensor, before.axes, _ROWS_AHEAD)
     of = dict(zip(result.axes, reference.axes, strict=True))
     _schedule_outputs(scheduled, reference, matrix.along(of), outputs, parameters)
     inline_most(scheduled)
@@ -189,25 +189,6 @@ def _result(
     result = cache_before(scheduled, output)
     scheduled[result].memory_type = MemoryType.shared
     return result
-
-
-def _fetch_rows_ahead(
-    scheduled: ScheduledFusion,
-    layouts: Layouts,
-    row_axis: IterDomain,
-    tensor: TensorView,
-    axes: Sequence[IterDomain],
-) -> None:
-    """Makes an input's reads fetch ahead along its rows; an output's stores, the lines at the ends
-    of its rows, of which they store parts.
-
-    `axes` are those that the tensor had when the layouts were examined.
-    """
-    number = layouts.space.number
-    for axis, own in zip(axes, tensor.axes, strict=True):
-        if not axis.is_broadcast and number(axis) == number(row_axis):
-            schedule = scheduled[tensor]
-            schedule.prefetch, schedule.along = _ROWS_AHEAD, own
 
 
 def _whole(axis: IterDomain) -> IterDomain:

@@ -128,10 +128,11 @@ class MemoryAccess(Conditions):
             return w.splat(self._scalar_in_lanes(access, index, active), count)
         if step is ONE:
             pointer = self.address(access, index)
-            alignment = size_in_bytes(dtype)
+            alignment, ahead = size_in_bytes(dtype), access.buffer.prefetch
+            # What is left of a row is fetched only if the next one may be elsewhere.
+            if ahead is not ZERO and (active is None or ahead.symbols):
+                self._fetch(access, index, pointer, ahead)
             if active is None:
-                if access.buffer.prefetch is not ZERO:
-                    self._fetch(access, index, pointer, access.buffer.prefetch)
                 if self._is_in_pair(access):
                     value = self._of_pair(access, index)
                 else:

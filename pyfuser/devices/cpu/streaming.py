@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from ...dtypes import size_in_bytes
 from ...ir.kernel import Access, Buffer
 from ...ir.scalars import Integer, IntExpr, Symbol, product, terms_of
-from .llvm_writer import FunctionWriter, Value
+from .llvm_writer import HALF, FunctionWriter, Value
 from .scopes import Scopes, split_constant
 
 _VECTOR_BYTES = (16, 32, 64, 128, 256)
@@ -92,6 +93,7 @@ class StreamingStores:
         assert self.flag is not None
         streamed = {row for row, vectors in rows.items() if self._may_stream(row, vectors, rows)}
         w = self.writer
+        values = {each: self._stored(each.value) for each in chain.from_iterable(rows.values())}
         past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("stored")
         w.branch_if(self.flag, past, through)
         for label in (past, through):
@@ -100,11 +102,20 @@ class StreamingStores:
                 for each in vectors:
                     if label is past and row in streamed:
                         alignment = min(each.bytes, self.line_bytes)
-                        w.store(each.value, each.pointer, alignment, ", !nontemporal !0")
+                        w.store(values[each], each.pointer, alignment, ", !nontemporal !0")
                     else:
-                        w.store(each.value, each.pointer, size_in_bytes(row.buffer.dtype))
+                        w.store(values[each], each.pointer, size_in_bytes(row.buffer.dtype))
             w.branch(done)
         w.label(done)
+
+    def _stored(self, value: Value) -> Value:
+        """Half precision as integers: LLVM 22 has no instruction for a vector of `half` that is
+        stored past the caches, and stores it as any other.
+
+        They must be integers before the branch; in a store's own block LLVM combines both.
+        """
+        is_half = value.type.element == HALF.element
+        return self.writer.bitcast(value, "i16") if is_half else value
 
     def _may_stream(self, row: _Row, vectors: list[_Vector], rows: Iterable[_Row]) -> bool:
         """False if the row's cache lines would wait for the rest of them; notes the conditions."""

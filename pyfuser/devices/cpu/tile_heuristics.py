@@ -6,6 +6,7 @@ stage (`schedule/staged_tiles.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ from .processor import Processor
 _COLUMNS_OF_STAGE = 512
 _PAGE_BYTES = 4096
 _BYTES_AHEAD = 256  # of the parts of transposed rows
+_MOST_BYTES_AHEAD = 8192  # of whole rows
+_LONG_ROW = 2048  # elements of a row of results whose ends cost little
 # Columns that a stage of whole rows has room for.
 _WHOLE_ROWS = (128, 256, 512, 1024)
 
@@ -72,15 +75,19 @@ def _tiles(
     the speed, eight 0.9 to 1.2 times; but their rows are in more pages than the first TLB holds.
     In the last cache, squares of whole lines write on along one line of rows.  Measured on a Zen 5,
     1024x1024 in float32: 0.5 of the time, 1000x1000 and 768x3072 0.6 to 0.8; in bfloat16, whose
-    squares have half a line of each row, 1.2 times as long.
+    squares have half a line of each row, 1.2 times as long.  These take 16 lines of rows that are
+    in pages of their own, out of cache: 0.8 to 0.95 of the time.
     A task that has all rows, which are long, takes them by the cache line: few streams, which the
     prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
     """
     lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
     most, tile = max(16 * lanes, line), 4 * line
-    if line == lanes and _is_in_cache(processor, facts, sizes):
+    is_in_cache = _is_in_cache(processor, facts, sizes)
+    if line == lanes and is_in_cache:
         most, tile = 64 * line, line
+    elif line > lanes and processor.stores_lines_apart and not is_in_cache:
+        tile = 16 * line if _are_apart(facts, matrices.rows) else tile
     chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
     ahead, has_all = _ahead(processor, facts, matrices, sizes), matrices.rows <= 4 * line
     return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, rows=has_all)
@@ -97,12 +104,17 @@ def _is_staged(
     page to page, or stores parts of cache lines.
 
     A task that has all rows, which are few, reads them by the line and jumps less; in the third
-    cache, staging 64 rows of 65536 elements took twice as long.
+    cache, staging 64 rows of 65536 elements took twice as long.  Measured on a Zen 5 in half
+    precision, out of cache: squares of whole lines take 0.6 to 0.95 of the time of a stage, others
+    0.75 for rows of 4099 elements, 0.9 to 1.3 for 1031, 0.5 for 17 and 31.
     """
     line = line_elements(processor, facts)
-    stores_lines = line == processor.lanes(facts.bytes) and columns % line == 0
-    if processor.stores_lines_apart and stores_lines and facts.inputs == 1:
-        return False  # and nothing else is read along whole rows
+    if processor.stores_lines_apart and facts.inputs == 1:  # nothing is read along whole rows
+        vectors = line // processor.lanes(facts.bytes)
+        if vectors <= 2 and columns % line == 0 or vectors == 2 and columns > _LONG_ROW:
+            return False
+    if columns < line:
+        return False  # no row joins another (`row_copies.py`)
     are_apart = _are_apart(facts, rows) and rows > 4 * line
     bytes_stored = evaluate(facts.rows, sizes) * columns * facts.narrowest
     is_streamed = 2 * bytes_stored >= processor.l3_bytes
@@ -157,13 +169,20 @@ def _ahead(
     processor: Processor, facts: PointwiseFacts, matrices: Matrices, sizes: Mapping[str, int]
 ) -> int:
     """How many bytes ahead the parts of an input's rows are fetched, which are so many that no
-    prefetcher follows them; 0 in cache, and for short rows, of which a task reads all.
+    prefetcher follows them; 0 in cache.
 
-    Measured on a Zen 5, out of cache: transpositions take 0.55 to 0.95 of the time, with rows of 65
-    elements up to 1.1 times as long, in cache 1.0 to 1.35 times.
+    Of short rows a task reads all, so the rows of the next squares are fetched.
+    Measured on a Zen 5, out of cache: transpositions of long rows take 0.55 to 0.95 of the time, of
+    rows of 64 to 256 elements 0.65 to 0.95; in cache 1.0 to 1.35 times.
     """
-    are_long = matrices.rows * facts.narrowest >= 4 * _BYTES_AHEAD
-    return _BYTES_AHEAD if are_long and not _is_in_cache(processor, facts, sizes) else 0
+    if _is_in_cache(processor, facts, sizes):
+        return 0
+    row_bytes = matrices.rows * facts.narrowest
+    if row_bytes >= 4 * _BYTES_AHEAD:
+        return _BYTES_AHEAD
+    squares = line_elements(processor, facts) * row_bytes
+    # the nearest power of two: there are few kernels
+    return min(1 << round(math.log2(squares)), _MOST_BYTES_AHEAD)
 
 
 def _are_apart(facts: PointwiseFacts, rows: int) -> bool:

@@ -71,6 +71,28 @@ def test_a_task_with_all_rows_takes_them_by_the_line() -> None:
     assert not heuristics.pointwise(PROCESSOR, transposed(tile + 1, 65536, 4), {}).rows
 
 
+@pytest.mark.parametrize(("batch", "ahead"), [(4096, 4096), (1, 0)])
+@pytest.mark.parametrize("size", [2, 4])
+def test_short_transposed_rows_fetch_the_next_squares(size: int, batch: int, ahead: int) -> None:
+    """Rows of 64 elements in squares of a line; not if all of them are in a cache."""
+    facts = transposed(64, 1000, size)
+    facts = replace(facts, rows=facts.rows * batch, touched=facts.touched * batch)
+    made = heuristics.pointwise(replace(PROCESSOR, vector_bits=512), facts, {})
+    assert made.prefetch == ahead
+
+
+@pytest.mark.parametrize(
+    ("columns", "size", "is_staged"),
+    [(4096, 4, False), (4096, 2, False), (4099, 4, True), (4099, 2, False), (1031, 2, True)],
+)
+def test_square_tiles_of_half_precision(columns: int, size: int, is_staged: bool) -> None:
+    """Where whole lines are stored as fast far apart as side by side."""
+    processor = replace(PROCESSOR, cpu_name="znver5", vector_bits=512)
+    facts = transposed(8192, columns, size)
+    made = heuristics.pointwise(processor, replace(facts, staged=facts.rows), {})
+    assert isinstance(made, PointwiseParameters) and made.staged == is_staged
+
+
 @pytest.mark.parametrize("columns", [3, 12])
 def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
     """Whichever the heuristics chose."""

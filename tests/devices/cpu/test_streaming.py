@@ -11,10 +11,12 @@ from torch import Tensor
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.devices.cpu.host import host
+from pyfuser.devices.cpu.target import CpuTarget
+from pyfuser.dtypes import to_torch
 from pyfuser.frontend.executors import stage_texts
-from tests.support.targets import PRETENDED, Pretend
+from tests.support.targets import PRETENDED, WIDE, Pretend
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.bool)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.bool)
 
 
 @pytest.fixture
@@ -72,7 +74,9 @@ def test_vectors_of_a_cache_line_are_stored_one_after_the_other(pretend: Pretend
 
 
 @pytest.mark.usefixtures("uncached", "poison")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8], ids=str
+)
 @pytest.mark.parametrize("columns", [1, 8, 31, 40, 48, 63, 72, 100, 104])
 def test_rows_that_end_anywhere_are_stored_past_the_caches(
     dtype: torch.dtype, columns: int
@@ -87,6 +91,38 @@ def test_rows_that_end_anywhere_are_stored_past_the_caches(
         update(x, weight, around[:, :columns])
         assert torch.equal(around[:, :columns], expected)
         assert (around[:, columns:] == 77).all()
+
+
+NUMBERS = (
+    DataType.Float, DataType.Double, DataType.BFloat16, DataType.Half, DataType.Int, DataType.Int32,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", [PRETENDED, WIDE], ids=["256", "512"])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_the_machine_code_has_the_stores(
+    pretend: Pretend, dtype: DataType, target: CpuTarget
+) -> None:
+    """LLVM drops the hint, silently, where it has no instruction for a type."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=dtype)
+        fd.add_output(fd.ops.cast(fd.ops.add(x, x), dtype))
+    pretend(replace(target.processor, l3_bytes=0))
+    texts = stage_texts(fd.fusion, [torch.zeros(4096, dtype=to_torch(dtype))])
+    hints = len(re.findall(r"store .*!nontemporal", texts["llvm"]))
+    assert hints > 0 and texts["asm"].count("vmovnt") >= hints
+
+
+@pytest.mark.usefixtures("uncached")
+def test_rows_that_don_t_follow_each_other_are_fetched_ahead() -> None:
+    """Heads of 70 elements: the same part of the row 16 positions later, as far as that is."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1, -1, -1], contiguity=True, dtype=DataType.Float)
+        fd.add_output(fd.ops.neg(fd.ops.permute(x, [0, 2, 1, 3])))
+    text = stage_texts(fd.fusion, [torch.randn(4, 128, 6, 70)])["llvm"]
+    assert "call void @llvm.prefetch" in text
+    assert not re.search(r"getelementptr i8, ptr %\w+, i64 4096", text)
+    fd.validate([torch.randn(4, 128, 6, 70)])
 
 
 def test_a_cache_line_isn_t_stored_both_ways(pretend: Pretend) -> None:
