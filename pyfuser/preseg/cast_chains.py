@@ -62,7 +62,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
         case PointwiseOp(op="cast" | "set", inputs=(TensorView() as source,)):
             output = expr.tensor_outputs[0]
             if expr.op == "cast":
-                source = _origin(source, output.dtype)
+                source = origin(source, output.dtype)
             if source.dtype is not output.dtype:
                 expr.inputs = (source,)
                 rewriter.emit(expr)
@@ -74,7 +74,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
             rewriter.emit(expr)
 
 
-def _origin(tensor: TensorView, target: DataType) -> TensorView:
+def origin(tensor: TensorView, target: DataType) -> TensorView:
     """The tensor before lossless conversions that make no difference to `target`."""
     while isinstance(tensor.expr, PointwiseOp) and tensor.expr.op == "cast":
         source = tensor.expr.inputs[0]

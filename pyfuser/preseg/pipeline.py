@@ -25,6 +25,7 @@ from .move_permutes import move_permutes
 from .move_split_cat import move_split_cat
 from .move_windows import move_windows
 from .nan_skipping_extrema import nan_skipping_extrema
+from .narrow_reads import narrow_reads
 from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
@@ -49,6 +50,7 @@ PIPELINE: tuple[Pass, ...] = (
     move_split_cat,
     move_windows,
     move_gathers,
+    narrow_reads,
     common_subexpressions,
     nan_skipping_extrema,
     separate_constants,

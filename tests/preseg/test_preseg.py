@@ -132,6 +132,11 @@ def _move_gathers(fusion: Fusion) -> TensorView:
     return builders.gather(fusion, builders.neg(fusion, x), index, 0)
 
 
+def _narrow_reads(fusion: Fusion) -> TensorView:
+    x, index = builders.exp(fusion, tensor(fusion, 1)), tensor(fusion, 1, INT)
+    return builders.cast(fusion, builders.gather(fusion, x, index, 0), HALF)
+
+
 def _nan_skipping_extrema(fusion: Fusion) -> TensorView:
     x = tensor(fusion, 1)
     centred = builders.sub(fusion, x, builders.max(fusion, x, [0], True))
@@ -168,6 +173,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "scatter_accumulate": _scatter_accumulate,
     "move_windows": _move_windows,
     "move_gathers": _move_gathers,
+    "narrow_reads": _narrow_reads,
     "common_subexpressions": _common_subexpressions,
     "nan_skipping_extrema": _nan_skipping_extrema,
     "separate_constants": _separate_constants,
