@@ -75,19 +75,18 @@ def _tiles(
     the speed, eight 0.9 to 1.2 times; but their rows are in more pages than the first TLB holds.
     In the last cache, squares of whole lines write on along one line of rows.  Measured on a Zen 5,
     1024x1024 in float32: 0.5 of the time, 1000x1000 and 768x3072 0.6 to 0.8; in bfloat16, whose
-    squares have half a line of each row, 1.2 times as long.  These take 16 lines of rows that are
-    in pages of their own, out of cache: 0.8 to 0.95 of the time.
+    squares have half a line of each row, 1.2 times as long.  These take 16 lines of each row: 0.9
+    to 1.0 of the time, out of cache 0.8 to 0.95.
     A task that has all rows, which are long, takes them by the cache line: few streams, which the
     prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
     """
     lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
     most, tile = max(16 * lanes, line), 4 * line
-    is_in_cache = _is_in_cache(processor, facts, sizes)
-    if line == lanes and is_in_cache:
+    if line == lanes and _is_in_cache(processor, facts, sizes):
         most, tile = 64 * line, line
-    elif line > lanes and processor.stores_lines_apart and not is_in_cache:
-        tile = 16 * line if _are_apart(facts, matrices.rows) else tile
+    elif line > lanes and processor.stores_lines_apart:
+        tile = 16 * line
     chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
     ahead, has_all = _ahead(processor, facts, matrices, sizes), matrices.rows <= 4 * line
     return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, rows=has_all)
