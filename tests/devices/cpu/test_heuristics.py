@@ -77,8 +77,10 @@ def test_short_transposed_rows_fetch_the_next_squares(size: int, batch: int, ahe
     """Rows of 64 elements in squares of a line; not if all of them are in a cache."""
     facts = transposed(64, 1000, size)
     facts = replace(facts, rows=facts.rows * batch, touched=facts.touched * batch)
-    made = heuristics.pointwise(replace(PROCESSOR, vector_bits=512), facts, {})
-    assert made.prefetch == ahead
+    processor = replace(PROCESSOR, vector_bits=512)
+    assert heuristics.pointwise(processor, facts, {}).prefetch == ahead
+    others_follow = replace(facts, staged=Integer.of(64 * 100))
+    assert heuristics.pointwise(processor, others_follow, {}).prefetch == (256 if ahead else 0)
 
 
 @pytest.mark.parametrize(
