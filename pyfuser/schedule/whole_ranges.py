@@ -38,6 +38,8 @@ def whole_ranges(
         sums = [tensor for tensor in tensors if is_reduction(tensor.expr)]
         if not sums or any(tensor.domain.root is not None for tensor in tensors):
             continue
+        if len(sums[0].axes) != len(reference.axes):
+            continue  # without an axis of size 1 that the loops of the others have
         in_pass = [expr for expr in fusion.exprs if not set(tensors).isdisjoint(expr.outputs)]
         own = corresponding(sums[0], reduced, layouts)
         if first_of_range(own, len(own) - 1, layouts.among(fusion, in_pass)) == 0:

@@ -226,3 +226,22 @@ def test_numbers_of_another_kind_are_converted_as_tensors_are(
         wanted = wanted.to(to_torch(dtype))
         assert torch.equal(made.nan_to_num(7), wanted.nan_to_num(7))
         assert torch.equal(again.nan_to_num(7), wanted.nan_to_num(7))
+
+
+def test_equal_numbers_of_two_types_in_one_kernel() -> None:
+    """A zero of float and one of double, both outside of the loops that read them."""
+    with FusionDefinition() as fd:
+        first, wide, second = (
+            fd.define_tensor([-1], contiguity=True, dtype=dtype)
+            for dtype in (DataType.Bool, DataType.Double, DataType.Bool)
+        )
+        zeros = [
+            fd.ops.broadcast(fd.ops.full([], fd.define_scalar(0.0, dtype), dtype), [True])
+            for dtype in (DataType.Float, DataType.Double)
+        ]
+        kept = fd.ops.cast(fd.ops.where(first, wide, zeros[1]), DataType.Float)
+        fd.add_output(fd.ops.sum(fd.ops.where(second, zeros[0], kept), [0]))
+    a, b = torch.arange(40) % 2 == 0, torch.arange(40) % 3 == 0
+    x = torch.arange(40).double()
+    (made,) = fd.execute([a, x, b])
+    assert made.item() == x[a & ~b].sum().item()

@@ -13,6 +13,8 @@ from pyfuser.preseg import run
 from pyfuser.schedule.common import Layouts, reductions
 from pyfuser.schedule.recomputation import recompute_cheap
 from pyfuser.schedule.whole_ranges import whole_ranges
+from tests.support.compiled import BACKEND
+from tests.support.compiled import fresh as fresh
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -77,3 +79,15 @@ def test_group_norms(shape: tuple[int, int, int], before: str, dtype: torch.dtyp
         (wanted,) = evaluate(exact, [each.double() for each in (given, *weights)])
         (got,) = group_norm(given, before).execute([given, *weights])
         torch.testing.assert_close(got.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_a_reduction_without_the_axis_of_one_element(fresh: None) -> None:
+    """A maximum over all axes has no row, where a variance has one."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        folded = x.unflatten(0, (-1, 4))
+        greatest = folded.amax((0, 1, 2))
+        return folded.var((1, 2), keepdim=True), torch.where(folded < 0.1, y, greatest)
+
+    inputs = torch.randn(2, 4).t(), torch.rand(1, 4, 2) > 0.5
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(*inputs), program(*inputs))

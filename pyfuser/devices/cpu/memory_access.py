@@ -323,7 +323,7 @@ class MemoryAccess(Conditions):
             raise InternalError(
                 expected("cpu codegen", f"T{access.buffer.name} outside of its lanes", "a vector")
             )
-        key = ("splat", value.name, count)
+        key = ("splat", value.typed, count)
         known = self.scopes.known(key)
         if known is not None:
             return known
