@@ -133,10 +133,17 @@ def _moved(cast: Expr) -> list[TensorView]:
 
 
 def _only_moves(tensor: TensorView, dtype: DataType) -> bool:
-    """True for a tensor with one reader and the elements of others, or numbers of this dtype."""
-    if tensor.expr is None or len(tensor.uses_list) != 1 or tensor in tensor.fusion.outputs:
+    """True for a tensor with one reader and the elements of others, or numbers of this dtype.
+
+    A read of a wide input isn't: it would have to be stored, cast, to be read.
+    """
+    expr = tensor.expr
+    if expr is None or len(tensor.uses_list) != 1 or tensor in tensor.fusion.outputs:
         return False
-    values = _values(tensor.expr)
+    source = expr.source if isinstance(expr, WindowOp | GatherOp) else None
+    if source is not None and source.expr is None and source.dtype is not dtype:
+        return False
+    values = _values(expr)
     return bool(values) and all(
         _is_exact(value, dtype)
         if isinstance(value, Scalar)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyfuser.dtypes import DataType
-from pyfuser.ir.exprs import WindowOp
+from pyfuser.ir.exprs import GatherOp, WindowOp
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.ir.verify import verify_fusion
@@ -56,6 +56,19 @@ def test_another_reader_keeps_the_dtype() -> None:
     fusion.add_output(builders.neg(fusion, pad))
     text = str(fusion)
     assert str(narrow_reads(fusion)) == text
+
+
+def test_an_input_is_read_as_it_is() -> None:
+    """It isn't stored in another dtype to be read."""
+    fusion = Fusion()
+    x, index = tensor(fusion, 1), tensor(fusion, 1, DataType.Int)
+    reads = [builders.gather(fusion, each, index, 0) for each in (x, builders.exp(fusion, x))]
+    chosen = builders.where(fusion, builders.gt(fusion, index, 2), *reads)
+    fusion.add_output(builders.cast(fusion, chosen, HALF))
+    changed = narrow_reads(fusion)
+    verify_fusion(changed)
+    sources = [expr.source for expr in changed.exprs if isinstance(expr, GatherOp)]
+    assert [each.dtype for each in sources if each is not None] == [FLOAT, HALF]
 
 
 def test_the_cast_that_is_an_output_is_read() -> None:
