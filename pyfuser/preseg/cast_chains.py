@@ -21,7 +21,7 @@ from ..dtypes import DataType, is_floating
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
-from .rewriting import Rewriter, has_natural_layout, rewrite
+from .rewriting import Rewriter, rewrite
 
 # (largest binary exponent, significant bits, has a sign) of the values that a type holds exactly.
 # Sources: IEEE 754 for the floating types; every value of an n-bit integer has at most n bits.
@@ -66,10 +66,8 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
             if source.dtype is not output.dtype:
                 expr.inputs = (source,)
                 rewriter.emit(expr)
-            elif has_natural_layout(output):
-                rewriter.replace(output, source)
             else:
-                rewriter.emit(PointwiseOp((source,), (output,), "set"))
+                rewriter.replace_or_copy(output, source)
         case _:
             rewriter.emit(expr)
 

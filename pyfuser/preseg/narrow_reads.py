@@ -4,7 +4,8 @@ A read at computed positions that could not be moved to the inputs has to read m
 stored.  If everything between the source and a cast to a narrower dtype only moves elements, the
 source is stored in the narrower one, and half of the bytes are moved; often it is an output anyway.
 Rounding an element before it is moved, or after, gives the same.  Runs after the passes that move
-reads, and before common_subexpressions, which finds casts that an output has already.
+reads; a cast that the fusion has already is read, for common_subexpressions would keep an output of
+its own beside an earlier one.
 
 Before:
     T1_l_float[iS1{i0}] = exp(T0_g_float[iS0{i0}])
@@ -45,11 +46,7 @@ def narrow_reads(fusion: Fusion) -> Fusion:
         if isinstance(output, TensorView) and output in dtypes:
             narrower.narrow(rewriter, expr, output, dtypes[output])
         elif casts.get(expr):
-            source = expr.tensor_inputs[0]
-            if has_natural_layout(expr.tensor_outputs[0]):
-                rewriter.replace(output, source)
-            else:
-                rewriter.emit(PointwiseOp((source,), (output,), "set"))
+            rewriter.replace_or_copy(expr.tensor_outputs[0], expr.tensor_inputs[0])
         elif expr not in narrower.emitted:
             rewriter.emit(expr)
 

@@ -44,6 +44,13 @@ class Rewriter:
             without_history(old)
         self.emit(PointwiseOp((new,), (old,), "set"))
 
+    def replace_or_copy(self, old: TensorView, new: TensorView) -> None:
+        """The same; a tensor with a layout of its own becomes a copy."""
+        if has_natural_layout(old):
+            self.replace(old, new)
+        else:
+            self.emit(PointwiseOp((new,), (old,), "set"))
+
     def is_output(self, value: Val) -> bool:
         """True for an output of the fusion."""
         return value in self._outputs
