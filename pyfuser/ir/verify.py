@@ -49,9 +49,8 @@ from .kernel import (
     Scan,
     Scatter,
     Statement,
-    accesses,
-    operand_sizes,
 )
+from .kernel_queries import accesses, operand_sizes
 from .scalars import ONE, IntExpr, Symbol
 from .schedule import ScheduledFusion
 from .segmented import SegmentedFusion

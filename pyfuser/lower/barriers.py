@@ -24,9 +24,8 @@ from ..ir.kernel import (
     Scan,
     Scatter,
     Statement,
-    accesses,
-    walk,
 )
+from ..ir.kernel_queries import accesses, walk
 from ..ir.scalars import ONE
 from ..ir.schedule import MemoryType
 

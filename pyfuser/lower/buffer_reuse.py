@@ -11,7 +11,13 @@ After:   allocate T1[n]  T1 = ...  ... = T1  T1 = ...  ... = T1
 
 from __future__ import annotations
 
-from ..ir.kernel import Allocate, Buffer, For, Statement, accesses, walk
+from ..ir.kernel import (
+    Allocate,
+    Buffer,
+    For,
+    Statement,
+)
+from ..ir.kernel_queries import accesses, walk
 from ..ir.scalars import ONE
 
 

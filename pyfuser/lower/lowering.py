@@ -23,6 +23,8 @@ from ..ir.kernel import (
     Scan,
     Scatter,
     TensorParameter,
+)
+from ..ir.kernel_queries import (
     accesses,
     may_refuse,
     operand_sizes,

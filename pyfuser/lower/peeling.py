@@ -28,9 +28,8 @@ from ..ir.kernel import (
     Scan,
     Scatter,
     Statement,
-    accesses,
-    walk,
 )
+from ..ir.kernel_queries import accesses, walk
 from ..ir.scalar_queries import coefficient_of, substitute
 from ..ir.scalars import (
     ONE,

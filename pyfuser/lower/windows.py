@@ -39,9 +39,8 @@ from ..ir.kernel import (
     Predicate,
     Reduce,
     Statement,
-    accesses,
-    walk,
 )
+from ..ir.kernel_queries import accesses, walk
 from ..ir.scalar_queries import coefficient_of, substitute
 from ..ir.scalars import (
     ONE,

@@ -12,7 +12,8 @@ from pyfuser.errors import InternalError
 from pyfuser.ir.domains import IterType
 from pyfuser.ir.exprs import PointwiseOp, ReductionOp
 from pyfuser.ir.fusion import Fusion, plain_domain
-from pyfuser.ir.kernel import Allocate, For, Kernel, walk
+from pyfuser.ir.kernel import Allocate, For, Kernel
+from pyfuser.ir.kernel_queries import walk
 from pyfuser.ir.scalars import Symbol
 from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ir.segmented import SegmentedFusion

@@ -7,7 +7,13 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import DataType as Type
-from pyfuser.ir.kernel import Access, Allocate, Buffer, Compute, walk
+from pyfuser.ir.kernel import (
+    Access,
+    Allocate,
+    Buffer,
+    Compute,
+)
+from pyfuser.ir.kernel_queries import walk
 from pyfuser.ir.scalars import ZERO, Symbol
 from pyfuser.ir.schedule import MemoryType
 from pyfuser.lower.buffer_reuse import reuse_buffers

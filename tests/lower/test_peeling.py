@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.ir.domains import ParallelType
-from pyfuser.ir.kernel import Allocate, Compute, For, walk
+from pyfuser.ir.kernel import Allocate, Compute, For
+from pyfuser.ir.kernel_queries import walk
 from pyfuser.kernel_builds import lowered
 from pyfuser.schedule.transpose import schedule
 from pyfuser.target.parameters import PointwiseParameters

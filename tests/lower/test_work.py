@@ -13,7 +13,8 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.executor import Executor, Resolved
-from pyfuser.ir.kernel import Allocate, walk
+from pyfuser.ir.kernel import Allocate
+from pyfuser.ir.kernel_queries import walk
 from pyfuser.ir.scalar_queries import evaluate
 from pyfuser.ir.schedule import MemoryType
 from pyfuser.lower.work import MOST_REPEATED, unfused_runs

@@ -30,9 +30,8 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
-    accesses,
-    walk,
 )
+from ...ir.kernel_queries import accesses, walk
 from ...ir.scalar_queries import coefficient_of
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
 from ...ir.schedule import MemoryType

@@ -36,10 +36,8 @@ from ...ir.kernel import (
     Scatter,
     Statement,
     TensorParameter,
-    accesses,
-    operand_sizes,
-    walk,
 )
+from ...ir.kernel_queries import accesses, operand_sizes, walk
 from ...ir.scalar_queries import substitute
 from ...ir.scalars import ONE, Binary, IntExpr, Monomial, Symbol, product, terms_of
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...ir.kernel import Compute, Kernel, walk
+from ...ir.kernel import Compute, Kernel
+from ...ir.kernel_queries import walk
 from ...ir.scalars import IntExpr
 from ...ops.random_numbers import DISTRIBUTIONS
 from ...ops.table import OPS

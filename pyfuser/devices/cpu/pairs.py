@@ -31,10 +31,8 @@ from ...ir.kernel import (
     Initialise,
     Reduce,
     Statement,
-    accesses,
-    operands,
-    walk,
 )
+from ...ir.kernel_queries import accesses, operands, walk
 from ...ir.scalar_queries import coefficient_of
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, product
 from ...ir.schedule import MemoryType

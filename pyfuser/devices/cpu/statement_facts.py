@@ -16,8 +16,8 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
-    walk,
 )
+from ...ir.kernel_queries import walk
 from ...ir.scalars import ONE
 from ...ir.schedule import MemoryType
 from ...ops.random_numbers import DISTRIBUTIONS

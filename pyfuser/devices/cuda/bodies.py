@@ -33,9 +33,8 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
-    accesses,
-    walk,
 )
+from ...ir.kernel_queries import accesses, walk
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
 from ...ir.schedule import MemoryType
 from .alignment import Alignment

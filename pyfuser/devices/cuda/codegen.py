@@ -33,6 +33,8 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
+)
+from ...ir.kernel_queries import (
     accesses,
     operand_sizes,
     operands,

@@ -34,6 +34,8 @@ from ...ir.kernel import (
     Scan,
     Scatter,
     Statement,
+)
+from ...ir.kernel_queries import (
     accesses,
     operand_sizes,
     operands,

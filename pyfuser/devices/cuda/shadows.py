@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.kernel import Access, Buffer, Initialise, Phase, Reduce, walk
+from ...ir.kernel import (
+    Access,
+    Buffer,
+    Initialise,
+    Phase,
+    Reduce,
+)
+from ...ir.kernel_queries import walk
 from ...ir.schedule import MemoryType
 from .expressions import access_text
 

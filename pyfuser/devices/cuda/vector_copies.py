@@ -28,10 +28,8 @@ from ...ir.kernel import (
     Operand,
     Predicate,
     Statement,
-    operand_sizes,
-    operands,
-    walk,
 )
+from ...ir.kernel_queries import operand_sizes, operands, walk
 from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol, terms_of
 from ...ir.schedule import MemoryType

@@ -18,7 +18,8 @@ from pyfuser.devices.cuda.occupancy import occupancy
 from pyfuser.devices.cuda.ptxas_report import kernel_resources
 from pyfuser.dtypes import size_in_bytes
 from pyfuser.ir.domains import ParallelType
-from pyfuser.ir.kernel import Buffer, For, Statement, accesses
+from pyfuser.ir.kernel import Buffer, For, Statement
+from pyfuser.ir.kernel_queries import accesses
 from pyfuser.ir.scalars import ONE, Integer
 
 from .benchmark_kernels import FUNCTIONS, codes_of
