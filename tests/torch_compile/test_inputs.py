@@ -1,9 +1,8 @@
 """The inputs and outputs that a compiled function may have, each case against eager.
 
 Inputs that are changed in place, share memory, are expanded, empty, without axes or laid out in
-other ways; outputs that are inputs, views, repeated or no tensors; every dtype.  A compiled call
-must give eager's values, dtypes, shapes, strides and sharing of memory, and leave its inputs as
-eager leaves them.
+other ways; outputs that are inputs, views, repeated or no tensors.  A compiled call must give
+eager's values, dtypes, shapes, strides and sharing of memory, and leave its inputs as eager does.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.programs.check import sharing, strides
-from tests.support.compiled import BACKEND, assert_as_close_as_eager
+from tests.programs.check import sharing
+from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
+
+from .calls import assert_same, check
 
 
 @dataclass(frozen=True)
@@ -34,37 +35,6 @@ class Case:
 def tensors(*shapes: tuple[int, ...]) -> Callable[[], list[Tensor]]:
     """Contiguous float32 inputs of these shapes."""
     return lambda: [torch.randn(shape) for shape in shapes]
-
-
-def flat(outputs: Any) -> list[Any]:
-    return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
-
-
-def assert_same(got: Any, expected: Any) -> None:
-    if not isinstance(expected, Tensor):
-        assert got == expected
-        return
-    assert strides(got) == strides(expected)
-    assert got.requires_grad == expected.requires_grad
-    torch.testing.assert_close(got, expected, equal_nan=True)
-
-
-def check(
-    function: Callable[..., Any], make: Callable[[], Sequence[Any]], **options: Any
-) -> list[Any]:
-    """Three calls, each on its own inputs; returns the last call's outputs."""
-    compiled = torch.compile(function, backend=BACKEND, fullgraph=True, **options)
-    for seed in range(3):
-        torch.manual_seed(seed)
-        expected_inputs = make()
-        torch.manual_seed(seed)
-        inputs = make()
-        expected, got = flat(function(*expected_inputs)), flat(compiled(*inputs))
-        assert len(got) == len(expected)
-        for ours, eager in zip([*got, *inputs], [*expected, *expected_inputs], strict=True):
-            assert_same(ours, eager)
-        assert sharing([*inputs, *got]) == sharing([*expected_inputs, *expected])
-    return got
 
 
 def add_in_place(x: Tensor, y: Tensor) -> Tensor:
@@ -296,56 +266,6 @@ def test_a_call_with_dynamic_shapes_is_eager_s(name: str) -> None:
     check(CASES[name].function, CASES[name].make, dynamic=True)
 
 
-def gradients(function: Callable[..., Any], leaves: Sequence[Tensor]) -> list[Tensor | None]:
-    """Of the sum of all float outputs, weighted so that no two elements count the same."""
-    total = torch.zeros(())
-    for output in flat(function(*leaves)):
-        weights = torch.linspace(0.5, 1.5, output.numel()).view(output.shape)
-        total = total + (output * weights).sum()
-    return list(torch.autograd.grad(total, leaves, allow_unused=True))
-
-
-def of_views(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    return x[1:].sigmoid() * y.t()[1:], x.expand(2, *x.shape).tanh()
-
-
-def of_inputs_given_back(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    return x, x * y, y.view(-1)
-
-
-def of_one_input_only(x: Tensor, y: Tensor) -> Tensor:
-    return x.softmax(-1) * y.detach().t()
-
-
-def of_a_change_in_place(x: Tensor, y: Tensor) -> Tensor:
-    z = x * 1
-    z[0].mul_(y[:, 0])
-    z.add_(y.t())
-    return z.exp()
-
-
-def of_something_empty(x: Tensor, y: Tensor) -> Tensor:
-    return torch.cat([x[:0], (x * y.t()).sum(0, keepdim=True)])
-
-
-@pytest.mark.parametrize(
-    "function",
-    [of_views, of_inputs_given_back, of_one_input_only, of_a_change_in_place, of_something_empty],
-)
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_gradients_are_eager_s(function: Callable[..., Any], dynamic: bool) -> None:
-    compiled = torch.compile(function, backend=BACKEND, dynamic=dynamic, fullgraph=True)
-    for seed in range(2):
-        torch.manual_seed(seed)
-        leaves = [torch.randn(4, 4, requires_grad=True) for _ in range(2)]
-        for got, expected in zip(
-            gradients(compiled, leaves), gradients(function, leaves), strict=True
-        ):
-            assert (got is None) == (expected is None)
-            if expected is not None:
-                assert_same(got, expected)
-
-
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_views_of_equal_values_share_no_memory(dynamic: bool) -> None:
     def program(x: Tensor) -> tuple[Tensor, ...]:
@@ -356,29 +276,6 @@ def test_views_of_equal_values_share_no_memory(dynamic: bool) -> None:
     assert sharing([x, *got]) == sharing([x, *program(x)])
     for ours, eagers in zip(got, program(x), strict=True):
         assert_same(ours, eagers)
-
-
-@pytest.mark.parametrize("rematerialise", [False, True], ids=["all_saved", "min_cut"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_gradients_read_the_old_value_of_an_updated_buffer(
-    dynamic: bool, rematerialise: bool
-) -> None:
-    def program(x: Tensor, weight: Tensor, mean: Tensor) -> Tensor:
-        y = torch.sin(weight * mean.clone()) * x + mean[1:].clone().sum() * weight.exp()
-        with torch.no_grad():
-            mean.mul_(0.9).add_(x.detach().mean(0))
-        return y.exp()
-
-    compiled = torch.compile(
-        program, backend=BACKEND, dynamic=dynamic, options={"rematerialise": rematerialise}
-    )
-    for rows in (3, 4, 7):
-        x, weight, mean = (torch.randn(s, requires_grad=s != 5) for s in ((rows, 5), (1, 5), 5))
-        ours, eagers = (
-            torch.autograd.grad(call(x, weight, mean.clone()).sum(), [x, weight])
-            for call in (compiled, program)
-        )
-        torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-4)  # exp amplifies rounding
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -411,127 +308,6 @@ def test_rows_that_overlap_share_what_is_written(dynamic: bool) -> None:
         assert torch.equal(got, expected)
         assert got.stride() == expected.stride()
     assert torch.equal(x, y)
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_gradients_of_results_that_overlap(dynamic: bool) -> None:
-    def windows(x: Tensor) -> tuple[Tensor, Tensor]:
-        return (x * 2).unfold(0, 3, 1), x.sin().as_strided((4, 2), (1, 1))
-
-    gradients = []
-    for function in (windows, torch.compile(windows, backend=BACKEND, dynamic=dynamic)):
-        x = torch.arange(12.0, requires_grad=True)
-        results = function(x)
-        weights = [torch.arange(y.numel(), dtype=y.dtype).view(y.shape) for y in results]
-        gradients += torch.autograd.grad(results, x, weights)
-    torch.testing.assert_close(*gradients)
-
-
-def test_gradients_reach_the_base_of_a_view_that_is_changed() -> None:
-    def change(x: Tensor, y: Tensor) -> Tensor:
-        x.add_(y.exp())
-        return x.sin()
-
-    def run(call: Callable[..., Tensor]) -> list[Tensor]:
-        torch.manual_seed(0)
-        base = torch.randn(6, 5, requires_grad=True)
-        y = torch.randn(4, 5, requires_grad=True)
-        held = base.clone()
-        call(held[1:5], y).sum().backward()
-        assert base.grad is not None and y.grad is not None
-        return [base.grad, y.grad, held.detach()]
-
-    compiled = torch.compile(change, backend=BACKEND, fullgraph=True)
-    for got, expected in zip(run(compiled), run(change), strict=True):
-        assert_same(got, expected)
-
-
-def whole_numbers(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    return (
-        x * 3 + y,
-        torch.maximum(x, y) - 1,
-        (x & y) ^ (x | 1),
-        x > y,
-        torch.where(x >= y, x, y).sum(1),
-        x.float() / 2,
-        torch.div(x, 3, rounding_mode="floor"),
-    )
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str
-)
-def test_whole_numbers(dtype: torch.dtype) -> None:
-    least = 0 if dtype == torch.uint8 else -100
-    check(whole_numbers, lambda: [torch.randint(least, 100, (5, 7)).to(dtype) for _ in range(2)])
-
-
-def test_truth_values() -> None:
-    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        return x & ~y, x ^ y, x.sum(1), (x | y).any(), x.all(0), x + y, torch.where(x, 1.5, 2.5)
-
-    check(function, lambda: [torch.rand(5, 7) > 0.5 for _ in range(2)])
-
-
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
-def test_complex_numbers(dtype: torch.dtype) -> None:
-    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        z = x * y.conj() + 1j
-        return z, z.abs() * 2, z.real.sin() + z.imag, torch.view_as_real(z) + 1
-
-    check(function, lambda: [torch.randn(5, 7, dtype=dtype) for _ in range(2)])
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_fractions(dtype: torch.dtype) -> None:
-    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        z = torch.softmax(x * 0.3 + y, -1)
-        return z, (z - z.mean()) * y.sigmoid(), x.sum(1), x.amax(0) * 2, (x - 1).exp().clamp(0, 3)
-
-    torch.manual_seed(0)
-    inputs = [torch.randn(9, 33).to(dtype) for _ in range(2)]
-    compiled = torch.compile(function, backend=BACKEND, fullgraph=True)
-    got, eager, exact = (
-        {str(number): each for number, each in enumerate(call(*given))}
-        for call, given in (
-            (compiled, inputs),
-            (function, inputs),
-            (function, [each.double() for each in inputs]),
-        )
-    )
-    assert_as_close_as_eager(got, eager, exact)
-
-
-def test_comparisons_in_half_precision_see_rounded_values() -> None:
-    def function(x: Tensor) -> Tensor:
-        y = x * 1.1
-        return (y == y.amax(-1, keepdim=True)).sum(-1), (y > x).sum()
-
-    check(function, lambda: [torch.randn(64, 200).bfloat16()])
-
-
-def test_dtypes_meet_as_in_eager() -> None:
-    def function(x: Tensor, y: Tensor, n: Tensor, scalar: Tensor) -> tuple[Tensor, ...]:
-        return x + y, n * x, n + 1.5, x * scalar, n / n, torch.where(n > 0, x, 0.0), y.int() + n
-
-    check(
-        function,
-        lambda: [
-            torch.randn(4, 3).bfloat16(),
-            torch.randn(4, 3),
-            torch.randint(1, 9, (4, 3)),
-            torch.tensor(0.1, dtype=torch.float64),
-        ],
-    )
-
-
-def test_nan_and_infinity_stay() -> None:
-    values = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e-40, 3e38]
-
-    def function(x: Tensor) -> tuple[Tensor, ...]:
-        return x * 2, x.relu(), x.exp(), x.amax(), x.sum(), x.isnan(), x / x, x.clamp(-1, 1)
-
-    check(function, lambda: [torch.tensor(values)])
 
 
 def test_equal_operations_on_other_strides_are_other_fusions() -> None:
@@ -574,35 +350,6 @@ def test_a_negation_that_is_still_to_be_done() -> None:
         assert torch.equal(actual, function(argument))
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize(
-    "view",
-    [
-        lambda x: x.expand_as(x),
-        lambda x: x[:, None].transpose(0, 1)[..., 1:],
-        lambda x: x.split(3, 1)[1],
-        lambda x: x.reshape(-1)[2:].view(-1, 1),
-    ],
-)
-@pytest.mark.parametrize("is_expanded", [False, True])
-def test_gradients_of_views_of_an_input(
-    view: Callable[[Tensor], Tensor], dynamic: bool, is_expanded: bool
-) -> None:
-    """Autograd derives the gradient of such a result itself, from what the result says it is."""
-
-    def program(x: Tensor) -> tuple[Tensor, Tensor]:
-        return view(x), x.cumsum(1)
-
-    x = torch.randn(6, 1).expand(6, 6) if is_expanded else torch.randn(6, 6)
-    x = x.detach().requires_grad_()
-    compiled = torch.compile(program, backend=BACKEND, dynamic=dynamic)
-    expected = program(x)
-    weights = [torch.arange(1.0 * y.numel()).view(y.shape) for y in expected]
-    (ours,) = torch.autograd.grad(compiled(x), x, weights)
-    (eagers,) = torch.autograd.grad(expected, x, weights)
-    torch.testing.assert_close(ours, eagers)
-
-
 def test_statistics_of_an_expanded_tensor() -> None:
     """A part that torch computes gives other parts one element along an expanded axis."""
 
@@ -627,21 +374,6 @@ def test_a_view_of_a_computation_that_is_done_twice() -> None:
     for ours, eagers in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, eagers)
         assert ours.stride() == eagers.stride()
-
-
-@pytest.mark.parametrize("dynamic", [None, True])
-def test_a_view_that_is_an_operand_and_kept_for_the_backward(dynamic: bool | None) -> None:
-    """The graph calls its nodes by names that the wrapper's functions must not have."""
-
-    def program(x: Tensor) -> Tensor:
-        return x @ x.transpose(1, 2)
-
-    compiled = torch.compile(program, backend=BACKEND, dynamic=dynamic)
-    for size in (4, 6):
-        x = torch.randn(2, size, 5, requires_grad=True)
-        (ours,) = torch.autograd.grad(compiled(x).sum(), x)
-        (eagers,) = torch.autograd.grad(program(x).sum(), x)
-        torch.testing.assert_close(ours, eagers)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
