@@ -16,6 +16,7 @@ from .analysis.columns import normalised_columns
 from .analysis.layouts import Layout, specialise
 from .devices.runtime import Runtime
 from .fallback import Report
+from .ir.exprs import BroadcastOp, ReshapeOp, SqueezeOp
 from .ir.fusion import Fusion
 from .ir.scalar_queries import evaluate
 from .ir.schedule import ScheduledFusion
@@ -23,9 +24,11 @@ from .ir.segmented import PartKind, Segment, SegmentedFusion
 from .ir.verify import verify_segmented
 from .kernel_builds import index_bits, kernel_code, lowered
 from .lower.work import is_too_much
+from .ops.regrouping import regrouped, regrouping
 from .parts import KernelPart, Part, ScheduledPart, part_of
 from .preseg.one_pass_moments import cut_apart, one_pass_moments
 from .preseg.pipeline import run as simplify
+from .schedule.acceptance import view_source
 from .schedule.registry import BY_LIBRARY
 from .schedule.size_info import SizeInfo
 from .segment.drafts import cost_of
@@ -150,7 +153,7 @@ def _bounded(
 
     A part that would is cut after the tensor that it would recompute so often.
     """
-    stored: set[int] = set()
+    stored = _reshaped_inputs(specialise(prepared, layouts))
     while True:
         fusion = specialise(prepared, layouts)
         found = segmented_fusion(fusion, rough, report, stored)
@@ -162,6 +165,24 @@ def _bounded(
         if stored >= names:
             return Segmentation(found, parts, sum(runs for runs, _ in work))
         stored |= names
+
+
+def _reshaped_inputs(fusion: Fusion) -> set[int]:
+    """The names of reshapes that are views of inputs which nothing else reads.
+
+    As tensors of their own, kernels read them like any input: through windows, and along their own
+    axes.  An input that the fusion updates is read before that, which no view shows.
+    """
+    updated, found = set(fusion.aliases.values()), set[int]()
+    for expr in fusion.exprs:
+        if isinstance(expr, ReshapeOp) and expr.output not in fusion.outputs:
+            (reshaped,) = expr.tensor_outputs
+            source = view_source(reshaped, fusion.inputs, dense=True)
+            if source is None or source in updated:
+                continue
+            if all(isinstance(e, ReshapeOp | SqueezeOp | BroadcastOp) for e in source.uses_list):
+                found.add(reshaped.name)
+    return found
 
 
 def segmented_fusion(
@@ -204,6 +225,9 @@ def stages(
     The stages are those of a call with these sizes, and with strides for which indices are narrow.
     """
     texts = texts or Texts()
+    groups = regrouping(definition, sizes)
+    if groups is not None:
+        definition = regrouped(definition, groups)
     prepared = prepare(definition)
     rough = rough_sizes(prepared, sizes, target)
     found = segmented(definition, prepared, layouts, rough, sizes)

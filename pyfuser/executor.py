@@ -35,6 +35,7 @@ from .lower.checks import check_threads
 from .ops.binding import Input, bind
 from .ops.metadata import TensorLike, device_of, filled_in, is_cpu_scalar
 from .ops.random_state import with_any_random_state, with_random_state
+from .ops.regrouping import regrouped, regrouping
 from .plans import Plan, stride_name, write_plan
 from .profiling import active_recorder
 
@@ -267,10 +268,20 @@ class Executor:
         prepared = self.prepare()
         rough = rough_sizes(prepared, noted, runtime.target)
         report = fallback.reporter(self.fusion, inputs)
-        return self.programs.get_or_create(
-            (runtime, layouts, rough),
-            lambda: compile_program(self.fusion, prepared, layouts, rough, runtime, sizes, report),
-        )
+        groups = regrouping(self.fusion, noted)
+
+        def compiled() -> Program:
+            definition, simplified = self.fusion, prepared
+            if groups is not None:
+                try:
+                    regrouped_definition = regrouped(self.fusion, groups)
+                    simplified = prepare(regrouped_definition)
+                    definition = regrouped_definition
+                except Exception as error:
+                    report(error, self.fusion)
+            return compile_program(definition, simplified, layouts, rough, runtime, sizes, report)
+
+        return self.programs.get_or_create((runtime, layouts, rough, groups), compiled)
 
     def _layouts(
         self,

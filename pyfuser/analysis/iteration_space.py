@@ -349,6 +349,13 @@ class IterationSpace:
         reduced = self.of(a for a in tensor.domain.root_or_logical if a.is_reduction)
         return Signature(reduced, self.axes(tensor)) if reduced else None
 
+    def all_steps(self) -> list[Step]:
+        """The splits and merges of all reshapes."""
+        return [
+            Step(index, self._ordered(expr.inputs), self._ordered(expr.outputs))
+            for index, expr in enumerate(self.reshapes)
+        ]
+
     def steps(self, tensor: TensorView) -> list[Step]:
         """The splits and merges that make the tensor's logical axes from its root."""
         return [

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import gcd
 from weakref import WeakValueDictionary
 
 Monomial = tuple["IntExpr", ...]
@@ -365,6 +366,23 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
     return from_terms(quotient), from_terms(rest)
 
 
+def _in_steps(a: IntExpr, b: IntExpr) -> tuple[int, IntExpr, IntExpr]:
+    """(step, coarse, fine) with a == coarse * step + fine, 0 <= fine < step, which divides `b`.
+
+    Lanes that begin at a multiple of their number have one quotient, and remainders that follow
+    each other: (j * 16 + lane) // 64 is j // 4.  The step is as large as possible; 1 if there is
+    none.
+    """
+    terms = terms_of(a)
+    steps = {gcd(b.value, c) for _, c in terms} if isinstance(b, Integer) and b.value > 0 else set()
+    for step in sorted(steps - {1}, reverse=True):
+        fine = from_terms({m: c for m, c in terms if c % step})
+        if proves_less(fine, Integer.of(step)):
+            coarse = from_terms({m: c // step for m, c in terms if c % step == 0})
+            return step, coarse, fine
+    return 1, a, ZERO
+
+
 @lru_cache(MEMORY)
 def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     """a // b, simplified using the bounds of what a contains."""
@@ -378,6 +396,9 @@ def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
         return quotient
     if isinstance(rest, FloorDiv):
         return add(quotient, floor_div(rest.a, multiply(rest.b, b)))
+    step, coarse, _ = _in_steps(rest, b)
+    if step > 1:
+        return add(quotient, floor_div(coarse, floor_div(b, step)))
     return add(quotient, _binary(FloorDiv, rest, b))
 
 
@@ -390,7 +411,12 @@ def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
     if isinstance(a, Integer) and isinstance(b, Integer):
         return Integer.of(a.value % b.value)
     _, rest = _divide_terms(a, b)
-    return rest if proves_less(rest, b) else _binary(Mod, rest, b)
+    if proves_less(rest, b):
+        return rest
+    step, coarse, fine = _in_steps(rest, b)
+    if step > 1:
+        return add(multiply(mod(coarse, floor_div(b, step)), Integer.of(step)), fine)
+    return _binary(Mod, rest, b)
 
 
 @lru_cache(MEMORY)

@@ -123,8 +123,27 @@ def group_sizes(
 ) -> list[Group]:
     """Cuts both shapes (without ones) into groups of equal products, in order.
 
-    Sizes that can't be proved equal, and those around the size that was -1, form one group.
+    Sizes that can't be proved equal, and those around the size that was -1, form one group.  Sizes
+    that must be 1, to be dropped or added, belong to a group beside them.
     """
+    return _complete(_groups(old, new, inferred))
+
+
+def _complete(groups: Sequence[Group]) -> list[Group]:
+    """Joins groups without inputs or without outputs to the ones before them, the first to the
+    second."""
+    found: list[Group] = []
+    for group in groups:
+        last = found[-1] if found else None
+        is_part = not group.inputs or not group.outputs
+        if last is not None and (is_part or not last.inputs or not last.outputs):
+            found[-1] = Group(last.inputs + group.inputs, last.outputs + group.outputs)
+        else:
+            found.append(group)
+    return found
+
+
+def _groups(old: Sequence[IntExpr], new: Sequence[IntExpr], inferred: int | None) -> list[Group]:
     stop = len(new) if inferred is None else inferred
     front, old_at, new_at = _common_products(old, new, len(old), stop)
     old_left, new_left = len(old) - old_at, len(new) - new_at
@@ -146,12 +165,26 @@ def group_sizes(
 def _regroup(
     fusion: Fusion, tensor: TensorView, new: Sequence[IntExpr], inferred: int | None
 ) -> TensorView:
+    known = EqualSizes(fusion.equal_extents)
+    old, wanted = [known.find(a.size) for a in tensor.axes], [known.find(size) for size in new]
+    domain = regrouped_domain(fusion, tensor, new, group_sizes(old, wanted, inferred), inferred)
+    output = fusion.new_tensor(domain, tensor.dtype)
+    fusion.add_expr(ReshapeOp((tensor,), (output,)))
+    return output
+
+
+def regrouped_domain(
+    fusion: Fusion,
+    tensor: TensorView,
+    new: Sequence[IntExpr],
+    groups: Sequence[Group],
+    inferred: int | None = None,
+) -> TensorDomain:
+    """The axes of a tensor, with those of each group merged and cut into the new sizes."""
     # An expanded axis is read element by element here, so it becomes a real one.
     root = [fusion.ids.new(axis.size) for axis in tensor.axes]
     logical: list[IterDomain] = []
-    known = EqualSizes(fusion.equal_extents)
-    old, wanted = [known.find(axis.extent) for axis in root], [known.find(size) for size in new]
-    for group in group_sizes(old, wanted, inferred):
+    for group in groups:
         sizes = [new[i] for i in group.outputs]
         is_inferred = inferred in group.outputs
         rest = group.outputs.index(inferred) if inferred is not None and is_inferred else 0
@@ -160,10 +193,7 @@ def _regroup(
             # What remains has the given size: without elements it isn't a quotient of the others.
             made[rest].extent = sizes[rest]
         logical += made
-    domain = TensorDomain(logical, broadcast_contiguity(logical), root=root)
-    output = fusion.new_tensor(domain, tensor.dtype)
-    fusion.add_expr(ReshapeOp((tensor,), (output,)))
-    return output
+    return TensorDomain(logical, broadcast_contiguity(logical), root=root)
 
 
 def _regroup_axes(

@@ -8,8 +8,9 @@ their numbers in the iteration space.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 
 from ..analysis.costs import is_expensive
 from ..analysis.innermost import common_innermost
@@ -33,6 +34,7 @@ from ..ir.scalars import ONE, ZERO, IntExpr, product
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.op import EXPENSIVE
+from .memory_orders import MemoryOrder, backwards
 from .propagation import parallelize_like
 from .rewrite import cache_before
 
@@ -102,9 +104,9 @@ def leaves(fusion: Fusion) -> list[TensorView]:
 class Leaf:
     """The memory layout of one leaf, in axis numbers: outermost first, without broadcasts.
 
-    `repeated` are the axes of stride 0 of an expanded tensor, with which others form no range.
-    With `axes`, the numbers are those of the axes of a reader that correspond to the leaf's own;
-    where there is none, it is -1, which forms a range with no other axis.
+    `orders` has this order, and the same in the axes that reshapes make of the leaf's, or make
+    these of.  With `axes`, the numbers are those of the axes of a reader that correspond to the
+    leaf's own; where there is none, it is -1, which forms a range with no other axis.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class Leaf:
         self.tensor = tensor
         self.order: list[int] = []
         self.contiguous: dict[int, bool] = {}
-        self.repeated: set[int] = set()
+        repeated: set[int] = set()
         for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
             if axis.is_broadcast:
                 continue
@@ -127,19 +129,26 @@ class Leaf:
             self.order.append(number)
             self.contiguous[number] = number >= 0 and (is_output or contiguous is True)
             if contiguous is None and not is_output:
-                self.repeated.add(number)
+                repeated.add(number)
         self.related = space.related(frozenset(self.order) - {-1})
+        ranges = frozenset(number for number, is_range in self.contiguous.items() if is_range)
+        self._find_orders(space, MemoryOrder(tuple(self.order), ranges, frozenset(repeated)))
+
+    def _find_orders(self, space: IterationSpace, own: MemoryOrder) -> None:
+        steps = space.all_steps()
+        self.orders = [own, *own.reshaped(steps), *own.reshaped(backwards(steps))]
 
     def merges(self, outer: int, inner: int) -> bool:
         """True if the two axes are one range in memory, or the leaf has neither, nor an axis that a
         reshape makes one of them of."""
-        if outer not in self.contiguous and inner not in self.contiguous:
-            return (outer in self.related) == (inner in self.related)
-        if outer not in self.contiguous or inner not in self.contiguous:
-            return False
-        if outer in self.repeated or inner in self.repeated:
-            return outer in self.repeated and inner in self.repeated
-        return self.contiguous[outer] and self.order.index(inner) == self.order.index(outer) + 1
+        for order in self.orders:
+            if order.has(outer, inner):
+                return order.merges(outer, inner)
+        return outer not in self.related and inner not in self.related
+
+    def order_in(self, axes: Container[int | None]) -> MemoryOrder:
+        """The order that has most of the axes."""
+        return max(self.orders, key=lambda order: sum(axis in axes for axis in order.axes))
 
 
 class ReadLeaf(Leaf):
@@ -171,14 +180,13 @@ class ReadLeaf(Leaf):
         partners = {axis: roots[place] for axis, place in pairs if place is not None}
         super().__init__(space, source, partners)
 
+    def _find_orders(self, space: IterationSpace, own: MemoryOrder) -> None:
+        windowed, stepped = frozenset(self.windowed), frozenset(self.stepped)
+        super()._find_orders(space, replace(own, windowed=windowed, stepped=stepped))
+
     def is_contiguous(self, inner: int) -> bool:
         """True if an axis of the output runs along the source's memory, without gaps."""
-        is_last = bool(self.order) and self.order[-1] == inner
-        return is_last and self.contiguous[inner] and inner not in self.stepped
-
-    def merges(self, outer: int, inner: int) -> bool:
-        is_range = inner not in self.windowed and outer not in self.stepped
-        return is_range and super().merges(outer, inner)
+        return self.orders[0].runs_along(inner)
 
 
 class Positions:
@@ -275,7 +283,8 @@ class Layouts:
         """
         numbers = {self.number(axis): axis for axis in axes}
         orders = Counter(
-            tuple(n for n in leaf.order if n in numbers) for leaf in (*self.leaves, *self.reads)
+            tuple(n for n in leaf.order_in(numbers).axes if n in numbers)
+            for leaf in (*self.leaves, *self.reads)
         )
         found: list[int] = []
         for order in sorted(orders, key=lambda order: (-len(order), -orders[order])):

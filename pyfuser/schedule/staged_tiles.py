@@ -48,7 +48,8 @@ def staged_matrix(
         if not axis.is_broadcast and axis not in matrix.columns
     }
     inputs = [leaf for leaf in layouts.leaves if leaf.tensor in transposed]
-    order, inner = inputs[0].order, number(row_axis)
+    inner = number(row_axis)
+    order = inputs[0].order_in({*left, inner}).axes
     rows = [row_axis]
     for outer in reversed(order[: order.index(inner)]):
         if outer not in left or not all(leaf.merges(outer, inner) for leaf in inputs):

@@ -82,13 +82,14 @@ def transposed_inputs(
     numbers = {layouts.number(axis): axis for axis in axes}
     found: dict[IterDomain, list[TensorView]] = {}
     for leaf in layouts.leaves:
-        if leaf.tensor.expr is not None or not leaf.order or not leaf.contiguous[leaf.order[-1]]:
+        order = leaf.order_in(numbers)
+        if leaf.tensor.expr is not None or len(order.axes) < 2:
             continue
-        axis = numbers.get(leaf.order[-1])
-        rows = numbers.get(leaf.order[-2]) if len(leaf.order) > 1 else None
-        if axis is None or rows is None or axis is axes[-1]:
+        rows, last = order.axes[-2:]
+        axis = numbers.get(last)
+        if axis is None or rows not in numbers or axis is axes[-1]:
             continue
-        if layouts.number(axes[-1]) in leaf.contiguous:
+        if order.runs_along(last) and layouts.number(axes[-1]) in order.axes:
             found.setdefault(axis, []).append(leaf.tensor)
     if not found:
         return None
