@@ -16,7 +16,7 @@ from .analysis.columns import normalised_columns
 from .analysis.layouts import Layout, specialise
 from .devices.runtime import Runtime
 from .fallback import Report
-from .ir.exprs import BroadcastOp, ReshapeOp, SqueezeOp
+from .ir.exprs import ReadOp, ReshapeOp
 from .ir.fusion import Fusion
 from .ir.scalar_queries import evaluate
 from .ir.schedule import ScheduledFusion
@@ -168,19 +168,19 @@ def _bounded(
 
 
 def _reshaped_inputs(fusion: Fusion) -> set[int]:
-    """The names of reshapes that are views of inputs which nothing else reads.
+    """The names of reshapes that are views of inputs and are read at computed positions.
 
-    As tensors of their own, kernels read them like any input: through windows, and along their own
-    axes.  An input that the fusion updates is read before that, which no view shows.
+    What is read so has to be in memory, and a view is.  An input that the fusion updates is read
+    before that, which no view shows.
     """
     updated, found = set(fusion.aliases.values()), set[int]()
     for expr in fusion.exprs:
-        if isinstance(expr, ReshapeOp) and expr.output not in fusion.outputs:
+        if isinstance(expr, ReshapeOp):
             (reshaped,) = expr.tensor_outputs
+            reads = [e.source for e in reshaped.uses_list if isinstance(e, ReadOp)]
             source = view_source(reshaped, fusion.inputs, dense=True)
-            if source is None or source in updated:
-                continue
-            if all(isinstance(e, ReshapeOp | SqueezeOp | BroadcastOp) for e in source.uses_list):
+            is_view = source is not None and source not in updated
+            if is_view and reshaped in reads and reshaped not in fusion.outputs:
                 found.add(reshaped.name)
     return found
 

@@ -432,6 +432,9 @@ def ceil_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
         return quotient
     if isinstance(rest, CeilDiv):
         return add(quotient, ceil_div(rest.a, multiply(rest.b, b)))
+    step, coarse, fine = _in_steps(rest, b)
+    if fine is ZERO and step > 1:
+        return add(quotient, ceil_div(coarse, floor_div(b, step)))
     return add(quotient, _binary(CeilDiv, rest, b))
 
 

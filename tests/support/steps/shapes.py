@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import prod
 from typing import Any
 
 from pyfuser import DataType
@@ -84,20 +85,24 @@ def stride_order(made: RandomFusion, name: str) -> None:
 
 
 def reshape(made: RandomFusion, name: str) -> None:
-    """Neighbouring dimensions merged, or one split."""
+    """Neighbouring dimensions merged, or one split; the others by name or as numbers."""
     value = made.value(lambda v: v.rank > 0 and 0 not in v.shape)
     if value is None:
         return
     shape, sizes = value.shape, _sizes(made, value)
-    dim = made.number(0, value.rank - 1)
+    dim, is_constant = made.number(0, value.rank - 1), made.flag()
+    if is_constant:
+        sizes = list(shape)
     factors = [n for n in range(2, shape[dim] + 1) if shape[dim] % n == 0]
     if factors and value.rank < _MOST_RANK and made.flag():
         inner = made.one_of(factors)
-        parts = [-1, inner] if made.flag() else [inner, -1]
+        outer = shape[dim] // inner if is_constant else -1
+        parts = [outer, inner] if made.flag() else [inner, outer]
         made.add(made.ops.reshape(value.tensor, [*sizes[:dim], *parts, *sizes[dim + 1 :]]))
         return
     stop = made.number(dim, value.rank - 1) + 1
-    made.add(made.ops.reshape(value.tensor, [*sizes[:dim], -1, *sizes[stop:]]))
+    merged = prod(shape[dim:stop]) if is_constant else -1
+    made.add(made.ops.reshape(value.tensor, [*sizes[:dim], merged, *sizes[stop:]]))
 
 
 def _window(made: RandomFusion, value: Value) -> tuple[list[Any], list[Any], list[int]]:
