@@ -1,12 +1,16 @@
 """Shapes and dtypes: views, copies, conversions, filled tensors, ranges and triangular masks.
 
-A view that only moves, adds, drops or expands axes is an expression that moves no data; a reshape
-of real axes is refused.  A copy is the value itself: a value that needs its own tensor gets one
+A view that only moves, adds, drops or expands axes is an expression that moves no data.  A reshape
+of real axes is refused, for what is stored may be seen in any shape; but one that splits the axes
+of what is rolled, flipped or joined, which is then often permuted and copied, saves storing it.  A
+copy is the value itself: a value that needs its own tensor gets one
 where it leaves the fusion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -26,6 +30,14 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 # Elements of a repeat that are read one by one in less time than torch's call takes.
 _MOST_REPEATED = 1 << 14
+
+# What kernels read at computed positions anyway.
+_REARRANGED = (
+    aten.roll.default,
+    aten.flip.default,
+    aten.cat.default,
+    aten.constant_pad_nd.default,
+)
 
 
 # -- views
@@ -84,22 +96,52 @@ def _expanded(call: Call, tensor: TensorView, old: Any, new: Any) -> TensorView:
 
 
 def _view(call: Call, x: Any, sizes: Any) -> TensorView:
-    """Drops axes of size 1, then inserts them where the new shape has them."""
+    """Drops axes of size 1, splits others, then inserts axes where the new shape has them."""
     tensor, old, new = call.tensor(x), call.sizes_of(x), list(call.meta.shape)
     if [size_key(size) for size in old] == [size_key(size) for size in new]:
         return tensor
-    ones = [dim for dim, size in enumerate(old) if is_one(size)]
-    flat = squeeze(call.fusion, tensor, ones) if ones else tensor
+    fusion, ones = call.fusion, [dim for dim, size in enumerate(old) if is_one(size)]
+    flat = squeeze(fusion, tensor, ones) if ones else tensor
+    for dim, parts in reversed([*enumerate(_parts(old, new) or ())]):
+        if len(parts) > 1:
+            known = shape(fusion, flat)
+            flat = reshape(fusion, flat, [*known[:dim], *parts, *known[dim + 1 :]])
     flags = [is_one(size) for size in new]
-    return broadcast(call.fusion, flat, flags) if any(flags) else flat
+    return broadcast(fusion, flat, flags) if any(flags) else flat
 
 
-def _only_ones_differ(node: Node, x: Any, *rest: Any) -> str | None:
+def _parts(old: Sequence[Any], new: Sequence[Any]) -> list[list[Any]] | None:
+    """The new sizes that each of the old ones is split into, all without those of 1.
+
+    None if axes are merged, or sizes that are split aren't numbers.
+    """
+    left, found = [size_key(size) for size in new if not is_one(size)], []
+    for key in (size_key(size) for size in old if not is_one(size)):
+        counts = range(1, len(left) + 1)
+        count = next((n for n in counts if _are_together(left[:n], key)), None)
+        if count is None:
+            return None
+        found.append(left[:count])
+        left = left[count:]
+    return None if left else found
+
+
+def _are_together(parts: list[Any], size: Any) -> bool:
+    return parts == [size] or (all(isinstance(n, int) for n in parts) and prod(parts) == size)
+
+
+def _view_refusal(node: Node, x: Any, *rest: Any) -> str | None:
+    """A reshape is a view of what is stored; it splits what a kernel can read anywhere."""
     old, new = meta_of(x), meta_of(node)
     if old.dtype is not new.dtype:
         return "a view of another dtype"
     kept = [[size_key(s) for s in shape if not is_one(s)] for shape in (old.shape, new.shape)]
-    return None if kept[0] == kept[1] else "a reshape of real axes"
+    if kept[0] == kept[1]:
+        return None
+    is_rearranged = isinstance(x, Node) and x.target in _REARRANGED
+    if is_rearranged and not is_empty(old) and _parts(old.shape, new.shape) is not None:
+        return None
+    return "a reshape of real axes"
 
 
 def _repeat(call: Call, x: Any, repeats: Any) -> TensorView:
@@ -295,9 +337,9 @@ TRANSLATIONS: Table = {
     aten.squeeze.dims: _view_row(_squeeze),
     aten.expand.default: _view_row(_expand),
     aten.repeat.default: Translation(_repeat, "read", _repeats_outside, keeps_values=True),
-    aten.view.default: _view_row(_view, _only_ones_differ),
-    aten.reshape.default: _view_row(_view, _only_ones_differ),
-    aten._unsafe_view.default: _view_row(_view, _only_ones_differ),
+    aten.view.default: _view_row(_view, _view_refusal),
+    aten.reshape.default: _view_row(_view, _view_refusal),
+    aten._unsafe_view.default: _view_row(_view, _view_refusal),
     aten.alias.default: _view_row(_same),
     aten.detach.default: _view_row(_same),
     aten.lift_fresh.default: _view_row(_same),
