@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyfuser import explain
+from tests.programs.check import strides
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "flip": lambda x: x.flip(-1),
@@ -44,9 +45,7 @@ def test_elements_in_other_places(
     x = layout(torch.randn(6, 37, dtype=torch.float64))
     made, expected = torch.compile(function, backend="pyfuser", dynamic=dynamic)(x), function(x)
     torch.testing.assert_close(made, expected)
-    sizes = [size > 1 for size in expected.shape]
-    strides = zip(made.stride(), expected.stride(), sizes, strict=True)
-    assert all(a == b for a, b, counts in strides if counts)
+    assert strides(made) == strides(expected)
 
 
 @pytest.mark.parametrize("name", ["flip in place", "flip, summed", "roll", "roll of two"])
@@ -73,3 +72,47 @@ def test_images_with_channels_innermost_stay_so(shape: tuple[int, ...]) -> None:
 def test_alone_they_are_kernels(name: str) -> None:
     report = explain(FUNCTIONS[name], torch.randn(64, 100))
     assert report.kernel_count == 1
+
+
+def windows(x: Tensor, side: int) -> Tensor:
+    """[n, height, width, c] in windows of a shifted image, as a Swin transformer has them."""
+    n, height, width, c = x.shape
+    parts = torch.roll(x, (-(side // 2), -1), (1, 2)).view(
+        n, height // side, side, width // side, side, c
+    )
+    return parts.permute(0, 1, 3, 2, 4, 5).reshape(-1, side * side, c)
+
+
+SPLITS: dict[str, Callable[[Tensor], Tensor]] = {
+    "windows": lambda x: windows(x, 4),
+    "windows of windows": lambda x: windows(windows(x, 4).view(x.shape) * 2, 2),
+    "a flip in parts": lambda x: x.flip(1, 3).view(-1, 2, 8, 24, 3, 4).transpose(1, 4).clone(),
+    "parts of a cat": lambda x: torch.cat([x, -x], 2).view(-1, 16, 4, 12, 12).sum(2),
+    "parts of a pad": lambda x: torch.nn.functional.pad(x, (0, 2)).view(-1, 16, 24, 7, 2).mT + 1,
+    "parts of one element": lambda x: (
+        torch.roll(x, 1, 1).view(-1, 16, 1, 24, 1, 12).permute(0, 3, 2, 1, 4, 5).contiguous()
+    ),
+}
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("dynamic", [False, True, None])
+@pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS)
+def test_rearranged_axes_in_parts(
+    function: Callable[[Tensor], Tensor], dynamic: bool | None
+) -> None:
+    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    for n in (2, 1, 3):
+        for given in (torch.randn(n, 16, 24, 12), torch.randn(12, 24, 16, n).permute(3, 2, 1, 0)):
+            x, y = (given.double().requires_grad_() for _ in range(2))
+            made, expected = compiled(x), function(y)
+            torch.testing.assert_close(made, expected)
+            assert strides(made) == strides(expected)
+            weights = torch.arange(made.numel()).view(made.shape).double()
+            wanted = torch.autograd.grad(expected, y, weights)
+            torch.testing.assert_close(torch.autograd.grad(made, x, weights), wanted)
+
+
+def test_windows_are_one_kernel() -> None:
+    report = explain(lambda x: windows(x, 4), torch.randn(2, 16, 24, 12))
+    assert report.kernel_count == 1 and not report.graphs[0].library_calls
