@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
-from ..dtypes import size_in_bytes
+from ..dtypes import is_integer, size_in_bytes
 from ..errors import InternalError, expected
 from ..ir.domains import ParallelType
-from ..ir.exprs import GatherOp
+from ..ir.exprs import VIEWS, FullOp, GatherOp, IotaOp, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import product
 from ..ir.schedule import ScheduledFusion
@@ -65,13 +65,29 @@ def reference_output(fusion: Fusion) -> TensorView:
 
 def widest_bytes(fusion: Fusion) -> int:
     """Bytes of the widest computed element; an index, or one element, usually serves many."""
-    return widest_of(t for t in fusion.tensors if not _is_one_element(t))
+    return widest_of(fusion, (t for t in fusion.tensors if not _is_one_element(t)))
 
 
-def widest_of(tensors: Iterable[TensorView]) -> int:
-    """Bytes of the widest computed element of some tensors."""
-    dtypes = {tensor.dtype for tensor in tensors if not _is_index(tensor)}
+def widest_of(fusion: Fusion, tensors: Iterable[TensorView]) -> int:
+    """Bytes of the widest computed element of some tensors.
+
+    Positions, and whole numbers that follow from them alone, don't count unless they are stored:
+    the bounds of a mask or a distance are few instructions beside the elements that are moved.
+    """
+    positions = _positions(fusion)
+    dtypes = {each.dtype for each in tensors if not _is_index(each) and each not in positions}
     return max((max(4, size_in_bytes(d)) for d in dtypes), default=4)
+
+
+def _positions(fusion: Fusion) -> set[TensorView]:
+    """The whole numbers in registers that follow from positions alone."""
+    found: set[TensorView] = set()
+    for expr in fusion.exprs:
+        is_counted = isinstance(expr, (IotaOp, FullOp, PointwiseOp, *VIEWS))
+        if is_counted and found.issuperset(expr.tensor_inputs):
+            found.update(expr.tensor_outputs)
+    outputs = set(fusion.outputs)
+    return {each for each in found if is_integer(each.dtype) and each not in outputs}
 
 
 def _is_one_element(tensor: TensorView) -> bool:
@@ -103,7 +119,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         columns,
         groups,
         None,
-        widest_of(varying),
+        widest_of(fusion, varying),
         narrowest,
         vector_bytes(layouts, axes),
         sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves)

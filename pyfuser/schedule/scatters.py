@@ -107,7 +107,7 @@ def scatter_facts(fusion: Fusion) -> ScatterFacts:
         product(axis.size for axis in outer),
         product(axis.size for axis in scattered),
         product(axis.size for axis in columns) if columns else None,
-        widest_of(varying) if columns else widest_bytes(copy),
+        widest_of(copy, varying) if columns else widest_bytes(copy),
         min((size_in_bytes(tensor.dtype) for tensor in combined), default=None),
         work_each(copy),
         touched_bytes(copy),
