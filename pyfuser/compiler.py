@@ -153,9 +153,10 @@ def _bounded(
 
     A part that would is cut after the tensor that it would recompute so often.
     """
-    stored = _reshaped_inputs(specialise(prepared, layouts))
+    stored: set[int] = set()
     while True:
         fusion = specialise(prepared, layouts)
+        stored |= _reshaped_inputs(fusion)
         found = segmented_fusion(fusion, rough, report, stored)
         if options.strict():
             verify_segmented(found)
@@ -178,10 +179,10 @@ def _reshaped_inputs(fusion: Fusion) -> set[int]:
         if isinstance(expr, ReshapeOp):
             (reshaped,) = expr.tensor_outputs
             reads = [e.source for e in reshaped.uses_list if isinstance(e, ReadOp)]
-            source = view_source(reshaped, fusion.inputs, dense=True)
-            is_view = source is not None and source not in updated
-            if is_view and reshaped in reads and reshaped not in fusion.outputs:
-                found.add(reshaped.name)
+            if reshaped in reads and reshaped not in fusion.outputs:
+                source = view_source(reshaped, fusion.inputs, dense=True)
+                if source is not None and source not in updated:
+                    found.add(reshaped.name)
     return found
 
 
@@ -226,8 +227,7 @@ def stages(
     """
     texts = texts or Texts()
     groups = regrouping(definition, sizes)
-    if groups is not None:
-        definition = regrouped(definition, groups)
+    definition = definition if groups is None else regrouped(definition, groups)
     prepared = prepare(definition)
     rough = rough_sizes(prepared, sizes, target)
     found = segmented(definition, prepared, layouts, rough, sizes)

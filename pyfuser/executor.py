@@ -274,9 +274,8 @@ class Executor:
             definition, simplified = self.fusion, prepared
             if groups is not None:
                 try:
-                    regrouped_definition = regrouped(self.fusion, groups)
-                    simplified = prepare(regrouped_definition)
-                    definition = regrouped_definition
+                    made = regrouped(self.fusion, groups)
+                    definition, simplified = made, prepare(made)
                 except Exception as error:
                     report(error, self.fusion)
             return compile_program(definition, simplified, layouts, rough, runtime, sizes, report)

@@ -153,6 +153,7 @@ class IterationSpace:
         self._known: dict[TensorView, Axes] = {}
         self.reshapes: list[IdExpr] = []
         self._step_count = 0
+        self._steps: list[Step] | None = None
         self.extents: list[IntExpr] = []
         self.conflicts: list[tuple[Expr, TensorView]] = []
         self._entangled: set[TensorView] = set()
@@ -351,10 +352,12 @@ class IterationSpace:
 
     def all_steps(self) -> list[Step]:
         """The splits and merges of all reshapes."""
-        return [
-            Step(index, self._ordered(expr.inputs), self._ordered(expr.outputs))
-            for index, expr in enumerate(self.reshapes)
-        ]
+        if self._steps is None:
+            self._steps = [
+                Step(index, self._ordered(expr.inputs), self._ordered(expr.outputs))
+                for index, expr in enumerate(self.reshapes)
+            ]
+        return self._steps
 
     def steps(self, tensor: TensorView) -> list[Step]:
         """The splits and merges that make the tensor's logical axes from its root."""

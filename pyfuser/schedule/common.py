@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 
 from ..analysis.costs import is_expensive
 from ..analysis.innermost import common_innermost
@@ -102,9 +101,9 @@ def leaves(fusion: Fusion) -> list[TensorView]:
 
 
 class Leaf:
-    """The memory layout of one leaf, in axis numbers: outermost first, without broadcasts.
+    """The memory layout of one leaf, in axis numbers.
 
-    `orders` has this order, and the same in the axes that reshapes make of the leaf's, or make
+    `orders` has its own order, and the same in the axes that reshapes make of the leaf's, or make
     these of.  With `axes`, the numbers are those of the axes of a reader that correspond to the
     leaf's own; where there is none, it is -1, which forms a range with no other axis.
     """
@@ -114,29 +113,36 @@ class Leaf:
         space: IterationSpace,
         tensor: TensorView,
         axes: Mapping[IterDomain, IterDomain] | None = None,
+        windowed: frozenset[int] = frozenset(),
+        stepped: frozenset[int] = frozenset(),
     ) -> None:
         domain = tensor.domain
         is_output = tensor.expr is not None and axes is None
         self.tensor = tensor
-        self.order: list[int] = []
-        self.contiguous: dict[int, bool] = {}
+        order: list[int] = []
+        contiguous: set[int] = set()
         repeated: set[int] = set()
-        for axis, contiguous in zip(domain.allocated, domain.contiguity, strict=True):
+        for axis, is_range in zip(domain.allocated, domain.contiguity, strict=True):
             if axis.is_broadcast:
                 continue
             of = axis if axes is None else axes.get(axis)
             number = -1 if of is None or of.is_broadcast else space.number(of)
-            self.order.append(number)
-            self.contiguous[number] = number >= 0 and (is_output or contiguous is True)
-            if contiguous is None and not is_output:
+            order.append(number)
+            if number >= 0 and (is_output or is_range is True):
+                contiguous.add(number)
+            if is_range is None and not is_output:
                 repeated.add(number)
-        self.related = space.related(frozenset(self.order) - {-1})
-        ranges = frozenset(number for number, is_range in self.contiguous.items() if is_range)
-        self._find_orders(space, MemoryOrder(tuple(self.order), ranges, frozenset(repeated)))
-
-    def _find_orders(self, space: IterationSpace, own: MemoryOrder) -> None:
+        self.related = space.related(frozenset(order) - {-1})
+        own = MemoryOrder(
+            tuple(order), frozenset(contiguous), frozenset(repeated), windowed, stepped
+        )
         steps = space.all_steps()
         self.orders = [own, *own.reshaped(steps), *own.reshaped(backwards(steps))]
+
+    @property
+    def own(self) -> MemoryOrder:
+        """The order of the leaf's own axes."""
+        return self.orders[0]
 
     def merges(self, outer: int, inner: int) -> bool:
         """True if the two axes are one range in memory, or the leaf has neither, nor an axis that a
@@ -155,7 +161,7 @@ class ReadLeaf(Leaf):
     """The layout of the source of a read, in the axis numbers of the read's output.
 
     An axis that is read through a window is no longer one range with the axis outside it; if it is
-    read in steps, nor with the axis inside it. The axis that an index points into (-1 in `order`)
+    read in steps, nor with the axis inside it. The axis that an index points into (-1)
     forms a range with no other axis.
     """
 
@@ -165,28 +171,20 @@ class ReadLeaf(Leaf):
         roots = expr.tensor_outputs[0].domain.root_or_logical
         places: Sequence[int | None] = range(len(roots))
         self.expr = expr
-        self.windowed: set[int] = set()
-        self.stepped: set[int] = set()
+        windowed: set[int] = set()
+        stepped: set[int] = set()
         if isinstance(expr, GatherOp):
             places = expr.source_axes
         else:
             for axis, window in zip(roots, expr.windows, strict=True):
                 if window is None or axis.is_broadcast:
                     continue
-                self.windowed.add(space.number(axis))
+                windowed.add(space.number(axis))
                 if window.step is not ONE or window.every is not ONE:
-                    self.stepped.add(space.number(axis))
+                    stepped.add(space.number(axis))
         pairs = zip(source.axes, places, strict=True)
         partners = {axis: roots[place] for axis, place in pairs if place is not None}
-        super().__init__(space, source, partners)
-
-    def _find_orders(self, space: IterationSpace, own: MemoryOrder) -> None:
-        windowed, stepped = frozenset(self.windowed), frozenset(self.stepped)
-        super()._find_orders(space, replace(own, windowed=windowed, stepped=stepped))
-
-    def is_contiguous(self, inner: int) -> bool:
-        """True if an axis of the output runs along the source's memory, without gaps."""
-        return self.orders[0].runs_along(inner)
+        super().__init__(space, source, partners, frozenset(windowed), frozenset(stepped))
 
 
 class Positions:

@@ -122,8 +122,8 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         widest_of(fusion, varying),
         narrowest,
         vector_bytes(layouts, axes),
-        sum(leaf.tensor.expr is None and len(leaf.order) == rank for leaf in layouts.leaves)
-        + sum(layouts.number(axes[-1]) in read.contiguous for read in layouts.reads if axes),
+        sum(leaf.tensor.expr is None and len(leaf.own.axes) == rank for leaf in layouts.leaves)
+        + sum(layouts.number(axes[-1]) in read.own.axes for read in layouts.reads if axes),
         work_each(fusion),
         functions_each(fusion),
         touched_bytes(fusion),

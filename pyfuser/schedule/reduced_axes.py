@@ -77,7 +77,7 @@ def weights(layouts: Layouts, axes: list[IterDomain]) -> list[TensorView]:
     return [
         leaf.tensor
         for leaf in layouts.leaves
-        if kept and leaf.tensor.expr is None and leaf.order and kept.isdisjoint(leaf.order)
+        if kept and leaf.tensor.expr is None and leaf.own.axes and kept.isdisjoint(leaf.own.axes)
     ]
 
 

@@ -175,8 +175,8 @@ def _other_matrices(
         for leaf in layouts.leaves
         if leaf.tensor.expr is None
         and leaf.tensor not in transposed
-        and not rows.isdisjoint(leaf.order)
-        and not columns.isdisjoint(leaf.order)
+        and not rows.isdisjoint(leaf.order_in(rows | columns).axes)
+        and not columns.isdisjoint(leaf.order_in(rows | columns).axes)
     ]
 
 

@@ -88,7 +88,7 @@ def _reread(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> set[Te
     inner, _ = rows_and_columns(scheduled.fusion, layouts)
     axes, _ = split_axes(inner[0], layouts)
     column = layouts.number(axes[-1])
-    return {e.tensor for e in layouts.leaves if e.tensor.expr is None and column in e.order}
+    return {e.tensor for e in layouts.leaves if e.tensor.expr is None and column in e.own.axes}
 
 
 def _schedule_columns(

@@ -106,11 +106,11 @@ class Copies:
         if self.is_vector:
             inner = layouts.number(axis)
             for leaf in layouts.leaves:
-                if leaf.order and leaf.order[-1] == inner and leaf.contiguous[inner]:
+                if inner is not None and leaf.own.runs_along(inner):
                     for tensor in self.movers(leaf.tensor):
                         make_vector(scheduled, tensor, loops - 1)
             for read in layouts.reads:
-                if inner is not None and read.is_contiguous(inner):
+                if inner is not None and read.own.runs_along(inner):
                     limits |= self._vector_read(scheduled, read, loops - 1, most)
         inline_most(scheduled, most=limits | self.limits)
 
@@ -185,17 +185,17 @@ def vector_bytes(
     unknown = layouts.space.related(frozenset((inner,))) - numbers
     widest = 0
     for read in layouts.reads:
-        if inner in read.contiguous:
-            if not read.is_contiguous(inner):
+        if read.own.has(inner):
+            if not read.own.runs_along(inner):
                 return 0
             widest = max(widest, size_in_bytes(read.tensor.dtype))
     for leaf in layouts.leaves:
         if leaf.tensor in without:
             continue
-        if not unknown.isdisjoint(leaf.order) or leaf.tensor.has_expanded_axis:
+        if not unknown.isdisjoint(leaf.own.axes) or leaf.tensor.has_expanded_axis:
             return 0
-        if inner in leaf.contiguous:
-            if leaf.order[-1] != inner or not leaf.contiguous[inner]:
+        if leaf.own.has(inner):
+            if not leaf.own.runs_along(inner):
                 return 0
             widest = max(widest, size_in_bytes(leaf.tensor.dtype))
     return widest
@@ -208,9 +208,9 @@ def vector_steps(layouts: Layouts, axes: Sequence[IterDomain]) -> tuple[IntExpr,
     inner = layouts.number(axes[-1]) if axes else None
     found: list[IntExpr] = []
     for read in layouts.reads:
-        if inner is None or not read.is_contiguous(inner):
+        if inner is None or not read.own.runs_along(inner):
             continue
-        if len(read.order) > 1:
+        if len(read.own.axes) > 1:
             found.append(read.tensor.domain.allocated[-1].size)
         if isinstance(read.expr, WindowOp):
             roots = read.expr.tensor_outputs[0].domain.root_or_logical

@@ -16,13 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...ir.domains import ParallelType
-from ...ir.kernel import (
-    Access,
-    Buffer,
-    Compute,
-    For,
-    Statement,
-)
+from ...ir.kernel import Access, Buffer, Compute, For, Statement
 from ...ir.kernel_queries import walk
 from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, ZERO, IntExpr, maximum, minimum

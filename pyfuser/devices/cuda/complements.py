@@ -13,15 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from ...ir.kernel import (
-    Access,
-    Allocate,
-    Buffer,
-    Compute,
-    For,
-    Literal,
-    Statement,
-)
+from ...ir.kernel import Access, Allocate, Buffer, Compute, For, Literal, Statement
 from ...ir.kernel_queries import accesses, walk
 from ...ir.scalars import IntExpr
 from .expressions import HALF_BITS, in_registers

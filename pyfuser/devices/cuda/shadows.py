@@ -10,13 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ir.kernel import (
-    Access,
-    Buffer,
-    Initialise,
-    Phase,
-    Reduce,
-)
+from ...ir.kernel import Access, Buffer, Initialise, Phase, Reduce
 from ...ir.kernel_queries import walk
 from ...ir.schedule import MemoryType
 from .expressions import access_text
