@@ -96,16 +96,6 @@ def bind_extents(fusion: Fusion, inputs: Sequence[Input]) -> dict[str, int]:
     return bind(fusion, inputs).sizes
 
 
-def scalar_values(fusion: Fusion, inputs: Sequence[Input]) -> dict[Scalar, PythonNumber]:
-    """The number of every scalar that the fusion's inputs and expressions define or read."""
-    binding = bind(fusion, inputs)
-    for expr in fusion.exprs:
-        for value in expr.inputs:
-            if isinstance(value, Scalar):
-                binding.scalars.setdefault(value, binding.scalar(value))
-    return binding.scalars
-
-
 @dataclass(slots=True)
 class _Where:
     """The beginning of a message; the text is only made for a message."""

@@ -39,7 +39,7 @@ from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView, Val
 from ..ir.windows import Window
-from .binding import Binding, Input, bind, bind_extents, convert_number, scalar_values
+from .binding import Binding, Input, bind, bind_extents, convert_number
 from .checking import check_index, check_op, check_shorter, may_refuse
 from .library_ops import LIBRARY_OPS
 from .metadata import device_of, filled_in, is_cpu_scalar
@@ -438,4 +438,4 @@ def with_layout(
     return made.new_empty(0).set_(*place)
 
 
-__all__ = ["Evaluator", "bind_extents", "evaluate", "reduced_dims", "scalar_values", "with_layout"]
+__all__ = ["Evaluator", "bind_extents", "evaluate", "reduced_dims", "with_layout"]

@@ -6,7 +6,7 @@ forgotten, so the next call asks what was found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from .. import fallback
 from ..devices.switches import forget_plans
 from ..executor import Executor
 from ..ir.vals import Scalar, TensorView, Val
-from ..ops.binding import scalar_values
+from ..ops.binding import Binding, bind
 from ..ops.random_state import with_any_random_state
 from ..parts import KernelPart
 from ..tuning_store import operations_of
@@ -30,11 +30,10 @@ def tune(executor: Executor, inputs: Sequence[Any], session: Session) -> None:
     given = samples(with_any_random_state(executor.fusion, inputs))
     program = executor.resolve(given).program
     values: dict[Val, Any] = dict(zip(program.fusion.inputs, given, strict=True))
-    for scalar, number in scalar_values(program.fusion, given).items():
-        values[scalar] = number
+    numbers = bind(program.fusion, given)
     for part in program.parts:
         own = [
-            _own(values[whole], value, whole in program.fusion.inputs)
+            _own(_value(whole, values, numbers), value, whole in program.fusion.inputs)
             for whole, value in zip(part.segment.inputs, part.fusion.inputs, strict=True)
         ]
         if isinstance(part, KernelPart):
@@ -48,6 +47,13 @@ def tune(executor: Executor, inputs: Sequence[Any], session: Session) -> None:
                 break
             values.update(zip(part.segment.outputs, outputs, strict=True))
     forget_plans()
+
+
+def _value(whole: Val, values: Mapping[Val, Any], numbers: Binding) -> Any:
+    """What a program's value is: a scalar that isn't an input, such as a size, is a number."""
+    if isinstance(whole, Scalar) and whole not in values:
+        return numbers.scalar(whole)
+    return values[whole]
 
 
 def _own(given: Any, value: Val, is_input: bool) -> Any:

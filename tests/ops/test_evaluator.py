@@ -15,7 +15,7 @@ from pyfuser.ir.domains import TensorDomain
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.ops import builders
-from pyfuser.ops.binding import bind, bind_extents, convert_number, scalar_values
+from pyfuser.ops.binding import bind, bind_extents, convert_number
 from pyfuser.ops.evaluator import evaluate
 from tests.ops.test_builders import tensor
 
@@ -234,8 +234,8 @@ def test_scalars_are_computed_on_the_host() -> None:
     fusion.add_output(builders.mul(fusion, x, mean_factor))
     given = torch.ones(4, 2)
     assert evaluate(fusion, [given, 2.0])[0].tolist() == [[0.5, 0.5]] * 4
-    values = scalar_values(fusion, [given, 2])
-    assert values[factor] == 2.0 and values[rows] == 4 and values[mean_factor] == 0.5
+    binding = bind(fusion, [given, 2])
+    assert [binding.scalar(each) for each in (factor, rows, mean_factor)] == [2.0, 4, 0.5]
     assert bind_extents(fusion, [given, 2.0]) == {"i0": 4, "i1": 2}
 
 

@@ -294,6 +294,22 @@ def test_a_graph_with_indices_and_changing_sizes() -> None:
     assert all(row.result is not None for row in session.rows), session.report()
 
 
+def test_a_part_that_only_depends_on_sizes() -> None:
+    """The zeros that the rows are added to are a kernel of their own."""
+
+    def gradients(gradient: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = len(gradient)
+        return torch.ops.aten.embedding_dense_backward(gradient, index, rows, -1, False), gradient * 2
+
+    given = torch.randn(20, 30), torch.randint(0, 20, (20,))
+    session = Session(cost=likes_unroll_of_four)
+    with during(session):
+        compiled = torch.compile(gradients, backend="pyfuser", options={"autotune": True})
+        torch.testing.assert_close(compiled(*given), gradients(*given))
+    assert {row.scheduler for row in session.rows} >= {"pointwise"}
+    assert all(row.result is not None for row in session.rows), session.report()
+
+
 # -- GPUs
 
 
