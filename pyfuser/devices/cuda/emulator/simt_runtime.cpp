@@ -318,10 +318,10 @@ void run_grid() {
   // Whole rows of the grid, if they are short: their blocks may ask for the same sectors.
   const uint64_t row = grid[0] <= most_neighbours ? grid[0] : 1;
   const uint64_t neighbours = most_neighbours / row * row;
-  if (uint64_t most = state.request->most_blocks; most && 2 * most < all) {
-    // Neighbours, which share a cache, in groups a step of the golden ratio apart: even, and never in
-    // step with the blocks of a longer row.  Of few blocks, groups would overlap.
-    most = std::max(most / neighbours, uint64_t(1)) * neighbours;
+  // Neighbours, which share a cache, in groups a step of the golden ratio apart: even, and never in
+  // step with the blocks of a longer row.  Of few blocks, groups would overlap.
+  const uint64_t most = std::max(state.request->most_blocks / neighbours, uint64_t(1)) * neighbours;
+  if (state.request->most_blocks && 2 * most < all) {
     for (uint64_t i = 0; i < most; ++i) {
       double position = double(i / neighbours) * 0.6180339887498949;
       uint64_t first = uint64_t((position - std::floor(position)) * double(all)) / row * row;
