@@ -38,6 +38,7 @@ from ...ir.kernel_queries import accesses, walk
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
+from .chosen_arms import with_chosen_arms
 from .complements import with_complements
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
 from .expressions import (
@@ -250,6 +251,7 @@ class BodyWriter:
         if place.is_aligned is True:
             loop, edges = with_whole_windows(loop)
             self.alignments |= dict.fromkeys(edges)
+        loop = with_chosen_arms(loop)
         items = self._items(loop.body, replace(inner, conditions=()))
         items, shared = hoisted(items, loop.index)
         conditions = without_repeats([*place.conditions, *shared])
@@ -265,7 +267,11 @@ class BodyWriter:
         """A loop that is a copy: a call for whole vectors, `lines` for those that aren't, and what
         fills those outside of a window.
         """
-        whole = tuple(c for c in (*copy.conditions, *copy.inside) if c not in known)
+        bounds, inside = (
+            tuple(c for c in conditions if c not in known)
+            for conditions in (copy.conditions, copy.inside)
+        )
+        whole = (*bounds, *inside)
         self.alignments |= dict.fromkeys(copy.alignments or ())
         call = copy.text(is_aligned)
         if not whole:
@@ -273,8 +279,10 @@ class BodyWriter:
         cases = [Item([call], whole)]
         if not copy.partly:
             return _cases(cases, lines)
-        if is_aligned and copy.edges is not None and not copy.conditions:
+        if is_aligned and copy.edges is not None and not bounds:
             self.alignments |= dict.fromkeys(copy.edges)
+            if copy.alignments is not None:
+                return [copy.text_or_filled(whole)]
         else:
             cases.append(Item(lines, copy.partly))
         return _cases(cases, _loop_lines(loop, [Item(self.expressions.compute(copy.fill))]))

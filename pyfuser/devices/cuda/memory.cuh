@@ -50,6 +50,24 @@ static __device__ __forceinline__ void load_aligned(T* to, const T* from) {
   }
 }
 
+// The same where `is_inside`, else N times another value.  What is chosen are whole words: elements
+// that are narrower than a register would be moved to registers of their own first.
+template <int N, class T>
+static __device__ __forceinline__ void load_aligned_or(
+    T* to, bool is_inside, const T* from, T otherwise) {
+  constexpr int width = widest<T, N>::fitting;
+  typedef typename word_of<sizeof(T) * width>::type word;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    union { word bits; vector<T, width> elements; } chosen;
+#pragma unroll
+    for (int j = 0; j < width; ++j) chosen.elements.value[j] = otherwise;
+    if (is_inside) chosen.bits = *reinterpret_cast<const word*>(from + i);
+#pragma unroll
+    for (int j = 0; j < width; ++j) to[i + j] = chosen.elements.value[j];
+  }
+}
+
 template <int N, class T>
 static __device__ __forceinline__ void store_aligned(T* to, const T* from) {
   constexpr int width = widest<T, N>::fitting;

@@ -12,6 +12,7 @@ their addresses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -34,15 +35,15 @@ from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol, terms_of
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
-from .expressions import gathered_text, is_private_array
-from .spelling import index_text
+from .expressions import gathered_text, is_private_array, operand_text
+from .spelling import condition_text, index_text
 
 VECTOR_BYTES = 16  # of a thread's widest load or store
 
 
 @dataclass(frozen=True, slots=True)
 class VectorCopy:
-    """The call, and the conditions under which all of its elements are in bounds.
+    """A call of `name`, and the conditions under which all of its elements are in bounds.
 
     `inside` are those under which it reads no element that is filled instead, `partly` those
     without which all are: each is then `fill`, the statement of the loop.  `alignments` are
@@ -50,7 +51,10 @@ class VectorCopy:
     there are no such conditions.  `edges` are those under which no vector is partly inside.
     """
 
-    call: str
+    name: str  # "load" or "store"
+    length: int
+    to: str
+    start: str
     conditions: tuple[Less, ...]
     inside: tuple[Less, ...]
     partly: tuple[Less, ...]
@@ -60,9 +64,14 @@ class VectorCopy:
 
     def text(self, is_aligned: bool) -> str:
         """The call; `is_aligned` if the conditions on the address are known to hold."""
-        if is_aligned and self.alignments is not None:
-            return self.call.replace("_contiguous<", "_aligned<", 1)
-        return self.call
+        kind = "aligned" if is_aligned and self.alignments is not None else "contiguous"
+        return f"{self.name}_{kind}<{self.length}>({self.to}, {self.start});"
+
+    def text_or_filled(self, conditions: Sequence[Less]) -> str:
+        """A load from an aligned address where all conditions hold, else `fill`."""
+        tests = " && ".join(map(condition_text, conditions))
+        filled = operand_text(self.fill.inputs[0], self.fill.output.buffer.dtype)
+        return f"load_aligned_or<{self.length}>({self.to}, {tests}, {self.start}, {filled});"
 
 
 def vector_copy(loop: For) -> VectorCopy | None:
@@ -100,16 +109,17 @@ def vector_copy(loop: For) -> VectorCopy | None:
             return None
         at_first = Access(source.buffer, substitute(operand.access.index, {loop.index: ZERO}))
         start = f"&{gathered_text(replace(operand, access=at_first))}"
-    name = "load_contiguous" if is_local[0] else "store_contiguous"
-    memory = source if is_local[0] else output
-    alignments = _alignments(memory, loop.index, loop.stop.value)
-    call = f"{name}<{loop.stop}>({to}, {start});"
+    name, memory = ("load", source) if is_local[0] else ("store", output)
+    length = loop.stop.value
+    alignments = _alignments(memory, loop.index, length)
     filled = operand.otherwise if isinstance(operand, Guarded) else operand
     fill = replace(statement, inputs=(filled,), predicate=())
-    edges = edges_of(inside, loop.index, loop.stop.value)
+    edges = edges_of(inside, loop.index, length)
     if not (is_local[0] and isinstance(filled, Literal)):  # it would need the predicate
         partly = ()
-    return VectorCopy(call, conditions, inside_, partly, fill, alignments, edges)
+    return VectorCopy(
+        *(name, length, to, start), conditions, inside_, partly, fill, alignments, edges
+    )
 
 
 def _source(operand: Operand) -> tuple[Access, Predicate] | None:

@@ -23,6 +23,9 @@ def rotated(x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cat": lambda x: torch.cat((x * 2, x[:, :8] - 1, x.abs()), 1),
+    "cat of functions": lambda x: torch.cat((x * 2, torch.tanh(x[:, :8]), x.exp(), x - 1), 1),
+    "cat in another order": lambda x: torch.cat((x.exp(), x * 2, x.tanh(), x.sigmoid()), 1),
+    "rows of functions": lambda x: torch.cat((x.exp(), x * 2, x[:1].tanh()), 0),
     "pad": lambda x: functional.pad(x + 1, (8, 16), value=3.0) * 2,
     "pad by one": lambda x: functional.pad(x + 1, (1, 2)) * 2,
     "RoPE": lambda x: x * 2 + rotated(x) * 3,
@@ -52,11 +55,22 @@ def test_all_widths(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["cat", "pad", "RoPE"])
 def test_whole_vectors_need_no_test_for_each_element(name: str) -> None:
-    """In whole blocks there are vectors inside and vectors outside of a window."""
+    """There are vectors inside and vectors outside of a window, in blocks at an edge too."""
     _, kernels = run(name, torch.randn(64, 128).bfloat16())
-    fast = re.split(r"\n    \} else \{\n", kernels[0].code.text)[0]
-    assert len(re.findall(r"\} else \{\n *#pragma unroll\n.*\n.* = to_bfloat16\(", fast)) >= 1
-    assert "else if" not in fast
+    text = kernels[0].code.text
+    assert text.count("load_aligned_or<8>(") >= 2
+    assert "else if" not in text
+    assert not re.search(r"\[j\d+\] = \(.* \? ", text)
+
+
+def test_expensive_parts_are_computed_where_they_are_chosen() -> None:
+    x = torch.randn(64, 128)
+    found, kernels = run("cat of functions", x)
+    torch.testing.assert_close(found, FUNCTIONS["cat of functions"](x))
+    before = kernels[0].code.text.partition("tanhf(")[0]
+    last = before.splitlines()[-1]
+    opened = before.rpartition("if (")[2]
+    assert "\n" in opened and "}" not in opened, f"expected a branch around {last}"
 
 
 def test_where_a_slice_ends_is_a_condition_for_later_sizes() -> None:
