@@ -347,9 +347,9 @@ class Kernel:
     of sizes some of them represent. `runs` says how often its statements run. `conditions` on
     sizes are those that it relies on: of a split that is known to be whole. A device that has a
     choice computes indices of `index_bits` (`Target.narrow_conditions`). A hardware thread has
-    `most_registers`, or as many as it needs. `may_refuse` if the values of its tensors decide
-    whether a call is refused; with `has_an_order_of_threads`, results depend on the order in which
-    threads run.
+    `most_registers`, or as many as it needs and leaves for `least_blocks` on a multiprocessor.
+    `may_refuse` if the values of its tensors decide whether a call is refused; with
+    `has_an_order_of_threads`, results depend on the order in which threads run.
     """
 
     name: str
@@ -363,6 +363,7 @@ class Kernel:
     conditions: Predicate = ()
     index_bits: int = 64
     most_registers: int | None = None
+    least_blocks: int = 1
     may_refuse: bool = False
     has_an_order_of_threads: bool = False
 

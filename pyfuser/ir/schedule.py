@@ -175,7 +175,8 @@ class ScheduledFusion:
     """A fusion with a schedule for each of its tensors.
 
     `scheduler` and `parameters` say which scheduler made the schedule and what it decided; None
-    stands for a user, who may also say how many registers a hardware thread gets at most.
+    stands for a user, who may also say how many registers a hardware thread gets at most. A
+    multiprocessor has registers for `least_blocks` of its blocks of hardware threads.
     """
 
     fusion: Fusion
@@ -183,6 +184,7 @@ class ScheduledFusion:
     scheduler: str | None = None
     parameters: object = None
     most_registers: int | None = None
+    least_blocks: int = 1
 
     @property
     def is_by_hand(self) -> bool:

@@ -123,6 +123,7 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
         runs=tuple(runs),
         conditions=conditions,
         most_registers=scheduled.most_registers,
+        least_blocks=scheduled.least_blocks,
         may_refuse=any(map(may_refuse, statements)),
         has_an_order_of_threads=any(isinstance(s, Scatter) and s.is_concurrent for s in statements),
     )

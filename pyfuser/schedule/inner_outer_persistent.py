@@ -68,6 +68,7 @@ def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusio
     if isinstance(parameters.rows, ThreadedReduction):
         recompute_cheap(copy, parameters.rows.keeps, _after_columns(copy))
         schedule_rows_and_columns(scheduled, parameters.rows, _after_columns(copy))
+        scheduled.least_blocks = parameters.rows.resident
         return scheduled
     _copy_inputs(scheduled)
     recompute_cheap(copy, parameters.rows.keeps, _after_columns(copy))

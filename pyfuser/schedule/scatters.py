@@ -12,6 +12,7 @@ No two tasks or lanes then write one element, and the result doesn't depend on t
 threads. Hardware threads may also share all axes, which combines values in any order:
 
     [other | scattered | columns]  ->  [grid: everything][block]
+                                       [grid_y: other, scattered][grid_x][unroll][block: columns]
 
 Before:  T4[d, c] = scatter(T0, T1, T2[n, c], dim=0)
 After:   T5[n, c] = write(T4, T1, T2[n, c], dim=0), in the loops of T5
@@ -137,6 +138,14 @@ def schedule(fusion: Fusion, parameters: ScatterParameters) -> ScheduledFusion:
     return scheduled
 
 
+_IN_ROWS = (
+    ParallelType.grid_y,
+    ParallelType.grid_x,
+    ParallelType.unroll,
+    ParallelType.block_x,
+)
+
+
 def _shared_loops(
     scheduled: ScheduledFusion,
     reference: TensorView,
@@ -145,9 +154,17 @@ def _shared_loops(
 ) -> dict[int, ParallelType]:
     own = scheduled[reference]
     own.loop = layouts.memory_order(reference.axes)
-    merge_range(scheduled, reference, 0, len(own.loop))
-    own.split(0, parameters.block)
-    return {0: ParallelType.grid_x, 1: ParallelType.block_x}
+    if not parameters.has_rows:
+        merge_range(scheduled, reference, 0, len(own.loop))
+        own.split(0, parameters.block)
+        return {0: ParallelType.grid_x, 1: ParallelType.block_x}
+    _, columns, _ = axes_of(reference, layouts)
+    rows = len(own.loop) - len(columns)
+    merge_range(scheduled, reference, rows, len(own.loop))
+    merge_range(scheduled, reference, 0, rows)
+    own.split(1, parameters.block)
+    own.split(1, parameters.unroll)
+    return dict(enumerate(_IN_ROWS))
 
 
 def _ordered_loops(

@@ -24,6 +24,7 @@ def schedule_vectors(
     scheduled: ScheduledFusion, reference: TensorView, parameters: ThreadedPointwise
 ) -> None:
     """The loops; see the module's docstring."""
+    scheduled.least_blocks = parameters.resident
     copies = Copies.of(scheduled, parameters.vector)
     layouts = Layouts(scheduled.fusion)
     own = scheduled[reference]

@@ -228,6 +228,8 @@ class ScatterParameters:
     block          columns per task; on hardware threads, threads per block
     is_concurrent  threads share all axes, so the order of the values is open
     prefetch       how many bytes ahead reads fetch
+    has_rows       each block of threads that share all axes is in one row of columns, of which it
+                   combines `unroll` times as many as it has threads
     """
 
     lanes: int
@@ -235,6 +237,7 @@ class ScatterParameters:
     block: int
     is_concurrent: bool = False
     prefetch: int = 0
+    has_rows: bool = False
 
 
 Facts = PointwiseFacts | ReductionFacts | InnerOuterFacts | ScanFacts | ScatterFacts

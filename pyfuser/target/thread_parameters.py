@@ -25,6 +25,7 @@ class ThreadedPointwise(PointwiseParameters):
              tile, so that the elements of a column are in different banks
     squares  True if a tile is of whole vectors, along rows and columns, which are known to be
              multiples of one: it is as many vectors wide as there are lanes
+    resident how many blocks a multiprocessor has registers for, at least
     """
 
     lines: int = 1
@@ -32,6 +33,7 @@ class ThreadedPointwise(PointwiseParameters):
     is_even: bool = False
     padding: int = 0
     squares: bool = False
+    resident: int = 1
 
     @staticmethod
     def tiles(lines: int = 4) -> ThreadedPointwise:
@@ -63,6 +65,7 @@ class ThreadedReduction(ReductionParameters):
               second cache still has them, though not the whole input
     rereads   True if inputs are read where they are used, again from a cache: a thread has no
               registers for its part of the row
+    resident  how many blocks a multiprocessor has registers for, at least
     """
 
     lines: int = 1
@@ -74,6 +77,7 @@ class ThreadedReduction(ReductionParameters):
     copies: bool = True
     together: bool = False
     rereads: bool = False
+    resident: int = 1
 
     def recomputing(self) -> ThreadedReduction:
         """The same parameters, but no row is kept; one in registers needs no shared memory."""

@@ -297,9 +297,9 @@ def test_a_graph_with_indices_and_changing_sizes() -> None:
 def test_a_part_that_only_depends_on_sizes() -> None:
     """The zeros that the rows are added to are a kernel of their own."""
 
-    def gradients(gradient: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = len(gradient)
-        return torch.ops.aten.embedding_dense_backward(gradient, index, rows, -1, False), gradient * 2
+    def gradients(gradient: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        of_table = torch.ops.aten.embedding_dense_backward
+        return of_table(gradient, index, len(gradient), -1, False), gradient * 2
 
     given = torch.randn(20, 30), torch.randint(0, 20, (20,))
     session = Session(cost=likes_unroll_of_four)

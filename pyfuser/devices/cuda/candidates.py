@@ -48,7 +48,9 @@ def candidates(facts: object, chosen: object, sizes: Mapping[str, int]) -> Seque
             made = varied(chosen, {"lanes": threads})
             return made if chosen.inner else [replace(e, block=e.lanes) for e in made]
         case ScatterFacts(), ScatterParameters(is_concurrent=True):
-            return varied(chosen, {"block": around(chosen.block, WARP, _MOST_THREADS, (1, 2))})
+            blocks = around(chosen.block, WARP, _MOST_THREADS, (1, 2))
+            unrolls = around(chosen.unroll, 1, 8) if chosen.has_rows else []
+            return varied(chosen, {"block": blocks, "unroll": unrolls})
         case _:
             return ()
 

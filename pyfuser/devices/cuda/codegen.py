@@ -415,7 +415,7 @@ def _index_expressions(phase: Phase) -> Iterator[IntExpr]:
 
 def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[str]:
     threads = product(launch.block)
-    bounds = _bounds(threads.value if isinstance(threads, Integer) else None, kernel.most_registers)
+    bounds = _bounds(kernel, threads.value if isinstance(threads, Integer) else None)
     written = _written(phases)
     tensors = {tensor.buffer: tensor for tensor in kernel.tensors}
     declared = []
@@ -446,18 +446,19 @@ def _signature(kernel: Kernel, phases: Sequence[Phase], launch: Launch) -> list[
     return [head, *_comma_separated(declared)] if declared else [f"{head}) {{"]
 
 
-def _bounds(threads: int | None, most_registers: int | None) -> str:
+def _bounds(kernel: Kernel, threads: int | None) -> str:
     """What decides how many registers a thread has; `threads` of a block, if they are known.
 
     With a least number of blocks on a multiprocessor, ptxas gives a thread the registers that it
     needs; without, it aims at an occupancy, and spills a few to reach it.  A function can't have
     both bounds, so that a number of registers has to leave room for a whole block.
     """
+    most_registers = kernel.most_registers
     if most_registers is not None:
         if threads is not None:
             most_registers = min(most_registers, registers_of_a_block(threads))
         return f"__maxnreg__({most_registers}) "
-    return "" if threads is None else f"__launch_bounds__({threads}, 1) "
+    return "" if threads is None else f"__launch_bounds__({threads}, {kernel.least_blocks}) "
 
 
 def _comma_separated(declared: list[tuple[str, str]]) -> list[str]:

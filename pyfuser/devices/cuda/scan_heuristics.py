@@ -20,6 +20,8 @@ _WARP = 32
 _MOST_THREADS = 256
 # Bytes of the narrowest element that threads can combine values with.
 _NARROWEST_ATOMIC = 2
+# Values of a thread that go to one place of a row each.
+_MOST_VALUES = 4
 
 
 def greedy(target: CudaTarget, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
@@ -40,7 +42,7 @@ def scatter(target: CudaTarget, facts: ScatterFacts, sizes: Mapping[str, int]) -
     """Any thread writes any value, unless the order is needed or there is no atomic operation."""
     is_narrow = facts.combined is not None and facts.combined < _NARROWEST_ATOMIC
     if not target.is_deterministic and not is_narrow:
-        return ScatterParameters(1, 1, target.threads, is_concurrent=True)
+        return _shared(target, facts, sizes)
     rows, columns = evaluate(facts.rows, sizes), 1
     if facts.columns is not None:
         columns = evaluate(facts.columns, sizes)
@@ -48,3 +50,20 @@ def scatter(target: CudaTarget, facts: ScatterFacts, sizes: Mapping[str, int]) -
     while threads > _WARP and rows * columns < target.multiprocessors * threads:
         threads //= 2
     return ScatterParameters(threads, 1, threads)
+
+
+def _shared(target: CudaTarget, facts: ScatterFacts, sizes: Mapping[str, int]) -> ScatterParameters:
+    """Blocks of rows that are long enough: a thread then finds its row without a division, and
+    reads the index of several values once.
+    """
+    threads = target.threads
+    columns = 1 if facts.columns is None else evaluate(facts.columns, sizes)
+    rows = evaluate(facts.rows, sizes) * evaluate(facts.length, sizes)
+    if columns < threads:
+        return ScatterParameters(1, 1, threads, is_concurrent=True)
+    unroll = _MOST_VALUES
+    while unroll > 1 and (
+        columns < threads * unroll or rows * columns < target.multiprocessors * threads * unroll
+    ):
+        unroll //= 2
+    return ScatterParameters(1, unroll, threads, is_concurrent=True, has_rows=True)

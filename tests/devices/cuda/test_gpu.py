@@ -225,7 +225,7 @@ def test_everyday_programs(row: str) -> None:
     scope: dict[str, Any] = {"torch": torch}
     exec(compile(str(text), "<program>", "exec"), scope)
     runs = []
-    traced = torch.compile(scope["f"], backend="eager")
+    traced = torch.compile(scope["f"], backend="aot_eager")
     for run in (scope["f"], traced, torch.compile(scope["f"], backend="pyfuser")):
         inputs = [on_gpu(each) for each in given(text, 0, exact=False).views]
         try:

@@ -123,8 +123,8 @@ BARS: dict[tuple[Define, tuple[int, int]], Bars] = {
     (softmax, LARGE): Bars(sectors_per_request=VECTORS),
     (layer_norm, SMALL): Bars(sectors_per_request=VECTORS),
     (layer_norm, LARGE): Bars(sectors_per_request=VECTORS),
-    # A thread reads its part of the weights once for four rows.
-    (weighted_norm, (4096, 1024)): Bars(weight_reads=4096 // 4, sectors_per_request=VECTORS),
+    # The weights are read again for each row, from a cache.
+    (weighted_norm, (4096, 1024)): Bars(weight_reads=4096, sectors_per_request=VECTORS),
     # 128 blocks have 8 rows each, in two lines that read the weights once.  They leave 8 % of the
     # bytes as partial sums of columns, so that all multiprocessors have a block.
     (layer_norm_backward, LARGE): Bars(
