@@ -6,7 +6,8 @@ whole run writes results/*.json, the tables of README.md and the plots; `--full`
 measures every function at every size and dtype.  A partial run (`--cases softmax --sizes 4096x4096
 --dtypes float32 --peers inductor --mode warm`) prints its table and writes nothing, unless
 `--write` is given.  `--device cuda` (`make bench-gpu`) has one part instead, measured as
-gpu_kernels.py says, a file with the GPU's name, and tables of its own in README.md.
+gpu_kernels.py says, a file with the GPU's name, and tables of its own in README.md; with `--merge`,
+the file keeps the rows that aren't measured again.
 `--dry-run` does the same at tiny sizes with the CPU as the GPU, to see that all of it runs.
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,7 +50,7 @@ def main() -> int:
     on_cpu = arguments.device == "cpu" and not arguments.dry_run
     subset = arguments.cases, arguments.sizes, arguments.dtypes, arguments.peers, arguments.mode
     whole = not any(subset)
-    write = (whole or arguments.write) and not arguments.dry_run
+    write = (whole or arguments.write or arguments.merge) and not arguments.dry_run
     parts = [arguments.mode] if arguments.mode else list(PARTS if on_cpu else [ON_GPU])
     results = Path(arguments.results) if arguments.results else report.FOLDER / "results"
     with tempfile.TemporaryDirectory(prefix="pyfuser-bench-") as scratch:
@@ -61,16 +61,20 @@ def main() -> int:
         if write and on_cpu:
             _write_readme(results)
         elif write:
-            _keep(Path(scratch) / f"{ON_GPU}.json", results)
+            _keep(Path(scratch) / f"{ON_GPU}.json", results, arguments.merge)
     return max(codes)
 
 
-def _keep(measured: Path, results: Path) -> None:
+def _keep(measured: Path, results: Path, merge: bool) -> None:
     """Keeps the results of a GPU under its name, and writes the tables of README.md."""
     if measured.exists():
-        machine = report.Results.from_json(measured.read_text(encoding="utf-8")).machine
+        found = report.Results.from_json(measured.read_text(encoding="utf-8"))
+        path = results / gpu.file_name(str(found.machine["gpu"]))
+        if merge and path.exists():
+            found = found.merged(report.Results.from_json(path.read_text(encoding="utf-8")))
         results.mkdir(parents=True, exist_ok=True)
-        shutil.copy(measured, results / gpu.file_name(str(machine["gpu"])))
+        for each in (measured, path):
+            each.write_text(found.to_json(), encoding="utf-8")
         if results == report.FOLDER / "results":
             report.write_readme(_sections(ON_GPU, measured.parent))
 
@@ -90,6 +94,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=gpu_kernels.MINUTES, help=minutes)
     parser.add_argument("--no-inductor", action="store_true", help="leave torch.compile out")
     parser.add_argument("--write", action="store_true", help="write files even for a part")
+    parser.add_argument("--merge", action="store_true", help="keep a GPU's other rows")
     parser.add_argument("--results", help="folder of the JSON files")
     parser.add_argument("--child", choices=(*PARTS, ON_GPU), help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -200,7 +205,7 @@ def _sections(part: str, folder: Path) -> dict[str, str]:
         }
     results = report.Results.from_json(text)
     facts = report.facts_line(results.machine, results.copy_bytes_per_second)
-    left_out = results.machine.get("left out", [])
+    left_out = results.machine.get(report.LEFT_OUT, [])
     facts += f" {gpu_kernels.comparison(results.rows, results.copy_bytes_per_second)}"
     facts += f" Left out: {len(left_out)} rows." if left_out else ""  # type: ignore[arg-type]
     return {

@@ -20,7 +20,7 @@ from .cases import CASES, Case
 from .gradients import GRADIENTS
 from .harness import machine_facts
 from .kernels import first_calls, selected
-from .report import Key, Results, Row
+from .report import LEFT_OUT, Key, Results, Row
 from .torch_cases import TORCH_CASES
 
 ALL_CASES = (*CASES, *TORCH_CASES, *GRADIENTS)
@@ -64,7 +64,7 @@ def measure(
             rows.append(row)
             if len(rows) % 30 == 0:
                 bandwidths.append(gpu.copy_bandwidth(timer, device, copied_bytes))
-    facts = machine_facts(device) | {"left out": left_out}
+    facts = machine_facts(device) | {LEFT_OUT: left_out}
     return Results("gpu", facts, statistics.median(bandwidths), rows)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from .harness import geometric_mean
 
+LEFT_OUT = "left out"  # of the facts of a machine: the rows that weren't measured, and why
 FOLDER = Path(__file__).resolve().parent
 Key = tuple[str, int, int, str]  # case, rows, columns, dtype
 # Rows whose inputs and outputs are well beyond the caches of today's CPUs.
@@ -39,6 +41,11 @@ class Row:
     failure: str = ""
     host_seconds: dict[str, float] = field(default_factory=dict)
     predicted: float | None = None
+
+    @property
+    def title(self) -> str:
+        """What identifies the row, as text."""
+        return f"{self.case} {self.rows}x{self.columns} {self.dtype}"
 
     @property
     def key(self) -> Key:
@@ -81,6 +88,19 @@ class Results:
         data = json.loads(text)
         rows = [Row(**row) for row in data.pop("rows")]
         return Results(rows=rows, **data)
+
+    def merged(self, earlier: Results) -> Results:
+        """These measurements, and the earlier rows that weren't measured again, in their order."""
+        rows = {row.key: row for row in earlier.rows} | {row.key: row for row in self.rows}
+        measured = {row.title for row in rows.values()}
+        left_out = {
+            each: None
+            for results in (earlier, self)
+            for each in cast("list[str]", results.machine.get(LEFT_OUT, []))
+            if each.rpartition(":")[0] not in measured
+        }
+        machine = {**self.machine, LEFT_OUT: list(left_out)}
+        return replace(self, machine=machine, rows=list(rows.values()))
 
     def table(self) -> str:
         """One Markdown line per row."""

@@ -180,6 +180,19 @@ def test_the_rows_of_a_gpu_are_measured_by_importance_while_there_is_time() -> N
     assert found.rows == [] and found.machine["left out"] == ["softmax 4x33 float32: no time"]
 
 
+def test_rows_that_are_measured_again_replace_earlier_ones() -> None:
+    def results(rows: list[Row], *left_out: str) -> Results:
+        return Results("gpu", {"gpu": "any", "left out": list(left_out)}, 1e12, rows)
+
+    first, again = (Row("add", 4, 33, "float32", 0, seconds={"pyfuser": t}) for t in (2.0, 1.0))
+    other, more = Row("add", 9, 33, "float32", 0), Row("cat", 4, 33, "float32", 0)
+    earlier = results([first, other], "cat 4x33 float32: no time", "cat 9x33 float32: no time")
+    found = results([again, more], "softmax 4x33 float32: no time").merged(earlier)
+    assert found.rows == [again, other, more]
+    left_out = ["cat 9x33 float32: no time", "softmax 4x33 float32: no time"]
+    assert found.machine["left out"] == left_out
+
+
 def test_what_a_gpu_cannot_do_is_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
