@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ..dtypes import size_in_bytes
-from ..ir.domains import IterDomain
+from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.scalars import product
+from ..ir.scalars import Integer, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
@@ -28,10 +28,12 @@ from .common import (
     Layouts,
     fork_outputs,
     ordered_axes,
+    parallelize_positions,
     prefetch_inputs,
 )
 from .inlining import inline_most
 from .pointwise import reference_output
+from .propagation import transform_like
 from .rewrite import cache_after
 from .tiles import Matrix, loop_like, read_along_rows, split_into_squares
 from .vector_tiles import schedule_vector_tiles
@@ -51,7 +53,23 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     transposed, staged = (product(axis.size for axis in each.rows) for each in matrices)
     squares = _squares(reference, found[1], layouts)
     tiles = sum(size_in_bytes(tensor.dtype) for tensor in found[1])
-    return replace(facts, transposed=transposed, staged=staged, squares=squares, tiles=tiles)
+    short = transposed.value if isinstance(transposed, Integer) else 0
+    if not _follow_each_other(reference, *found, layouts):
+        short = 0
+    return replace(
+        facts, transposed=transposed, staged=staged, squares=squares, tiles=tiles, short=short
+    )
+
+
+def _follow_each_other(
+    reference: TensorView, row_axis: IterDomain, transposed: list[TensorView], layouts: Layouts
+) -> bool:
+    """True if a transposed input's rows are next to each other for neighbours along the columns."""
+    axes = ordered_axes(reference)
+    columns, rows = layouts.number(axes[-1]), layouts.number(row_axis)
+    numbers = [layouts.number(axis) for axis in axes]
+    orders = [leaf.order_in(numbers) for leaf in layouts.leaves if leaf.tensor in transposed]
+    return all(order.axes[-2:] == (columns, rows) for order in orders)
 
 
 def _squares(reference: TensorView, transposed: list[TensorView], layouts: Layouts) -> int:
@@ -109,7 +127,9 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     layouts = Layouts(copy)
     found = transposed_inputs(reference, layouts)
     assert found is not None
-    if isinstance(parameters, ThreadedPointwise):
+    if parameters.across:
+        _schedule_short_rows(scheduled, reference, found[0], layouts, parameters)
+    elif isinstance(parameters, ThreadedPointwise):
         if parameters.squares:
             schedule_vector_tiles(scheduled, reference, *found, parameters)
             return scheduled
@@ -119,6 +139,30 @@ def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion
     else:
         _schedule_tiles(scheduled, reference, *found, layouts, parameters)
     return scheduled
+
+
+def _schedule_short_rows(
+    scheduled: ScheduledFusion,
+    reference: TensorView,
+    row_axis: IterDomain,
+    layouts: Layouts,
+    parameters: PointwiseParameters,
+) -> None:
+    """[outer: task][chunk of columns: task][columns: serial][rows][columns: lanes].
+
+    The rows of a vector of columns are read together, and put into the lanes in registers.
+    """
+    own = scheduled[reference]
+    rows = Matrix.of(reference, row_axis, layouts).merge(scheduled, reference)
+    own.split(rows + 1, parameters.chunk)
+    own.split(rows + 2, parameters.lanes)
+    own.reorder({rows: rows + 2})
+    kinds = {rows: ParallelType.grid_x, rows + 3: ParallelType.block_x}
+    if rows:
+        kinds[0] = ParallelType.grid_y
+    transform_like(scheduled, reference)
+    parallelize_positions(scheduled, reference, kinds)
+    inline_most(scheduled)
 
 
 def _schedule_tiles(

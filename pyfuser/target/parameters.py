@@ -32,6 +32,8 @@ class PointwiseFacts:
     squares     bytes of an element of the transposed inputs, if these, and all others, can be moved
                 in vectors along their own memory; 0 if not
     tiles       bytes of one element of each of the transposed inputs together
+    short       elements of the rows of transposed inputs if they are known and follow each other
+                along the columns; 0 if not
     """
 
     rows: IntExpr
@@ -50,6 +52,7 @@ class PointwiseFacts:
     staged: IntExpr | None = None
     squares: int = 0
     tiles: int = 0
+    short: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class PointwiseParameters:
                finding its position (a division per axis) would take longer than computing it;
                with a tile: few ones, of which it reads a cache line's after the other's
     across     True if the lanes run along the rows, which are shorter than a vector; then a chunk
-               is of rows
+               is of rows; with a tile: along the columns, and a step takes all rows, which are few
     staged     True if a tile is put together in a buffer and then stored row by row
     """
 

@@ -25,7 +25,7 @@ from ...target.parameters import (
 )
 from ...target.unrolling import inner_unroll, row_unroll, unroll_factor
 from .processor import Processor
-from .tile_heuristics import tiles
+from .tile_heuristics import is_known_and_short, lanes_for, tiles
 
 # From this many vectors in a row, the row's own work hides the four or so divisions before it.
 _VECTORS_OF_SHORT_ROW = 8
@@ -92,6 +92,10 @@ def pointwise(
     is_short = columns < _FEW_COLUMNS or (columns < longest and columns % lanes > 0)
     if is_short and _has_lanes_across(columns, facts.across, lanes, sizes):
         return pointwise_across(lanes)
+    if facts.transposed is not None and is_known_and_short(facts.columns):
+        across = lanes_for(evaluate(facts.across, sizes), lanes)
+        if across is not None:
+            return pointwise_across(across)
     prefetch = _prefetch(processor, facts.touched, sizes)
     whole_rows = rows >= 4 * processor.cores
     unroll = unroll_factor(facts.work)

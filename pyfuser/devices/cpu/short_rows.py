@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 16  # of a row
 # Longer rows are transposed: shuffling takes the square of their length.
-_MOST_SHUFFLED = 4
+MOST_SHUFFLED = 4
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class ShortRows:
             return None
         start, place, length = found
         type_ = storage_type(access.buffer.dtype, lanes)
-        is_square = length > _MOST_SHUFFLED
+        is_square = length > MOST_SHUFFLED
         keys = [("row", access.buffer, start, length, lanes, number) for number in range(length)]
         if self.scopes.known(keys[0]) is None:
             make = self._columns if is_square else self._vectors
@@ -89,7 +89,7 @@ class ShortRows:
         `alone` stores it if another place never comes.
         """
         found = self._place(access, index, step, value.type.lanes)
-        if found is None or (found[2] > _MOST_SHUFFLED and self.memory.has_slow_masks):
+        if found is None or (found[2] > MOST_SHUFFLED and self.memory.has_slow_masks):
             return False
         start, place, length = found
         rows = self._waiting.setdefault((access.buffer, start), _Rows(access, start, length))
@@ -115,7 +115,7 @@ class ShortRows:
             return
         values = [rows.values[place] for place in range(rows.length)]
         lanes = values[0].type.lanes
-        if rows.length <= _MOST_SHUFFLED:
+        if rows.length <= MOST_SHUFFLED:
             for number in range(rows.length):
                 start = rows.start + lanes * number
                 self.memory.store_vector(rows.access, start, self._mixed(values, number))
@@ -146,7 +146,7 @@ class ShortRows:
         if not isinstance(step, Integer) or not 2 <= step.value <= min(lanes, MOST_PLACES):
             return None
         length = step.value
-        if length > _MOST_SHUFFLED and self.memory.has_slow_masks and access.buffer.bytes_each < 4:
+        if length > MOST_SHUFFLED and self.memory.has_slow_masks and access.buffer.bytes_each < 4:
             return None
         parameter = self.memory.parameters.get(access.buffer)
         if parameter is None or not any(

@@ -10,12 +10,13 @@ ones, in the metadata's dtypes, each a separate tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from ...dtypes import compute_dtype, from_torch
 from ...errors import DefinitionError, UnsupportedError, expected
@@ -26,7 +27,7 @@ from ...ops.pointwise import copy
 from ..views import is_getitem
 from .compared_values import compared_values
 from .region_builder import Call, NotTranslated, RegionBuilder
-from .sizes import is_one
+from .sizes import is_one, short_row
 from .tables import translation_of
 from .term import Term
 from .translation import arguments
@@ -53,7 +54,7 @@ def build_region(
     `inputs` are the outside nodes whose tensors or sizes are read, `outputs` the nodes whose values
     are used outside.  Raises NotTranslated for a node that can't be included.
     """
-    builder = RegionBuilder()
+    builder = RegionBuilder({row for node in outputs for row in _short_rows(node)})
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
@@ -68,6 +69,14 @@ def build_region(
     for scalar in builder.sizes.inputs:
         builder.fusion.add_input(scalar)
     return RegionFusion(builder.fusion, tensors, builder.sizes.values)
+
+
+def _short_rows(node: Node) -> Iterator[int]:
+    """The lengths of short rows in the memory of a node's tensors."""
+    for each in tree_leaves(node.meta["val"]):
+        dim = short_row(each) if isinstance(each, torch.Tensor) else None
+        if dim is not None:
+            yield int(each.shape[dim])
 
 
 def _translate(builder: RegionBuilder, node: Node) -> None:

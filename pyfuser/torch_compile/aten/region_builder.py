@@ -10,6 +10,7 @@ Invariant: `rounded` holds only values that the node's half-precision dtype repr
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -50,9 +51,13 @@ def held_dtype(dtype: torch.dtype) -> DataType:
 
 
 class RegionBuilder:
-    """A fusion under construction and the nodes of its values."""
+    """A fusion under construction and the nodes of its values.
 
-    def __init__(self) -> None:
+    `rows` are the lengths of its results' short rows in memory.
+    """
+
+    def __init__(self, rows: Set[int] = frozenset()) -> None:
+        self.rows = rows
         self.fusion = Fusion()
         self.sizes = Sizes(self.fusion)
         self.values: dict[Node, Any] = {}
@@ -61,7 +66,7 @@ class RegionBuilder:
 
     def define_input(self, node: Node) -> None:
         """A tensor from outside, with open sizes, except that a size of 1 is a broadcast axis, and
-        that the length of short rows is known: kernels read several of them as vectors.
+        that the length of short rows is known: kernels read or store several of them as vectors.
         """
         meta = node.meta["val"]
         ids, row = self.fusion.ids, short_row(meta)
@@ -69,7 +74,7 @@ class RegionBuilder:
         for size in meta.shape:
             if is_one(size):
                 axis = ids.broadcast()
-            elif len(axes) == row:
+            elif len(axes) == row or (isinstance(size, int) and size in self.rows):
                 axis = ids.new(Integer.of(size))
             else:
                 axis = ids.new(self.fusion.new_extent())
