@@ -2,7 +2,8 @@
 
 A `clone`, or a conversion to the dtype that a tensor has (dropout with p = 0 leaves such), only
 matters if it changes the memory layout or if its result leaves the graph: an output must not share
-memory with an input or another output.
+memory with an input or another output.  A `detach`, as gradients have for what the forward pass
+saved, is one without memory of its own.
 
     Before:  a = exp(x); b = clone(a); c = mm(b, w)
     After:   a = exp(x); c = mm(a, w)
@@ -10,10 +11,13 @@ memory with an input or another output.
 
 from __future__ import annotations
 
+import torch
 from torch.fx import Graph, Node
 
 from ..op_facts import facts
-from ..views import is_updated, leaves_graph, tensor_of
+from ..views import is_updated, leaves_graph, note_storages, tensor_of
+
+_ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
 
 def drop_copies(graph: Graph) -> None:
@@ -22,12 +26,13 @@ def drop_copies(graph: Graph) -> None:
         if node.op == "call_function" and _is_copy(node) and _is_needless(node):
             source = node.args[0]
             assert isinstance(source, Node)
+            note_storages(source, node)
             node.replace_all_uses_with(source)
             graph.erase_node(node)
 
 
 def _is_copy(node: Node) -> bool:
-    return facts(node).copies or facts(node).converts
+    return facts(node).copies or facts(node).converts or node.target in _ALIASES
 
 
 def _is_needless(node: Node) -> bool:

@@ -17,7 +17,16 @@ from torch.fx import Graph, Node
 from ..aten import refusal
 from ..sizes import sizes_of
 from ..views import tensor_of
-from .reshapes import RESHAPES, forget_rank, is_plain, is_pointwise_node, view_node, with_layout
+from .reshapes import (
+    RESHAPES,
+    can_be_reshaped,
+    forget_rank,
+    is_plain,
+    is_pointwise_node,
+    move_reshape,
+    view_node,
+    with_layout,
+)
 
 
 def move_readers_of_reshapes(graph: Graph) -> None:
@@ -31,8 +40,6 @@ def _try(graph: Graph, node: Node) -> None:
     sources = [s for s in map(_reshaped, node.all_input_nodes) if s is not None]
     if len(set(map(_shape, sources))) != 1:
         return
-    if not all(_can_be_viewed(each, node) for each in node.all_input_nodes):
-        return
     value, like = tensor_of(node), tensor_of(sources[0])
     assert value is not None and like is not None
 
@@ -40,7 +47,15 @@ def _try(graph: Graph, node: Node) -> None:
         own, known = tensor_of(operand), _reshaped(operand)
         if known is not None or own is None or own.dim() == 0:
             return known or operand
-        return view_node(graph, operand, with_layout(own, like))
+        view = view_node(graph, operand, with_layout(own, like))
+        if operand in crossed:
+            views.append((view, operand))
+        return view
+
+    crossed = [each for each in node.all_input_nodes if not _can_be_viewed(each, node)]
+    if not all(can_be_reshaped(each, like, node) for each in crossed):
+        return
+    views: list[tuple[Node, Node]] = []
 
     with graph.inserting_before(node):
         moved = graph.node_copy(node, before)
@@ -49,6 +64,8 @@ def _try(graph: Graph, node: Node) -> None:
         back = view_node(graph, moved, value)
     node.replace_all_uses_with(back)
     graph.erase_node(node)
+    for view, operand in views:
+        move_reshape(graph, view, operand)
 
 
 def _reshaped(node: Node) -> Node | None:

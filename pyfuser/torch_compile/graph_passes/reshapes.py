@@ -38,6 +38,15 @@ class _Shapes:
     suffix: int
     result: torch.Tensor
 
+    @staticmethod
+    def of(source: Node, result: torch.Tensor) -> _Shapes:
+        """Those of a reshape with a result like this."""
+        old, new = _shape(source), sizes_of(result.shape)
+        suffix = 0
+        while suffix < min(len(old), len(new)) and old[-1 - suffix] == new[-1 - suffix]:
+            suffix += 1
+        return _Shapes(old, new, suffix, result)
+
 
 def move_reshapes(graph: Graph) -> None:
     """Moves reshapes before pointwise ops if everything before them can be reshaped too.
@@ -52,25 +61,27 @@ def move_reshapes(graph: Graph) -> None:
         if _is_reshape(node):
             source = node.args[0]
             if isinstance(source, Node) and is_plain(source):
-                _try(graph, node, source)
+                move_reshape(graph, node, source)
 
 
 def _is_reshape(node: Node) -> bool:
     return node.target in RESHAPES and is_plain(node)
 
 
-def _try(graph: Graph, node: Node, source: Node) -> None:
+def can_be_reshaped(source: Node, like: torch.Tensor, reader: Node) -> bool:
+    """True if what pointwise ops compute can be computed in another shape, with no reshape between
+    kernels, provided that a reader takes it in that shape."""
+    shapes = _Shapes.of(source, like)
+    return is_pointwise_node(source) and _collect(source, shapes, {}, reader)
+
+
+def move_reshape(graph: Graph, node: Node, source: Node) -> None:
+    """Moves a reshape before the pointwise ops that it reads, if everything before them can be
+    reshaped too."""
     result = tensor_of(node)
     assert result is not None
-    old, new = _shape(source), _shape(node)
-    suffix = 0
-    while suffix < min(len(old), len(new)) and old[-1 - suffix] == new[-1 - suffix]:
-        suffix += 1
-    shapes = _Shapes(old, new, suffix, result)
-    if not is_pointwise_node(source):
-        return
-    chosen: dict[Node, None] = {}
-    if not _collect(source, shapes, chosen):
+    shapes, chosen = _Shapes.of(source, result), dict[Node, None]()
+    if not is_pointwise_node(source) or not _collect(source, shapes, chosen):
         return
     made: dict[Node, Node] = {}
     for old_node in sorted(chosen, key=list(graph.nodes).index):
@@ -79,7 +90,9 @@ def _try(graph: Graph, node: Node, source: Node) -> None:
         _replace_users(graph, old_node, new_node, shapes, chosen)
 
 
-def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
+def _collect(
+    node: Node, shapes: _Shapes, chosen: dict[Node, None], reader: Node | None = None
+) -> bool:
     """Notes the pointwise nodes to be reshaped; False if something prevents it."""
     if node in chosen:
         return True
@@ -90,7 +103,7 @@ def _collect(node: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
         return False
     chosen[node] = None
     for user in node.users:
-        if user in chosen or _leads_to(user, shapes.new):
+        if user in chosen or user is reader or _leads_to(user, shapes.new):
             continue
         if user.op == "call_function" and (refusal(user) is None or _leads_on(user)):
             return False  # a kernel reads it in its old shape

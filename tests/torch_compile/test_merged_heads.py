@@ -1,0 +1,59 @@
+"""Heads put side by side, for ops that read them as one axis: the copy is part of their kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from pyfuser import explain
+
+
+def merged(x: Tensor) -> Tensor:
+    """[batch, heads, length, width] -> [batch, length, heads * width]"""
+    return x.transpose(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gate": lambda x, y: merged(x) * torch.sigmoid(y),
+    "gate of a chain": lambda x, y: torch.tanh(y * 2 + 1) * merged(x) - 1,
+    "bias": lambda x, y: (merged(x) + y[0, 0]) * 2,
+    "residual": lambda x, y: merged(x) + y,
+    "both merged": lambda x, y: merged(x) * merged(x.exp()) + y.exp(),
+    "read again": lambda x, y: (merged(x) * torch.sigmoid(y)) @ y.mT + torch.sigmoid(y).sum(),
+    "two gates": lambda x, y: merged(x) * torch.sigmoid(y) * torch.sigmoid(y + 1),
+    "a gate of rows": lambda x, y: merged(x) * torch.sigmoid(y[..., :1]),
+    "normalised": lambda x, y: torch.softmax(merged(x) * y.sigmoid(), -1),
+}
+
+
+def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 3, 5, 4).to(dtype), torch.randn(2, 5, 12).to(dtype)
+    return x.requires_grad_(), y.requires_grad_()
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_and_gradients(name: str, dynamic: bool) -> None:
+    function = FUNCTIONS[name]
+    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    results = []
+    for run in (function, compiled):
+        given = inputs()
+        made = run(*given)
+        made.square().sum().backward()
+        results.append([made, *(each.grad for each in given)])
+    for eager, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, eager)
+        assert ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("name", ["gate", "gate of a chain", "residual", "two gates"])
+def test_there_is_one_kernel(name: str) -> None:
+    x, y = (each.detach() for each in inputs(torch.float32))
+    report = explain(FUNCTIONS[name], x, y)
+    assert report.kernel_count == 1 and not report.graphs[0].library_calls
