@@ -32,7 +32,7 @@ from .schedule.acceptance import view_source
 from .schedule.registry import BY_LIBRARY
 from .schedule.size_info import SizeInfo
 from .segment.drafts import cost_of
-from .segment.repeated_reads import copy_repeated_reads
+from .segment.repeated_reads import FEW_PAIRED, copy_repeated_reads, paired_sizes
 from .segment.segmenter import segment as cut
 from .target.target import Target
 from .trace import DUMP, Texts, Trace
@@ -74,20 +74,24 @@ class Segmentation:
 
 
 def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> SizeInfo:
-    """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge.
+    """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge; few, if
+    pairs are compared along them.
 
     Only whether normalised columns are too long for one kernel depends on the sizes themselves.
     """
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
+    paired = paired_sizes(prepared)
 
-    def rough(size: int) -> int:
+    def rough(name: str, size: int) -> int:
         if size < target.workers:
             return size
-        if size < huge:
-            return short if size <= short else usual
-        return 1 << size.bit_length() - 1
+        if size <= short:
+            return short
+        if name in paired and size <= FEW_PAIRED:  # the comparison becomes a condition of the plan
+            return FEW_PAIRED
+        return usual if size < huge else 1 << size.bit_length() - 1
 
-    known = {name: rough(size) for name, size in sizes.items()}
+    known = {name: rough(name, size) for name, size in sizes.items()}
     splits_columns = any(
         target.splits_columns(
             evaluate(each.length, sizes), evaluate(each.elements, sizes), each.bytes_each

@@ -44,7 +44,9 @@ def _schedulers(
     [
         ((512, 3, 256, 3), PRETENDED, ["transpose", "reduction"]),
         ((512, 32, 256, 32), PRETENDED, ["transpose", "reduction"]),
-        ((512, 64, 256, 64), PRETENDED, ["reduction"]),
+        ((512, 64, 256, 64), PRETENDED, ["transpose", "reduction"]),
+        ((512, 200, 256, 200), PRETENDED, ["transpose", "reduction"]),
+        ((512, 300, 256, 300), PRETENDED, ["reduction"]),
         ((512, 16, 16, 16), PRETENDED, ["reduction", "pointwise"]),
         ((512, 3, 256, 3), SM_90, ["reduction", "pointwise"]),
     ],
@@ -78,7 +80,9 @@ def test_a_tensor_that_is_read_once_is_not_copied() -> None:
         lambda a, b: ((a[:, None] - b[None]) ** 2).sum(-1).t().contiguous(),
     ],
 )
-@pytest.mark.parametrize(("rows", "columns", "length"), [(257, 131, 3), (300, 1031, 17)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "length"), [(257, 131, 3), (300, 1031, 17), (70, 90, 101)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_are_those_of_eager(
     function: Function, rows: int, columns: int, length: int, dtype: torch.dtype
