@@ -205,3 +205,32 @@ def test_dtypes(dtype: torch.dtype) -> None:
         fd.add_output(heads(fd, fd.ops.bitwise_and(given, given), (2, 3, 5, 8)))
     for made in fd.execute([x]):
         assert torch.equal(made, x.view(2, 5, 3, 8).transpose(1, 2))
+
+
+@pytest.mark.parametrize("is_flipped", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "new"),
+    [
+        ((9, 9), [3, -1, 9]),
+        ((9, 9), [9, 3, -1]),
+        ((9, 9), [3, -1, 3, 3]),
+        ((12, 5), [4, -1, 5]),
+        ((6, 4, 10), [2, -1, 4, 10]),
+        ((6, 4, 10), [5, -1, 6]),
+        ((6, 4, 10), [6, 4, -1, 2]),
+    ],
+)
+def test_a_size_that_follows_from_the_others(
+    shape: Shape, new: list[int], is_flipped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1] * len(shape), contiguity=True)
+        moved = fd.ops.flip(x, dims=[0]) if is_flipped else fd.ops.neg(x)
+        fd.add_output(fd.ops.reshape(moved, new))
+        fd.add_output(fd.ops.exp(x))
+    for rows in (shape[0], 2 * shape[0]):
+        given = torch.randn(rows, *shape[1:])
+        found, beside = fd.execute([given])
+        assert torch.equal(found, (given.flip(0) if is_flipped else -given).reshape(new))
+        torch.testing.assert_close(beside, given.exp())

@@ -17,7 +17,7 @@ from ..ir.domains import IterDomain, TensorDomain
 from ..ir.equal_sizes import EqualSizes
 from ..ir.exprs import FullOp, ReshapeOp
 from ..ir.fusion import Fusion, broadcast_contiguity
-from ..ir.scalars import ONE, ZERO, IntExpr, ceil_div, product
+from ..ir.scalars import ONE, ZERO, Integer, IntExpr, ceil_div, product
 from ..ir.vals import TensorView, Val
 from .pointwise import as_tensor, copy, new_tensor, require_equal, size_of_scalar
 from .shape_builders import Shape, broadcast, is_unchanged, new_axis, squeeze
@@ -187,7 +187,10 @@ def regrouped_domain(
     for group in groups:
         sizes = [new[i] for i in group.outputs]
         is_inferred = inferred in group.outputs
-        rest = group.outputs.index(inferred) if inferred is not None and is_inferred else 0
+        open_sizes = [n for n, size in enumerate(sizes) if not isinstance(size, Integer)]
+        rest = open_sizes[0] if len(open_sizes) == 1 else 0  # the others are split off as constants
+        if inferred is not None and is_inferred:
+            rest = group.outputs.index(inferred)
         made = _regroup_axes(fusion, [root[i] for i in group.inputs], sizes, rest)
         if len(made) > 1 and not is_inferred:
             # What remains has the given size: without elements it isn't a quotient of the others.
