@@ -52,6 +52,18 @@ def test_results_and_gradients(name: str, dynamic: bool) -> None:
         assert ours.stride() == eager.stride()
 
 
+@pytest.mark.parametrize(
+    "shape", [(2, 5, 1), (2, 1, 12), (1, 5, 12), (5, 12), (12,), (1, 1, 1), ()]
+)
+def test_gates_that_are_broadcast(shape: tuple[int, ...]) -> None:
+    x, y = inputs()[0].detach(), torch.randn(shape, dtype=torch.float64)
+    function = FUNCTIONS["gate"]
+    compiled = torch.compile(function, backend="pyfuser")
+    torch.testing.assert_close(compiled(x, y), function(x, y))
+    both = lambda x, y: function(x, y) + (merged(x) * torch.tanh(y)).exp()  # noqa: E731
+    torch.testing.assert_close(torch.compile(both, backend="pyfuser")(x, y), both(x, y))
+
+
 @pytest.mark.parametrize("name", ["gate", "gate of a chain", "residual", "two gates"])
 def test_there_is_one_kernel(name: str) -> None:
     x, y = (each.detach() for each in inputs(torch.float32))

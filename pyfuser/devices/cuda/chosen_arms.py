@@ -42,13 +42,11 @@ def with_chosen_arms(loop: For) -> For:
         return loop
     readers = _readers(computed)
     added: dict[Compute, list[Less]] = {each: [] for each in computed}
-    for choice in reversed(computed):
+    for choice in reversed([each for each in computed if each.op == "where"]):
         mask, *arms = choice.inputs
-        if choice.op != "where" or not isinstance(mask, Access) or mask.buffer not in windows:
-            continue
-        inside = windows[mask.buffer]
+        inside = windows.get(mask.buffer, ()) if isinstance(mask, Access) else ()
         for arm, predicate in zip(arms, (inside, _outside(inside)), strict=True):
-            needed = _only_for(choice, arm, computed, readers, own) if predicate else []
+            needed = _only_for(choice, arm, computed, readers, own) if predicate else ()
             if any(OPS[each.op].is_expensive for each in needed):
                 for each in needed:
                     added[each] += predicate

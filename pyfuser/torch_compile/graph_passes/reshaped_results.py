@@ -53,7 +53,9 @@ def _try(graph: Graph, node: Node) -> None:
         return view
 
     crossed = [each for each in node.all_input_nodes if not _can_be_viewed(each, node)]
-    if not all(can_be_reshaped(each, like, node) for each in crossed):
+    if not all(
+        _shape(each) == _shape(node) and can_be_reshaped(each, like, node) for each in crossed
+    ):
         return
     views: list[tuple[Node, Node]] = []
 
