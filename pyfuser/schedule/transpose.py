@@ -17,7 +17,7 @@ from functools import lru_cache
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
-from ..ir.scalars import Integer, product
+from ..ir.scalars import product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
@@ -53,11 +53,13 @@ def _facts(fusion: Fusion) -> PointwiseFacts:
     transposed, staged = (product(axis.size for axis in each.rows) for each in matrices)
     squares = _squares(reference, found[1], layouts)
     tiles = sum(size_in_bytes(tensor.dtype) for tensor in found[1])
-    short = transposed.value if isinstance(transposed, Integer) else 0
-    if not _follow_each_other(reference, *found, layouts):
-        short = 0
     return replace(
-        facts, transposed=transposed, staged=staged, squares=squares, tiles=tiles, short=short
+        facts,
+        transposed=transposed,
+        staged=staged,
+        squares=squares,
+        tiles=tiles,
+        follow=_follow_each_other(reference, *found, layouts),
     )
 
 

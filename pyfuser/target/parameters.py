@@ -32,8 +32,7 @@ class PointwiseFacts:
     squares     bytes of an element of the transposed inputs, if these, and all others, can be moved
                 in vectors along their own memory; 0 if not
     tiles       bytes of one element of each of the transposed inputs together
-    short       elements of the rows of transposed inputs if they are known and follow each other
-                along the columns; 0 if not
+    follow      True if the rows of transposed inputs follow each other along the columns
     """
 
     rows: IntExpr
@@ -52,7 +51,7 @@ class PointwiseFacts:
     staged: IntExpr | None = None
     squares: int = 0
     tiles: int = 0
-    short: int = 0
+    follow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _tasks(
 ) -> int:
     """The tasks of a kernel, at least."""
     match facts, made:
-        case PointwiseFacts(), PointwiseParameters(across=True):
+        case PointwiseFacts(), PointwiseParameters(across=True, tile=0):
             across = max(evaluate(facts.across, sizes), 1)
             return evaluate(facts.rows, sizes) // across * -(-across // made.chunk)
         case PointwiseFacts(), PointwiseParameters(tile=0):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ...ir.scalar_queries import evaluate
 from ...ir.scalars import ZERO, Integer, IntExpr
@@ -85,19 +86,20 @@ def _short_rows(
     long as in a stage there.
     """
     lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
-    if not 1 < facts.short <= MOST_PLACES:
+    if not (facts.follow and is_known_and_short(facts.transposed)):
         return None
-    if facts.short <= MOST_SHUFFLED:
+    rows = facts.transposed.value
+    if rows <= MOST_SHUFFLED:
         lanes = line
     elif line > lanes and not _is_in_cache(processor, facts, sizes):
         return None
     fitting = lanes_for(columns, lanes)
     if fitting is None:
         return None
-    return PointwiseParameters(fitting, 1, _COLUMNS_OF_SHORT_ROWS, facts.short, across=True)
+    return PointwiseParameters(fitting, 1, _COLUMNS_OF_SHORT_ROWS, rows, across=True)
 
 
-def is_known_and_short(length: IntExpr) -> bool:
+def is_known_and_short(length: IntExpr | None) -> TypeGuard[Integer]:
     """True for rows of which several are loaded or stored together (`short_rows.py`)."""
     return isinstance(length, Integer) and 1 < length.value <= MOST_PLACES
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeGuard
 
 from ...errors import InternalError, expected
 from ...ir.domains import BLOCK, ParallelType
@@ -35,7 +34,7 @@ from ...ir.kernel import (
     Statement,
 )
 from ...ir.kernel_queries import accesses, walk
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol
+from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
 from .chosen_arms import with_chosen_arms
@@ -53,6 +52,7 @@ from .expressions import (
 from .shadows import shadows_of, with_shadows
 from .shared_memory import SCRATCH
 from .spelling import Declaration, index_text, symbol_name, type_name
+from .switches import is_rest_of, is_switch, positive_texts
 from .vector_copies import VectorCopy, alignments, has_edges, vector_copy, with_whole_windows
 
 Axes = frozenset[ParallelType]
@@ -376,33 +376,6 @@ def _own_part(
         rest, shared = hoisted([added], loop.index)
         added = Item(_loop_lines(loop, rest), shared)
     return [start, added]
-
-
-def is_switch(statement: Statement) -> TypeGuard[For]:
-    """True for a loop of at most one iteration, or for a part of one that peeling has cut."""
-    match statement:
-        case For(parallel_type=ParallelType.unswitch, index=Symbol(upper=upper)):
-            return upper is ONE
-        case _:
-            return False
-
-
-def is_rest_of(statement: Statement, switch: For) -> TypeGuard[For]:
-    """True for the second part of a switch that peeling has cut."""
-    return is_switch(statement) and statement.start is switch.stop
-
-
-def positive_texts(expr: IntExpr) -> list[str]:
-    """The conditions under which a number that isn't negative is more than 0."""
-    match expr:
-        case Integer(value=value) if value > 0:
-            return []
-        case Min():
-            return list(dict.fromkeys([*positive_texts(expr.a), *positive_texts(expr.b)]))
-        case Max() if expr.b is ZERO:
-            return positive_texts(expr.a)
-        case _:
-            return [f"0 < {index_text(expr)}"]
 
 
 def _reduction_chain(loop: For) -> tuple[*tuple[For, ...], Reduce] | None:
