@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from . import fallback, options
-from .analysis.columns import normalised_columns
 from .analysis.layouts import Layout, specialise
+from .analysis.normalised import normalised
 from .devices.runtime import Runtime
 from .fallback import Report
 from .ir.exprs import ReadOp, ReshapeOp
@@ -77,7 +77,8 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
     """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge; few, if
     pairs are compared along them.
 
-    Only whether normalised columns are too long for one kernel depends on the sizes themselves.
+    Only whether normalised rows and columns are too long for one kernel depends on the sizes
+    themselves.
     """
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
     paired = paired_sizes(prepared)
@@ -92,14 +93,17 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
         return usual if size < huge else 1 << size.bit_length() - 1
 
     known = {name: rough(name, size) for name, size in sizes.items()}
-    splits_columns = any(
-        target.splits_columns(
-            evaluate(each.length, sizes), evaluate(each.elements, sizes), each.bytes_each
-        )
-        for each in normalised_columns(prepared)
-        if {symbol.name for symbol in each.elements.symbols} <= sizes.keys()
-    )
-    return SizeInfo.of(known, target, options.disabled_schedulers(), splits_columns)
+    splits_columns = splits_rows = False
+    for each in normalised(prepared):
+        if not {symbol.name for symbol in (each.count * each.length).symbols} <= sizes.keys():
+            continue
+        count, length = evaluate(each.count, sizes), evaluate(each.length, sizes)
+        if each.are_columns:
+            splits_columns |= target.splits_columns(length, count * length, each.bytes_each)
+        if each.are_rows:
+            splits_rows |= target.row_refusal(count, length, each.bytes_each, True) is not None
+    disabled = options.disabled_schedulers()
+    return SizeInfo.of(known, target, disabled, splits_columns, splits_rows)
 
 
 def compile_program(

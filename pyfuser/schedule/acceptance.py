@@ -174,6 +174,9 @@ def persistent_refusal(
     is_inner = innermost in signature.reduced
     if sizes.splits_columns and not is_inner:
         return "columns so long that kernels for each pass over them are faster"
+    if is_inner and len(signature.reduced) > 1:
+        too_long = "rows of several axes that are too few for all workers, or too long to be cached"
+        return too_long if sizes.splits_rows else None
     return sizes.target.row_refusal(rows, columns, summary.row_bytes, is_inner)
 
 

@@ -23,13 +23,15 @@ class SizeInfo:
     `magnitudes` has the bit length of each symbolic size (0 for 0, 1 for 1, 2 for 2 and 3, ...), so
     that sizes within a factor of two share their plan.  Without them only structure decides.
     `disabled` has the names of schedulers that take nothing.  `splits_columns` if columns are too
-    long to be normalised by one kernel (`Target.splits_columns`).
+    long to be normalised by one kernel (`Target.splits_columns`), `splits_rows` if rows of several
+    axes are (`Target.row_refusal`).
     """
 
     target: Target
     magnitudes: tuple[tuple[str, int], ...] = ()
     disabled: frozenset[str] = frozenset()
     splits_columns: bool = False
+    splits_rows: bool = False
 
     @staticmethod
     def of(
@@ -37,10 +39,11 @@ class SizeInfo:
         target: Target,
         disabled: frozenset[str] = frozenset(),
         splits_columns: bool = False,
+        splits_rows: bool = False,
     ) -> SizeInfo:
         """The magnitudes of bound sizes (symbol name -> size in elements)."""
         ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
-        return SizeInfo(target, ordered, disabled, splits_columns)
+        return SizeInfo(target, ordered, disabled, splits_columns, splits_rows)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
         """About the product of the extents (too small by less than a factor of 2 per symbol)."""

@@ -2,15 +2,17 @@
 
     full rows:   [rows: grid_x][repeats][switch][lines][vectors: unroll][lanes][vector]
     short rows:  [rows: grid_x][repeats][lines][vectors: unroll][lanes][vector]
-    long rows:   [row: grid_x][part: grid_y][others][serial][vectors: unroll][lanes][vector]
+    long rows:   [row: grid_x][part: grid_y][others][serial][vectors: unroll][lines, lanes][vector]
 
 `lines` is block_y: rows shorter than a block share one.  A thread's part of a short row is read
 once, before anything is computed, into registers, where all passes find it.  A line repeats this
 for a few rows if there are weights, which it reads once for all of them.  Full rows are short ones
 that end with their threads' last vectors: the switch is a loop of one iteration, in which lowering
 separates whole blocks, which need no conditions; the vectors of other rows need them in all blocks.
+
 Of long rows, the inputs of a normalisation are kept in shared memory if they fit, or else read in
-each pass.
+each pass.  The lines of a long row, whose innermost axis is shorter than a block, are of the axis
+around it: they are block_x, with the lanes, and unrolled.
 
 Each thread has as many partial results as its vectors have elements; they are added up before the
 threads of a row combine theirs.  The results of the parts of a row are combined by one block.
@@ -19,7 +21,7 @@ threads of a row combine theirs.  The results of the parts of a row are combined
 from __future__ import annotations
 
 from ..ir.domains import ParallelType
-from ..ir.schedule import ScheduledFusion
+from ..ir.schedule import ScheduledFusion, TensorSchedule
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
 from .cascade import rfactor_blocks, split_chain
@@ -78,6 +80,14 @@ def _short_rows(
     return start, len(kinds)
 
 
+def _lines_of_others(own: TensorSchedule, position: int, parameters: ThreadedReduction) -> None:
+    """[others][serial][lanes] -> [others][serial][unroll][lines, lanes]; serial: `position`."""
+    own.split(position - 1, parameters.lines)
+    own.split(position - 1, parameters.unroll)
+    own.reorder({position + 2: position})
+    own.merge(position + 2)
+
+
 def _long_rows(
     scheduled: ScheduledFusion,
     reference: TensorView,
@@ -91,23 +101,23 @@ def _long_rows(
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     start, position = rows, rows + others
     own.split(position, parameters.vector)
-    if parameters.parts > 1 and parameters.outermost:
-        own.split(position, parameters.lanes)
-        own.split(position, parameters.unroll)
-        own.split(rows, parameters.parts, inner_split=False)
-        kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
-        start, position = rows + 1, position + 2
-    elif parameters.parts > 1:
+    if parameters.parts > 1 and not parameters.outermost:
         own.split(position, parameters.lanes * parameters.unroll)
         own.split(position, parameters.parts, inner_split=False)
         own.split(position + 2, parameters.lanes)
         own.reorder({position: rows})
-        kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
-        start, position = rows + 1, position + 2
     else:
         own.split(position, parameters.lanes)
-        own.split(position, parameters.unroll)
-        position += 1
+        if parameters.lines > 1:
+            _lines_of_others(own, position, parameters)
+        else:
+            own.split(position, parameters.unroll)
+        if parameters.parts > 1:
+            own.split(rows, parameters.parts, inner_split=False)
+    position += 1
+    if parameters.parts > 1:
+        kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
+        start, position = rows + 1, position + 1
     counts = split_chain(scheduled, reference, start, position, parameters.cascade)
     position = start + sum(counts)
     kinds[position] = ParallelType.unroll
@@ -122,5 +132,6 @@ def _long_rows(
         rfactor(scheduled, tensor, [start + 1])
         if parameters.parts > 1:
             kind = ParallelType.block_x
-            copies.limits |= combine_parts(scheduled, tensor, start, rows, kind, parameters.lanes)
+            threads = parameters.lanes * parameters.lines
+            copies.limits |= combine_parts(scheduled, tensor, start, rows, kind, threads)
     return position, position + 3

@@ -50,7 +50,8 @@ class ThreadedPointwise(PointwiseParameters):
 class ThreadedReduction(ReductionParameters):
     """lanes     threads side by side in memory: block_x
     unroll    vectors that a thread reads before it computes
-    lines     rows of a block: block_y; of an outer reduction, the threads that share a column
+    lines     rows of a block: block_y; of an outer reduction, the threads that share a column; of a
+              long row, how many places of the axis around its innermost one a block reads at once
     vector    elements of a thread that are next to each other in memory, moved at once; rows are
               known to have whole vectors
     repeats   how many rows a line processes one after the other (inner, whole): it reads weights,

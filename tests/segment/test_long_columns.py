@@ -1,28 +1,34 @@
-"""Columns are normalised by one kernel while they are short or fit in a cache."""
+"""Columns, and rows of several axes, are normalised by one kernel while they are short or fit in a
+cache.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from pyfuser import FusionDefinition
-from pyfuser.analysis.columns import normalised_columns
 from pyfuser.analysis.layouts import dense_layout
+from pyfuser.analysis.normalised import normalised
 from pyfuser.compiler import prepare, rough_sizes, segmented
+from pyfuser.devices.cuda.target import CudaTarget
+from pyfuser.target.target import Target
 from tests.support.targets import PRETENDED
 
 
-def _centred(axis: int) -> FusionDefinition:
+def _centred(*axes: int) -> FusionDefinition:
     with FusionDefinition() as fd:
-        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
-        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, [axis], keepdim=True)))
+        x = fd.define_tensor(shape=[-1] * max(2, axes[-1] + 1), contiguity=True)
+        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, list(axes), keepdim=True)))
     return fd
 
 
-def _schedulers(fd: FusionDefinition, sizes: tuple[int, int]) -> list[str]:
+def _schedulers(
+    fd: FusionDefinition, sizes: tuple[int, ...], target: Target = PRETENDED
+) -> list[str]:
     prepared = prepare(fd.fusion.definition)
-    names = dict(zip(("i0", "i1"), sizes, strict=True))
-    rough = rough_sizes(prepared, names, PRETENDED)
-    found = segmented(fd.fusion.definition, prepared, [dense_layout(2)], rough, names)
+    names = {f"i{place}": size for place, size in enumerate(sizes)}
+    rough = rough_sizes(prepared, names, target)
+    found = segmented(fd.fusion.definition, prepared, [dense_layout(len(sizes))], rough, names)
     return [segment.scheduler for segment in found.segmented.segments]
 
 
@@ -41,11 +47,27 @@ def test_long_columns_have_a_kernel_for_each_pass(
     assert _schedulers(_centred(0), sizes) == expected
 
 
-def test_only_columns_are_asked_for() -> None:
-    assert not normalised_columns(prepare(_centred(1).fusion.definition))
+def test_columns_and_rows_of_several_axes_are_asked_for() -> None:
+    assert not normalised(prepare(_centred(1).fusion.definition))
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=True)
         fd.add_output(fd.ops.sum(x, [0]))
-    assert not normalised_columns(prepare(fd.fusion.definition))
-    (columns,) = normalised_columns(prepare(_centred(0).fusion.definition))
-    assert (str(columns.length), str(columns.elements)) == ("i0", "i0*i1")
+    assert not normalised(prepare(fd.fusion.definition))
+    (columns,) = normalised(prepare(_centred(0).fusion.definition))
+    assert (str(columns.length), str(columns.count)) == ("i0", "i1")
+    assert (columns.are_columns, columns.are_rows) == (True, False)
+    (both,) = normalised(prepare(_centred(0, 2).fusion.definition))
+    assert (str(both.length), str(both.count)) == ("i0*i2", "i1")
+    assert (both.are_columns, both.are_rows) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((16384, 64, 64), ["reduction", "pointwise"]),  # 64 rows of 2^20 elements
+        ((256, 64, 64), ["inner_persistent"]),
+        ((16384, 256, 64), ["inner_persistent"]),  # a block for each row keeps a GPU busy
+    ],
+)
+def test_the_product_of_a_rows_sizes_counts(sizes: tuple[int, ...], expected: list[str]) -> None:
+    assert _schedulers(_centred(0, 2), sizes, CudaTarget.of("sm_90")) == expected

@@ -182,12 +182,12 @@ def test_varied_parameters_differ_in_one_field_or_in_a_pair() -> None:
 @requires_host_compiler
 def test_a_gpus_kernel_that_moves_fewer_sectors_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The heuristics are replaced by ones that read each element by itself."""
-    from pyfuser.devices.cuda import heuristics
+    from pyfuser.devices.cuda import pointwise_heuristics
     from pyfuser.target.thread_parameters import ThreadedPointwise
 
     slow = ThreadedPointwise(1, 1, 0, lines=32)
     fast = ThreadedPointwise(32, 1, 0, lines=1)
-    monkeypatch.setattr(heuristics, "pointwise", lambda *_: slow)
+    monkeypatch.setattr(pointwise_heuristics, "pointwise", lambda *_: slow)
     monkeypatch.setattr("pyfuser.devices.cuda.target.candidates", lambda *_: [fast])
     with FusionDefinition() as fd:
         define_transposed(fd)

@@ -37,6 +37,7 @@ from ...ir.kernel_queries import accesses, walk
 from ...ir.scalars import ONE, ZERO, Integer
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
+from .async_copies import WAIT, begins_copies, copy_lines, is_async_copy
 from .chosen_arms import with_chosen_arms
 from .complements import with_complements
 from .conditions import Conditions, Item, assemble, hoisted, indented, is_first, without_repeats
@@ -72,12 +73,14 @@ class _Place:
     `axes` are the axes of its grid and block loops, `conditions` the conditions under which it runs
     that no enclosing `if` tests, and `computed` the comment on the enclosing loop.  `is_aligned`
     says whether vectors are aligned; None if that isn't known and no enclosing `if` has tested it.
+    If it `is_copied`, an enclosing loop only begins copies, for which the thread waits after it.
     """
 
     axes: Axes = frozenset()
     conditions: Conditions = ()
     computed: str = ""
     is_aligned: bool | None = None
+    is_copied: bool = False
 
 
 def is_collective(statement: Statement) -> bool:
@@ -149,16 +152,23 @@ class BodyWriter:
     def _items(self, body: Sequence[Statement], place: _Place) -> list[Item]:
         items: list[Item] = []
         left = list(body)
+        is_waiting = False
         while left:
             statement = left.pop(0)
-            if is_switch(statement):
+            copies = not place.is_copied and begins_copies(statement)
+            if is_waiting and not copies:
+                items.append(Item([WAIT]))
+            is_waiting = copies
+            if copies:
+                items += self._statement(statement, replace(place, is_copied=True))
+            elif is_switch(statement):
                 # Peeling may have cut the loop in two.
                 rest = left[0] if left and is_rest_of(left[0], statement) else statement
                 items += self._switch(statement, rest, place)
                 left = left[rest is not statement :]
             else:
                 items += self._statement(statement, place)
-        return items
+        return [*items, Item([WAIT])] if is_waiting else items
 
     def _switch(self, whole: For, rest: For, place: _Place) -> list[Item]:
         """Whole blocks, without predicates and with aligned vectors, or else the rest, which is
@@ -194,7 +204,9 @@ class BodyWriter:
             case Reduce(block=block) if block:
                 return self._block_reduction(statement, place)
             case Compute():
-                return [self._item(statement, place, self.expressions.compute(statement))]
+                begun = place.is_copied and is_async_copy(statement)
+                lines = copy_lines(statement) if begun else self.expressions.compute(statement)
+                return [self._item(statement, place, lines)]
             case Scatter():
                 return [self._item(statement, place, self.expressions.scatter(statement))]
             case Scan(block=block) if block:

@@ -100,6 +100,24 @@ static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
   }
 }
 
+// A vector whose elements are stored `stride` apart, in the part of shared memory that a thread has
+// interleaved with those of the others.
+template <int N, class T>
+static __device__ __forceinline__ void spread_aligned(T* to, int stride, const T* from) {
+  T elements[N];
+  load_aligned<N>(elements, from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i * stride] = elements[i];
+}
+
+template <int N, class T>
+static __device__ __forceinline__ void spread_contiguous(T* to, int stride, const T* from) {
+  T elements[N];
+  load_contiguous<N>(elements, from);
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i * stride] = elements[i];
+}
+
 // ---- loads with a cache operator
 
 template <class T> static __device__ __forceinline__ auto word_at(const T* from) {
@@ -119,3 +137,19 @@ template <class T> static __device__ __forceinline__ T load_streaming(const T* f
 template <class T> static __device__ __forceinline__ T load_global(const T* from) {
   return from_word<T>(__ldcg(word_at(from)));
 }
+
+// ---- copies from global to shared memory of which a thread has many under way
+
+#if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800
+template <class T> static __device__ __forceinline__ void begin_copy(T* to, const T* from) {
+  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(sizeof(T)) : "memory");
+}
+static __device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+#else
+template <class T> static __device__ __forceinline__ void begin_copy(T* to, const T* from) { *to = *from; }
+static __device__ __forceinline__ void wait_for_copies() {}
+#endif

@@ -27,7 +27,7 @@ from ...target.parameters import (
 )
 from ...target.support import unsupported
 from ...target.target import Limits, Memory, Target
-from . import heuristics, scan_heuristics
+from . import pointwise_heuristics, reduction_heuristics, scan_heuristics
 from .candidates import candidates
 from .codegen import CudaSource, generate
 from .device_helpers import device_helpers, with_device_helpers
@@ -140,8 +140,11 @@ class CudaTarget(Target):
         A multiprocessor reads some 25 bytes a ns.  A block that reads 256 KiB takes as long as the
         launches that more kernels need, which have work for all multiprocessors.
         """
-        blocks = -(-columns * bytes_each // heuristics.SECTOR_BYTES)
-        if blocks >= self.multiprocessors or length * heuristics.SECTOR_BYTES <= self.l1_bytes:
+        blocks = -(-columns * bytes_each // reduction_heuristics.SECTOR_BYTES)
+        if (
+            blocks >= self.multiprocessors
+            or length * reduction_heuristics.SECTOR_BYTES <= self.l1_bytes
+        ):
             return None
         return (
             f"{columns} columns of {length} elements or more: fewer blocks than the "
@@ -149,7 +152,7 @@ class CudaTarget(Target):
         )
 
     def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
-        return False  # `row_refusal` decides, by the number of blocks
+        return self._column_refusal(elements // max(length, 1), length, bytes_each) is not None
 
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         # Each block walks along its sums of columns with every row, beside the row itself.
@@ -164,25 +167,25 @@ class CudaTarget(Target):
         return elements * (times - 1) < 1 << 20
 
     def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:
-        return heuristics.pointwise(self, facts, sizes)
+        return pointwise_heuristics.pointwise(self, facts, sizes)
 
     def reduction(self, facts: ReductionFacts, sizes: Mapping[str, int]) -> ReductionParameters:
-        return heuristics.reduction(self, facts, sizes)
+        return reduction_heuristics.reduction(self, facts, sizes)
 
     def inner_persistent(
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
-        return heuristics.inner_persistent(self, facts, sizes)
+        return reduction_heuristics.inner_persistent(self, facts, sizes)
 
     def outer_persistent(
         self, facts: ReductionFacts, sizes: Mapping[str, int]
     ) -> ReductionParameters:
-        return heuristics.outer_persistent(self, facts, sizes)
+        return reduction_heuristics.outer_persistent(self, facts, sizes)
 
     def inner_outer_persistent(
         self, facts: InnerOuterFacts, sizes: Mapping[str, int]
     ) -> InnerOuterParameters:
-        return heuristics.inner_outer_persistent(self, facts, sizes)
+        return reduction_heuristics.inner_outer_persistent(self, facts, sizes)
 
     def greedy(self, facts: ScanFacts, sizes: Mapping[str, int]) -> ScanParameters:
         return scan_heuristics.greedy(self, facts, sizes)

@@ -4,10 +4,12 @@ A vectorize loop that copies consecutive elements between memory and registers -
 `load_contiguous` or `store_contiguous` (memory.cuh), which use vectors if the address is
 aligned.  If the loop has a predicate, or reads through a window, the call runs where all elements
 are in bounds, and the loop itself runs otherwise; vectors outside of the window are filled.  A
-vector that an index points at is one of its row.  Any other vectorize loop is just unrolled.
+vector that an index points at is one of its row.  `spread_contiguous` stores the elements of a
+vector that it loads apart from each other, in a thread's part of shared memory.  Any other
+vectorize loop is just unrolled.
 
-Where vectors are known to be aligned (alignment.py), `load_aligned` and `store_aligned` don't test
-their addresses.
+Where vectors are known to be aligned (alignment.py), `load_aligned`, `store_aligned` and
+`spread_aligned` don't test their addresses.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Max, Min, Symbol, terms_of
 from ...ir.schedule import MemoryType
 from .alignment import Alignment
-from .expressions import gathered_text, is_private_array, operand_text
+from .expressions import (
+    THREAD_COUNT,
+    access_text,
+    gathered_text,
+    is_private_array,
+    operand_text,
+)
 from .spelling import condition_text, index_text
 
 VECTOR_BYTES = 16  # of a thread's widest load or store
@@ -51,7 +59,7 @@ class VectorCopy:
     there are no such conditions.  `edges` are those under which no vector is partly inside.
     """
 
-    name: str  # "load" or "store"
+    name: str  # "load", "store", or "spread" into a thread's part of shared memory
     length: int
     to: str
     start: str
@@ -99,7 +107,7 @@ def vector_copy(loop: For) -> VectorCopy | None:
     ):
         return None
     to, start = _address(output, loop.index), _address(source, loop.index)
-    if to is None or start is None or any(map(is_private_array, (output.buffer, source.buffer))):
+    if to is None or start is None or is_private_array(source.buffer):
         return None
     is_local = [a.buffer.memory is MemoryType.local for a in (output, source)]
     if is_local[0] == is_local[1]:
@@ -110,6 +118,11 @@ def vector_copy(loop: For) -> VectorCopy | None:
         at_first = Access(source.buffer, substitute(operand.access.index, {loop.index: ZERO}))
         start = f"&{gathered_text(replace(operand, access=at_first))}"
     name, memory = ("load", source) if is_local[0] else ("store", output)
+    if is_private_array(output.buffer):
+        if inside_ or isinstance(operand, Gathered):
+            return None
+        first = Access(output.buffer, substitute(output.index, {loop.index: ZERO}))
+        name, to = "spread", f"&{access_text(first)}, {THREAD_COUNT}"
     length = loop.stop.value
     alignments = _alignments(memory, loop.index, length)
     filled = operand.otherwise if isinstance(operand, Guarded) else operand

@@ -28,13 +28,12 @@ def normalised_columns() -> FusionDefinition:
 @requires_host_compiler
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize(
-    ("rough_rows", "least_blocks"),
-    [(1024, [COLUMNS // 8]), (1023, [COLUMNS // 8 + 1] * 2)],
+    ("rows_that_fit", "least_blocks"),
+    [(ROWS, [COLUMNS // 8]), (ROWS - 1, [COLUMNS // 8 + 1] * 2)],
     ids=["fit", "don't fit"],
 )
-def test_more_kernels_have_more_blocks(rough_rows: int, least_blocks: list[int]) -> None:
-    """The choice of kernels takes sizes from 133 to 2^18 for 1024."""
-    target = replace(SM_90, multiprocessors=132, l1_bytes=rough_rows * 32)
+def test_more_kernels_have_more_blocks(rows_that_fit: int, least_blocks: list[int]) -> None:
+    target = replace(SM_90, multiprocessors=132, l1_bytes=rows_that_fit * 32)
     profile, x = Profile(), torch.randn(ROWS, COLUMNS)
     with emulated(target, profile):
         (got,) = normalised_columns().execute([x])

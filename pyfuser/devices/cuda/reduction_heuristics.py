@@ -1,48 +1,32 @@
-"""The schedulers' parameters for an NVIDIA GPU: a block's threads side by side in memory.
+"""The parameters of reductions and normalisations for an NVIDIA GPU: rows of a block or of several,
+columns of a warp's width.
 
 Measured on an H200 (docs/cuda.md); constants whose comments don't say so were computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt, prod
 from typing import TYPE_CHECKING
 
 from ...ir.scalar_queries import evaluate
-from ...ir.scalars import IntExpr
+from ...ir.scalars import IntExpr, as_expr, ceil_div
 from ...target.cascade import Levels, chain_levels
 from ...target.parameters import (
     InnerOuterFacts,
     InnerOuterParameters,
-    PointwiseFacts,
-    PointwiseParameters,
     ReductionFacts,
     ReductionParameters,
 )
-from ...target.thread_parameters import WARP, ThreadedPointwise, ThreadedReduction
-from ...target.unrolling import inner_unroll, unroll_factor
+from ...target.thread_parameters import WARP, ThreadedReduction
+from ...target.unrolling import inner_unroll
+from .vector_widths import VECTOR_BYTES, VECTORS, WORD_BYTES, aligned
 
 if TYPE_CHECKING:
     from .target import CudaTarget
 
-# Rows or columns below which most threads of a tile have nothing to do; transposed inputs are then
-# read element by element, and the caches keep the rest of their sectors.
-_WORTH_A_TILE = 16
-# Columns of the vectors of a warp that reads whole sectors, of 32 bytes, of their rows in a
-# transposed input's memory: a tile would have few columns for its threads to store.
-_FEW_COLUMNS = 16
-# Shared memory has 32 banks of a word.
-_WORD_BYTES = 4
-_ROW_BYTES = 32 * _WORD_BYTES
-# Tiles of a block that leave room for three more on a multiprocessor.
-_MOST_TILE_BYTES = 48 << 10
-# What one instruction of a thread moves at most.
-_VECTOR_BYTES = 16
-# Vectors of a thread that are read before it computes: 128 threads have 8 KiB under way, and a
-# multiprocessor with four such blocks as much as the latency of memory times its bandwidth.
-_VECTORS = 4
 # Registers of a thread that hold its part of one tensor's row, for blocks of up to so many threads:
 # of two tensors, they leave enough for the rest, so that nothing is spilled.  A multiprocessor has
 # 65,536 registers, so a thread of a block of 512 may have 128 (and 255 at most), of 1024 64.
@@ -54,17 +38,16 @@ _MOST_TENSORS, _CROWDED_THREADS, _CROWDED_EACH = 5, 256, 32
 # elements a thread and their sums take a few more, if they get them; with 128, nothing is spilled,
 # and layer norm's backward of 4096 floats takes 207 us instead of 266 on an H200.
 _SMALL_BLOCK = 256
-# Threads of a block whose row is in shared memory, which leaves no room for a second block.
+# Threads of a block whose row of several axes is in shared memory, with no room for a second block.
+# If it has one axis, as many as a block may have (softmax of 65,536 floats: 274 us instead of 388).
 _LONG_ROW_THREADS = 512
+# Elements of a row that a thread has at least, if there are as many: what the threads of a block do
+# to combine theirs, and to wait for each other, is for all of them.
+_EACH_OF_A_ROW = 16
+# The same, if there are fewer rows than multiprocessors and few reads of a thread under way.
+_EACH_IF_ALONE = 12
 # Threads of a multiprocessor that are enough if each has several reads under way.
 _BUSY_THREADS = 256
-# Threads of a multiprocessor that hide what a read at a computed position takes, if each has one
-# vector of every input under way: 64 registers are left for each.  RoPE in bfloat16 takes 90 us
-# instead of 104 on an H200, its backward 93 instead of 118.
-_BUSY_POINTWISE = 1024
-# Work of an element, in additions, with which a thread computes two vectors at a time: GELU's
-# backward takes 121 us instead of 130, thirty operations (76) 277 instead of 264.
-_WORK_OF_TWO = 48
 # Shared memory for each thread's part of a block reduction: a mean, a sum of squares, a count.
 _SCRATCH_BYTES = 24
 # Steps of a block for which its work is split over the grid.  The last block to arrive waits for
@@ -82,70 +65,6 @@ _EQUAL_SHARES = 0.9
 # and read once each, so they are 3 % of the rows.
 _LEAST_ROWS = 64
 SECTOR_BYTES = 32  # the least that memory transfers
-
-
-def pointwise(
-    target: CudaTarget, facts: PointwiseFacts, sizes: Mapping[str, int]
-) -> PointwiseParameters:
-    """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
-    rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
-    threads = target.threads
-    if facts.transposed is not None and columns >= _WORTH_A_TILE:
-        size = evaluate(facts.transposed, sizes)
-        tiles = _tiles(target, facts, size, rows, columns) if size >= _WORTH_A_TILE else None
-        if tiles is not None:
-            return tiles
-    # Few columns that transposed inputs have far apart: vectors of them are stored, and their
-    # elements read one by one.
-    moved = facts.vector or (facts.squares if columns <= _FEW_COLUMNS else 0)
-    vector = max(_VECTOR_BYTES // moved, 1) if moved else 1
-    while vector > 1 and rows != 1 and columns % vector:
-        vector //= 2
-    vector = _aligned(vector, facts.steps, sizes)
-    lanes = threads
-    while lanes > 1 and rows != 1 and columns <= lanes // 2 * vector:
-        lanes //= 2
-    # Reads of a thread that are under way together hide the memory's latency, if there are enough
-    # threads for all multiprocessors anyway.
-    reads = max(facts.inputs, 1)
-    under_way = _VECTORS // reads if facts.vector else 2 * _VECTORS // (reads * vector)
-    least = 2 if facts.work <= _WORK_OF_TWO else 1
-    unroll = min(max(unroll_factor(facts.work), least), max(under_way, 1))
-    while unroll > 1 and rows * columns < target.multiprocessors * threads * vector * unroll:
-        unroll //= 2
-    while unroll > 1 and rows != 1 and rows < threads // lanes * unroll:
-        unroll //= 2
-    is_even = vector > 1 and rows != 1  # one kernel for all lengths of a single row
-    lines = threads // lanes
-    resident = _BUSY_POINTWISE // threads if facts.steps and unroll == 1 else 1
-    return ThreadedPointwise(
-        lanes, unroll, 0, lines=lines, vector=vector, is_even=is_even, resident=resident
-    )
-
-
-def _tiles(
-    target: CudaTarget, facts: PointwiseFacts, size: int, rows: int, columns: int
-) -> ThreadedPointwise | None:
-    """Tiles whose rows all banks of shared memory hold once, of whole vectors if rows and columns
-    have these and there are enough tiles for all multiprocessors; a thread for each element of a
-    row otherwise.  None if a block has no room for a tile of each transposed input.
-    """
-    vector = _VECTOR_BYTES // facts.squares if 0 < facts.squares <= _WORD_BYTES else 1
-    if vector > 1 and columns <= _FEW_COLUMNS and columns % vector == 0:
-        return None
-    lanes = _ROW_BYTES // _VECTOR_BYTES
-    side = lanes * vector
-    is_enough = rows * columns >= target.multiprocessors * side**2
-    has_room = facts.tiles * side**2 <= _MOST_TILE_BYTES
-    if vector > 1 and is_enough and has_room and size % vector == columns % vector == 0:
-        lines = min(side // 2, WARP)  # two vectors a thread, or four
-        return ThreadedPointwise(
-            lanes, side // lines, side, side, lines=lines, vector=vector, squares=True
-        )
-    padded = WARP + _WORD_BYTES
-    if facts.tiles * WARP * padded > target.limits.shared_bytes:
-        return None
-    return ThreadedPointwise.tiles(target.threads // WARP)
 
 
 def reduction(
@@ -215,22 +134,11 @@ def _lanes(columns: int, vector: int) -> int:
 
 def _vector(facts: ReductionFacts, sizes: Mapping[str, int]) -> int:
     """Elements of the innermost range that a thread moves at once; rows begin with a vector."""
-    vector = max(_VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
+    vector = max(VECTOR_BYTES // facts.vector, 1) if facts.vector else 1
     columns = evaluate(facts.range, sizes)
     while vector > 1 and columns % vector:
         vector //= 2
-    return _aligned(vector, facts.steps, sizes)
-
-
-def _aligned(vector: int, steps: Sequence[IntExpr], sizes: Mapping[str, int]) -> int:
-    """Elements of a vector with which reads at computed positions begin at multiples of it: else
-    its elements are read one by one, and each instruction of a warp touches all of its sectors.
-    """
-    for step in steps:
-        number = evaluate(step, sizes)
-        while vector > 1 and number % vector:
-            vector //= 2
-    return vector
+    return aligned(vector, facts.steps, sizes)
 
 
 def _each(facts: ReductionFacts, threads: int, vector: int) -> int:
@@ -311,40 +219,80 @@ def _long_rows(
     """A block for a row, or for a part of it: of its outermost axis, if it has several."""
     kept, reduced = evaluate(facts.kept, sizes), evaluate(facts.reduced, sizes)
     vector = _vector(facts, sizes)
-    outer, inner = evaluate(facts.chain[0], sizes), evaluate(facts.chain[-1], sizes)
-    lanes = target.threads
-    while len(facts.chain) > 1 and lanes > WARP and inner <= lanes // 2 * vector:
-        lanes //= 2
-    unroll = inner_unroll(inner, lanes * vector, _VECTORS)
-    step = lanes * vector * unroll
-    parts = _parts(target, kept, reduced, step)
-    outermost = len(facts.chain) > 1 and outer >= parts
+    inner = evaluate(facts.chain[-1], sizes)
+    lanes, lines = _lanes_and_lines(facts, sizes, target.threads, vector)
+    unroll = inner_unroll(inner, lanes * vector, VECTORS)
+    if lines > 1:
+        unroll = _unrolled_lines(facts, sizes, lines, max(VECTORS // vector, 1))
+    chain, step = _chain(facts, lanes * vector, lines, unroll)
+    parts = _parts(target, kept, reduced, lanes * lines * vector * unroll, lines)
+    outermost = len(chain) > 1 and evaluate(chain[0], sizes) >= parts
     while not outermost and parts > 1 and inner <= (parts // 2) * step:
         parts //= 2
     cascade = (
-        chain_levels(facts.chain, sizes, step, parts)
+        chain_levels(chain, sizes, step, parts)
         if outermost
-        else chain_levels(facts.chain, sizes, step * parts)
+        else chain_levels(chain, sizes, step * parts)
     )
     return ThreadedReduction(
         *(True, lanes, unroll, 0, parts),
         cascade=cascade,
+        lines=lines,
         vector=vector,
         outermost=outermost and parts > 1,
         together=_is_together(target, facts, sizes),
     )
 
 
-def _parts(target: CudaTarget, blocks: int, reduced: int, step: int) -> int:
+def _lanes_and_lines(
+    facts: ReductionFacts, sizes: Mapping[str, int], threads: int, vector: int
+) -> tuple[int, int]:
+    """A block's threads along the innermost axis of a row, and along the axis around it, if there
+    is one and the innermost is shorter than a block.
+    """
+    if len(facts.chain) == 1:
+        return threads, 1
+    inner, around = (evaluate(facts.chain[place], sizes) for place in (-1, -2))
+    lanes, lines = threads, 1
+    while lanes > 1 and inner <= lanes // 2 * vector:
+        lanes //= 2
+    while lanes * lines < threads and lines < around:
+        lines *= 2
+    return lanes, lines
+
+
+def _unrolled_lines(facts: ReductionFacts, sizes: Mapping[str, int], lines: int, most: int) -> int:
+    """How many times its lines a block reads at once; a short axis shouldn't be all tail."""
+    unroll = most
+    while unroll > 1 and 2 * unroll * lines > evaluate(facts.chain[-2], sizes):
+        unroll //= 2
+    return unroll
+
+
+def _chain(
+    facts: ReductionFacts, width: int, lines: int, unroll: int
+) -> tuple[tuple[IntExpr, ...], int]:
+    """(the loops along a row, how much of the innermost one is processed at once); threads are so
+    many elements wide.
+    """
+    if lines == 1:
+        return facts.chain, width * unroll
+    around = ceil_div(facts.chain[-2], as_expr(lines * unroll))
+    return (*facts.chain[:-2], around, facts.chain[-1]), width
+
+
+def _parts(target: CudaTarget, blocks: int, reduced: int, step: int, lines: int) -> int:
     """Into how many parts each block's chain is cut, so that there are two blocks for each
-    multiprocessor: a power of two, and no part has less than two steps.
+    multiprocessor, eight if a block reads short lines: a power of two, and no part has less than
+    two steps.
 
     One, if the last block would wait for as long as a block works.
     """
     parts = 1
     if reduced < _WORTH_SPLITTING * step:
         return parts
-    while blocks * parts < 2 * target.multiprocessors and reduced >= 4 * parts * step:
+    wanted = (8 if lines > 1 else 2) * target.multiprocessors
+    while blocks * parts < wanted and reduced >= 4 * parts * step:
         parts *= 2
     return parts
 
@@ -357,28 +305,56 @@ def inner_persistent(
     if whole is not None:
         return whole
     inputs, computed = facts.rows
-    reduced, inner = evaluate(facts.reduced, sizes), evaluate(facts.chain[-1], sizes)
-    threads = _LONG_ROW_THREADS
-    if len(facts.chain) > 1:
-        row_bytes = reduced * (inputs * (facts.vector or 4) + computed * max(facts.bytes, 4))
-        is_alone = 2 * row_bytes > target.limits.shared_bytes
-        threads = threads if is_alone else threads // 2
-        while threads > target.threads and inner <= threads // 2:
-            threads //= 2
-    unroll = inner_unroll(reduced, threads, 2 * _VECTORS)
-    while unroll > 1 and len(facts.chain) > 1 and threads * unroll > inner:
-        unroll //= 2
-    step = threads * unroll
-    cascade = chain_levels(facts.chain, sizes, step)
-    copies = _has_room(target, facts, sizes, cascade, step, 1, inputs + computed)
-    keeps = copies or _has_room(target, facts, sizes, cascade, step, 1, computed)
+    lanes, lines, unroll, vector = _long_row(target, facts, sizes)
+    chain, step = _chain(facts, lanes * vector, lines, unroll)
+    facts = replace(facts, chain=chain)
+    cascade = chain_levels(chain, sizes, step)
+    each = lines * unroll if lines > 1 else 1
+    copies = _has_room(target, facts, sizes, cascade, step, each, inputs + computed)
+    keeps = copies or _has_room(target, facts, sizes, cascade, step, each, computed)
     return ThreadedReduction(
-        *(True, threads, unroll, 0, 1),
+        *(True, lanes, unroll, 0, 1),
         cascade=cascade,
+        lines=lines,
+        vector=vector,
         keeps=keeps,
         copies=copies,
         together=_is_together(target, facts, sizes),
     )
+
+
+def _long_row(
+    target: CudaTarget, facts: ReductionFacts, sizes: Mapping[str, int]
+) -> tuple[int, int, int, int]:
+    """(lanes, lines, unroll, vector) of a block for a row that its registers don't hold.
+
+    If the innermost of several axes is short, few elements of a thread are under way. Vectors help
+    narrow ones, whose copies aren't asynchronous, and more threads, if they have room.
+    """
+    reduced, inner = evaluate(facts.reduced, sizes), evaluate(facts.chain[-1], sizes)
+    threads, most, vector = _LONG_ROW_THREADS, 2 * VECTORS, 1
+    if len(facts.chain) == 1:
+        threads = target.limits.threads
+        return threads, 1, inner_unroll(reduced, threads, most), vector
+    inputs, computed = facts.rows
+    row_bytes = reduced * (inputs * (facts.vector or 4) + computed * max(facts.bytes, 4))
+    if 2 * row_bytes <= target.limits.shared_bytes:
+        threads //= 2
+    while threads > WARP and reduced <= threads // 2 * _EACH_OF_A_ROW:
+        threads //= 2
+    if inner < most * threads:
+        vector = _vector(facts, sizes) if facts.vector < WORD_BYTES else 1
+        is_alone = evaluate(facts.kept, sizes) < target.multiprocessors
+        if is_alone and (vector > 1 or inner < threads):
+            while threads < target.limits.threads and reduced >= 2 * threads * _EACH_IF_ALONE:
+                threads *= 2
+    lanes, lines = _lanes_and_lines(facts, sizes, threads, vector)
+    if lines > 1:
+        return lanes, lines, _unrolled_lines(facts, sizes, lines, VECTORS), vector
+    unroll = inner_unroll(reduced, lanes * vector, max(most // vector, 1))
+    while unroll > 1 and lanes * vector * unroll > inner:
+        unroll //= 2
+    return lanes, lines, unroll, vector
 
 
 def outer_persistent(
@@ -433,7 +409,7 @@ def inner_outer_persistent(
         whole = replace(whole, rereads=rereads, resident=2 if is_small else 1)
         tasks = _balanced_parts(target, 1, evaluate(facts.rows.kept, sizes) // (4 * whole.lines))
         return InnerOuterParameters(replace(whole, parts=tasks), ())
-    unroll = inner_unroll(evaluate(facts.rows.reduced, sizes), target.threads, _VECTORS)
+    unroll = inner_unroll(evaluate(facts.rows.reduced, sizes), target.threads, VECTORS)
     step = target.threads * unroll
     cascade = chain_levels(facts.rows.chain, sizes, step)
     # Inputs are copied, and kept if several passes read them.
