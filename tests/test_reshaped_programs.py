@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import FusionDefinition
+from pyfuser import DataType, FusionDefinition
 from pyfuser.errors import InputError
 from pyfuser.frontend.executors import stage_texts
 
@@ -234,3 +234,21 @@ def test_a_size_that_follows_from_the_others(
         found, beside = fd.execute([given])
         assert torch.equal(found, (given.flip(0) if is_flipped else -given).reshape(new))
         torch.testing.assert_close(beside, given.exp())
+
+
+@pytest.mark.parametrize("is_cat", [False, True], ids=["slice", "cat"])
+def test_multiples_of_a_computed_size_that_another_tensor_tells(is_cat: bool) -> None:
+    """A size that is computed equals a constant, and a reshape's result is twice as long."""
+    with FusionDefinition() as fd:
+        inputs = [fd.define_tensor([-1, 1], contiguity=[True, None]) for _ in range(1 + is_cat)]
+        x = fd.ops.cat(inputs, 0) if is_cat else fd.ops.slice(inputs[0], [1, 0], [4, 1])
+        product = fd.ops.mul(x, fd.ops.full([3, 1], 2.0, DataType.Float))
+        twice = fd.ops.expand(fd.ops.broadcast(x, [True, False, False]), [2, -1, -1])
+        reshaped = fd.ops.reshape(fd.ops.squeeze(twice, [2]), [-1])
+        fd.add_output(product)
+        fd.add_output(fd.ops.broadcast(reshaped, [False, True]))
+    given = [torch.randn(1, 1), torch.randn(2, 1)] if is_cat else [torch.randn(4, 1)]
+    read = torch.cat(given) if is_cat else given[0][1:]
+    first, second = fd.execute(given)
+    assert torch.equal(first, read * 2)
+    assert torch.equal(second, read.repeat(2, 1))

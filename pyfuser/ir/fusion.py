@@ -25,8 +25,8 @@ from .domains import (
     history,
 )
 from .exprs import Expr
-from .scalar_queries import substitute
-from .scalars import CeilDiv, IntExpr, Symbol, ceil_div
+from .scalar_queries import divides, substitute
+from .scalars import CeilDiv, IntExpr, Symbol, ceil_div, floor_div
 from .vals import PythonNumber, Scalar, TensorView, Val
 
 
@@ -221,7 +221,8 @@ class Fusion:
 class Cloner:
     """Copies values, axes and expressions into another fusion, keeping names.
 
-    `extents` are substituted in every size, `composites` only where a whole size matches.
+    `extents` are substituted in every size, `composites` where a whole size matches, or is a
+    multiple.
     """
 
     def __init__(
@@ -249,6 +250,10 @@ class Cloner:
         if isinstance(found, CeilDiv) and found not in self.composites:
             # What remains of a size that is split is what a split of its representative leaves.
             found = ceil_div(self.composites.get(found.a, found.a), found.b)
+        if found not in self.composites:
+            for whole, representative in self.composites.items():
+                if found.symbols >= whole.symbols and divides(whole, found):
+                    return floor_div(found, whole) * representative
         return self.composites.get(found, found)
 
     def axis(self, axis: IterDomain) -> IterDomain:

@@ -341,28 +341,34 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
     The rest isn't negative if `a` isn't: kernels divide towards 0.  What is left of n*2 - 1 - i
     without the multiples of n would be.
     """
-    divisor = terms_of(b)
-    if len(divisor) != 1:
+    if b is ZERO:
         return (ONE, ZERO) if a is b else (ZERO, a)
-    ((d_monomial, d_coefficient),) = divisor
+    term, *others = terms_of(b)
+    quotient, rest = _divided_by_term(a, *term)
+    if others:  # a multiple of a sum, or nothing
+        return (quotient, ZERO) if multiply(quotient, b) is a else (ZERO, a)
+    if any(coefficient < 0 for _, coefficient in terms_of(rest)):
+        return ZERO, a
+    return quotient, rest
+
+
+def _divided_by_term(a: IntExpr, divisor: Monomial, by: int) -> tuple[IntExpr, IntExpr]:
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, coefficient in terms_of(a):
         remaining = list(monomial)
         try:
-            for atom in d_monomial:
+            for atom in divisor:
                 remaining.remove(atom)
         except ValueError:
             rest[monomial] = coefficient
             continue
-        whole, left = divmod(coefficient, d_coefficient)
+        whole, left = divmod(coefficient, by)
         if whole:
             key = tuple(remaining)
             quotient[key] = quotient.get(key, 0) + whole
         if left:
             rest[monomial] = left
-    if any(coefficient < 0 for coefficient in rest.values()):
-        return ZERO, a
     return from_terms(quotient), from_terms(rest)
 
 

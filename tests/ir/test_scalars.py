@@ -20,6 +20,17 @@ def test_a_division_never_leaves_a_negative_rest() -> None:
     assert floor_div(n * 2 + i, n) is floor_div(i, n) + 2
 
 
+def test_multiples_of_sums_are_divided() -> None:
+    n, m, k = (Symbol.of(name) for name in "nmk")
+    both = n + m
+    for factor in (Integer.of(3), k, n * 2, k + 5):
+        assert floor_div(both * factor, both) is factor
+        assert mod(both * factor, both) is Integer.of(0)
+    left = both * 3 + k
+    assert evaluate(floor_div(left, both), {"n": 2, "m": 3, "k": 12}) == 5
+    assert evaluate(mod(left, both), {"n": 2, "m": 3, "k": 12}) == 2
+
+
 @pytest.mark.parametrize("divisor", [6, 12, 16, 64, 96])
 @pytest.mark.parametrize("bounds", [(8, 2, 16), (5, 3, 4), (7, 4, 8), (3, 2, 32)])
 def test_quotients_and_remainders_of_what_goes_in_steps(
