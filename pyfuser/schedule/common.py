@@ -156,13 +156,17 @@ class Leaf:
         """The order that has most of the axes."""
         return max(self.orders, key=lambda order: sum(axis in axes for axis in order.axes))
 
+    def ordered(self, axes: Container[int | None]) -> tuple[int, ...]:
+        """Those of the axes that the leaf has, in its order."""
+        return tuple(axis for axis in self.order_in(axes).axes if axis in axes)
+
 
 class ReadLeaf(Leaf):
     """The layout of the source of a read, in the axis numbers of the read's output.
 
     An axis that is read through a window is no longer one range with the axis outside it; if it is
     read in steps, nor with the axis inside it. The axis that an index points into (-1)
-    forms a range with no other axis.
+    forms a range with no other axis; the axes of the index are in its place.
     """
 
     def __init__(
@@ -173,8 +177,11 @@ class ReadLeaf(Leaf):
         self.expr = expr
         windowed: set[int] = set()
         stepped: set[int] = set()
+        self.pointing: list[int] = []
         if isinstance(expr, GatherOp):
             places = expr.source_axes
+            index = (axis for place, axis in enumerate(roots) if place not in places)
+            self.pointing = [space.number(axis) for axis in index if not axis.is_broadcast]
         else:
             for axis, window in zip(roots, expr.windows, strict=True):
                 if window is None or axis.is_broadcast:
@@ -185,6 +192,11 @@ class ReadLeaf(Leaf):
         pairs = zip(source.axes, places, strict=True)
         partners = {axis: roots[place] for axis, place in pairs if place is not None}
         super().__init__(space, source, partners, frozenset(windowed), frozenset(stepped))
+
+    def ordered(self, axes: Container[int | None]) -> tuple[int, ...]:
+        own = self.order_in(axes).axes
+        placed = (self.pointing if axis == -1 else [axis] for axis in own)
+        return tuple(dict.fromkeys(axis for part in placed for axis in part if axis in axes))
 
 
 class Positions:
@@ -280,10 +292,7 @@ class Layouts:
         it is innermost, if there is one, rather than one across which some run.
         """
         numbers = {self.number(axis): axis for axis in axes}
-        orders = Counter(
-            tuple(n for n in leaf.order_in(numbers).axes if n in numbers)
-            for leaf in (*self.leaves, *self.reads)
-        )
+        orders = Counter(leaf.ordered(numbers) for leaf in (*self.leaves, *self.reads))
         found: list[int] = []
         for order in sorted(orders, key=lambda order: (-len(order), -orders[order])):
             _join_order(found, order)

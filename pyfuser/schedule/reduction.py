@@ -154,7 +154,7 @@ def schedule_inner(
     layouts: Layouts,
     parameters: ReductionParameters,
 ) -> None:
-    """[row][other reduced][part][serial][unroll][lanes], partial results in registers."""
+    """[row][part][other reduced][serial][unroll][lanes], partial results in registers."""
     ranges = []
     if parameters.whole is not None:
         ranges = whole_ranges(scheduled.fusion, reference, layouts)
@@ -203,7 +203,13 @@ def _row_loops(
     own = scheduled[reference]
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     position = rows + others
-    if parameters.parts > 1:
+    if parameters.parts > 1 and parameters.outermost:
+        own.split(position, parameters.lanes)
+        own.split(position, parameters.unroll)
+        own.split(rows, parameters.parts, inner_split=False)
+        kinds[rows] = ParallelType.grid_y if rows else ParallelType.grid_x
+        start, position = rows + 1, position + 2
+    elif parameters.parts > 1:
         own.split(position, parameters.lanes * parameters.unroll)
         own.split(position, parameters.parts, inner_split=False)
         own.split(position + 2, parameters.lanes)

@@ -128,6 +128,7 @@ class ReductionParameters:
     cascade    where a sum's chain of additions is cut
     keeps      True if there is room to keep a row of values that are expensive to recompute
     whole      the parameters of passes over rows that read one range of memory, where others don't
+    outermost  True if the parts are of the outermost reduced axis, not of the innermost (inner)
     """
 
     inner: bool
@@ -139,6 +140,7 @@ class ReductionParameters:
     cascade: Levels = ()
     keeps: bool = True
     whole: ReductionParameters | None = None
+    outermost: bool = False
 
     def recomputing(self) -> ReductionParameters:
         """The same parameters, but no row is kept."""

@@ -60,7 +60,6 @@ class ThreadedReduction(ReductionParameters):
               than lanes, vectors and unrolling (or lines): a thread's part is in registers.  A row
               is also known to have whole vectors
     is_full   True if a row that `is_whole` is known to be just as long as that
-    outermost True if the parts are of the outermost reduced axis, not of the innermost
     copies    True if inputs are copied, and so kept if several passes read them
     together  True if rows that read the same elements of an input are neighbours (inner): the
               second cache still has them, though not the whole input
@@ -74,7 +73,6 @@ class ThreadedReduction(ReductionParameters):
     repeats: int = 1
     is_whole: bool = False
     is_full: bool = False
-    outermost: bool = False
     copies: bool = True
     together: bool = False
     rereads: bool = False

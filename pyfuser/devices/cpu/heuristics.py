@@ -182,11 +182,22 @@ def reduction(
         return reduction_across(lanes)
     if facts.inner:
         few = kept < 2 * processor.cores
-        unroll = inner_unroll(reduced, lanes, 8)
-        lanes, unroll = _step(processor, facts, reduced, lanes, unroll)
+        inner = evaluate(facts.chain[-1], sizes)
+        unroll = inner_unroll(inner, lanes, 8)
+        if len(facts.chain) > 1:
+            unroll = row_unroll(inner, lanes, unroll)
+        lanes, unroll = _step(processor, facts, inner, lanes, unroll)
         parts = parts if few and enough_work else 1
-        cascade = chain_levels(facts.chain, sizes, lanes * unroll * parts)
-        return ReductionParameters(True, lanes, unroll, 0, parts, prefetch, cascade)
+        outermost = parts > 1 and len(facts.chain) > 1 and evaluate(facts.chain[0], sizes) >= parts
+        step = lanes * unroll
+        cascade = (
+            chain_levels(facts.chain, sizes, step, parts)
+            if outermost
+            else chain_levels(facts.chain, sizes, step * parts)
+        )
+        return ReductionParameters(
+            *(True, lanes, unroll, 0, parts, prefetch, cascade), outermost=outermost
+        )
     # A power of two of columns whose results take at most half of the L1 cache: all columns, if
     # possible.  Measured on a Zen 5: 1.0 to 1.2 times the speed of at most 2048 columns.  Reads
     # fetch ahead only if what follows in memory isn't another block's.  Measured on a Zen 4, rows
