@@ -64,6 +64,43 @@ def test_gates_that_are_broadcast(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(torch.compile(both, backend="pyfuser")(x, y), both(x, y))
 
 
+def grouped_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Groups of four normalised elements, and weights of all."""
+    groups = x.unflatten(-1, (-1, 4))
+    scaled = groups * torch.rsqrt(groups.square().mean(-1, keepdim=True) + 1e-5)
+    return torch.nn.functional.silu(scaled.flatten(-2) * weight + bias)
+
+
+@pytest.mark.usefixtures("poison")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("weight", "kernels"),
+    [
+        ((12,), 1),
+        ((1, 12), 1),
+        ((5, 12), 1),
+        ((5, 1), 1),
+        ((2, 1, 12), 1),
+        ((1,), 1),
+        ((4, 2, 5, 12), 2),
+    ],
+)
+def test_weights_that_are_broadcast(weight: tuple[int, ...], kernels: int, dynamic: bool) -> None:
+    torch.manual_seed(0)
+    x, w, b = (torch.randn(s, dtype=torch.float64) for s in ((2, 5, 12), weight, (12,)))
+    given = [each.requires_grad_() for each in (x, w, b)]
+    compiled = torch.compile(grouped_norm, backend="pyfuser", dynamic=dynamic)
+    results = []
+    for run in (grouped_norm, compiled):
+        made = run(*given)
+        results.append([made, *torch.autograd.grad(made.square().sum(), given)])
+    for eager, ours in zip(*results, strict=True):
+        torch.testing.assert_close(ours, eager)
+    if not dynamic:
+        report = explain(grouped_norm, *(each.detach() for each in given))
+        assert report.kernel_count <= kernels
+
+
 @pytest.mark.parametrize("name", ["gate", "gate of a chain", "residual", "two gates"])
 def test_there_is_one_kernel(name: str) -> None:
     x, y = (each.detach() for each in inputs(torch.float32))

@@ -10,6 +10,7 @@ of a library call's result, which costs nothing, or it meets its inverse and van
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,6 +248,16 @@ def is_pointwise_node(node: Node) -> bool:
 def with_layout(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Metadata of a tensor's memory in the shape of another."""
     return _strided(value, list(like.shape), list(like.stride()))
+
+
+def with_shape(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
+    """Metadata of a dense tensor's memory in another shape, in the order of its axes."""
+    strides: list[Any] = []
+    elements: Any = 1
+    for size in reversed(shape):
+        strides.insert(0, elements)
+        elements = elements * size
+    return _strided(value, list(shape), strides)
 
 
 def _strided(value: torch.Tensor, shape: list[Any], stride: list[Any]) -> torch.Tensor:
