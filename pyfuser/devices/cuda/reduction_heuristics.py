@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import isqrt, prod
 from typing import TYPE_CHECKING
 
@@ -310,8 +311,9 @@ def inner_persistent(
     facts = replace(facts, chain=chain)
     cascade = chain_levels(chain, sizes, step)
     each = lines * unroll if lines > 1 else 1
-    copies = _has_room(target, facts, sizes, cascade, step, each, inputs + computed)
-    keeps = copies or _has_room(target, facts, sizes, cascade, step, each, computed)
+    room = partial(_has_room, target, facts, sizes, cascade, lanes * lines, step, each)
+    copies = room(inputs + computed)
+    keeps = copies or room(computed)
     return ThreadedReduction(
         *(True, lanes, unroll, 0, 1),
         cascade=cascade,
@@ -381,8 +383,9 @@ def outer_persistent(
     inputs, computed = facts.rows
     step = lines * _ROWS
     cascade = chain_levels(facts.chain, sizes, step)
-    copies = _has_room(target, facts, sizes, cascade, step, lanes, inputs + computed)
-    keeps = copies or _has_room(target, facts, sizes, cascade, step, lanes, computed)
+    room = partial(_has_room, target, facts, sizes, cascade, lanes * lines, step, lanes)
+    copies = room(inputs + computed)
+    keeps = copies or room(computed)
     return ThreadedReduction(
         False, lanes, _ROWS, 0, 1, cascade=cascade, lines=lines, keeps=keeps, copies=copies
     )
@@ -413,7 +416,8 @@ def inner_outer_persistent(
     step = target.threads * unroll
     cascade = chain_levels(facts.rows.chain, sizes, step)
     # Inputs are copied, and kept if several passes read them.
-    keeps = _has_room(target, facts.rows, sizes, cascade, step, 1, sum(facts.rows.rows))
+    tensors = sum(facts.rows.rows)
+    keeps = _has_room(target, facts.rows, sizes, cascade, target.threads, step, 1, tensors)
     rows = ReductionParameters(True, target.threads, unroll, 0, 1, cascade=cascade, keeps=keeps)
     kept, tasks = evaluate(facts.rows.kept, sizes), 1
     while tasks < 2 * target.multiprocessors and kept >= 4 * tasks:
@@ -426,17 +430,19 @@ def _has_room(
     facts: ReductionFacts,
     sizes: Mapping[str, int],
     cascade: Levels,
+    threads: int,
     step: int,
     rows: int,
     tensors: int,
 ) -> bool:
-    """True if a block has shared memory for some tensors of its rows, as its loops pad
-    them: the innermost axis to whole steps, and an axis that the cascade cuts to whole blocks.
+    """True if a block has shared memory for some tensors of its rows, and for the reductions of so
+    many threads.  Loops pad rows: the innermost axis to whole steps, and an axis that the cascade
+    cuts to whole blocks.
     """
     extents = [evaluate(extent, sizes) for extent in facts.chain]
     extents[-1] = -(-extents[-1] // step)
     for axis, block in cascade:
         extents[axis] = -(-extents[axis] // max(block, 1)) * max(block, 1)
     elements = prod(extents) * step * rows
-    needed = tensors * elements * max(facts.bytes, 4) + _LONG_ROW_THREADS * _SCRATCH_BYTES
+    needed = tensors * elements * max(facts.bytes, 4) + threads * _SCRATCH_BYTES
     return needed <= target.limits.shared_bytes

@@ -4,11 +4,14 @@ several lines of the axis around it at once, into shared memory if the row fits 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from pyfuser.devices.cuda.emulator.runtime import emulated
+from pyfuser.devices.cuda.emulator.runtime import SM_90, emulated
 from tests.cuda.host_compiler import requires_host_compiler
 
 pytestmark = requires_host_compiler
@@ -80,3 +83,17 @@ def test_elements_of_a_row_are_under_way_together(
     (kernel,) = runtime.kernels
     assert call in kernel.code.text
     assert ("wait_for_copies();" in kernel.code.text) == (dtype is torch.float32)
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("columns", [49152, 51500, 55000])
+def test_a_long_row_beside_what_its_threads_reduce(columns: int) -> None:
+    """A block of 1024 threads has room for both, or doesn't keep the row."""
+    torch._dynamo.reset()
+    x = torch.randn(3, columns)
+    with emulated(replace(SM_90, multiprocessors=2)) as runtime:
+        compiled = torch.compile(functional.layer_norm, backend="pyfuser", dynamic=False)
+        found = compiled(x, (columns,))
+    torch.testing.assert_close(found, functional.layer_norm(x, (columns,)))
+    kept = ["begin_copy(" in kernel.code.text for kernel in runtime.kernels]
+    assert kept == [columns == 49152]
