@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...dtypes import size_in_bytes
-from ...ir.kernel import Access, Buffer
+from ...ir.kernel import Access, Buffer, TensorParameter
 from ...ir.scalars import ONE, Integer, IntExpr, from_terms, terms_of
 from .conversions import storage_type
 from .llvm_types import LLVMType
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
 MOST_PLACES = 16  # of a row
 # Longer rows are transposed: shuffling takes the square of their length.
 MOST_SHUFFLED = 4
+
+
+def _lengths(parameter: TensorParameter) -> list[int]:
+    """The lengths of the rows in memory of a tensor's innermost axis, of that and the next, ..."""
+    axes = {
+        stride.value: size
+        for size, stride in zip(parameter.sizes, parameter.strides, strict=True)
+        if isinstance(stride, Integer) and size is not ONE
+    }
+    found, elements = list[int](), 1
+    while isinstance(size := axes.get(elements), Integer) and size.value > 1:
+        elements *= size.value
+        found.append(elements)
+    return found
 
 
 @dataclass(slots=True)
@@ -149,10 +163,7 @@ class ShortRows:
         if length > MOST_SHUFFLED and self.memory.has_slow_masks and access.buffer.bytes_each < 4:
             return None
         parameter = self.memory.parameters.get(access.buffer)
-        if parameter is None or not any(
-            size is step and stride is ONE
-            for size, stride in zip(parameter.sizes, parameter.strides, strict=True)
-        ):
+        if parameter is None or length not in _lengths(parameter):
             return None
         terms = dict(terms_of(self.scopes.resolve(index)))
         constant = terms.pop((), 0)

@@ -72,10 +72,9 @@ def build_region(
 
 
 def _short_rows(node: Node) -> Iterator[int]:
-    """The lengths of short rows in the memory of a node's tensors."""
+    """The lengths of the axes of short rows in the memory of a node's tensors."""
     for each in tree_leaves(node.meta["val"]):
-        dim = short_row(each) if isinstance(each, torch.Tensor) else None
-        if dim is not None:
+        for dim in short_row(each) if isinstance(each, torch.Tensor) else ():
             yield int(each.shape[dim])
 
 

@@ -53,7 +53,7 @@ def held_dtype(dtype: torch.dtype) -> DataType:
 class RegionBuilder:
     """A fusion under construction and the nodes of its values.
 
-    `rows` are the lengths of its results' short rows in memory.
+    `rows` are the lengths of the axes of its results' short rows in memory.
     """
 
     def __init__(self, rows: Set[int] = frozenset()) -> None:
@@ -74,7 +74,7 @@ class RegionBuilder:
         for size in meta.shape:
             if is_one(size):
                 axis = ids.broadcast()
-            elif len(axes) == row or (isinstance(size, int) and size in self.rows):
+            elif len(axes) in row or (isinstance(size, int) and size in self.rows):
                 axis = ids.new(Integer.of(size))
             else:
                 axis = ids.new(self.fusion.new_extent())

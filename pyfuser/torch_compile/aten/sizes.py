@@ -39,13 +39,25 @@ def size_key(size: Size) -> Key:
     return int(size)
 
 
-def short_row(value: torch.Tensor) -> int | None:
-    """The dimension whose elements follow each other in memory, if it is known to have a few."""
-    for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True)):
-        is_known = isinstance(size, int) and isinstance(stride, int)
-        if is_known and stride == 1 and 1 < size <= MOST_OF_SHORT_ROW:
-            return dim
-    return None
+def short_row(value: torch.Tensor) -> list[int]:
+    """The dimensions whose elements follow each other in memory, if they are known to be few.
+
+    Innermost first: [5, 3] are a row of 15, of [9, 3] only the 3 are one.
+    """
+    found: list[int] = []
+    elements = 1
+    known = [
+        (stride, dim)
+        for dim, (size, stride) in enumerate(zip(value.shape, value.stride(), strict=True))
+        if isinstance(size, int) and isinstance(stride, int) and size > 1
+    ]
+    for stride, dim in sorted(known):
+        size = value.shape[dim]
+        if stride != elements or elements * size > MOST_OF_SHORT_ROW:
+            break
+        found.append(dim)
+        elements *= size
+    return found
 
 
 def is_one(size: Size) -> bool:

@@ -115,3 +115,42 @@ def test_rows_are_vectors(
     whole = "".join(capsys.readouterr()).partition("masked")[0]
     assert whole.count("shufflevector") >= 12
     assert "gather" not in whole and "scatter" not in whole
+
+
+OF_TWO_AXES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda x: (x * 2).sum((1, 2)),
+    "norm": lambda x: functional.layer_norm(x, x.shape[1:]),
+    "weights": lambda x: x / (x.square().mean((1, 2), keepdim=True) + 1) * x.new_ones(x.shape[1:]),
+    "in place": lambda x: x.clone().sub_(x.amax((1, 2), keepdim=True)),
+    "one place": lambda x: x[:, -1, 0] + x[:, 0, -1],
+    "across": lambda x: x.permute(1, 2, 0).sin(),
+}
+
+
+@pytest.mark.parametrize("kind", [*MACHINES, "host"])
+@pytest.mark.parametrize("shape", [(333, 5, 3), (100, 3, 3), (1, 2, 8), (40, 1, 7), (65, 4, 4)])
+def test_rows_of_two_axes(kind: str, shape: tuple[int, ...], pretend: Pretend) -> None:
+    """Also of a part of a longer tensor, beside which nothing is touched, and of permuted axes."""
+    pretend(MACHINES.get(kind, host()))
+    whole = torch.randn(shape[0], shape[1] + 1, shape[2] + 2)
+    for x in (
+        torch.randn(shape),
+        whole[:, 1:, 1:-1],
+        torch.randn(shape[0], shape[2], shape[1]).transpose(1, 2),
+        whole[:, 1:, :3],
+    ):
+        for name, function in OF_TWO_AXES.items():
+            torch.testing.assert_close(_compiled(function, x), function(x), msg=name)
+    edges = whole.clone()
+    part = whole[:, 1:, 1:-1]
+    torch.compile(lambda x: x.mul_(2), backend="pyfuser", dynamic=False)(part)
+    edges[:, 1:, 1:-1] *= 2
+    assert torch.equal(whole, edges)
+
+
+def test_rows_of_two_axes_are_vectors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYFUSER_DUMP", "llvm")
+    _compiled(OF_TWO_AXES["norm"], torch.rand(640, 3, 3))
+    assert "".join(capsys.readouterr()).count("shufflevector") >= 30
