@@ -414,8 +414,13 @@ def for_all_sizes(decisions: Hashable) -> Hashable:
 def _edits(
     base: PointwiseParameters | ReductionParameters, launch: LaunchParams, vector: int
 ) -> dict[str, Any]:
-    """The fields of threads and vectors, by their names in the decisions."""
+    """The fields of threads and vectors, by their names in the decisions.
+
+    The lines of a long row are block_x with its lanes, so both are kept if there are as many.
+    """
     if isinstance(base, ThreadedPointwise | ThreadedReduction):
+        if launch.bdimy <= 1 < base.lines and launch.bdimx == base.lanes * base.lines:
+            return {"vector": vector} if vector > 0 else {}
         found = {"lanes": launch.bdimx, "lines": launch.bdimy, "vector": vector}
         return {name: value for name, value in found.items() if value > 0}
     return {"lanes": launch.bdimx if launch.bdimx > 0 else vector}

@@ -98,6 +98,7 @@ def _long_rows(
     """Returns the position at which inputs are copied, and the number of loops."""
     own = scheduled[reference]
     rows, others = arrange(scheduled, reference, layouts, parameters.together)
+    lines = parameters.lines if others else 1
     kinds: dict[int, ParallelType] = {0: ParallelType.grid_x} if rows else {}
     start, position = rows, rows + others
     own.split(position, parameters.vector)
@@ -108,7 +109,7 @@ def _long_rows(
         own.reorder({position: rows})
     else:
         own.split(position, parameters.lanes)
-        if parameters.lines > 1:
+        if lines > 1:
             _lines_of_others(own, position, parameters)
         else:
             own.split(position, parameters.unroll)
@@ -132,6 +133,6 @@ def _long_rows(
         rfactor(scheduled, tensor, [start + 1])
         if parameters.parts > 1:
             kind = ParallelType.block_x
-            threads = parameters.lanes * parameters.lines
+            threads = parameters.lanes * lines
             copies.limits |= combine_parts(scheduled, tensor, start, rows, kind, threads)
     return position, position + 3

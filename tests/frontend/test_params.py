@@ -69,6 +69,11 @@ def test_a_schedule_by_hand_makes_no_assumption_about_the_length_of_rows() -> No
     assert both == InnerOuterParameters(rows, ())
 
 
+def inner_sum(fd: FusionDefinition, x: TensorView) -> None:
+    """Of all but the first and the last column: short rows that are no range."""
+    fd.add_output(fd.ops.sum(fd.ops.slice(x, [0, 1], [9000, 9]), dims=[0, 1]))
+
+
 def row_and_column_sums(fd: FusionDefinition, x: TensorView) -> None:
     scaled = fd.ops.mul(x, fd.ops.sum(x, dims=[1], keepdim=True))
     fd.add_output(scaled)
@@ -87,6 +92,7 @@ def row_and_column_sums(fd: FusionDefinition, x: TensorView) -> None:
         (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[1])), (2, 50000)),
         (lambda fd, x: fd.add_output(fd.ops.sum(x, dims=[0, 1])), (2, 50000)),
         (row_and_column_sums, (5000, 2)),
+        (inner_sum, (9000, 10)),
     ],
 )
 def test_decided_parameters_are_constraints_that_their_kernel_meets(
