@@ -67,6 +67,7 @@ def test_results(define: Callable[..., None], shape: tuple[int, int]) -> None:
         torch.testing.assert_close(got.double(), want, rtol=2e-5, atol=1e-3)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("define", [sliced, gathered])
 def test_tasks_share_the_rows(define: Callable[..., None]) -> None:
     shape = (40000, 10)
@@ -77,6 +78,7 @@ def test_tasks_share_the_rows(define: Callable[..., None]) -> None:
     assert "outermost=True" in text
 
 
+@pytest.mark.cpu
 def test_rows_that_an_index_chooses_are_read_along_memory() -> None:
     with FusionDefinition() as fd:
         gathered(fd, (1, 1))

@@ -60,7 +60,7 @@ def pointwise(
     lanes = threads
     while lanes > 1 and rows != 1 and columns <= lanes // 2 * vector:
         lanes //= 2
-    if rows != 1:
+    if rows != 1 and columns <= threads * vector:
         lanes = _busy_lanes(lanes, -(-columns // vector))
     # Reads of a thread that are under way together hide the memory's latency, if there are enough
     # threads for all multiprocessors anyway.
@@ -81,7 +81,7 @@ def pointwise(
 
 
 def _busy_lanes(lanes: int, vectors: int) -> int:
-    """As many threads side by side, or fewer if the padded row is a tenth shorter then: 48 vectors,
+    """As many threads side by side, or fewer if a padded short row is a tenth shorter: 48 vectors,
     of 192 floats, are three times 16, but leave a fourth of 64 or 32 threads idle.  Three parts of
     64 floats, concatenated, take 407 us instead of 546 on an H200.
     """
