@@ -341,8 +341,10 @@ def _divide_terms(a: IntExpr, b: IntExpr) -> tuple[IntExpr, IntExpr]:
     The rest isn't negative if `a` isn't: kernels divide towards 0.  What is left of n*2 - 1 - i
     without the multiples of n would be.
     """
+    if a is b:
+        return ONE, ZERO
     if b is ZERO:
-        return (ONE, ZERO) if a is b else (ZERO, a)
+        return ZERO, a
     term, *others = terms_of(b)
     quotient, rest = _divided_by_term(a, *term)
     if others:  # a multiple of a sum, or nothing

@@ -26,6 +26,8 @@ def test_multiples_of_sums_are_divided() -> None:
     for factor in (Integer.of(3), k, n * 2, k + 5):
         assert floor_div(both * factor, both) is factor
         assert mod(both * factor, both) is Integer.of(0)
+    for whole in (n * m + n, n * n + n, n + 1, n - 1):
+        assert floor_div(whole, whole) is Integer.of(1)
     left = both * 3 + k
     assert evaluate(floor_div(left, both), {"n": 2, "m": 3, "k": 12}) == 5
     assert evaluate(mod(left, both), {"n": 2, "m": 3, "k": 12}) == 2

@@ -103,19 +103,23 @@ static __device__ __forceinline__ void store_contiguous(T* to, const T* from) {
 // A vector whose elements are stored `stride` apart, in the part of shared memory that a thread has
 // interleaved with those of the others.
 template <int N, class T>
+static __device__ __forceinline__ void spread(T* to, int stride, const T* elements) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i * stride] = elements[i];
+}
+
+template <int N, class T>
 static __device__ __forceinline__ void spread_aligned(T* to, int stride, const T* from) {
   T elements[N];
   load_aligned<N>(elements, from);
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i * stride] = elements[i];
+  spread<N>(to, stride, elements);
 }
 
 template <int N, class T>
 static __device__ __forceinline__ void spread_contiguous(T* to, int stride, const T* from) {
   T elements[N];
   load_contiguous<N>(elements, from);
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i * stride] = elements[i];
+  spread<N>(to, stride, elements);
 }
 
 // ---- loads with a cache operator

@@ -140,11 +140,9 @@ class CudaTarget(Target):
         A multiprocessor reads some 25 bytes a ns.  A block that reads 256 KiB takes as long as the
         launches that more kernels need, which have work for all multiprocessors.
         """
-        blocks = -(-columns * bytes_each // reduction_heuristics.SECTOR_BYTES)
-        if (
-            blocks >= self.multiprocessors
-            or length * reduction_heuristics.SECTOR_BYTES <= self.l1_bytes
-        ):
+        sector = reduction_heuristics.SECTOR_BYTES
+        blocks = -(-columns * bytes_each // sector)
+        if blocks >= self.multiprocessors or length * sector <= self.l1_bytes:
             return None
         return (
             f"{columns} columns of {length} elements or more: fewer blocks than the "
