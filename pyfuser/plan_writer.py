@@ -221,7 +221,7 @@ class ProgramWriter:
         fusion = self.program.fusion
         if base in fusion.inputs or base in fusion.outputs or not self.is_stored_whole(base):
             return False
-        if self._last_uses().get(base) != number or output in self.names:
+        if self._last_uses().get(base) != number:
             return False
         makers = [p for p in self.program.parts if base in p.segment.outputs]
         pairs = zip(self.program.parts, self.kernels, strict=True)

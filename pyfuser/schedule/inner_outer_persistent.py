@@ -66,7 +66,8 @@ def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusio
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="inner_outer_persistent", parameters=parameters)
     if isinstance(parameters.rows, ThreadedReduction):
-        recompute_cheap(copy, parameters.rows.keeps, _after_columns(copy))
+        rows, after = parameters.rows, _after_columns(copy)
+        recompute_cheap(copy, rows.keeps, after, keeps_reads=rows.keeps_reads)
         schedule_rows_and_columns(scheduled, parameters.rows, _after_columns(copy))
         scheduled.least_blocks = parameters.rows.resident
         return scheduled

@@ -41,7 +41,7 @@ def candidates(
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
-    recompute_cheap(copy, parameters.keeps)
+    recompute_cheap(copy, parameters.keeps, keeps_reads=parameters.keeps_reads)
     scheduled = ScheduledFusion(copy, scheduler="inner_persistent", parameters=parameters)
     if isinstance(parameters, ThreadedReduction):
         schedule_rows(scheduled, parameters)

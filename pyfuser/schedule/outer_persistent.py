@@ -50,7 +50,7 @@ def candidates(
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     copy, _ = fusion.clone()
-    recompute_cheap(copy, parameters.keeps)
+    recompute_cheap(copy, parameters.keeps, keeps_reads=parameters.keeps_reads)
     scheduled = ScheduledFusion(copy, scheduler="outer_persistent", parameters=parameters)
     if isinstance(parameters, ThreadedReduction):
         schedule_columns(scheduled, parameters)

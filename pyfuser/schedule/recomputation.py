@@ -124,13 +124,17 @@ def _ends_of_chains(fusion: Fusion) -> set[TensorView]:
 
 
 def recompute_cheap(
-    fusion: Fusion, keeps: bool = True, after: AbstractSet[Val] = frozenset()
+    fusion: Fusion,
+    keeps: bool = True,
+    after: AbstractSet[Val] = frozenset(),
+    keeps_reads: bool = False,
 ) -> None:
     """Gives each later pass its own copy of a cheap tensor that would otherwise be kept for it.
 
     If `keeps`, an expensive tensor is kept in a buffer, which is written while its first readers
     run, and so are an output and the end of a long chain; else they are recomputed too.  What is
     computed `after` all rows, from the sums of columns, has its own copies of all that it needs.
+    If it `keeps_reads`, all passes share what is read at a computed position, as they do inputs.
 
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
@@ -148,6 +152,8 @@ def recompute_cheap(
             is_kept = keeps and is_worth_it
             if not _is_recomputable(expr, tensor):
                 continue
+            if keeps_reads and expr.source is not None:
+                later = []
             if is_kept and later and tensor not in fusion.outputs:
                 _keep_for(fusion, tensor, [reader for group in later for reader in group])
             copied = [] if is_kept else later

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir.domains import ParallelType
-from ..ir.scalars import ONE, as_expr, maximum
+from ..ir.scalars import ONE, as_expr, ceil_div, maximum
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
@@ -13,6 +13,10 @@ from .common import fork_outputs
 from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after, cache_before, rfactor_results
 from .vectors import Copies, make_vector
+
+# Partial results that a thread reads before it combines them: each is a round trip to the second
+# cache, which the combination of means would make one after the other.
+PARTS_AT_ONCE = 4
 
 
 def copies_of(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> Copies:
@@ -64,17 +68,24 @@ def combine_parts(
     parts = scheduled[tensor].loop[part].extent
     scheduled[tensor].split(part, width)
     scheduled[tensor].parallelize(part + 1, kind)
-    if maximum(parts, width) is not as_expr(width):
-        # A thread adds up its parts before the threads combine theirs.
-        tensor = rfactor_results(scheduled, tensor, [part])[0]
+    is_more = maximum(parts, width) is not as_expr(width)
+    if is_more:
+        # A thread adds up its parts, of which it reads several, before the threads combine theirs.
+        each = ceil_div(parts, width)
+        scheduled[tensor].split(part, min(each.value, PARTS_AT_ONCE) if each.is_constant else 1)
+        scheduled[tensor].parallelize(part + 1, ParallelType.unroll)
+        tensor = rfactor_results(scheduled, tensor, [part, part + 1])[0]
     last = len(scheduled[tensor].loop) - 1
+    has_vector = last > part + 1 + is_more and scheduled[tensor].loop[last].extent is not ONE
     limits: dict[TensorView, int] = {}
     for partial, result in stored.items():
         limits |= {partial: 0, result: part + 1}
-        if last > part + 1 and scheduled[tensor].loop[last].extent is not ONE:
+        if is_more or has_vector:
             copy = cache_after(scheduled, partial)
             transform_like(scheduled, tensor, [copy])
             parallelize_like(scheduled, tensor, tensors=[copy])
+            limits[copy] = part + 1
+        if has_vector:
             for each in (partial, copy):
                 make_vector(scheduled, each, len(scheduled[each].loop) - 1)
     return limits

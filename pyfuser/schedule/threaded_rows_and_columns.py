@@ -3,7 +3,7 @@
     rows and their results      [task][rows: serial][switch][lines][vectors: unroll][lanes][vector]
     a thread's sums of columns  the same loops, in its registers, over all rows of its line
     a task's sums of columns    [task][vectors: unroll][lanes][vector], in scratch memory
-    sums of columns             [columns: grid_x][tasks: serial][lines][lanes], after all tasks
+    sums of columns             [columns: grid_x][tasks: serial, unroll][lines][lanes], after all
 
 A thread has the same columns of every row, so it adds them up in registers.  The switch is only in
 kernels for full rows (threaded_rows.py).
@@ -29,13 +29,13 @@ from .reduced_axes import (
     split_axes,
     weights,
 )
-from .rewrite import rfactor
-from .threaded_parts import store_partials
+from .rewrite import cache_after, rfactor
+from .threaded_parts import PARTS_AT_ONCE, store_partials
 from .vectors import Copies, make_vector
 
-# Of the blocks that add up the tasks' sums: a warp along the columns, and as many tasks at once as
-# keep the columns of a small model on all multiprocessors.
-_LANES, _LINES = 32, 8
+# Of the blocks that add up the tasks' sums: a sector of each along the columns, so that there are
+# blocks for few columns, too, and as many tasks beside each other as a block has threads for.
+_LANES, _LINES = 8, 32
 
 
 def schedule_rows_and_columns(
@@ -75,7 +75,9 @@ def schedule_rows_and_columns(
         rfactor(scheduled, tensor, list(range(1, len(tasks))))
         for partial, result in store_partials(scheduled, tensor, [1]).items():
             make_vector(scheduled, partial, len(scheduled[partial].loop) - 1)
-            copies.limits |= {partial: 0, result: 1}
+            copy = cache_after(scheduled, partial)
+            after.add(copy)
+            copies.limits |= {partial: 0, result: 1, copy: 2}
     _schedule_columns(scheduled, outer, places, after)
     copies.inline(scheduled, layouts, axes[-1], len(kinds), start)
 
@@ -97,18 +99,20 @@ def _schedule_columns(
     places: Sequence[int],
     after: AbstractSet[TensorView],
 ) -> None:
-    """[columns: grid_x][tasks: serial][lines][lanes] for what follows from the tasks' sums."""
+    """[columns: grid_x][tasks: serial, unroll][lines][lanes] for what follows from those sums."""
     reference = outer[0]
     own = scheduled[reference]
     arrange_columns(scheduled, reference, places, after)
     own.split(0, _LANES)
     own.split(2, _LINES)
-    own.reorder({1: 3})
+    own.split(2, PARTS_AT_ONCE)
+    own.reorder({1: 4})
     own_tensors = [t for t in scheduled.fusion.tensors if t in after]
     transform_like(scheduled, reference, own_tensors)
-    kinds = (ParallelType.grid_x, ParallelType.serial, ParallelType.block_y, ParallelType.block_x)
+    kinds = [ParallelType.grid_x, ParallelType.serial, ParallelType.unroll]
+    kinds += [ParallelType.block_y, ParallelType.block_x]
     for position, kind in enumerate(kinds):
         own.parallelize(position, kind)
     parallelize_like(scheduled, reference, tensors=own_tensors)
     for tensor in outer:
-        rfactor(scheduled, tensor, [1])
+        rfactor(scheduled, tensor, [1, 2])

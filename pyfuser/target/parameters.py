@@ -142,6 +142,11 @@ class ReductionParameters:
     whole: ReductionParameters | None = None
     outermost: bool = False
 
+    @property
+    def keeps_reads(self) -> bool:
+        """True if what all passes read at computed positions is in registers, as inputs are."""
+        return False
+
     def recomputing(self) -> ReductionParameters:
         """The same parameters, but no row is kept."""
         return replace(self, keeps=False)

@@ -78,6 +78,11 @@ class ThreadedReduction(ReductionParameters):
     rereads: bool = False
     resident: int = 1
 
+    @property
+    def keeps_reads(self) -> bool:
+        """True if a thread has registers for its part of a row."""
+        return self.is_whole and not self.rereads
+
     def recomputing(self) -> ThreadedReduction:
         """The same parameters, but no row is kept; one in registers needs no shared memory."""
         return replace(self, keeps=False, copies=self.is_whole)

@@ -87,10 +87,11 @@ GIVEN, ADDRESS = "_given", "_address"
 class Launch:
     """One function, its grid and block (x, y, z), and its arguments in order.
 
-    A function loops over the blocks along y and z that are more than a grid can have.  Sizes and
-    strides are passed with `index_bits`.  The function is for arguments for which the `alignments`
-    hold; for others there is one of the same launch in `CudaSource.for_any_address`.  Messages name
-    the tensors that it has `written` and `shared`, in shared memory.
+    A function loops over the blocks along y and z that are more than a grid can have, unless what
+    is more along y `goes_on_along_z`.  Sizes and strides are passed with `index_bits`.  The
+    function is for arguments for which the `alignments` hold; for others there is one of the same
+    launch in `CudaSource.for_any_address`.  Messages name the tensors that it has `written` and
+    `shared`, in shared memory.
     """
 
     function: str
@@ -102,6 +103,7 @@ class Launch:
     alignments: tuple[Alignment, ...] = ()
     written: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
+    goes_on_along_z: bool = False
 
     def subject(self, device: object = None) -> str:
         """The beginning of a message: the function, its device, and the tensors of its limits."""
@@ -122,17 +124,22 @@ class Launch:
         )
         if 0 in grid or 0 in block:
             return None
-        geometry = Geometry(grid, block, evaluate(self.shared_bytes, sizes))
+        shared_bytes = evaluate(self.shared_bytes, sizes)
+        geometry = Geometry(grid, block, shared_bytes, self.goes_on_along_z)
         return geometry.within(PORTABLE_LIMITS, self.subject())
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A launch's numbers: blocks, and threads and bytes of dynamic shared memory per block."""
+    """A launch's numbers: blocks, and threads and bytes of dynamic shared memory per block.
+
+    `goes_on_along_z` if blocks along y that a grid can't have are along z, which is free.
+    """
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
     shared_bytes: int
+    goes_on_along_z: bool = False
 
     def within(self, limits: Limits, subject: str) -> Geometry:
         """What is launched: no more blocks along y and z than a grid can have.
@@ -141,8 +148,13 @@ class Geometry:
         message begins with `subject`.
         """
         most_of_each = (*limits.grid, *limits.block)
-        x, *others = self.grid
-        grid = (x, *map(min, others, limits.grid[1:]))
+        x, y, z = self.grid
+        most_y, most_z = limits.grid[1:]
+        if self.goes_on_along_z:
+            z = max(-(-y // most_y), 1)
+            grid = (x, -(-y // z), z)
+        else:
+            grid = (x, min(y, most_y), min(z, most_z))
         extents = (*grid, *self.block)
         too_many = any(n > most for n, most in zip(extents, most_of_each, strict=True))
         too_big = self.shared_bytes > limits.shared_bytes
@@ -230,10 +242,14 @@ def _function(
     if last is not None:
         counters = [Counters(product(last.grid.values()))]
         body += [_arrival(phase, last), *indented(writers[1].lines()), "}"]
-    if loops and any(not array.is_private for array in arrays):
-        body.append("__syncthreads();")
-    for axis, extent in loops.items():
-        body = _grid_stride_loop(axis, extent, body)
+    goes_on = set(loops) == {ParallelType.grid_y} and ParallelType.grid_z not in phase.grid
+    if goes_on:
+        body = [*_block_along_y(grid[1]), *body]
+    else:
+        if loops and any(not array.is_private for array in arrays):
+            body.append("__syncthreads();")
+        for axis, extent in loops.items():
+            body = _grid_stride_loop(axis, extent, body)
     has_private = any(array.is_private for array in arrays)
     parameters = (*_parameters(kernel, phases, [*grid, *block]), *counters)
     bindings = [*_bindings(phase, block, loops, has_private), *_seeds(parameters)]
@@ -250,6 +266,7 @@ def _function(
         known,
         tuple(buffer.name for buffer in parameters if buffer in _written(phases)),
         tuple(array.name for array in arrays),
+        goes_on,
     )
     lines = [*_signature(kernel, phases, launch), *indented(body), "}"]
     return "".join(line + "\n" for line in lines), launch
@@ -291,6 +308,17 @@ def _grid_stride_loop(axis: ParallelType, extent: IntExpr, body: list[str]) -> l
     stride = axis.value.replace("blockIdx", "gridDim")
     steps = f"{name} = {axis.value}; {name} < {index_text(extent)}; {name} += {stride}"
     return [f"for (index_t {steps}) {{", *indented(body), "}"]
+
+
+def _block_along_y(extent: IntExpr) -> list[str]:
+    """The index along y of a block that may be one of those that go on along z.  A loop over more
+    blocks than a grid can have along y would take registers: 24 of the 56 of a cat.
+    """
+    name = symbol_name(Symbol.of(ParallelType.grid_y.value))
+    return [
+        f"const index_t {name} = blockIdx.y + blockIdx.z * gridDim.y;",
+        f"if ({name} >= {index_text(extent)}) return;",
+    ]
 
 
 def launch_extents(phase: Phase, axes: tuple[ParallelType, ...]) -> Extents:

@@ -127,7 +127,8 @@ class LoadedFunction:
     ) -> tuple[int, ...]:
         """The blocks to launch; ScheduleError, which names tensors and GPU, if they can't be."""
         subject = self.launch.subject(self.device)
-        return Geometry(grid, block, shared_bytes).within(self.limits, subject).grid
+        geometry = Geometry(grid, block, shared_bytes, self.launch.goes_on_along_z)
+        return geometry.within(self.limits, subject).grid
 
     def launch_in_context(self, given: tuple[Any, ...]) -> Any:
         """cuLaunchKernel for a thread that has another context, or none; the status."""

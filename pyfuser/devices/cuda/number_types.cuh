@@ -54,8 +54,16 @@ template <> struct limits<double> {
 struct half { uint16_t bits; };
 struct bfloat16 { uint16_t bits; };
 
+// A pair of 16 bits is one instruction, wherever the element is in its register; a shift takes two for
+// the upper half.
 static __device__ __forceinline__ float to_float(bfloat16 x) {
+#if defined(__CUDACC_RTC__)
+  float result;
+  asm("mov.b32 %0, {%1, %2};" : "=f"(result) : "h"(uint16_t(0)), "h"(x.bits));
+  return result;
+#else
   return __uint_as_float(uint32_t(x.bits) << 16);
+#endif
 }
 
 static __device__ __forceinline__ bfloat16 to_bfloat16(float x) {

@@ -67,8 +67,8 @@ class Bug:
 
 
 TILE = r"T2\[(?=threadIdx_x \+ )"
-BARRIER = r"__syncthreads\(\);(?=\n    if)"
-LAST_BARRIER = r"__syncthreads\(\);(?=\n  \})"
+BARRIER = r"__syncthreads\(\);(?=\n  if)"
+END = r"\n\}\n\Z"
 TWO_BARRIERS = "if (threadIdx_x < 7) __syncthreads();\nelse __syncthreads();"
 UNORDERED = "race in shared memory|has not written yet"
 
@@ -86,11 +86,11 @@ BUGS = {
         *("race in global memory.* another block", "T4"),
     ),
     "a barrier for some threads": Bug(
-        *(tiled_transpose, columns, LAST_BARRIER, "if (threadIdx_x < 7) __syncthreads();"),
+        *(tiled_transpose, columns, END, "\nif (threadIdx_x < 7) __syncthreads();\n}\n"),
         *("barrier divergence: .* has left the kernel", "__syncthreads"),
     ),
     "two barriers that different threads wait at": Bug(
-        *(tiled_transpose, columns, LAST_BARRIER, TWO_BARRIERS),
+        *(tiled_transpose, columns, BARRIER, TWO_BARRIERS),
         *("barrier divergence: .* waits at another barrier", "__syncthreads"),
     ),
     "a barrier after some threads have left": Bug(

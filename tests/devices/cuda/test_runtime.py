@@ -349,11 +349,19 @@ def test_a_launch_beyond_the_limits_is_refused(gpus: FakeGpus) -> None:
         fd.manual_execute([on(0, torch.randn(2, 65))])
 
 
-def test_a_grid_is_launched_no_longer_than_it_can_be(gpus: FakeGpus) -> None:
-    fd = scheduled_by_hand(ParallelType.grid_y, ParallelType.block_x)
+@pytest.mark.parametrize(
+    ("axis", "grid"),
+    [(ParallelType.grid_y, (1, 32769, 2)), (ParallelType.grid_z, (1, 1, 65535))],
+    ids=str,
+)
+def test_a_grid_is_launched_no_longer_than_it_can_be(
+    gpus: FakeGpus, axis: ParallelType, grid: tuple[int, int, int]
+) -> None:
+    """Blocks along y go on along z; those along z are a loop."""
+    fd = scheduled_by_hand(axis, ParallelType.block_x)
     x = torch.randn(65537, 1)
     assert torch.equal(fd.manual_execute([on(0, x)])[0].cpu(), x * 3)
-    assert [launched.grid for launched in gpus.driver.launches] == [(1, 65535, 1)]
+    assert [launched.grid for launched in gpus.driver.launches] == [grid]
 
 
 def test_memory_that_is_gone_is_an_error(gpus: FakeGpus) -> None:

@@ -102,7 +102,7 @@ DEFINITIONS = {
     rows_above_and_below: 14,
     margins: 13,
     embedding: 11,
-    normalised_embedding: 12,
+    normalised_embedding: 11,
 }
 
 

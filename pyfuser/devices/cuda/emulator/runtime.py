@@ -76,7 +76,8 @@ class EmulatedKernel(FusedKernelCUDA):
             return None
         launch = self.code.launches[number]
         function = launch.function
-        geometry = Geometry(grid, block, shared_bytes).within(self.limits, launch.subject())
+        geometry = Geometry(grid, block, shared_bytes, launch.goes_on_along_z)
+        geometry = geometry.within(self.limits, launch.subject())
         passed = [
             _as_passed(parameter, argument)
             for parameter, argument in zip(launch.parameters, arguments, strict=True)
