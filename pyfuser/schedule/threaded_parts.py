@@ -71,8 +71,8 @@ def combine_parts(
     is_more = maximum(parts, width) is not as_expr(width)
     if is_more:
         # A thread adds up its parts, of which it reads several, before the threads combine theirs.
-        each = ceil_div(parts, width)
-        scheduled[tensor].split(part, min(each.value, PARTS_AT_ONCE) if each.is_constant else 1)
+        count = ceil_div(parts, width)
+        scheduled[tensor].split(part, min(count.value, PARTS_AT_ONCE) if count.is_constant else 1)
         scheduled[tensor].parallelize(part + 1, ParallelType.unroll)
         tensor = rfactor_results(scheduled, tensor, [part, part + 1])[0]
     last = len(scheduled[tensor].loop) - 1

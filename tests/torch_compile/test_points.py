@@ -122,3 +122,17 @@ def test_kernels_repeat_rows_and_torch_the_elements_of_rows(
     assert [op for op, _ in graph.outside] == outside
     torch._dynamo.reset()
     assert torch.equal(torch.compile(repeat, backend="pyfuser")(x), repeat(x))
+
+
+def test_a_weight_that_is_repeated_for_many_rows_is_part_of_their_kernel() -> None:
+    """The reason not to, reads of one element after the other, is a small part of reading rows."""
+    x, weight, bias = torch.randn(512, 64, 32), torch.randn(64), torch.randn(64)
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.nn.functional.instance_norm(x, weight=weight, bias=bias)
+
+    (graph,) = explain(norm, x, weight, bias).graphs
+    assert "aten::repeat" not in [op for op, _ in graph.outside]
+    torch._dynamo.reset()
+    got = torch.compile(norm, backend="pyfuser")(x, weight, bias)
+    torch.testing.assert_close(got, norm(x, weight, bias))

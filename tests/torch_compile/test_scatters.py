@@ -319,3 +319,18 @@ def test_a_gradient_of_many_half_precision_rows_is_rounded_once():
 
     torch.compile(loss, backend="pyfuser")(weight, index).backward()
     torch.testing.assert_close(weight.grad, torch.full((7, 3), 1000.0).bfloat16())
+
+
+def test_a_sum_has_the_memory_of_the_zeros_that_nothing_else_reads():
+    """An output, too; the zeros would be copied into memory of its own otherwise."""
+
+    def gradient(rows, index):
+        return torch.ops.aten.embedding_dense_backward(rows, index, 40, -1, False), rows * 2
+
+    rows, index = torch.randn(300, 64), torch.arange(300) % 37
+    compiled = torch.compile(gradient, backend="pyfuser")
+    compiled(rows, index)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        got = compiled(rows, index)
+    assert "aten::copy_" not in {event.name for event in profile.events()}
+    torch.testing.assert_close(got, gradient(rows, index))

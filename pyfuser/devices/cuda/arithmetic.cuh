@@ -124,3 +124,15 @@ template <class T> static __device__ __forceinline__ T shift_right_logical(T a, 
   typedef typename unsigned_of<T>::type bits;
   return b < T(0) || b >= T(8 * sizeof(T)) ? T(0) : T(bits(a) >> b);
 }
+
+// ---- a reciprocal that is at most a unit in the last place off, for all numbers
+
+static __device__ __forceinline__ float near_reciprocal(float x) {
+#if defined(__CUDACC_RTC__)
+  float result;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return 1.0f / x;
+#endif
+}

@@ -49,6 +49,11 @@ HALF_FUNCTIONS = {
     **{"one_plus_tanh": "half_one_plus_tanh", "one_plus_erf": "half_one_plus_erf"},
 }
 
+# Functions whose results may be this many units in the last place off, such as sigmoid, take an
+# instruction for a reciprocal: the exact one has a branch, at which the elements of a thread wait
+# for each other.
+_ULP_OF_ROUGH_RESULTS = 3
+
 # The operations by which block_reduce and block_scan combine (reductions.cuh).
 COMBINERS = {
     "sum": "sum_of",
@@ -251,7 +256,11 @@ class ExpressionWriter:
     def _expand(
         self, row: Op, operands: list[str], resolution: Resolution, lines: list[str]
     ) -> str:
+        is_rough = row.ulp32 >= _ULP_OF_ROUGH_RESULTS
+
         def emit(op: Op, values: tuple[str, ...], dtype: DataType, result: DataType) -> str:
+            if is_rough and op.name == "div" and values[0] == literal(1, DataType.Float):
+                return self._named(f"near_reciprocal({values[1]})", result, lines)
             return self._named(op.cuda_for(dtype, *values), result, lines)
 
         return expand(row, operands, resolution, emit, literal)

@@ -18,16 +18,10 @@ static __device__ __forceinline__ float normal_reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-static __device__ __forceinline__ float any_reciprocal(float x) {
-  float result;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
 #else
 static inline float normal_or_0(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x; }
 static inline float normal_power_of_2(float x) { return normal_or_0(exp2f(normal_or_0(x))); }
 static inline float normal_reciprocal(float x) { return normal_or_0(1.0f / normal_or_0(x)); }
-static inline float any_reciprocal(float x) { return 1.0f / x; }
 #endif
 
 static __device__ __forceinline__ float half_exp(float x) { return exp2f(x * 1.44269504f); }
@@ -40,7 +34,7 @@ static __device__ __forceinline__ float half_divide(float a, float b) {
 }
 
 static __device__ __forceinline__ float half_sigmoid(float x) {
-  return any_reciprocal(1.0f + normal_power_of_2(x * -1.44269504f));
+  return near_reciprocal(1.0f + normal_power_of_2(x * -1.44269504f));
 }
 
 static __device__ __forceinline__ float half_silu(float x) { return x * half_sigmoid(x); }

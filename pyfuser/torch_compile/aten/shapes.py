@@ -20,7 +20,7 @@ from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
 from ...ops.reshape_builders import reshape
 from ...ops.shape_builders import broadcast, expand, iota, permute, shape, squeeze
-from ..views import elements_of
+from ..views import bytes_of, elements_of
 from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
@@ -30,6 +30,8 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 # Elements of a repeat that are read one by one in less time than torch's call takes.
 _MOST_REPEATED = 1 << 14
+# Bytes computed from each element of a repeat, a row's weight, that take longer than reading it.
+_BYTES_OF_A_ROW = 64
 
 # What kernels read at computed positions anyway.
 _REARRANGED = (
@@ -174,7 +176,10 @@ def _repeats_outside(node: Node, x: Any, repeats: Any) -> str | None:
     counts = list(repeats)[len(repeats) - meta_of(x).dim() :]
     is_inside = bool(kept) and not is_one(meta_of(counts[kept[-1]]))
     is_large = elements_of(node) > _MOST_REPEATED
-    return "a repeat of elements" if is_inside and is_large else None
+    is_of_rows = bool(node.users) and all(
+        bytes_of(user) >= _BYTES_OF_A_ROW * elements_of(node) for user in node.users
+    )
+    return "a repeat of elements" if is_inside and is_large and not is_of_rows else None
 
 
 # -- copies and conversions

@@ -163,3 +163,11 @@ def test_one_kernel_serves_sizes_with_the_same_remainders():
             (got,) = fd.execute([x])
             assert torch.equal(got, torch.cat([x[:, columns // 2 :], x[:, : columns // 2]], 1))
     assert len({kernel.code.text for kernel in runtime.kernels}) <= 2
+
+
+def test_rows_that_an_index_chooses_are_read_once_for_all_passes():
+    """Their sum and the result of each element take them from registers."""
+    profile = Profile()
+    run(normalised_embedding, inputs_of(normalised_embedding, 256, 512), profile)
+    rows, indices = 256 * 512 * 4, 256 * 8
+    assert 32 * profile.total.read_sectors <= rows + 32 * indices
