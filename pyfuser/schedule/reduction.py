@@ -50,7 +50,7 @@ from .common import (
 from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
-from .recomputation import kept_rows
+from .recomputation import kept_rows, recompute_cheap
 from .reduced_axes import after_columns, arrange, repeated_input, split_axes, weights
 from .rewrite import rfactor
 from .shared_reads import Copies, share_reads, with_shared_reads
@@ -120,8 +120,7 @@ def candidates(
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     if isinstance(parameters, ThreadedReduction):
-        copy, _ = fusion.clone()
-        scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
+        scheduled = _unscheduled(fusion, parameters)
         if parameters.inner:
             schedule_rows(scheduled, parameters)
         else:
@@ -130,17 +129,25 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     return with_shared_reads(partial(_schedule, fusion, parameters))
 
 
+def _unscheduled(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
+    """A copy, in which what is computed after the parts of a reduction shares nothing with them."""
+    copy, _ = fusion.clone()
+    if parameters.parts > 1:
+        after = after_columns(copy, Layouts(copy), reductions(copy))
+        recompute_cheap(copy, keeps=False, after=after)
+    return ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
+
+
 def _schedule(
     fusion: Fusion, parameters: ReductionParameters, shares_reads: bool
 ) -> tuple[ScheduledFusion, Copies]:
     """The loops, and the copies of inputs if reads are shared."""
-    copy, _ = fusion.clone()
-    scheduled = ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
+    scheduled = _unscheduled(fusion, parameters)
     fork_outputs(scheduled)
     prefetch_inputs(scheduled, parameters.prefetch)
     copies = share_reads(scheduled) if shares_reads else ()
-    layouts = Layouts(copy)
-    reference = reductions(copy)[0]
+    layouts = Layouts(scheduled.fusion)
+    reference = reductions(scheduled.fusion)[0]
     if parameters.inner:
         schedule_inner(scheduled, reference, layouts, parameters)
     else:

@@ -9,8 +9,9 @@ from ..ir.scalars import ONE, as_expr, ceil_div, maximum
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
-from .common import fork_outputs
+from .common import Layouts, fork_outputs, reductions
 from .propagation import parallelize_like, transform_like
+from .reduced_axes import after_columns
 from .rewrite import cache_after, cache_before, rfactor_results
 from .vectors import Copies, make_vector
 
@@ -22,7 +23,10 @@ PARTS_AT_ONCE = 4
 def copies_of(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> Copies:
     """The copies of inputs and outputs that the parameters ask for."""
     if parameters.copies:
-        return Copies.of(scheduled, parameters.vector)
+        fusion = scheduled.fusion
+        is_split = parameters.parts > 1
+        after = after_columns(fusion, Layouts(fusion), reductions(fusion)) if is_split else ()
+        return Copies.of(scheduled, parameters.vector, frozenset(after))
     fork_outputs(scheduled)
     return Copies()
 
