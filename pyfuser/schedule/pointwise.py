@@ -15,12 +15,13 @@ threaded_pointwise.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache, partial
 
 from ..dtypes import is_integer, size_in_bytes
 from ..errors import InternalError, expected
 from ..ir.domains import ParallelType
-from ..ir.exprs import VIEWS, FullOp, GatherOp, IotaOp, PointwiseOp
+from ..ir.exprs import VIEWS, Expr, FullOp, GatherOp, IotaOp, PointwiseOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import product
 from ..ir.schedule import ScheduledFusion
@@ -129,7 +130,17 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         touched_bytes(fusion),
         vector_steps(layouts, axes),
         product(a.size for a in (range_to(outer[-1], outer, layouts) if outer else [])),
+        joined=any(_is_part(expr, layouts, along) for expr in fusion.exprs),
     )
+
+
+def _is_part(expr: Expr, layouts: Layouts, along: AbstractSet[int]) -> bool:
+    """True for what is inside of a window along these axes, and filled elsewhere."""
+    if not isinstance(expr, WindowOp) or expr.name != "pad":
+        return False
+    roots = expr.tensor_outputs[0].domain.root_or_logical
+    windows = zip(roots, expr.windows, strict=True)
+    return any(window and layouts.number(axis) in along for axis, window in windows)
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:

@@ -33,6 +33,7 @@ class PointwiseFacts:
                 in vectors along their own memory; 0 if not
     tiles       bytes of one element of each of the transposed inputs together
     follow      True if the rows of transposed inputs follow each other along the columns
+    joined      True if columns are joined of parts: what is in one isn't computed for the others
     """
 
     rows: IntExpr
@@ -52,6 +53,7 @@ class PointwiseFacts:
     squares: int = 0
     tiles: int = 0
     follow: bool = False
+    joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

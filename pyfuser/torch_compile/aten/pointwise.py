@@ -182,27 +182,33 @@ def _floor_divide(call: Call, a: Any, b: Any) -> Term:
 _POWERS: dict[float, Any] = {
     0.5: lambda x: x.op("sqrt"),
     -0.5: lambda x: x.op("rsqrt"),
-    1.0: lambda x: x,
-    2.0: lambda x: x * x,
-    3.0: lambda x: x * x * x,
     -1.0: lambda x: x.op("reciprocal"),
     -2.0: lambda x: (x * x).op("reciprocal"),
 }
+# Powers that are products: the longest are at most 3.5 units in the last place off.
+_PRODUCTS = range(1, 9)
 
-
-CHEAP_EXPONENTS = frozenset(_POWERS)
+CHEAP_EXPONENTS = frozenset((*_POWERS, *map(float, _PRODUCTS)))
 
 
 def _pow_scalar(call: Call, x: Any, exponent: Any) -> Term:
     base = call.held(x, call.dtype)
     power = meta_of(exponent)
     if isinstance(power, (int, float)):
+        if power in _PRODUCTS:
+            return _product(base, int(power))
         shorter = _POWERS.get(float(power))
         if shorter is not None and is_floating(call.dtype):
             return shorter(base)  # type: ignore[no-any-return]
-        if power == 2:
-            return base * base
     return base.op("pow", call.number(exponent, call.dtype))
+
+
+def _product(base: Term, power: int) -> Term:
+    """A power as the square of half of it, and once more the base if it is odd."""
+    if power == 1:
+        return base
+    half = _product(base, power // 2)
+    return half * half * base if power % 2 else half * half
 
 
 def _square(call: Call, x: Any) -> Term:

@@ -39,6 +39,12 @@ def test_blocks_of_columns_end_with_a_row(rows: int, columns: int, block: int, p
     assert (made.block, made.parts) == (block, parts)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 4096])
+def test_a_step_of_columns_has_no_more_rows_than_there_are(rows: int) -> None:
+    made = heuristics.reduction(PROCESSOR, column_sums(64, 256, rows), {})
+    assert made.unroll == min(rows, 4)
+
+
 def transposed(rows: int, columns: int, size: int) -> PointwiseFacts:
     """The facts about the copy of a transposed matrix of elements of this size."""
     elements = rows * columns
@@ -93,6 +99,31 @@ def test_square_tiles_of_half_precision(columns: int, size: int, is_staged: bool
     facts = transposed(8192, columns, size)
     made = heuristics.pointwise(processor, replace(facts, staged=facts.rows), {})
     assert isinstance(made, PointwiseParameters) and made.staged == is_staged
+
+
+@pytest.mark.parametrize(("columns", "is_across"), [(9, True), (16, True), (20, False)])
+def test_joined_columns_have_a_lane_for_each_row(columns: int, is_across: bool) -> None:
+    """Each column is then computed once; up to 16 are stored together."""
+    rows = Integer.of(4096)
+    facts = PointwiseFacts(
+        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
+        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=rows, across=rows,
+    )  # fmt: skip
+    assert heuristics.pointwise(PROCESSOR, replace(facts, joined=True), {}).across == is_across
+    assert not heuristics.pointwise(PROCESSOR, facts, {}).across
+
+
+@pytest.mark.parametrize(
+    ("columns", "end", "unroll"), [(64, 32, 4), (64, 16, 2), (64, 8, 1), (64, 20, 1), (512, 8, 4)]
+)
+def test_windows_of_short_rows_end_with_a_step(columns: int, end: int, unroll: int) -> None:
+    rows = Integer.of(4096)
+    facts = PointwiseFacts(
+        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
+        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=rows,
+        steps=(Integer.of(end),),
+    )  # fmt: skip
+    assert heuristics.pointwise(PROCESSOR, facts, {}).unroll == unroll
 
 
 @pytest.mark.parametrize("columns", [3, 12])
