@@ -131,6 +131,9 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         vector_steps(layouts, axes),
         product(a.size for a in (range_to(outer[-1], outer, layouts) if outer else [])),
         joined=any(_is_part(expr, layouts, along) for expr in fusion.exprs),
+        stored=sum(
+            leaf.tensor.expr is not None and len(leaf.own.axes) == rank for leaf in layouts.leaves
+        ),
     )
 
 

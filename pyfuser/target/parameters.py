@@ -34,6 +34,7 @@ class PointwiseFacts:
     tiles       bytes of one element of each of the transposed inputs together
     follow      True if the rows of transposed inputs follow each other along the columns
     joined      True if columns are joined of parts: what is in one isn't computed for the others
+    stored      how many outputs have all axes
     """
 
     rows: IntExpr
@@ -54,6 +55,7 @@ class PointwiseFacts:
     tiles: int = 0
     follow: bool = False
     joined: bool = False
+    stored: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,22 +60,24 @@ def elements_of(node: Node) -> int:
 
 
 def note_storages(kept: Node, gone: Node) -> None:
-    """Notes that the metadata of views of `gone`, which `kept` replaces, has its storages.
+    """Notes that the metadata of views of `gone`, which `kept` replaces, has its storages, and
+    where `gone` begins in each.
 
     The storages are kept, because another one could get the address of one that is freed.
     """
     value = gone.meta.get("val")
     entries: Sequence[object] = value if isinstance(value, (list, tuple)) else (value,)
     found = tuple(
-        entry.untyped_storage()
+        (entry.untyped_storage(), entry.storage_offset())
         for entry in entries
         if isinstance(entry, torch.Tensor) and entry.layout is torch.strided
     )
     kept.meta[_STORAGES] = (*_noted(kept), *_noted(gone), *found)
 
 
-def _noted(node: Node) -> tuple[torch.UntypedStorage, ...]:
-    found: tuple[torch.UntypedStorage, ...] = node.meta.get(_STORAGES, ())
+def _noted(node: Node) -> tuple[tuple[torch.UntypedStorage, int | torch.SymInt], ...]:
+    found: tuple[tuple[torch.UntypedStorage, int | torch.SymInt], ...]
+    found = node.meta.get(_STORAGES, ())
     return found
 
 
@@ -94,11 +96,20 @@ def is_view(node: Node) -> bool:
 
 def _has_storage_of(node: Node, source: Node) -> bool:
     """True if two nodes have one storage in their metadata."""
+    return _begin_in_storage(node, source) is not None
+
+
+def _begin_in_storage(node: Node, source: Node) -> int | torch.SymInt | None:
+    """Where `source` begins in the storage that a node has in its metadata; None if it has another.
+
+    That may be the storage of a node that `source` has replaced, where it began elsewhere.
+    """
     value, other = tensor_of(node), tensor_of(source)
     if value is None or other is None:
-        return False
+        return None
     storage = value.untyped_storage()._cdata
-    return any(each._cdata == storage for each in (other.untyped_storage(), *_noted(source)))
+    known = ((other.untyped_storage(), other.storage_offset()), *_noted(source))
+    return next((begin for each, begin in known if each._cdata == storage), None)
 
 
 def _counts_from_storage(node: Node) -> bool:
@@ -106,13 +117,27 @@ def _counts_from_storage(node: Node) -> bool:
 
     An argument may begin at another place of its storage in each call.
     """
-    if node.target is not aten.as_strided.default:
-        return False
-    if (node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")) is None:
+    if not _has_storage_offset(node):
         return False
     while (source := viewed(node)) is not None:
         node = source
     return node.op == "placeholder"
+
+
+def _has_storage_offset(node: Node) -> bool:
+    """True for `as_strided` from a place of the storage."""
+    if node.target is not aten.as_strided.default:
+        return False
+    offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+    return offset is not None
+
+
+def shows_storage(node: Node) -> bool:
+    """True if a view of a node's memory depends on where the node begins in its storage."""
+    return any(
+        _has_storage_offset(user) or (shares_memory(user) and shows_storage(user))
+        for user in node.users
+    )
 
 
 def shares_memory(node: Node) -> bool:
@@ -223,10 +248,10 @@ class Views:
             source = viewed(node)
             if is_view(node):
                 assert source is not None
+                begin = _begin_in_storage(node, source)
+                assert begin is not None
                 base = self._views[source].base
-                origin = tensor_of(base)
-                assert origin is not None
-                offset = size_of(value.storage_offset() - origin.storage_offset())
+                offset = self._views[source].offset + size_of(value.storage_offset() - begin)
             elif source is not None and shares_memory(node):
                 self._sources[node] = source
             self._views[node] = View(base, sizes_of(value.shape), sizes_of(value.stride()), offset)

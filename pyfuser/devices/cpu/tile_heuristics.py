@@ -130,6 +130,8 @@ def _tiles(
     A task that has all rows, which are long, takes them by the cache line: few streams, which the
     prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
+    Of several outputs, registers hold squares of a vector each.  Measured on a Zen 5: two products
+    of images in bfloat16, one of them channels last, in 228 instead of 485 us.
     """
     lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
     most, tile = max(16 * lanes, line), 4 * line
@@ -139,7 +141,8 @@ def _tiles(
         tile = 16 * line
     chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
     ahead, has_all = _ahead(processor, facts, matrices, sizes), matrices.rows <= 4 * line
-    return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, rows=has_all)
+    vectors = line // lanes if facts.stored == 1 else 1
+    return PointwiseParameters(lanes, vectors, chunk, tile, ahead, rows=has_all)
 
 
 def _is_staged(

@@ -2,8 +2,9 @@
 
 A `clone`, or a conversion to the dtype that a tensor has (dropout with p = 0 leaves such), only
 matters if it changes the memory layout or if its result leaves the graph: an output must not share
-memory with an input or another output.  A `detach`, as gradients have for what the forward pass
-saved, is one without memory of its own.
+memory with an input or another output.  It also matters to `as_strided` from a place of its
+storage.  A `detach`, as gradients have for what the forward pass saved, is one without memory of
+its own.
 
     Before:  a = exp(x); b = clone(a); c = mm(b, w)
     After:   a = exp(x); c = mm(a, w)
@@ -15,7 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..op_facts import facts
-from ..views import is_updated, leaves_graph, note_storages, tensor_of
+from ..views import is_updated, leaves_graph, note_storages, shows_storage, tensor_of
 
 _ALIASES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -44,4 +45,4 @@ def _is_needless(node: Node) -> bool:
         return False
     if list(made.stride()) != list(known.stride()) or known.is_neg() or known.is_conj():
         return False
-    return not is_updated(source) and not leaves_graph(node)
+    return not (is_updated(source) or leaves_graph(node) or shows_storage(node))

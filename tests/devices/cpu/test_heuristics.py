@@ -201,3 +201,10 @@ def test_parameters_are_numbers_and_not_expressions(size: int) -> None:
                 made = heuristics.pointwise(processor, facts, sizes)
                 kinds = {type(getattr(made, field.name)) for field in fields(made)}
                 assert kinds <= {int, bool}, made
+
+
+@pytest.mark.parametrize(("stored", "vectors"), [(1, 4), (2, 1)])
+def test_squares_of_several_outputs_have_a_vector_of_each_row(stored: int, vectors: int) -> None:
+    """Half precision, of which a cache line has four vectors of the eight lanes of float32."""
+    facts = replace(transposed(96, 3136, 2), stored=stored)
+    assert heuristics.pointwise(PROCESSOR, facts, {}).unroll == vectors
