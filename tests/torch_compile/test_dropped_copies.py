@@ -1,5 +1,5 @@
-"""Copies that a graph doesn't need are dropped: their views are then views of the original, which may
-begin at another place of its storage, another one in each call.
+"""Copies that a graph doesn't need are dropped: their views are then views of the original, which
+may begin at another place of its storage, another one in each call.
 """
 
 from __future__ import annotations
