@@ -24,7 +24,7 @@ from ..ir.scalars import as_expr
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedPointwise
-from .common import Layouts
+from .common import Layouts, merge_range
 from .propagation import parallelize_like, transform_like
 from .rewrite import cache_after
 from .threaded_tiles import TILES
@@ -54,6 +54,7 @@ def schedule_vector_tiles(
     transform_like(scheduled, reference)
     for tensor in (*registers, *tiles):
         # [...][row vectors][rows of one][column vectors][columns of one]
+        _place_own_broadcasts(scheduled, tensor, inside)
         rows, row, columns, column = scheduled[tensor].loop[inside:]
         if tensor in tiles:
             _place_in_shared_memory(scheduled, tensor, (rows, row, columns, column), parameters)
@@ -83,6 +84,17 @@ def _split_into_tiles(
     own.reorder({first + 3: first + 1})
     own.split(first + 1, 1)
     return first + 3
+
+
+def _place_own_broadcasts(scheduled: ScheduledFusion, tensor: TensorView, inside: int) -> None:
+    """Broadcast axes of a tensor's own that correspond to no loop are last: they take the place of
+    the outer loop, if what it has of the reference's is a stand-in for broadcast axes.
+    """
+    own = scheduled[tensor]
+    count = len(own.loop) - (inside + 4)
+    if count and own.loop[0].is_broadcast:
+        own.loop = [*own.loop[-count:], *own.loop[1:-count]]
+        merge_range(scheduled, tensor, 0, count)
 
 
 def _split_into_lines(

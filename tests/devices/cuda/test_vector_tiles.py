@@ -160,3 +160,15 @@ def test_as_many_tiles_as_a_block_has_room_for(count: int, dtype: torch.dtype) -
         return found
 
     run(total, inputs)
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 32, 32), (1, 48, 16, 24), (1, 1, 64, 96)], ids=str)
+def test_an_image_alone_is_transposed_by_a_kernel(shape: tuple[int, ...]) -> None:
+    """Its first axis is a broadcast axis of each tensor's own, which no loop of the others has."""
+    x, profile = torch.randn(shape), Profile()
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.stride_order(fd.ops.neg(fd.from_pytorch(x)), [3, 0, 2, 1]))
+    with emulated(SMALL_GPU, profile):
+        (got,) = fd.execute([x])
+    assert torch.equal(got, -x) and got.is_contiguous(memory_format=torch.channels_last)
+    assert len(profile.launches) == 1
