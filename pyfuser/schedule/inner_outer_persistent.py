@@ -66,10 +66,10 @@ def schedule(fusion: Fusion, parameters: InnerOuterParameters) -> ScheduledFusio
     copy, _ = fusion.clone()
     scheduled = ScheduledFusion(copy, scheduler="inner_outer_persistent", parameters=parameters)
     if isinstance(parameters.rows, ThreadedReduction):
-        rows, after = parameters.rows, _after_columns(copy)
-        recompute_cheap(copy, rows.keeps, after, keeps_reads=rows.keeps_reads)
-        schedule_rows_and_columns(scheduled, parameters.rows, _after_columns(copy))
-        scheduled.least_blocks = parameters.rows.resident
+        rows = parameters.rows
+        recompute_cheap(copy, rows.keeps, _after_columns(copy), keeps_reads=rows.keeps_reads)
+        schedule_rows_and_columns(scheduled, rows, _after_columns(copy))
+        scheduled.least_blocks = rows.resident
         return scheduled
     _copy_inputs(scheduled)
     recompute_cheap(copy, parameters.rows.keeps, _after_columns(copy))

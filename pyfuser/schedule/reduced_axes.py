@@ -44,6 +44,13 @@ def after_columns(fusion: Fusion, layouts: Layouts, columns: list[TensorView]) -
     return found
 
 
+def after_reductions(fusion: Fusion) -> set[TensorView]:
+    """The same for all reductions: if their parts are distributed over the grid, what is computed
+    once these are combined.
+    """
+    return after_columns(fusion, Layouts(fusion), reductions(fusion))
+
+
 def kept_places(tensor: TensorView, layouts: Layouts) -> list[int]:
     """The positions of the axes that a reduction keeps, in memory order."""
     axes, _ = split_axes(tensor, layouts)

@@ -51,7 +51,14 @@ from .inlining import inline_most
 from .pointwise import widest_bytes
 from .propagation import transform_like
 from .recomputation import kept_rows, recompute_cheap
-from .reduced_axes import after_columns, arrange, repeated_input, split_axes, weights
+from .reduced_axes import (
+    after_columns,
+    after_reductions,
+    arrange,
+    repeated_input,
+    split_axes,
+    weights,
+)
 from .rewrite import rfactor
 from .shared_reads import Copies, share_reads, with_shared_reads
 from .threaded_columns import schedule_columns
@@ -133,8 +140,7 @@ def _unscheduled(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFu
     """A copy, in which what is computed after the parts of a reduction shares nothing with them."""
     copy, _ = fusion.clone()
     if parameters.parts > 1:
-        after = after_columns(copy, Layouts(copy), reductions(copy))
-        recompute_cheap(copy, keeps=False, after=after)
+        recompute_cheap(copy, keeps=False, after=after_reductions(copy))
     return ScheduledFusion(copy, scheduler="reduction", parameters=parameters)
 
 

@@ -9,9 +9,9 @@ from ..ir.scalars import ONE, as_expr, ceil_div, maximum
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction
-from .common import Layouts, fork_outputs, reductions
+from .common import fork_outputs
 from .propagation import parallelize_like, transform_like
-from .reduced_axes import after_columns
+from .reduced_axes import after_reductions
 from .rewrite import cache_after, cache_before, rfactor_results
 from .vectors import Copies, make_vector
 
@@ -23,10 +23,8 @@ PARTS_AT_ONCE = 4
 def copies_of(scheduled: ScheduledFusion, parameters: ThreadedReduction) -> Copies:
     """The copies of inputs and outputs that the parameters ask for."""
     if parameters.copies:
-        fusion = scheduled.fusion
-        is_split = parameters.parts > 1
-        after = after_columns(fusion, Layouts(fusion), reductions(fusion)) if is_split else ()
-        return Copies.of(scheduled, parameters.vector, frozenset(after))
+        after = after_reductions(scheduled.fusion) if parameters.parts > 1 else frozenset()
+        return Copies.of(scheduled, parameters.vector, after)
     fork_outputs(scheduled)
     return Copies()
 
