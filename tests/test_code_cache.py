@@ -104,6 +104,28 @@ def test_a_kernel_from_the_cache_refuses_what_it_refused(lowerings: list[Any]) -
     assert len(lowerings) == count
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda fd, x: fd.ops.topk(fd.ops.reshape(x, [3, 187]), 2, 1)[0],
+        lambda fd, x: fd.ops.matmul(fd.ops.reshape(x, [3, 187]), fd.ops.reshape(x, [187, 3])),
+        lambda fd, x: fd.ops.segment_set(fd.ops.reshape(x, [3, 187])),
+    ],
+)
+@pytest.mark.parametrize("op", ["mul", "exp"])
+def test_sizes_that_only_one_definition_knows(other: Any, op: str, lowerings: list[Any]) -> None:
+    """A kernel may use that the elements are 561, which another segment of its definition says."""
+
+    def result(fd: Any, x: Any) -> Any:
+        return fd.ops.mul(x, 2.0) if op == "mul" else fd.ops.exp(x)
+
+    run(lambda fd, x: [result(fd, x), other(fd, x)], torch.randn(17, 33))
+    for shape in ((64, 129), (5, 7), (17, 33)):
+        x = torch.randn(shape)
+        _, (found,) = run(lambda fd, x: [result(fd, x)], x)
+        torch.testing.assert_close(found, x * 2 if op == "mul" else x.exp())
+
+
 def test_machine_code_may_be_missing(lowerings: list[Any], monkeypatch: Any) -> None:
     """It is made from the text."""
     x = torch.randn(4, 6)

@@ -23,13 +23,15 @@ def structure_key(fusion: Fusion) -> str:
     """A text that is equal for two fusions exactly if they compute the same thing.
 
     It is the printed definition together with facts that aren't printed: memory layouts of tensors,
-    the origin of reshaped axes, dtypes of constants, and which outputs are written over inputs.
+    the origin of reshaped axes, dtypes of constants, which outputs are written over inputs, and
+    sizes known to be equal, also those that only axes merged later have.
     """
     values = list(fusion.inputs)
     for expr in fusion.exprs:
         values += [*expr.inputs, *expr.outputs]
     parts = [str(fusion)]
     parts += [f"{a} == {b}" for a, b in fusion.equal_extents]
+    parts += [f"{size} is {other}" for size, other in fusion.ids.equal.items()]
     parts += [_hidden_facts(value) for value in dict.fromkeys(values)]
     parts += [f"{output.name} over {target.name}" for output, target in fusion.aliases.items()]
     parts += [f"{value} of the generator" for value in fusion.random_state]

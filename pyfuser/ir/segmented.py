@@ -102,6 +102,8 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     target.equal_extents = [
         (a, b) for a, b in whole.equal_extents if a.symbols | b.symbols <= known
     ]
+    equal = target.ids.equal.items()
+    target.ids.equal = {a: b for a, b in equal if a.symbols | b.symbols <= known}
     return target, cloner
 
 
