@@ -76,7 +76,8 @@ def _new_sizes(
         if extent in numerator:
             numerator.remove(extent)
             denominator.remove(extent)
-    sizes[unknown[0]] = ceil_div(product(numerator), product(denominator))
+    total = EqualSizes(fusion.equal_extents).find(product(numerator))
+    sizes[unknown[0]] = ceil_div(total, product(denominator))
     return sizes, unknown[0]
 
 
@@ -186,14 +187,14 @@ def regrouped_domain(
     logical: list[IterDomain] = []
     for group in groups:
         sizes = [new[i] for i in group.outputs]
-        is_inferred = inferred in group.outputs
         open_sizes = [n for n, size in enumerate(sizes) if not isinstance(size, Integer)]
         rest = open_sizes[0] if len(open_sizes) == 1 else 0  # the others are split off as constants
-        if inferred is not None and is_inferred:
+        if inferred is not None and inferred in group.outputs:
             rest = group.outputs.index(inferred)
         made = _regroup_axes(fusion, [root[i] for i in group.inputs], sizes, rest)
-        if len(made) > 1 and not is_inferred:
-            # What remains has the given size: without elements it isn't a quotient of the others.
+        if len(made) > 1:
+            # What remains has the given size: without elements it isn't a quotient of the others,
+            # and one that was -1 may be a quotient of a size that is equal, but written otherwise.
             made[rest].extent = sizes[rest]
         logical += made
     return TensorDomain(logical, broadcast_contiguity(logical), root=root)

@@ -237,7 +237,7 @@ def stride_order(fusion: Fusion, operand: Val, order: Sequence[int]) -> TensorVi
     axes = [copy_axis(fusion, axis) for axis in tensor.axes]
     outermost_first = sorted(range(rank), key=lambda dim: -wrapped[dim])
     allocation = [axes[dim] for dim in outermost_first]
-    domain = TensorDomain(axes, broadcast_contiguity(allocation), allocation=allocation)
+    domain = TensorDomain(axes, broadcast_contiguity(allocation), allocation=allocation or None)
     output = fusion.new_tensor(domain, tensor.dtype)
     fusion.add_expr(PointwiseOp((tensor,), (output,), "set"))
     return output

@@ -10,9 +10,11 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyfuser import FusionDefinition
 from pyfuser.dtypes import DataType
 from pyfuser.errors import DefinitionError, UnsupportedError
 from pyfuser.ir.domains import IterDomain, Merge, Split, history
@@ -297,6 +299,15 @@ def test_broadcast_in_dim() -> None:
     assert names(fusion) == ["broadcast", "expand"] and kinds(out) == "bib"
     assert sizes(out) == ["3", "i0", "5"]
     assert [(str(a), str(b)) for a, b in fusion.equal_extents] == [("i0", "4")]
+
+
+def test_stride_order_without_axes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        given = fd.define_tensor([-1], contiguity=True)
+        fd.add_output(fd.ops.stride_order(fd.ops.sum(given, [0]), []))
+    (result,) = fd.execute([torch.ones(3)])
+    assert torch.equal(result, torch.tensor(3.0))
 
 
 def test_stride_order_is_the_allocation_domain() -> None:

@@ -28,6 +28,20 @@ def test_axes_of_one_element_anywhere(place: int, permuted: tuple[int, ...]) -> 
         torch.testing.assert_close(result, x.exp() if y is None else x + y)
 
 
+@pytest.mark.parametrize("rows", [17, 16, 33])
+def test_a_transposed_input_with_another_output(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One square of it is read in two loops, of which neither comes before the other."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    x, y = torch.randn(33, rows).t(), torch.randn(rows, 33)
+    with FusionDefinition() as fd:
+        a = fd.define_tensor([-1, -1], contiguity=True)
+        b = fd.define_tensor([-1, -1], contiguity=True, stride_order=[0, 1])
+        fd.add_output(fd.ops.mul(a, b))
+        fd.add_output(fd.ops.broadcast_in_dim(b, [2, rows, 33], [1, 2]))
+    product, wide = fd.execute([y, x])
+    assert torch.equal(product, y * x) and torch.equal(wide, x.expand(2, rows, 33))
+
+
 @pytest.mark.parametrize("shape", [(2, 16, 7, 9), (3, 33, 8, 16), (1, 64, 56, 56), (2, 5, 1, 300)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_rows_over_several_axes(shape: tuple[int, ...], dtype: torch.dtype) -> None:

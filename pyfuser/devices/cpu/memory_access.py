@@ -25,7 +25,7 @@ from .llvm_types import LLVMType
 from .llvm_writer import I1, I64, FunctionWriter, Value
 from .pairs import Pairs
 from .refusals import Refusals
-from .scopes import Scopes, split_constant
+from .scopes import Scope, Scopes, split_constant
 from .short_rows import ShortRows
 from .streaming import StreamingStores
 from .transposition import transposed
@@ -50,7 +50,9 @@ class MemoryAccess(Conditions):
         self.values: dict[object, tuple[Value, int]] = {}
         self.has_slow_masks = phase.vector_bytes < 64
         self.pairs: Pairs | None = None  # of the unrolled loop that is being written
-        self.tiles: dict[object, list[Value]] = {}
+        self.tiles: dict[
+            Buffer, tuple[Scope, list[Value]]
+        ] = {}  # columns, and where they are known
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.parameters = {tensor.buffer: tensor for tensor in phase.kernel.tensors}
         self.rows = ShortRows(self)
@@ -271,9 +273,8 @@ class MemoryAccess(Conditions):
         column = constant_or_none(index)
         if not is_square or step is None or constant_or_none(step) != count or column is None:
             return None
-        key = ("tile", access.buffer)
-        columns = self.tiles.get(key)
-        if columns is None:
+        scope, columns = self.tiles.get(access.buffer, (None, []))
+        if scope not in self.scopes.open:
             pointer = self.phase.pointers[access.buffer]
             dtype = access.buffer.dtype
             row_type = storage_type(dtype, count)
@@ -282,7 +283,8 @@ class MemoryAccess(Conditions):
                 offset = self.writer.constant(number * count, I64)
                 place = self.writer.element_pointer(pointer, storage_type(dtype).element, offset)
                 rows.append(self.writer.load(row_type, place, size_in_bytes(dtype)))
-            columns = self.tiles[key] = transposed(self.writer, rows)
+            columns = transposed(self.writer, rows)
+            self.tiles[access.buffer] = self.scopes.open[-1], columns
         return columns[column]
 
     def _backwards(self, vector: Value) -> Value:

@@ -30,7 +30,7 @@ class Stores(MemoryAccess):
         w, dtype = self.writer, access.buffer.dtype
         if access.buffer.memory is not MemoryType.global_:
             active = self.lanes.mask if self.lanes is not None else None
-        self.tiles.pop(("tile", access.buffer), None)
+        self.tiles.pop(access.buffer, None)
         stored = store_convert(w, value, dtype)
         index, step = self._indexed(access)
         alignment = size_in_bytes(dtype)
