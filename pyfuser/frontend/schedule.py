@@ -28,7 +28,7 @@ from .handles import require_member
 from .params import HeuristicParams, decisions_of, for_all_sizes, params_of, require_instance
 
 if TYPE_CHECKING:
-    from ..schedule.registry import AutomaticScheduler
+    from ..schedule.registry import AutomaticScheduler, Refusal
     from ..schedule.size_info import SizeInfo
     from ..target.target import Target
 
@@ -150,25 +150,41 @@ def _refused(operation: str, reason: str) -> ScheduleError:
     return ScheduleError(expected(operation, "a scheduler that accepts", reason))
 
 
+def _accepted(
+    scheduler: AutomaticScheduler, definition: ir.Fusion, sizes: SizeInfo
+) -> ir.Fusion | Refusal:
+    """What a scheduler takes: the definition, or its simpler form, which is what an execution
+    schedules."""
+    from ..preseg.pipeline import run
+
+    refusal = scheduler.can_schedule(definition, sizes)
+    if refusal is None:
+        return definition
+    simpler = run(definition, verify=False)
+    return refusal if scheduler.can_schedule(simpler, sizes) is not None else simpler
+
+
 def can_schedule(
     fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
 ) -> tuple[bool, str]:
     """Whether a scheduler takes the fusion for these inputs, and why not."""
+    from ..schedule.registry import Refusal
+
     sizes = _sizes(fusion, inputs, "can_schedule")
     scheduler = _scheduler("can_schedule", scheduler_type)
     if isinstance(scheduler, str):
         return False, scheduler
-    refusal = scheduler.can_schedule(fusion.definition, sizes)
-    return (True, "") if refusal is None else (False, str(refusal))
+    accepted = _accepted(scheduler, fusion.definition, sizes)
+    return (False, str(accepted)) if isinstance(accepted, Refusal) else (True, "")
 
 
 def find_compatible_schedulers(fusion: Fusion, inputs: Sequence[Any]) -> list[SchedulerType]:
     """The schedulers that take the whole fusion as one kernel, in the order they are asked."""
-    from ..schedule.registry import SCHEDULERS
+    from ..schedule.registry import SCHEDULERS, Refusal
 
     sizes = _sizes(fusion, inputs, "find_compatible_schedulers")
-    accepting = (s for s in SCHEDULERS if s.can_schedule(fusion.definition, sizes) is None)
-    return [SchedulerType[scheduler.name] for scheduler in accepting]
+    found = ((each.name, _accepted(each, fusion.definition, sizes)) for each in SCHEDULERS)
+    return [SchedulerType[name] for name, accepted in found if not isinstance(accepted, Refusal)]
 
 
 def compute_heuristics(
@@ -206,20 +222,23 @@ def _decided(
     operation: str, fusion: Fusion, scheduler_type: SchedulerType, inputs: Sequence[Any]
 ) -> tuple[HeuristicParams, ScheduledFusion | None]:
     """What a scheduler decides for these inputs, and the schedule that follows."""
+    from ..analysis.layouts import input_layouts, specialise
     from ..devices.registry import target_for
+    from ..schedule.registry import Refusal
 
     sizes = _sizes(fusion, inputs, operation)
     chosen = _scheduler(operation, scheduler_type)
     if isinstance(chosen, str):
         raise _refused(operation, chosen)
-    refusal = chosen.can_schedule(fusion.definition, sizes)
-    if refusal is not None:
-        raise _refused(operation, str(refusal))
+    accepted = _accepted(chosen, fusion.definition, sizes)
+    if isinstance(accepted, Refusal):
+        raise _refused(operation, str(accepted))
     target = target_for(device_of(flattened(inputs)))
     if chosen.kind is not PartKind.kernel:  # torch computes it: there is nothing to decide
         return params_of(scheduler_type, None, target.threads_are_hardware), None
-    prepared = _specialised(fusion, inputs)
-    extents = bind_extents(fusion.definition, all_inputs(fusion, inputs))
+    given = all_inputs(fusion, inputs)
+    prepared = specialise(accepted, input_layouts(accepted, given))
+    extents = bind_extents(fusion.definition, given)
     decisions = for_all_sizes(chosen.heuristics(prepared, extents, target))
     made = chosen.schedule(prepared, decisions)
     found = _parallel_extents(made, target)
@@ -243,6 +262,7 @@ def _followed(
 ) -> ScheduledFusion | None:
     """The schedule that follows from parameters, for any sizes."""
     from ..devices.registry import target_for
+    from ..schedule.registry import Refusal
     from ..schedule.size_info import SizeInfo
 
     require_fusion("schedule", fusion)
@@ -256,18 +276,10 @@ def _followed(
         got = f"{type(params).__name__} of {params.scheduler_type.name}"
         raise ScheduleError(expected("schedule", f"parameters of {scheduler_type.name}", got))
     target = target_for(torch.get_default_device())
-    refusal = chosen.can_schedule(fusion.definition, SizeInfo(target))
-    if refusal is not None:
-        raise _refused("schedule", str(refusal))
-    return chosen.schedule(fusion.definition, decisions)
-
-
-def _specialised(fusion: Fusion, inputs: Sequence[Any]) -> ir.Fusion:
-    """The definition for the layouts of these inputs."""
-    from ..analysis.layouts import input_layouts, specialise
-
-    given = all_inputs(fusion, inputs)
-    return specialise(fusion.definition, input_layouts(fusion.definition, given))
+    accepted = _accepted(chosen, fusion.definition, SizeInfo(target))
+    if isinstance(accepted, Refusal):
+        raise _refused("schedule", str(accepted))
+    return chosen.schedule(accepted, decisions)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

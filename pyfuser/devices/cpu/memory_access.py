@@ -52,7 +52,7 @@ class MemoryAccess(Conditions):
         self.pairs: Pairs | None = None  # of the unrolled loop that is being written
         self.tiles: dict[
             Buffer, tuple[Scope, list[Value]]
-        ] = {}  # columns, and where they are known
+        ] = {}  # and where columns are known
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.parameters = {tensor.buffer: tensor for tensor in phase.kernel.tensors}
         self.rows = ShortRows(self)
