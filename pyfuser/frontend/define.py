@@ -60,11 +60,12 @@ def _wrapped_order(stride_order: Sequence[int], rank: int) -> list[int]:
         )
     for entry in stride_order:
         if not -rank <= entry < rank:
-            what = f"stride_order entries in [{-rank}, {rank - 1}]"
-            raise DefinitionError(expected("define_tensor", what, entry))
+            what = f"entries in [{-rank}, {rank - 1}]"
+            hint = "stride_order argument is out of range"
+            raise DefinitionError(expected("define_tensor", what, entry, hint))
     wrapped = [entry % rank for entry in stride_order]
     if len(set(wrapped)) != rank:
-        what = "stride_order entries that differ"
+        what = "no duplicated stride_order entries"
         raise DefinitionError(expected("define_tensor", what, list(stride_order)))
     return wrapped
 
@@ -72,7 +73,8 @@ def _wrapped_order(stride_order: Sequence[int], rank: int) -> list[int]:
 def _checked_shape(shape: Sequence[int]) -> None:
     for index, entry in enumerate(shape):
         if isinstance(entry, bool) or not isinstance(entry, int) or abs(entry) > _LARGEST:
-            raise TypeError(expected("define_tensor", "a shape of 64-bit integers", repr(entry)))
+            operation = "define_tensor(): incompatible function arguments"
+            raise TypeError(expected(operation, "a shape of 64-bit integers", repr(entry)))
         if entry < -1:
             raise DefinitionError(
                 f"The value {entry} at index {index} was neither symbolic(-1), zero_element(0), "

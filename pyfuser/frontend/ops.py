@@ -101,9 +101,27 @@ def slice(
     strides: Shape | None = None,
     manual_normalization: bool = False,
 ) -> TensorView:
-    """arg[start:end:stride] along each dimension; bounds are clamped in any case."""
+    """arg[start:end:stride] along each dimension; bounds are clamped in any case.
+
+    A negative start, or an end before the start, is an error if both are numbers.
+    """
     graph = fusion_to_define("slice").graph
+    _check_bounds(start_indices, end_indices)
     return builders.slice(graph, arg, start_indices, end_indices, strides)
+
+
+def _check_bounds(starts: Shape, ends: Shape) -> None:
+    """nvFuser's errors; torch's rules, by which negative bounds count from the end, are those of
+    the builder.  Bounds that are only known when the fusion runs are clamped."""
+    known = [[e.constant if isinstance(e, Scalar) else e for e in each] for each in (starts, ends)]
+    if any(isinstance(start, int) and start < 0 for start in known[0]):
+        hint = "Slice operation start_indices must be greater than or equal to 0."
+        raise DefinitionError(expected("slice", "no negative start", list(starts), hint))
+    for start, end in zip(*known, strict=False):
+        if isinstance(start, int) and isinstance(end, int) and end < start:
+            what = f"an end of at least {start}"
+            hint = "Slice operation end_indices must be greater than or equal to start_indices."
+            raise DefinitionError(expected("slice", what, end, hint))
 
 
 def pad(arg: Val, pad_widths: Shape, value: Val | PythonNumber | None = None) -> TensorView:

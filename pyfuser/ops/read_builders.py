@@ -121,7 +121,8 @@ def slice(
     for name, entries in (("start", start_indices), ("end", end_indices), ("stride", strides)):
         if len(entries) != tensor.ndim:
             what = f"{tensor.ndim} {name} entries, one for each dimension"
-            raise DefinitionError(expected("slice", what, len(entries)))
+            hint = "Number of tensor dimensions does not match slice dimensions!"
+            raise DefinitionError(expected("slice", what, len(entries), hint))
     windows: list[Window | None] = []
     columns = zip(tensor.axes, start_indices, end_indices, strides, strict=True)
     for axis, start, end, stride in columns:
@@ -173,7 +174,9 @@ def pad(
     tensor = as_tensor(fusion, operand, "pad")
     if len(pad_widths) % 2 or len(pad_widths) > 2 * tensor.ndim:
         what = f"a pair of widths for each of at most {tensor.ndim} dimensions"
-        raise DefinitionError(expected("pad", what, f"{len(pad_widths)} widths"))
+        hint = "Number of pad widths must be at most twice the input dimension"
+        hint = "Invalid number of padding widths" if len(pad_widths) % 2 else hint
+        raise DefinitionError(expected("pad", what, f"{len(pad_widths)} widths", hint))
     windows: list[Window | None] = [None] * tensor.ndim
     axes = [copy_axis(fusion, axis) for axis in tensor.axes]
     for pair in range(len(pad_widths) // 2):
@@ -248,7 +251,8 @@ def cat(fusion: Fusion, tensors: Sequence[Val], dim: int = 0) -> TensorView:
     """The tensors side by side along a dimension, in the dtype that torch promotes to."""
     parts = [as_tensor(fusion, tensor, "cat") for tensor in tensors]
     if not parts:
-        raise DefinitionError(expected("cat", "at least one tensor", "none"))
+        hint = "Attempting to concatenate empty list of tensors"
+        raise DefinitionError(expected("cat", "at least one tensor", "none", hint))
     dim = wrapped_dim("cat", dim, parts[0].ndim)
     parts = _promoted(fusion, parts)
     for part in parts:
@@ -289,7 +293,8 @@ def _promoted(fusion: Fusion, parts: list[TensorView]) -> list[TensorView]:
 
 def _check_part(fusion: Fusion, first: TensorView, part: TensorView, dim: int) -> None:
     if part.ndim != first.ndim:
-        raise DefinitionError(expected("cat", f"tensors of rank {first.ndim}", part.ndim))
+        hint = "Unexpected number of dimensions"
+        raise DefinitionError(expected("cat", f"tensors of rank {first.ndim}", part.ndim, hint))
     for d, (a, b) in enumerate(zip(first.axes, part.axes, strict=True)):
         if d != dim:
             require_equal(fusion, "cat", a.size, b.size)

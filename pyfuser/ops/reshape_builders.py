@@ -62,7 +62,8 @@ def _new_sizes(
     """The requested sizes, with -1 computed, and its position."""
     unknown = [i for i, entry in enumerate(new_shape) if is_unchanged(entry)]
     if len(unknown) > 1:
-        raise DefinitionError(expected("reshape", "at most one -1", list(new_shape)))
+        hint = "A maximum of one value of -1 can be given."
+        raise DefinitionError(expected("reshape", "at most one -1", list(new_shape), hint))
     sizes = [
         ONE if i in unknown else size_of_scalar(fusion, "reshape", entry)
         for i, entry in enumerate(new_shape)
@@ -84,7 +85,8 @@ def _new_sizes(
 def _check_total(old: Sequence[IntExpr], new: Sequence[IntExpr]) -> None:
     before, after = product(old), product(new)
     if before.is_constant and after.is_constant and before is not after:
-        raise DefinitionError(expected("reshape", f"a shape of {before} elements", after))
+        hint = "Total element counts across view operation must match."
+        raise DefinitionError(expected("reshape", f"a shape of {before} elements", after, hint))
 
 
 def _common_products(

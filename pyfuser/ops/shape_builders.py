@@ -45,9 +45,12 @@ Shape = Sequence[SizeEntry]
 def wrapped_dim(op: str, dim: int, rank: int) -> int:
     """A possibly negative dimension as an index; DefinitionError outside [-rank, rank)."""
     if not isinstance(dim, int):
-        raise ArgumentTypeError(expected(op, "an integer as dimension", repr(dim)))
+        operation = f"{op}(): incompatible function arguments"
+        raise ArgumentTypeError(expected(operation, "an integer as dimension", repr(dim)))
     if not -rank <= dim < rank:
-        raise DefinitionError(expected(op, f"a dimension in [{-rank}, {rank - 1}]", dim))
+        limits = f"[{-rank}, {rank - 1}]"
+        hint = f"dims argument is out of range, expects {limits}" if op == "permute" else ""
+        raise DefinitionError(expected(op, f"a dimension in {limits}", dim, hint))
     return dim % rank
 
 
@@ -85,7 +88,8 @@ def broadcast(fusion: Fusion, operand: Val, is_broadcast_dim: Sequence[bool]) ->
     flags = tuple(bool(flag) for flag in is_broadcast_dim)
     if flags.count(False) != tensor.ndim:
         what = f"{tensor.ndim} False entries, one for each dimension"
-        raise DefinitionError(expected("broadcast", what, list(flags)))
+        hint = "Invalid broadcast, number of false entries in is_broadcast_dim expected to be "
+        raise DefinitionError(expected("broadcast", what, list(flags), f"{hint}{tensor.ndim}"))
     if not any(flags):
         return copy(fusion, tensor)
     kept = iter(tensor.axes)
@@ -103,10 +107,12 @@ def broadcast_in_dim(
     dims = list(broadcast_dims)
     if len(dims) != tensor.ndim:
         what = f"{tensor.ndim} broadcast dimensions"
-        raise DefinitionError(expected("broadcast_in_dim", what, dims))
+        hint = "The broadcast dimensions should match the input dimensions."
+        raise DefinitionError(expected("broadcast_in_dim", what, dims, hint))
     wrapped = [wrapped_dim("broadcast_in_dim", dim, len(new_shape)) for dim in dims]
     if wrapped != sorted(set(wrapped)):
-        raise DefinitionError(expected("broadcast_in_dim", "ascending dimensions", dims))
+        hint = "Broadcast dimension is not greater than the previous value."
+        raise DefinitionError(expected("broadcast_in_dim", "ascending dimensions", dims, hint))
     if len(new_shape) > tensor.ndim:
         flags = [dim not in wrapped for dim in range(len(new_shape))]
         tensor = broadcast(fusion, tensor, flags)
@@ -151,10 +157,12 @@ def expand(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
 def permute(fusion: Fusion, operand: Val, dims: Sequence[int]) -> TensorView:
     """Output dimension i is dimension `dims[i]`."""
     tensor = as_tensor(fusion, operand, "permute")
-    wrapped = tuple(wrapped_dim("permute", dim, tensor.ndim) for dim in dims)
-    if sorted(wrapped) != list(range(tensor.ndim)):
-        what = f"each of {tensor.ndim} dimensions once"
+    if len(dims) != tensor.ndim:
+        what = f"dims argument to have the same length as input, {tensor.ndim}"
         raise DefinitionError(expected("permute", what, list(dims)))
+    wrapped = tuple(wrapped_dim("permute", dim, tensor.ndim) for dim in dims)
+    if len(set(wrapped)) != tensor.ndim:
+        raise DefinitionError(expected("permute", "no duplicated dimension entries", list(dims)))
     if wrapped == tuple(range(tensor.ndim)):
         return copy(fusion, tensor)
     axes = [copy_axis(fusion, tensor.axes[dim]) for dim in wrapped]
@@ -213,9 +221,11 @@ def iota(
         raise DefinitionError(expected("iota", "scalars", "a tensor"))
     for name, value in (("start", first), ("step", stride)):
         if value.constant is not None and not cmath.isfinite(value.constant):
-            raise DefinitionError(expected("iota", f"a finite {name}", value.constant))
+            hint = "iota: length, start, step must be finite numbers."
+            raise DefinitionError(expected("iota", f"a finite {name}", value.constant, hint))
     if stride.constant == 0:
-        raise DefinitionError(expected("iota", "a step other than 0", stride.constant))
+        hint = "iota: step value must not equal zero."
+        raise DefinitionError(expected("iota", "a step other than 0", stride.constant, hint))
     extent = size_of_scalar(fusion, "iota", length)
     output = new_tensor(fusion, [new_axis(fusion, extent)], dtype)
     terms = real_scalar(fusion, first, dtype), real_scalar(fusion, stride, dtype)

@@ -333,7 +333,7 @@ def test_errors_of_shape_ops() -> None:
     x = tensor(fusion, [-1, 4])
     cases = [
         (lambda: builders.squeeze(fusion, x, [1]), "squeeze: expected dimension 1 of size 1"),
-        (lambda: builders.permute(fusion, x, [0, 0]), "permute: expected each of 2 dimensions"),
+        (lambda: builders.permute(fusion, x, [0, 0]), "permute: expected no duplicated"),
         (lambda: builders.broadcast(fusion, x, [True]), "broadcast: expected 2 False entries"),
         (lambda: builders.expand(fusion, x, [4]), "expand: expected a shape of at least 2"),
         (lambda: builders.expand(fusion, x, [-1, 5]), "expand: expected axes of one size"),
@@ -472,9 +472,11 @@ def test_reshape_of_expanded_axes_makes_them_real() -> None:
 def test_a_dimension_is_an_integer(dim: object) -> None:
     fusion = Fusion()
     x = tensor(fusion, [3, 4])
-    with pytest.raises(DefinitionError, match="permute: expected an integer as dimension"):
+    with pytest.raises(DefinitionError, match=r"permute\(\): incompatible function arguments"):
         builders.permute(fusion, x, [dim, 1])
-    with pytest.raises(TypeError, match="topk: expected an integer as dimension"):
+    with pytest.raises(
+        TypeError, match=r"topk\(\): incompatible function arguments: expected an int"
+    ):
         builders.topk(fusion, x, 1, dim)
 
 

@@ -15,6 +15,7 @@ from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import from_torch
 from pyfuser.errors import DefinitionError, InputError, UnsupportedError
 from pyfuser.kernel_builds import compiled_kernel_count
+from pyfuser.ops import builders
 from tests.ops.read_definitions import Define, check, fused, kernels, laid_out, values
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -47,7 +48,34 @@ def test_slice_clamps_as_torch_does(bounds: tuple[int, int]) -> None:
     start, stop = bounds
     for size in (0, 1, 4, 9):
         x = values((size,), torch.float32)
-        check(lambda o, x: o.slice(x, [start], [stop]), [x], x[start:stop])
+        check(lambda o, x: torch_slice(x, [start], [stop]), [x], x[start:stop])
+
+
+def torch_slice(x: Any, starts: list[Any], stops: list[Any]) -> Any:
+    """By torch's rules, which torch.compile's graphs need; fd.ops.slice has nvFuser's."""
+    return builders.slice(x.fusion, x, starts, stops)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "message"),
+    [
+        ([-1, 0], [3, 4], "Slice operation start_indices must be greater than or equal to 0."),
+        ([0, 2], [3, 1], "Slice operation end_indices must be greater than or equal to start_"),
+        ([0, 0], [3, -1], "Slice operation end_indices must be greater than or equal to start_"),
+        ([0], [3], "Number of tensor dimensions does not match slice dimensions!"),
+    ],
+)
+@pytest.mark.parametrize("are_scalars", [False, True])
+def test_bounds_that_nvfuser_refuses(
+    start: list[int], stop: list[int], message: str, are_scalars: bool
+) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([3, 4], contiguity=True)
+        bounds = [
+            [fd.define_scalar(b) if are_scalars else b for b in each] for each in (start, stop)
+        ]
+        with pytest.raises(RuntimeError, match=message):
+            fd.ops.slice(x, *bounds)
 
 
 def test_slice_bounds_may_be_scalars_and_new_ones_need_no_new_kernel() -> None:
@@ -81,11 +109,11 @@ def test_halves_of_any_length_make_the_whole() -> None:
 SINGLES: dict[str, tuple[Define, Any]] = {
     "first": (lambda o, x: o.add(o.slice(x, [0, 0], [1, o.size(x, 1)]), x), lambda x: x[:1] + x),
     "last": (
-        lambda o, x: o.mul(x, o.slice(x, [0, -1], [o.size(x, 0), o.size(x, 1)])),
+        lambda o, x: o.mul(x, torch_slice(x, [0, -1], [o.size(x, 0), o.size(x, 1)])),
         lambda x: x * x[:, -1:],
     ),
     "from the end": (
-        lambda o, x: o.sub(x, o.slice(o.exp(x), [-2, 0], [-1, o.size(x, 1)])),
+        lambda o, x: o.sub(x, torch_slice(o.exp(x), [-2, 0], [-1, o.size(x, 1)])),
         lambda x: x - x.exp()[-2:-1],
     ),
     "corner": (lambda o, x: o.sub(x, o.slice(x, [0, 1], [1, 2])), lambda x: x - x[:1, 1:2]),
