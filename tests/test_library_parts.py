@@ -250,6 +250,25 @@ def test_a_view_part_allocates_nothing() -> None:
         assert output.data_ptr() == x.data_ptr()
 
 
+def test_rows_of_a_dense_input_are_a_view() -> None:
+    x = torch.randn(6, 4)
+    with FusionDefinition() as fd:
+        given = fd.define_tensor([6, 4], contiguity=True)
+        rows = fd.ops.slice(given, [2, 0], [5, 4])
+        fd.add_output(rows)
+        fd.add_output(fd.ops.reshape(rows, [2, 6]))
+        fd.add_output(fd.ops.permute(rows, [1, 0]))
+    for output, want in zip(fd.execute([x]), (x[2:5], x[2:5].view(2, 6), x[2:5].t()), strict=True):
+        assert torch.equal(output, want) and output.data_ptr() == x[2:5].data_ptr()
+    for starts, ends in (([0, 1], [6, 3]), ([2, 0], [5, 3])):
+        with FusionDefinition() as fd:
+            given = fd.define_tensor([6, 4], contiguity=True)
+            fd.add_output(fd.ops.slice(given, starts, ends))
+        (output,) = fd.execute([x])
+        assert output.is_contiguous()
+        assert torch.equal(output, x[starts[0] : ends[0], starts[1] : ends[1]])
+
+
 def test_a_view_of_an_updated_input_is_a_copy() -> None:
     x = torch.arange(6.0).reshape(2, 3)
     with FusionDefinition() as fd:

@@ -36,7 +36,7 @@ from .executors import (
 )
 from .fusion import Fusion
 from .guard import FusionGuard
-from .options import applied, check_options
+from .options import applied, check_options, check_products, environment
 from .params import HeuristicParams, require_instance
 from .profiler import FusionProfile, PythonProfiler
 from .tensor_view import TensorView
@@ -64,6 +64,7 @@ class FusionDefinition:
         self._run: Run | None = None
         self._repro_inputs: list[Any] | None = None
         self._profile: FusionProfile | None = None
+        self._has_options = any(environment())
 
     def __enter__(self) -> FusionDefinition:
         self._fusion = Fusion()
@@ -171,7 +172,8 @@ class FusionDefinition:
         each kernel did for `profile()`.
         """
         run = self._run
-        is_plain = device is None and not (save_repro_inputs or _enable_options or _disable_options)
+        has_options = bool(_enable_options or _disable_options or self._has_options)
+        is_plain = device is None and not (save_repro_inputs or has_options)
         if profile:
             with PythonProfiler() as profiler:
                 outputs = self.execute(
@@ -188,7 +190,7 @@ class FusionDefinition:
             run = self._prepare(device, _enable_options, _disable_options)
             if save_repro_inputs:
                 self._repro_inputs = reproducer.descriptions(flattened(inputs))
-        if _enable_options or _disable_options:
+        if has_options:
             with applied(_enable_options, _disable_options):
                 return run(flattened(inputs))
         try:
@@ -220,6 +222,7 @@ class FusionDefinition:
                 raise UnsupportedError(message)
             self.fec = FusionExecutorCache(self.fusion)
             del self._fusion
+        check_products(self.fec.fusion().graph.exprs, disable)
         self._run = self.fec.engine.execute
         return self._run
 

@@ -21,7 +21,7 @@ from ..ops.random_state import with_any_random_state
 from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion, require_fusion
-from .options import applied
+from .options import applied, check_products
 from .params import (
     CompileParams,
     LaunchParams,
@@ -114,6 +114,7 @@ class FusionExecutorCache:
         """Runs the fusion: the outputs, without those that only update an input."""
         require_list(inputs, "execute", "execute({})")
         check_device(device)
+        check_products(self._fusion.graph.exprs, _disable_options)
         with applied(_enable_options, _disable_options):
             return self.engine.execute(flattened(inputs))
 

@@ -2,16 +2,20 @@
 
 pyfuser has its own options (`pyfuser.options`).  A program that sets an option of the interface
 runs unchanged; an option without a counterpart here has no effect.  A misspelt one is an error, as
-in the interface.
+in the interface.  NVFUSER_ENABLE and NVFUSER_DISABLE have options of all executions, with commas
+between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from .. import options
-from ..errors import DefinitionError
+from ..errors import DefinitionError, UnsupportedError
+from ..ir.exprs import Expr, LibraryOp
 from .profiler import PythonProfiler
 
 # What an option does here; "" if nothing.
@@ -29,12 +33,13 @@ ENABLE: Mapping[str, str] = {
 DISABLE: Mapping[str, str] = {
     **dict.fromkeys((
         "compile_to_sass", "contig_indexing", "expr_simplify", "fma",
-        "grouped_grid_welford_outer_opt", "index_hoist", "magic_zero", "matmul_expr_eval", "nvtx",
+        "grouped_grid_welford_outer_opt", "index_hoist", "magic_zero", "nvtx",
         "predicate_elimination", "python_inline_definitions", "kernel_reuse",
         "var_name_remapping", "welford_vectorization",
         "reuse_mismatched_type_registers", "multidevice", "infer_contiguity",
     ), ""),
     "fallback": "an error instead of running through torch, as PYFUSER_STRICT=1",
+    "matmul_expr_eval": "an error for matmul and linear, of which torch computes all",
     "greedy_scheduler": "torch runs scans and scatters, as PYFUSER_DISABLE_SCHEDULERS=greedy",
     "resize_scheduler": "slices, pads and cats are the pointwise scheduler's",
     "nvrtc_caching": "no disk cache for what is compiled, as PYFUSER_DISABLE_CACHE=1",
@@ -50,6 +55,28 @@ _VARIABLES = {
 _SCHEDULERS = {"greedy_scheduler": "greedy", "resize_scheduler": "resize"}
 
 
+_PRODUCTS = ("matmul", "linear")
+
+
+@functools.cache
+def environment() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The options that the process's environment enables and disables, without their arguments."""
+    texts = (os.environ.get(name, "") for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE"))
+    names = ((each.partition("(")[0].strip() for each in text.split(",")) for text in texts)
+    enable, disable = (tuple(filter(None, each)) for each in names)
+    return enable, disable
+
+
+def check_products(exprs: Iterable[Expr], disable: Sequence[str]) -> None:
+    """UnsupportedError for a product if the library may not compute it: pyfuser has no kernels for
+    them."""
+    if "matmul_expr_eval" in (*environment()[1], *disable):
+        for expr in exprs:
+            if isinstance(expr, LibraryOp) and expr.op in _PRODUCTS:
+                what = "Can not find a scheduler to schedule fusion segment"
+                raise UnsupportedError(f"{what}: {expr.op} without matmul_expr_eval")
+
+
 def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
     """Raises DefinitionError for an option that the interface doesn't have."""
     for kind, given, known in (("enable", enable, ENABLE), ("disable", disable, DISABLE)):
@@ -60,7 +87,8 @@ def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
 
 @contextmanager
 def applied(enable: Sequence[str], disable: Sequence[str]) -> Iterator[None]:
-    """Applies the options that act while an execution runs."""
+    """Applies the options that act while an execution runs, and those of the environment."""
+    enable, disable = (*environment()[0], *enable), (*environment()[1], *disable)
     check_options(enable, disable)
     variables: dict[str, str] = {}
     for option in disable:

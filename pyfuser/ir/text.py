@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expected
+from .bounds import proves_at_most
 from .domains import IterDomain
 from .exprs import (
     BroadcastOp,
@@ -319,7 +320,8 @@ class _Translator:
             case LibraryOp():
                 named = [*zip(expr.names, arguments, strict=True)]
                 named += [(name, repr(option)) for name, option in expr.options]
-                return f"{expr.op}({', '.join(f'{n}={text}' for n, text in named)})"
+                texts = [text if n.startswith("arg") else f"{n}={text}" for n, text in named]
+                return f"{expr.op}({', '.join(texts)})"
             case _:
                 return self.shape_call(expr, arguments[0], output)
 
@@ -363,7 +365,10 @@ class _Translator:
     ) -> str:
         """A slice of the part of a source that the windows show; none if they show all of it."""
         single = [
-            w is not None and axis.size is not ONE and (w.left, w.stop, w.every) == (ZERO, ONE, ONE)
+            w is not None
+            and axis.size is not ONE
+            and (w.left, w.stop, w.every) == (ZERO, ONE, ONE)
+            and not proves_at_most(w.offset + 1, axis.size)  # else a slice can't be empty
             for axis, w in zip(source.axes, windows, strict=True)
         ]
         if any(single):
@@ -400,7 +405,8 @@ class _Translator:
             f"[{', '.join(map(self.size, sizes))}]" for sizes in zip(*bounds, strict=True)
         )
         stepped = "" if all(step is ONE for *_, step in bounds) else f", strides={steps}"
-        return f"slice({argument}, start_indices={starts}, end_indices={ends}{stepped})"
+        bounds_text = f"start_indices={starts}, end_indices={ends}{stepped}"
+        return f"slice({argument}, {bounds_text}, manual_normalization=True)"
 
     def select_call(
         self,

@@ -25,6 +25,7 @@ from ..ir.exprs import (
     ScatterOp,
     SqueezeOp,
     WindowOp,
+    is_shown_by_strides,
 )
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, IntExpr
@@ -429,7 +430,8 @@ def view_source(
     """The input of which a tensor is a view without moving data; None if there is none.
 
     With `dense` the view must have its elements in row-major order without gaps.  A copy of a
-    permuted input moves data, which a kernel reads in tiles; so does one of an expanded input.
+    permuted input moves data, which a kernel reads in tiles; so does one of an expanded input.  Of
+    slices, only those of whole rows of a dense input are views.
     """
     passed: set[type[Expr]] = {ReshapeOp} if dense else set()
     current = tensor
@@ -440,8 +442,10 @@ def view_source(
                 return None
             case PointwiseOp() if not is_copy(expr) or _changes_order(expr) or _repeats(expr):
                 return None
-            case PermuteOp() | ExpandOp() if ReshapeOp in passed:
+            case PermuteOp() | ExpandOp() if not passed.isdisjoint((ReshapeOp, WindowOp)):
                 return None
+            case WindowOp() if _is_of_rows(expr):
+                passed.add(WindowOp)
             case BroadcastOp() | SqueezeOp():
                 pass
             case PointwiseOp() | ReshapeOp() | PermuteOp() | ExpandOp():
@@ -456,4 +460,16 @@ def view_source(
     pairs = zip(domain.allocated, domain.contiguity, strict=True)
     is_packed = all(flag or (flag is None and axis.size is ONE) for axis, flag in pairs)
     dense = domain.allocation is None and is_packed
-    return current if dense or ReshapeOp not in passed else None
+    return current if dense or passed.isdisjoint((ReshapeOp, WindowOp)) else None
+
+
+def _is_of_rows(expr: WindowOp) -> bool:
+    """True for a slice along the first axis, whose elements follow each other."""
+    first, *others = expr.windows
+    return (
+        not any(others)
+        and first is not None
+        and is_shown_by_strides(expr)
+        and first.step is ONE
+        and not expr.tensor_outputs[0].axes[0].is_broadcast
+    )

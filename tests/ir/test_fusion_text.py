@@ -188,3 +188,27 @@ def test_a_tensor_from_nowhere_is_an_error() -> None:
     fusion.outputs.append(other.inputs[0])
     with pytest.raises(UnsupportedError, match="translate: expected every tensor to be an input"):
         translate(fusion)
+
+
+def test_a_product_prints_its_operands_by_position() -> None:
+    def define(fd: FusionDefinition) -> None:
+        x, weight = (fd.define_tensor([-1, -1], contiguity=True) for _ in range(2))
+        bias = fd.define_tensor([-1], contiguity=True)
+        fd.add_output(fd.ops.linear(x, weight, bias))
+        fd.add_output(fd.ops.linear(x, weight))
+
+    text = translate(defined(define))
+    assert "tv3 = fd.ops.linear(tv0, tv1, bias=tv2)\n" in text
+    assert "tv4 = fd.ops.linear(tv0, tv1)\n" in text
+
+
+def test_a_slice_to_one_element_prints_as_it_was_defined() -> None:
+    def define(fd: FusionDefinition) -> None:
+        x = fd.ops.reshape(fd.define_tensor([-1, -1], contiguity=True), [3, 2, 2])
+        fd.add_output(fd.ops.sum(fd.ops.slice(x, [0, 0, 0], [3, 2, 1]), [2]))
+
+    fusion = defined(define)
+    text = translate(fusion)
+    bounds = "start_indices=[0, 0, 0], end_indices=[3, 2, 1], manual_normalization=True"
+    assert f"tv2 = fd.ops.slice(tv1, {bounds})\n" in text
+    assert definition_key(rebuilt(text)) == definition_key(fusion)

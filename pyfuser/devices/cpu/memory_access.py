@@ -50,9 +50,7 @@ class MemoryAccess(Conditions):
         self.values: dict[object, tuple[Value, int]] = {}
         self.has_slow_masks = phase.vector_bytes < 64
         self.pairs: Pairs | None = None  # of the unrolled loop that is being written
-        self.tiles: dict[
-            Buffer, tuple[Scope, list[Value]]
-        ] = {}  # and where columns are known
+        self.tiles: dict[Buffer, tuple[Scope, list[Value]]] = {}  # and where columns are known
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.parameters = {tensor.buffer: tensor for tensor in phase.kernel.tensors}
         self.rows = ShortRows(self)
