@@ -114,7 +114,7 @@ if TYPE_CHECKING:
 # The interface's other modules, imported on first use.
 _SUBMODULES = frozenset(
     (
-        *("benchmark_utils", "idm", "multidevice", "nvf_cutlass"),
+        *("_C_DIRECT", "benchmark_utils", "idm", "multidevice", "nvf_cutlass"),
         *("nvfuser_direct_version", "pytorch_utils"),
     )
 )

@@ -362,3 +362,12 @@ def test_random_numbers_are_no_hindrance_to_questions() -> None:
     assert fd.sched.can_schedule(fd.fusion, kind, inputs) == (True, "")
     assert fd.sched.compute_heuristics(fd.fusion, kind, inputs).decisions is not None
     assert fd.fec.get_scheduled_ir(inputs) and fd.fec.get_cuda_kernel(inputs)
+
+
+def test_the_binary_module_is_the_interface() -> None:
+    from pyfuser import _C_DIRECT
+
+    assert _C_DIRECT.FusionDefinition is pyfuser.FusionDefinition
+    assert "DataType" in dir(_C_DIRECT)
+    with pytest.raises(AttributeError, match="nothing"):
+        _C_DIRECT.nothing  # noqa: B018

@@ -19,6 +19,7 @@ from ..errors import InputError, UnsupportedError, expected
 from ..ir.exprs import LibraryOp
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
+from . import attention_dropout
 
 aten = torch.ops.aten
 
@@ -97,9 +98,8 @@ def sdpfa_fwd(
 ) -> Results:
     """(output, logsumexp, seed, offset) of torch's flash attention for the device.
 
-    The last two are the state of the random numbers of the dropout: 0 on the CPU, which has none.
+    The last two are the state of the random numbers of the dropout; 0 on the CPU without one.
     """
-    _require_no_dropout("sdpfa_fwd", query, dropout_p)
     if query.is_cuda:
         if bias is not None:
             what = "no bias or mask on CUDA: torch's flash attention has none"
@@ -114,6 +114,10 @@ def sdpfa_fwd(
     if not query.numel() or not key.numel():  # torch divides by the sizes
         sums = query.new_full(query.shape[:3], -math.inf, dtype=_sum_dtype(query))
         return torch.zeros_like(query), sums, state, state.new_zeros(())
+    if dropout_p:
+        operands = query, key, value
+        made = attention_dropout.forward(*operands, dropout_p, is_causal, scale, bias)
+        return *made, state.new_zeros(())
     output, sums = aten._scaled_dot_product_flash_attention_for_cpu.default(
         query,
         key,
@@ -140,7 +144,6 @@ def sdpfa_bwd(
     scale: float | None = None,
 ) -> Results:
     """The gradients of query, key and value."""
-    _require_no_dropout("sdpfa_bwd", query, dropout_p)
     if not query.numel() or not key.numel():
         return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
     operands = (*map(_dense_rows, (grad_output, query, key, value, output)), logsumexp)
@@ -151,6 +154,11 @@ def sdpfa_bwd(
             *operands, *lengths, dropout_p, is_causal, philox_seed.view(torch.uint64),
             philox_offset.view(torch.uint64), scale=scale,
         )  # fmt: skip
+    elif dropout_p:
+        state = dropout_p, is_causal, philox_seed, scale
+        gradients = attention_dropout.backward(
+            grad_output, query, key, value, output, logsumexp, *state
+        )
     else:
         gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             *operands, 0.0, is_causal, scale=scale
@@ -161,12 +169,6 @@ def sdpfa_bwd(
 def _dense_rows(operand: torch.Tensor) -> torch.Tensor:
     """The tensor with consecutive elements in its last dimension, which torch's kernels assume."""
     return operand if operand.stride(-1) == 1 else operand.contiguous()
-
-
-def _require_no_dropout(op: str, query: torch.Tensor, dropout_p: float) -> None:
-    if dropout_p and not query.is_cuda:
-        what = "dropout_p of 0 on this device (torch's flash attention needs CUDA for dropout)"
-        raise UnsupportedError(expected(op, what, dropout_p))
 
 
 def _sum_dtype(query: torch.Tensor) -> torch.dtype:

@@ -58,12 +58,28 @@ def grouped_mm(
     output_block_scale_dtype: DataType = DataType.BFloat16,
     output_gamma: bool = False,
 ) -> TensorView | Scaled:
-    """A product for each group; with scales, what `scaled_mm` returns."""
+    """A product for each group; with scales, what `scaled_mm` returns.
+
+    Groups of two matrices of rank 2 are parts of what is summed; scales of rank 3 are then those of
+    each group.
+    """
     if scale1 is None or scale2 is None:
         return grouped_product(fusion, mat1, mat2, offsets)
     _require_plain("grouped_mm", output_block_scale_size, output_gamma)
-    operands = _scaled_operands(fusion, "grouped_mm", (mat1, scale1), (mat2, scale2))
-    product = grouped_product(fusion, *operands, offsets)
+    first, second, left, right = (
+        as_tensor(fusion, each, "grouped_mm") for each in (mat1, mat2, scale1, scale2)
+    )
+    if first.ndim == second.ndim == 2 and left.ndim == right.ndim == 3:
+        for factor, summed in ((left, -1), (right, -2)):
+            _check_scale("grouped_mm", factor, summed, is_of_rows=True)
+        first, second = (cast_tensor(fusion, m, DataType.Float) for m in (first, second))
+        made: Val = grouped_product(fusion, first, second, offsets)
+        for factor in (left, right):
+            made = pointwise(fusion, "mul", made, factor)
+        product = as_tensor(fusion, made, "grouped_mm")
+    else:
+        operands = _scaled_operands(fusion, "grouped_mm", (first, left), (second, right))
+        product = grouped_product(fusion, *operands, offsets)
     return _result(fusion, product, alpha, bias, beta, dtype), None, None
 
 
@@ -83,14 +99,18 @@ def _scaled_operands(
 def _scaled(fusion: Fusion, op: str, operand: Val, scale: Val, summed: int) -> TensorView:
     """operand * scale in Float; a scale has one element along the dimension that is summed."""
     tensor, factor = as_tensor(fusion, operand, op), as_tensor(fusion, scale, op)
+    _check_scale(op, factor, summed, is_of_rows=factor.ndim == tensor.ndim)
+    wide = cast_tensor(fusion, tensor, DataType.Float)
+    return as_tensor(fusion, pointwise(fusion, "mul", wide, factor), op)
+
+
+def _check_scale(op: str, factor: TensorView, summed: int, *, is_of_rows: bool) -> None:
+    """UnsupportedError for scales of blocks of what is summed."""
     is_whole = all(axis.size is ONE for axis in factor.axes)
-    is_of_rows = factor.ndim == tensor.ndim and factor.axes[summed].size is ONE
-    if not is_whole and not is_of_rows:
+    if not is_whole and not (is_of_rows and factor.axes[summed].size is ONE):
         shape = [str(axis.size) for axis in factor.axes]
         what = f"a scale of the tensor, or with size 1 in dimension {summed}, on this device"
         raise UnsupportedError(expected(op, what, f"[{', '.join(shape)}]", _NEEDS))
-    wide = cast_tensor(fusion, tensor, DataType.Float)
-    return as_tensor(fusion, pointwise(fusion, "mul", wide, factor), op)
 
 
 def _result(

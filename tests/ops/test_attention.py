@@ -161,11 +161,46 @@ def test_a_sliced_operand_of_a_product(step: int) -> None:
     assert "launch" not in source and "run(" not in source
 
 
-def test_dropout_in_attention_needs_cuda() -> None:
-    q = heads((1, 1, 2, 8))[0]
-    fd = defined(lambda fd, q: fd.ops.sdpfa_fwd(q, q, q, dropout_p=0.1)[0], [q])
-    with pytest.raises(UnsupportedError, match="sdpfa_fwd: expected dropout_p of 0 on this device"):
-        fd.execute([q])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_in_attention(is_causal: bool, dtype: torch.dtype) -> None:
+    """Rows of the identity as values show the probabilities, and so which of them are kept."""
+    p, length = 0.25, 24
+    q, k = (torch.randn(2, 2, length, length, dtype=dtype) for _ in range(2))
+    identity = torch.eye(length, dtype=dtype).expand(2, 2, length, length).contiguous()
+
+    def forward(fd: Any, q: Any, k: Any, v: Any) -> Any:
+        return fd.ops.sdpfa_fwd(q, k, v, dropout_p=p, is_causal=is_causal)
+
+    def backward(fd: Any, *given: Any) -> Any:
+        made, q, k, v, output, sums, *state = given
+        return fd.ops.sdpfa_bwd(made, q, k, v, output, sums, p, is_causal, *state)
+
+    fd = defined(forward, [q, k, identity])
+    torch.manual_seed(3)
+    output, sums, seed, offset = fd.execute([q, k, identity])
+    wide = [t.double().requires_grad_() for t in (q, k, identity)]
+    scores = wide[0] @ wide[1].mT / length**0.5
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    kept = output != 0
+    drawn = scores > -torch.inf
+    share = (kept & drawn).sum() / drawn.sum()
+    assert abs(share - (1 - p)) < 0.05
+    want = scores.softmax(-1) * kept / (1 - p) @ wide[2]
+    close = {"rtol": 1e-4, "atol": 1e-5} if dtype is torch.float32 else {"rtol": 0.05, "atol": 0.02}
+    torch.testing.assert_close(output.double(), want, **close)
+    torch.testing.assert_close(sums.double(), scores.logsumexp(-1), **close)
+
+    given = torch.randn_like(output)
+    inputs = [given, q, k, identity, output, sums, seed, offset]
+    found = defined(backward, inputs).execute(inputs)
+    wanted = torch.autograd.grad(want, wide, given.double())
+    for gradient, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(gradient.double(), expected, **close)
+    torch.manual_seed(3)
+    assert torch.equal(fd.execute([q, k, identity])[0], output)
+    assert not torch.equal(fd.execute([q, k, identity])[0], output)
 
 
 # -- products of groups, and scaled ones
@@ -243,6 +278,25 @@ def test_grouped_mm_with_scales() -> None:
     scales = torch.rand(7, 1) + 0.5, torch.rand(2, 1, 5) + 0.5
     source = check(define, eager, a, b, torch.tensor([4, 7]), *scales, exact=False)
     assert source.count("launch") == 3 and source.count("library_grouped_mm(") == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_mm_with_scales_of_each_group(dtype: torch.dtype) -> None:
+    """Groups of columns times rows: the scales belong to the products."""
+
+    def define(fd: Any, a: Any, b: Any, ends: Any, rows: Any, columns: Any) -> Any:
+        return fd.ops.grouped_mm(a, b, ends, rows, columns, dtype=DataType.Float)[0]
+
+    def eager(a: Any, b: Any, ends: Any, rows: Any, columns: Any) -> torch.Tensor:
+        a, b = a.float(), b.float()
+        parts = [a[:, start:end] @ b[start:end] for start, end in ((0, 2), (2, 2), (2, 7))]
+        return torch.stack(parts) * rows * columns
+
+    scales = torch.rand(3, 6, 1) + 0.5, torch.rand(3, 1, 5) + 0.5
+    ends = torch.tensor([2, 2, 7])
+    check(
+        define, eager, numbers((6, 7), dtype), numbers((7, 5), dtype, 1), ends, *scales, exact=False
+    )
 
 
 def test_what_needs_other_hardware_says_so() -> None:
