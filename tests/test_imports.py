@@ -51,6 +51,7 @@ LAYERS = (
     {"frontend", "torch_compile", "thunder", "distributed"},
     {"autotuning", "benchmark_utils", "idm", "multidevice", "nvf_cutlass", "pytorch_utils"},
     {"__init__"},
+    {"_C_DIRECT"},
     {"command_line"},
     {"__main__"},
 )

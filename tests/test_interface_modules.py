@@ -367,7 +367,7 @@ def test_random_numbers_are_no_hindrance_to_questions() -> None:
 def test_the_binary_module_is_the_interface() -> None:
     from pyfuser import _C_DIRECT
 
-    assert _C_DIRECT.FusionDefinition is pyfuser.FusionDefinition
+    assert _C_DIRECT.FusionDefinition is nvfuser_direct.FusionDefinition
     assert "DataType" in dir(_C_DIRECT)
     with pytest.raises(AttributeError, match="nothing"):
         _C_DIRECT.nothing  # noqa: B018
