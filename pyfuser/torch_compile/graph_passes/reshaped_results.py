@@ -7,7 +7,8 @@ activation after the norm would be a kernel of its own.  Before the reshape, it 
     Before:  a = norm(x)   [8, 4, 16, 196];  b = view(a, [8, 64, 14, 14]);  c = silu(b)
     After:   a = norm(x);  c = view(silu(a), [8, 64, 14, 14])
 
-What else the op reads, such as weights of the 64 channels, becomes a view of it.
+What else the op reads, such as weights of the 64 channels, becomes a view of it.  The op must not
+repeat what was reshaped: its result would have more elements than the reshape's source.
 
 It runs after `move_reshapes`, which moves what reshapes it can out of the way to the other side.
 """
@@ -43,8 +44,9 @@ def move_readers_of_reshapes(graph: Graph) -> None:
 
 
 def _try(graph: Graph, node: Node) -> None:
-    sources = [s for s in map(_reshaped, node.all_input_nodes) if s is not None]
-    if len(set(map(_shape, sources))) != 1:
+    reshaped = {each: s for each in node.all_input_nodes if (s := _reshaped(each)) is not None}
+    sources = list(reshaped.values())
+    if len(set(map(_shape, sources))) != 1 or set(map(_shape, reshaped)) != {_shape(node)}:
         return
     value, like = tensor_of(node), tensor_of(sources[0])
     assert value is not None and like is not None
