@@ -111,8 +111,11 @@ def slice(
 
 
 def _check_bounds(starts: Shape, ends: Shape) -> None:
-    """nvFuser's errors; torch's rules, by which negative bounds count from the end, are those of
-    the builder.  Bounds that are only known when the fusion runs are clamped."""
+    """Raises nvFuser's errors for numbers.
+
+    Torch's rules, by which negative bounds count from the end, are the builder's.  Bounds that are
+    only known when the fusion runs are clamped.
+    """
     known = [[e.constant if isinstance(e, Scalar) else e for e in each] for each in (starts, ends)]
     if any(isinstance(start, int) and start < 0 for start in known[0]):
         hint = "Slice operation start_indices must be greater than or equal to 0."

@@ -54,7 +54,6 @@ _VARIABLES = {
 
 _SCHEDULERS = {"greedy_scheduler": "greedy", "resize_scheduler": "resize"}
 
-
 _PRODUCTS = ("matmul", "linear")
 
 
@@ -68,8 +67,7 @@ def environment() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def check_products(exprs: Iterable[Expr], disable: Sequence[str]) -> None:
-    """UnsupportedError for a product if the library may not compute it: pyfuser has no kernels for
-    them."""
+    """UnsupportedError for a product if the library may not compute it, as no kernel does."""
     if "matmul_expr_eval" in (*environment()[1], *disable):
         for expr in exprs:
             if isinstance(expr, LibraryOp) and expr.op in _PRODUCTS:

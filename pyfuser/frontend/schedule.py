@@ -153,8 +153,7 @@ def _refused(operation: str, reason: str) -> ScheduleError:
 def _accepted(
     scheduler: AutomaticScheduler, definition: ir.Fusion, sizes: SizeInfo
 ) -> ir.Fusion | Refusal:
-    """What a scheduler takes: the definition, or its simpler form, which is what an execution
-    schedules."""
+    """What a scheduler takes: the definition, or its simpler form, which an execution schedules."""
     from ..preseg.pipeline import run
 
     refusal = scheduler.can_schedule(definition, sizes)

@@ -42,15 +42,13 @@ SizeEntry = int | Scalar
 Shape = Sequence[SizeEntry]
 
 
-def wrapped_dim(op: str, dim: int, rank: int) -> int:
+def wrapped_dim(op: str, dim: int, rank: int, hint: str = "") -> int:
     """A possibly negative dimension as an index; DefinitionError outside [-rank, rank)."""
     if not isinstance(dim, int):
         operation = f"{op}(): incompatible function arguments"
         raise ArgumentTypeError(expected(operation, "an integer as dimension", repr(dim)))
     if not -rank <= dim < rank:
-        limits = f"[{-rank}, {rank - 1}]"
-        hint = f"dims argument is out of range, expects {limits}" if op == "permute" else ""
-        raise DefinitionError(expected(op, f"a dimension in {limits}", dim, hint))
+        raise DefinitionError(expected(op, f"a dimension in [{-rank}, {rank - 1}]", dim, hint))
     return dim % rank
 
 
@@ -160,7 +158,8 @@ def permute(fusion: Fusion, operand: Val, dims: Sequence[int]) -> TensorView:
     if len(dims) != tensor.ndim:
         what = f"dims argument to have the same length as input, {tensor.ndim}"
         raise DefinitionError(expected("permute", what, list(dims)))
-    wrapped = tuple(wrapped_dim("permute", dim, tensor.ndim) for dim in dims)
+    hint = "dims argument is out of range, expects one of the input's dimensions"
+    wrapped = tuple(wrapped_dim("permute", dim, tensor.ndim, hint) for dim in dims)
     if len(set(wrapped)) != tensor.ndim:
         raise DefinitionError(expected("permute", "no duplicated dimension entries", list(dims)))
     if wrapped == tuple(range(tensor.ndim)):
