@@ -47,3 +47,8 @@ class InternalError(PyfuserError, AssertionError):
 def expected(operation: str, what: str, got: object, hint: str = "") -> str:
     """The standard form of a message: `<operation>: expected <what>, got <got>[; <hint>]`."""
     return f"{operation}: expected {what}, got {got}" + (f"; {hint}" if hint else "")
+
+
+def unsupported(operation: str, needs: str) -> str:
+    """The message of what no device can do that pyfuser runs on, and what it needs."""
+    return f"{operation}: not supported on this device; it needs {needs}"

@@ -86,6 +86,10 @@ GROUPS: dict[str, str] = {
 
 NOTES: dict[str, str] = {
     **{f"nvf_cutlass.{name}": _BLACKWELL for name in GROUPS["nvf_cutlass"].split()},
+    "ops.slice": "strides may be other than 1; a view of its input only for whole rows of sizes "
+    "that the definition gives",
+    "ops.cat": "prints as pads, each into the one before",
+    "ops.var": "also of Half and BFloat16",
     "benchmark_utils.CuptiProfiler": "UnsupportedError without an NVIDIA GPU",
     "benchmark_utils.CuptiTimer": "UnsupportedError without an NVIDIA GPU",
     "multidevice.MultiDeviceExecutor": "for tensors that are whole on every device",
@@ -98,7 +102,7 @@ NOTES: dict[str, str] = {
     "pyfuser.CacheOp": "in the loads of CUDA kernels; without effect on the CPU",
     "pyfuser.ReductionParams": "vector width, unrolling and splits over the grid are followed",
     "pyfuser.PointwiseParams": "vector width and unrolling are followed",
-    "schedule.warp_specialize": "UnsupportedError: no scheduler specialises warps",
+    "schedule.warp_specialize": "UnsupportedError: needs asynchronous copies and barriers (sm_90)",
     "TensorView.swizzle1d": "UnsupportedError: it rotates the tiles of several devices",
     "FusionExecutorCache.get_cuda_kernel": "LLVM IR for tensors on the CPU",
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import ScheduleError, UnsupportedError, expected
+from ..errors import ScheduleError, UnsupportedError, expected, unsupported
 from ..ir import fusion as ir
 from ..ir.domains import ParallelType
 from ..ir.schedule import ScheduledFusion
@@ -121,8 +121,9 @@ def warp_specialize(
     parallel_type: ParallelType,
     num_registers: tuple[int, int] | None = None,
 ) -> None:
-    """Not supported yet: raises UnsupportedError."""
-    raise UnsupportedError(expected("warp_specialize", "a schedule without it", parallel_type))
+    """Gives warps of a block different work: raises UnsupportedError."""
+    needs = "kernels with asynchronous copies and barriers for warps (NVIDIA sm_90)"
+    raise UnsupportedError(unsupported("warp_specialize", needs))
 
 
 def _sizes(fusion: Fusion, inputs: Sequence[Any], operation: str) -> SizeInfo:

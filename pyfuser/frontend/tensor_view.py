@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ..errors import DefinitionError, ScheduleError, UnsupportedError, expected
+from ..errors import DefinitionError, ScheduleError, UnsupportedError, expected, unsupported
 from ..ir import domains, vals
 from ..ir.domains import ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
@@ -134,8 +134,8 @@ class TensorView(vals.TensorView):
         return self
 
     def swizzle1d(self, x: int, parallel_type: ParallelType) -> TensorView:
-        """Not supported yet: raises UnsupportedError."""
-        raise UnsupportedError(expected("swizzle1d", "a swizzle of two axes", parallel_type))
+        """Rotates the tiles that several devices exchange: raises UnsupportedError."""
+        raise UnsupportedError(unsupported("swizzle1d", "several devices"))
 
     def set_memory_type(self, memory_type: MemoryType) -> None:
         """Sets where the tensor's elements are: local, shared or global."""
@@ -218,6 +218,14 @@ class TensorView(vals.TensorView):
     __repr__ = __str__
 
 
+# What the copies need that aren't a load and a store.
+_COPIES = {
+    "load_matrix": "kernels with matrix instructions (NVIDIA sm_75)",
+    "cp_async": "kernels with asynchronous copies (NVIDIA sm_80)",
+    "tma": "the tensor memory accelerator (NVIDIA sm_90)",
+}
+
+
 def _check_set(operation: str, op_type: LoadStoreOpType | None) -> None:
     if op_type is not None and op_type.name != "set":
-        raise UnsupportedError(expected(operation, "LoadStoreOpType.set", op_type))
+        raise UnsupportedError(unsupported(f"{operation}({op_type})", _COPIES[op_type.name]))

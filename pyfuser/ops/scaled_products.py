@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..dtypes import DataType
-from ..errors import UnsupportedError, expected
+from ..errors import UnsupportedError, expected, unsupported
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import TensorView, Val
@@ -142,7 +142,7 @@ _DEVICE_ONLY = {
 
 def _needing(name: str, needs: str) -> Callable[..., TensorView]:
     def refuse(fusion: Fusion, *arguments: object, **keywords: object) -> TensorView:
-        raise UnsupportedError(f"{name}: not supported on this device; it needs {needs}")
+        raise UnsupportedError(unsupported(name, needs))
 
     refuse.__doc__ = f"Not supported on this device: needs {needs}."
     return refuse
