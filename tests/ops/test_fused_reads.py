@@ -146,7 +146,13 @@ def test_what_is_reduced_or_expensive_is_stored_and_then_read() -> None:
 
     assert kernels(check(both, [x], want)) == ["pointwise", "resize"]
     flat = check(lambda o, x: o.slice(o.reshape(x, [-1]), [5], [600]), [x], x.reshape(-1)[5:600])
-    assert kernels(flat) == ["no_op", "resize"]
+    assert kernels(flat) == ["no_op"]
+    parts = check(
+        lambda o, x: o.slice(o.reshape(x, [-1, 11]), [0, 5], [60, 9]),
+        [x],
+        x.reshape(-1, 11)[:, 5:9],
+    )
+    assert kernels(parts) == ["no_op", "resize"]
 
 
 def test_a_window_after_a_permute_reads_what_is_permuted() -> None:

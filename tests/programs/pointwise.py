@@ -71,6 +71,12 @@ def binary(m: Maker) -> Made:
     return m.choice(BINARY).format(x=x, y=y, n=m.number())
 
 
+def repeated(m: Maker) -> Made:
+    """Arithmetic of a reshaped value with a column of another, which repeats it."""
+    x, y, operator = m.floating(), m.floating(), m.choice(("+", "-", "*"))
+    return f"{x}.flatten() {operator} {y}.flatten()[:3].unsqueeze(1)"
+
+
 def remainder(m: Maker) -> Made:
     """A remainder of a float."""
     return m.choice(FLOAT_REMAINDERS).format(x=m.floating(), n=m.choice(("0.75", "2", "-1.5")))
@@ -126,6 +132,6 @@ def several(m: Maker) -> Made:
 
 
 TEMPLATES = {
-    unary: 6, guarded: 3, with_number: 4, binary: 8, remainder: 1, integers: 3, comparison: 3,
-    booleans: 1, where: 4, masked_fill: 2, cast: 4, several: 1,
+    unary: 6, guarded: 3, with_number: 4, binary: 8, repeated: 2, remainder: 1, integers: 3,
+    comparison: 3, booleans: 1, where: 4, masked_fill: 2, cast: 4, several: 1,
 }  # fmt: skip
