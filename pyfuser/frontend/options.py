@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -61,8 +62,8 @@ _PRODUCTS = ("matmul", "linear")
 def environment() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The options that the process's environment enables and disables, without their arguments."""
     texts = (os.environ.get(name, "") for name in ("NVFUSER_ENABLE", "NVFUSER_DISABLE"))
-    names = ((each.partition("(")[0].strip() for each in text.split(",")) for text in texts)
-    enable, disable = (tuple(filter(None, each)) for each in names)
+    bare = (re.sub(r"\([^)]*\)", "", text) for text in texts)
+    enable, disable = (tuple(filter(None, map(str.strip, each.split(",")))) for each in bare)
     return enable, disable
 
 

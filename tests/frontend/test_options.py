@@ -39,7 +39,7 @@ def test_a_product_that_the_library_may_not_compute() -> None:
 
 
 def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVFUSER_ENABLE", "id_model_extra_validation, kernel_debug(all)")
+    monkeypatch.setenv("NVFUSER_ENABLE", "id_model_extra_validation, kernel_debug(all, 2),")
     monkeypatch.setenv("NVFUSER_DISABLE", "matmul_expr_eval")
     assert environment() == (("id_model_extra_validation", "kernel_debug"), ("matmul_expr_eval",))
     with pytest.raises(RuntimeError, match="Can not find a scheduler"):
