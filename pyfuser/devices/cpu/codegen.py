@@ -68,7 +68,7 @@ def generate(kernel: Kernel, processor: Processor) -> CpuKernelCode:
         definitions |= generator.writer.definitions
         workspace = workspace + generator.workspace
         streaming |= generator.statements.streaming.multiples
-    attributes = f"attributes #0 = {{ {function_attributes(processor)} }}"
+    attributes = f"attributes #0 = {{ {function_attributes(processor, calls=bool(definitions))} }}"
     parts = [*texts, *definitions.values(), *declarations.values(), attributes, "!0 = !{i32 1}"]
     return CpuKernelCode(
         kernel.outline,

@@ -114,24 +114,33 @@ def pointwise(
     if facts.groups is not None and columns < _VECTORS_OF_SHORT_ROW * lanes:
         groups = evaluate(facts.groups, sizes)
         grouped = 4 * processor.cores <= groups < rows
-    unroll = _unroll_at_windows(facts, sizes, lanes, row_unroll(columns, lanes, unroll))
-    lanes, unroll = _step(processor, facts, columns, lanes, unroll, prefetch > 0)
+    lanes, unroll = _step(
+        processor, facts, columns, lanes, row_unroll(columns, lanes, unroll), prefetch > 0
+    )
+    lanes, unroll = _step_at_windows(processor, facts, sizes, lanes, unroll)
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
 
 
-def _unroll_at_windows(
-    facts: PointwiseFacts, sizes: Mapping[str, int], lanes: int, unroll: int
-) -> int:
-    """Vectors per step of a row: fewer if a short row has windows that end within its steps, whose
-    elements are tested one by one.
+def _step_at_windows(
+    processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int], lanes: int, unroll: int
+) -> tuple[int, int]:
+    """The lanes and the vectors of a step of a row: fewer if a short row has windows that end
+    within its steps, where every part is computed, and one chosen for each element.
+
+    Measured on a Zen 5: 32 sines and 32 cosines joined, 8.6 instead of 2.2 ms.
     """
     columns = evaluate(facts.columns, sizes)
     ends = [end for end in (evaluate(step, sizes) for step in facts.steps) if 0 < end < columns]
-    while unroll > 1 and columns < _STEPS_OF_WINDOWS * lanes * unroll:
-        if all(end % (lanes * unroll) == 0 for end in ends):
-            break
+
+    def splits_a_window() -> bool:
+        step = lanes * unroll
+        return columns < _STEPS_OF_WINDOWS * step and any(end % step for end in ends)
+
+    while unroll > 1 and splits_a_window():
         unroll //= 2
-    return unroll
+    while lanes > processor.lanes(facts.bytes) and splits_a_window():
+        lanes //= 2
+    return lanes, unroll
 
 
 def _step(

@@ -62,6 +62,16 @@ def _expm1_ratio(f: np.ndarray) -> np.ndarray:
     return np.expm1(near * np.log(2)) / near
 
 
+def _sine_tail(z: np.ndarray) -> np.ndarray:
+    r = np.sqrt(z)
+    return (np.sin(r) / r - 1) / z
+
+
+def _sine_weight(z: np.ndarray) -> np.ndarray:
+    r = np.sqrt(z)
+    return r**3 / np.sin(r)
+
+
 def _log2_erfc(y: np.ndarray) -> np.ndarray:
     return np.array([float(mpmath.log(mpmath.erfc(v), 2)) for v in y])
 
@@ -71,6 +81,8 @@ FITS = {
     "exp2, 16 bits": Fit(np.exp2, lambda f: np.exp2(-f), 0, 5, 0.0, 1.0),
     "expm1, 12 bits": Fit(_expm1_ratio, lambda f: 1 / _expm1_ratio(f), 0, 4, -0.5, 0.5),
     "expm1, 16 bits": Fit(_expm1_ratio, lambda f: 1 / _expm1_ratio(f), 0, 5, -0.5, 0.5),
+    "sine, 12 bits": Fit(_sine_tail, _sine_weight, 0, 2, 1e-4, 1.582**2),
+    "sine, 16 bits": Fit(_sine_tail, _sine_weight, 0, 3, 1e-4, 1.582**2),
     "log2(erfc)": Fit(_log2_erfc, lambda y: np.full_like(y, np.log(2)), 1, 7, 1e-4, 4.8),
 }
 

@@ -2,12 +2,17 @@
 
 x = n pi / 2 + r, |r| <= pi / 4, with pi / 2 in four parts of 30 bits so that n times a part is
 exact for |n| < 2**22 (Cody and Waite); the differences are kept with their rounding errors. sin r
-and cos r are polynomials in r**2, selected and signed by n's low bits. float reduces in double,
-where tan stays, with shorter polynomials. The rare larger arguments (over 2**22) branch to the C
-library, lane by lane. Coefficients: Chebyshev interpolation with 50 digits.
+and cos r are polynomials in r**2, selected and signed by n's low bits.
+
+float has shorter polynomials. Below 2**18 and with fused multiply-adds it reduces in float, where
+x - n P, with P = pi / 2 rounded to float, is a multiple of 2**-24 below 1, and so exact. Otherwise
+it reduces in double, where tan always stays. The rare arguments over 2**22 branch to the C library,
+lane by lane. Coefficients: Chebyshev interpolation with 50 digits.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
@@ -56,6 +61,9 @@ _C_FLOAT = (-0.5, 0.04166662320494652, -0.0013886759988963604, 2.439004310872405
 # pi / 2 as a number whose product with n is exact, and the rest.
 _HALF_PI_PAIR = (1.5707963267341256, 6.077100506506192e-11)
 _LARGEST = 2.0**22
+# pi / 2 as three floats, for multiply-adds that round once, up to the second number.
+_HALF_PI_FLOAT = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+_LARGEST_IN_FLOAT = 2.0**18
 
 
 def _reduce(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
@@ -119,10 +127,23 @@ def _reduce_in_double(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     return w.truncate(w.bitcast(shifted, "i64"), "i32"), r
 
 
-def _sine_cosine_float(w: FunctionWriter, r: Value) -> tuple[Value, Value]:
-    """(sin r, cos r) for |r| <= pi / 4, with the accuracy of float."""
+def _reduce_in_float(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
+    """(n as an integer, r, what r lacks), for float |x| <= 2**18."""
+    shift = w.constant(rounding_shift(x.type)[0], x.type)
+    shifted = w.fma(x, w.constant(_TWO_OVER_PI, x.type), shift)
+    n = w.fsub(shifted, shift)
+    first, second, third = (w.constant(-part, x.type) for part in _HALF_PI_FLOAT)
+    r = w.fma(n, second, w.fma(n, first, x))
+    return w.bitcast(shifted, x.type.as_integer), r, w.fmul(n, third)
+
+
+def _sine_cosine_float(
+    w: FunctionWriter, r: Value, r_error: Value | None = None
+) -> tuple[Value, Value]:
+    """(sin, cos) of r + r_error for |r| <= pi / 4, with the accuracy of float."""
     z = w.fmul(r, r)
-    sine = w.fma(w.fmul(z, r), polynomial(w, z, _S_FLOAT), r)
+    cube, series = w.fmul(z, r), polynomial(w, z, _S_FLOAT)
+    sine = w.fma(cube, series, r) if r_error is None else w.fadd(r, w.fma(cube, series, r_error))
     return sine, w.fma(z, polynomial(w, z, _C_FLOAT), w.constant(1.0, r.type))
 
 
@@ -135,25 +156,64 @@ def _quarter_turns(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
     return n, *_sine_cosine(w, r, r_error)
 
 
-@outlined
-def sin(w: FunctionWriter, x: Value) -> Value:
-    """Sine of radians."""
-    n, sine, cosine = _quarter_turns(w, x)
+def _sine(w: FunctionWriter, x: Value, turns: tuple[Value, Value, Value]) -> Value:
+    n, sine, cosine = turns
     value = w.select(_quadrant(w, n, 1), cosine, sine)
     value = _signed(w, value, _quadrant(w, n, 2))
     # n = 0 and r = 0: the sum above would lose the sign of zero.
-    value = w.select(w.fcmp("oeq", x, w.constant(0.0, x.type)), x, value)
-    return _with_huge(w, "sin", x, value)
+    return w.select(w.fcmp("oeq", x, w.constant(0.0, x.type)), x, value)
+
+
+def _cosine(w: FunctionWriter, turns: tuple[Value, Value, Value]) -> Value:
+    n, sine, cosine = turns
+    value = w.select(_quadrant(w, n, 1), sine, cosine)
+    next_quadrant = w.add(n, w.constant(1, n.type))
+    return _signed(w, value, _quadrant(w, next_quadrant, 2))
+
+
+@outlined
+def sin_of_any(w: FunctionWriter, x: Value) -> Value:
+    """Sine of radians, also where they are many."""
+    return _with_huge(w, "sin", x, _sine(w, x, _quarter_turns(w, x)))
+
+
+@outlined
+def cos_of_any(w: FunctionWriter, x: Value) -> Value:
+    """Cosine of radians, also where they are many."""
+    return _with_huge(w, "cos", x, _cosine(w, _quarter_turns(w, x)))
+
+
+def has_float_reduction(w: FunctionWriter, x: Value) -> bool:
+    """True if x is reduced in its own type, up to 2**18."""
+    return w.has_fma and not is_double(x)
+
+
+def with_large(
+    w: FunctionWriter, x: Value, value: Value, of_any: Callable[[FunctionWriter, Value], Value]
+) -> Value:
+    """`value` where it was reduced in float, `of_any` if one of the lanes is larger."""
+    large = w.fcmp("ogt", w.fabs(x), w.constant(_LARGEST_IN_FLOAT, x.type))
+    return rare_branch(w, large, value, lambda: of_any(w, x))
+
+
+@outlined
+def sin(w: FunctionWriter, x: Value) -> Value:
+    """Sine of radians."""
+    if not has_float_reduction(w, x):
+        return sin_of_any(w, x)
+    n, r, r_error = _reduce_in_float(w, x)
+    value = _sine(w, x, (n, *_sine_cosine_float(w, r, r_error)))
+    return with_large(w, x, value, sin_of_any)
 
 
 @outlined
 def cos(w: FunctionWriter, x: Value) -> Value:
     """Cosine of radians."""
-    n, sine, cosine = _quarter_turns(w, x)
-    value = w.select(_quadrant(w, n, 1), sine, cosine)
-    next_quadrant = w.add(n, w.constant(1, n.type))
-    value = _signed(w, value, _quadrant(w, next_quadrant, 2))
-    return _with_huge(w, "cos", x, value)
+    if not has_float_reduction(w, x):
+        return cos_of_any(w, x)
+    n, r, r_error = _reduce_in_float(w, x)
+    value = _cosine(w, (n, *_sine_cosine_float(w, r, r_error)))
+    return with_large(w, x, value, cos_of_any)
 
 
 @outlined

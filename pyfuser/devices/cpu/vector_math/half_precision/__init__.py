@@ -12,7 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyfuser.devices.cpu.llvm_writer import Value
-from pyfuser.devices.cpu.vector_math.half_precision import error_function, exponential
+from pyfuser.devices.cpu.vector_math.half_precision import (
+    error_function,
+    exponential,
+    trigonometric,
+)
 from pyfuser.devices.cpu.vector_math.half_precision.common import TIERS
 
 __all__ = ["COMPLEMENTS", "ROUTINES", "routine_for"]
@@ -28,6 +32,8 @@ ROUTINES: dict[str, Routine] = {
         exponential.sigmoid,
         exponential.silu,
         exponential.tanh,
+        trigonometric.cos,
+        trigonometric.sin,
     )
 }
 # 1 + f(x), by the name of f.
