@@ -89,6 +89,10 @@ def _bfloat16(w: FunctionWriter, value: Value) -> Value:
     """
     if w.has_bf16 and value.type.lanes == 16:
         return _bfloat16_instruction(w, value)
+    return _bfloat16_integers(w, value)
+
+
+def _bfloat16_integers(w: FunctionWriter, value: Value) -> Value:
     bits = w.bitcast(value, "i32")
     sixteen = w.constant(16, bits.type)
     upper = w.lshr(bits, sixteen)
@@ -123,6 +127,9 @@ def _bfloat16_instruction(w: FunctionWriter, value: Value) -> Value:
 def emit_cast(w: FunctionWriter, value: Value, source: DataType, target: DataType) -> Value:
     """`value`, in source's compute type, converted to target's, with target's values."""
     result = _convert(w, value, source, target)
+    if target is DataType.BFloat16 and source is not target:
+        # As integers: widening what the instruction has narrowed crosses the halves of a vector.
+        return load_convert(w, _bfloat16_integers(w, result), target)
     if target in dtypes.REDUCED_FLOATING and source is not target:
         return load_convert(w, store_convert(w, result, target), target)
     return result

@@ -126,6 +126,27 @@ def test_windows_of_short_rows_end_with_a_step(columns: int, end: int, unroll: i
     assert heuristics.pointwise(PROCESSOR, facts, {}).unroll == unroll
 
 
+@pytest.mark.parametrize(("columns", "end", "lanes"), [(64, 32, 32), (64, 16, 16), (64, 0, 64)])
+def test_functions_of_joined_rows_end_with_a_window(columns: int, end: int, lanes: int) -> None:
+    """Vectors that are computed together don't take elements of two windows."""
+    processor, rows = replace(PROCESSOR, vector_bits=512), Integer.of(4096)
+    facts = PointwiseFacts(
+        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
+        narrowest=4, vector=4, inputs=1, work=40, functions=1, touched=rows,
+        steps=(Integer.of(end),),
+    )  # fmt: skip
+    assert heuristics.pointwise(processor, facts, {}).lanes == lanes
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "block"), [(16384, 3, 1024), (16384, 16, 4096), (2048, 3, 2048)]
+)
+def test_blocks_of_few_rows_are_small(columns: int, rows: int, block: int) -> None:
+    """Unless one has all columns."""
+    processor = replace(PROCESSOR, l1_bytes=48 << 10)
+    assert heuristics.reduction(processor, column_sums(32, columns, rows), {}).block == block
+
+
 @pytest.mark.parametrize("columns", [3, 12])
 def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
     """Whichever the heuristics chose."""
