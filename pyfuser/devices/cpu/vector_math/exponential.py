@@ -23,7 +23,6 @@ from pyfuser.devices.cpu.vector_math.common import (
     power_of_two,
     rounding_shift,
     scale_by_power,
-    widened,
 )
 
 _LOG2_E = math.log2(math.e)
@@ -60,6 +59,15 @@ _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}
 _EXP2_RANGE = {"float": (-151.0, 129.0), "double": (-1076.0, 1025.0)}
 # Between these 2**n is normal, or infinity.
 _NORMAL_EXP_RANGE = {"float": (-87.0, 89.0), "double": (-708.0, 710.0)}
+# e**x / 2 is infinite, and 2**n applied in two factors is in their range.
+_OVERFLOWS = {"float": 100.0, "double": 800.0}
+# sinh(x) = x + x**3 P(x**2) up to 1, with a relative error of 2**-34.
+_SINH_FLOAT = (
+    0.1666666716337204,
+    0.008333349600434303,
+    0.0001983615948120132,
+    2.8169513370812638e-06,
+)
 # Beyond this expm1 is -1.
 _EXPM1_LOW = {"float": -18.0, "double": -38.0}
 
@@ -156,14 +164,13 @@ def tanh(w: FunctionWriter, x: Value) -> Value:
 
 def _half_exp(w: FunctionWriter, y: Value) -> Value:
     """e**y / 2 for y >= 0; overflows only if the half does."""
-    high = w.constant(800.0, y.type)
+    high = w.constant(_OVERFLOWS[y.type.element], y.type)
     shifted, r = reduce_exponent(w, w.fmin_number(high, y))
     factor = w.fadd(expm1_reduced(w, r), w.constant(1.0, y.type))
     return scale_by_power(w, factor, w.fsub(shifted, w.constant(1.0, y.type)))
 
 
 @outlined
-@widened
 def cosh(w: FunctionWriter, x: Value) -> Value:
     """Hyperbolic cosine: h + 1 / (4 h) for h = e**|x| / 2."""
     half = _half_exp(w, w.fabs(x))
@@ -171,11 +178,20 @@ def cosh(w: FunctionWriter, x: Value) -> Value:
 
 
 @outlined
-@widened
 def sinh(w: FunctionWriter, x: Value) -> Value:
-    """Hyperbolic sine: (m + m / (m + 1)) / 2 for m = e**|x| - 1, and e**|x| / 2 for large |x|."""
+    """Hyperbolic sine.
+
+    (m + m / (m + 1)) / 2 for m = e**|x| - 1, and e**|x| / 2 for large |x|; in float a polynomial up
+    to 1, and h - 1 / (4 h) for h = e**|x| / 2 above.
+    """
     type = x.type
     y = w.fabs(x)
+    if not is_double(x):
+        z, half = w.fmul(x, x), _half_exp(w, y)
+        above = w.fsub(half, w.fdiv(w.constant(0.25, type), half))
+        below = w.fma(w.fmul(z, x), polynomial(w, z, _SINH_FLOAT), x)
+        value = w.select(w.fcmp("ogt", y, w.constant(1.0, type)), w.copysign(above, x), below)
+        return w.select(w.fcmp("olt", y, w.constant(2.0**-14, type)), x, value)
     limit = w.constant(30.0, type)
     m = _expm1_scaled(w, w.fmin_number(limit, y))
     sum = w.fadd(m, w.fdiv(m, w.fadd(m, w.constant(1.0, type))))
