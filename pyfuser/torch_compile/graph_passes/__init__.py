@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from torch.fx import Graph
 
+from .attention import use_library_attention
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
 from .equal_views import merge_equal_views
@@ -29,6 +30,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     join_scattered_sums,
     join_reversed_scans,
     spell_out_pooling,
+    use_library_attention,
     drop_copies,
     read_layout_copies,
     join_biases,
