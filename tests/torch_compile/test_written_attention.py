@@ -115,6 +115,16 @@ def test_what_stays_two_products(function: Attention) -> None:
         check(function, *given)
 
 
+@pytest.mark.parametrize("shape", [(5, 200), (1, 1, 5, 200), (1, 5, 200)], ids=str)
+def test_softmax_in_other_axes(shape: tuple[int, ...]) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        shares = torch.softmax(torch.bmm(q, k.mT).view(shape), -1)
+        return torch.bmm(shares.view(1, 5, 200), v)
+
+    check(function, *operands(1))
+    assert is_whole(function, *operands(1))
+
+
 def test_few_keys_and_half_precision_stay_products() -> None:
     assert not is_whole(plain, *operands(2, 3, keys=191))
     assert not is_whole(plain, *(each.bfloat16() for each in operands(2, 3)))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Graph, Node
@@ -33,52 +34,69 @@ _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """What an attention reads, and its sizes."""
+
+    queries: Node
+    keys: Node
+    values: Node
+    scale: float
+    batch: int
+    heads: int
+    rows: int
+    length: int
+    width: int
+
+
 def use_library_attention(graph: Graph) -> None:
     """Replaces attentions without a mask whose sizes are numbers, on the CPU."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is aten.bmm.default:
-            _replace(graph, node)
-    drop_dead_nodes(graph)
+            found = _found(node)
+            if found is not None:
+                _replace(graph, node, found)
+                drop_dead_nodes(graph)
 
 
-def _replace(graph: Graph, product: Node) -> None:
+def _found(product: Node) -> _Attention | None:
+    """The attention whose last product this is, if torch's is for it."""
     shares, values = product.args
     if not isinstance(shares, Node) or not isinstance(values, Node):
-        return
+        return None
     softmax = _source(shares)
     if softmax is None or softmax.target is not aten._softmax.default:
-        return
+        return None
     found = _scores(softmax)
     if found is None:
-        return
+        return None
     scores, scale = found
     queries, keys = scores.args
     assert isinstance(queries, Node) and isinstance(keys, Node)
     sizes = _sizes(softmax, queries, keys, values)
-    if sizes is None:
-        return
-    batch, heads, rows, length, width = sizes
+    return None if sizes is None else _Attention(queries, keys, values, scale, *sizes)
+
+
+def _replace(graph: Graph, product: Node, found: _Attention) -> None:
+    outer, rows = (found.batch, found.heads), found.rows
     with graph.inserting_before(product):
+        keys = _viewed(graph, found.keys, (*outer, found.width, found.length))
         operands = [
-            _viewed(graph, queries, (batch, heads, rows, width)),
-            call_traced(
-                graph,
-                aten.transpose.int,
-                _viewed(graph, keys, (batch, heads, width, length)),
-                *(-2, -1),
-            ),
-            _viewed(graph, values, (batch, heads, length, width)),
+            _viewed(graph, found.queries, (*outer, rows, found.width)),
+            call_traced(graph, aten.transpose.int, keys, -2, -1),
+            _viewed(graph, found.values, (*outer, found.length, found.width)),
         ]
         attention = graph.call_function(
-            _ATTENTION, tuple(_in_rows(graph, each) for each in operands), {"scale": scale}
+            _ATTENTION, tuple(_in_rows(graph, each) for each in operands), {"scale": found.scale}
         )
         set_metadata(attention, _ATTENTION, attention.args)
         result = graph.call_function(operator.getitem, (attention, 0))
         result.meta["val"] = attention.meta["val"][0]
-        merged = _merged_heads(product, (batch, heads, rows, width))
+        merged = _merged_heads(product, (*outer, rows, found.width))
         if merged is None:
             whole = _contiguous(graph, result)
-            replaced = call_traced(graph, aten.view.default, whole, [batch * heads, rows, width])
+            shape = [found.batch * found.heads, rows, found.width]
+            replaced = call_traced(graph, aten.view.default, whole, shape)
             product.replace_all_uses_with(replaced)
             return
     merged.replace_all_uses_with(result)
@@ -154,7 +172,7 @@ def _sizes(
         return None
     if length < _FEWEST_KEYS or not (count and rows and width):
         return None
-    heads = shares.shape[-3]
+    heads = shares.shape[-3] if shares.dim() > 2 else count
     return count // heads, heads, rows, length, width
 
 
