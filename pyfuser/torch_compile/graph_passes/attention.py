@@ -26,11 +26,12 @@ from torch.fx import Graph, Node
 from ..views import tensor_of
 from .dead_nodes import drop_dead_nodes
 from .metadata import call_traced, set_metadata
+from .reshapes import RESHAPES
 
 aten = torch.ops.aten
 
 _FEWEST_KEYS = 192
-_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
+_KEEPING_ORDER = (*RESHAPES, aten.expand.default)  # if there are as many elements as before
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
@@ -86,10 +87,8 @@ def _replace(graph: Graph, product: Node, found: _Attention) -> None:
             call_traced(graph, aten.transpose.int, keys, -2, -1),
             _viewed(graph, found.values, (*outer, found.length, found.width)),
         ]
-        attention = graph.call_function(
-            _ATTENTION, tuple(_in_rows(graph, each) for each in operands), {"scale": found.scale}
-        )
-        set_metadata(attention, _ATTENTION, attention.args)
+        rowwise = (_in_rows(graph, each) for each in operands)
+        attention = call_traced(graph, _ATTENTION, *rowwise, scale=found.scale)
         result = graph.call_function(operator.getitem, (attention, 0))
         result.meta["val"] = attention.meta["val"][0]
         merged = _merged_heads(product, (*outer, rows, found.width))
@@ -109,7 +108,7 @@ def _merged_heads(product: Node, shape: tuple[int, ...]) -> Node | None:
     with other strides.
     """
     reshapes = list(product.users)
-    if len(reshapes) != 1 or reshapes[0].target not in _RESHAPES:
+    if len(reshapes) != 1 or reshapes[0].target not in _KEEPING_ORDER:
         return None
     value = tensor_of(reshapes[0])
     if value is None or value.shape != shape:
@@ -127,7 +126,7 @@ def _merged_heads(product: Node, shape: tuple[int, ...]) -> Node | None:
 
 def _source(node: Node) -> Node | None:
     """What a tensor is a reshape of, the node itself if it isn't; None if others read it."""
-    while len(node.users) == 1 and node.op == "call_function" and node.target in _RESHAPES:
+    while len(node.users) == 1 and node.op == "call_function" and node.target in _KEEPING_ORDER:
         source, shown = node.args[0], tensor_of(node)
         assert isinstance(source, Node)
         value = tensor_of(source)
@@ -179,7 +178,7 @@ def _sizes(
 def _viewed(graph: Graph, node: Node, shape: tuple[int, ...]) -> Node:
     """An operand of a product in four axes, without the copy that the product needs."""
     source, found = node, None
-    while source.op == "call_function" and source.target in (*_RESHAPES, aten.clone.default):
+    while source.op == "call_function" and source.target in (*_KEEPING_ORDER, aten.clone.default):
         inner = source.args[0]
         assert isinstance(inner, Node)
         value = tensor_of(inner)
@@ -200,8 +199,4 @@ def _in_rows(graph: Graph, node: Node) -> Node:
 
 
 def _contiguous(graph: Graph, node: Node) -> Node:
-    copy = graph.call_function(
-        aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
-    )
-    set_metadata(copy, aten.clone.default, copy.args)
-    return copy
+    return call_traced(graph, aten.clone.default, node, memory_format=torch.contiguous_format)

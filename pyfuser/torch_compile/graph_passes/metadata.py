@@ -12,9 +12,9 @@ from torch.fx.node import map_arg
 from ..views import tensor_of
 
 
-def call_traced(graph: Graph, op: Any, *arguments: Any) -> Node:
+def call_traced(graph: Graph, op: Any, *arguments: Any, **keywords: Any) -> Node:
     """A new node that calls an op."""
-    node: Node = graph.call_function(op, arguments)
+    node: Node = graph.call_function(op, arguments, keywords)
     set_metadata(node, op, arguments)
     return node
 

@@ -117,7 +117,8 @@ def test_special_values_are_those_of_the_usual_routine(name, has_avx512):
         got = compiled(name, bits, has_avx512)(x)
         assert torch.equal(got.isnan(), usual.isnan())
         torch.testing.assert_close(got, usual, rtol=2.0**-bits, atol=0, equal_nan=True)
-        assert torch.equal((got.signbit() & ~got.isnan()), (usual.signbit() & ~usual.isnan()))
+        known = ~got.isnan() if name in ("sin", "cos") else torch.ones_like(x, dtype=torch.bool)
+        assert torch.equal(got[known].signbit(), usual[known].signbit())
 
 
 def test_coefficients_are_the_fits():

@@ -19,6 +19,15 @@ from pyfuser.target.parameters import (
 from tests.support.targets import PRETENDED
 
 PROCESSOR = PRETENDED.processor
+ROWS = Integer.of(4096)
+
+
+def rows_of(columns: int) -> PointwiseFacts:
+    """The facts about an addition of float32 to rows of so many columns."""
+    return PointwiseFacts(
+        rows=ROWS, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
+        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=ROWS,
+    )  # fmt: skip
 
 
 def column_sums(rows: int, columns: int, reduced: int) -> ReductionFacts:
@@ -104,11 +113,7 @@ def test_square_tiles_of_half_precision(columns: int, size: int, is_staged: bool
 @pytest.mark.parametrize(("columns", "is_across"), [(9, True), (16, True), (20, False)])
 def test_joined_columns_have_a_lane_for_each_row(columns: int, is_across: bool) -> None:
     """Each column is then computed once; up to 16 are stored together."""
-    rows = Integer.of(4096)
-    facts = PointwiseFacts(
-        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
-        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=rows, across=rows,
-    )  # fmt: skip
+    facts = replace(rows_of(columns), across=ROWS)
     assert heuristics.pointwise(PROCESSOR, replace(facts, joined=True), {}).across == is_across
     assert not heuristics.pointwise(PROCESSOR, facts, {}).across
 
@@ -117,24 +122,15 @@ def test_joined_columns_have_a_lane_for_each_row(columns: int, is_across: bool) 
     ("columns", "end", "unroll"), [(64, 32, 4), (64, 16, 2), (64, 8, 1), (64, 20, 1), (512, 8, 4)]
 )
 def test_windows_of_short_rows_end_with_a_step(columns: int, end: int, unroll: int) -> None:
-    rows = Integer.of(4096)
-    facts = PointwiseFacts(
-        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
-        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=rows,
-        steps=(Integer.of(end),),
-    )  # fmt: skip
+    facts = replace(rows_of(columns), steps=(Integer.of(end),))
     assert heuristics.pointwise(PROCESSOR, facts, {}).unroll == unroll
 
 
 @pytest.mark.parametrize(("columns", "end", "lanes"), [(64, 32, 32), (64, 16, 16), (64, 0, 64)])
 def test_functions_of_joined_rows_end_with_a_window(columns: int, end: int, lanes: int) -> None:
     """Vectors that are computed together don't take elements of two windows."""
-    processor, rows = replace(PROCESSOR, vector_bits=512), Integer.of(4096)
-    facts = PointwiseFacts(
-        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
-        narrowest=4, vector=4, inputs=1, work=40, functions=1, touched=rows,
-        steps=(Integer.of(end),),
-    )  # fmt: skip
+    processor = replace(PROCESSOR, vector_bits=512)
+    facts = replace(rows_of(columns), work=40, functions=1, steps=(Integer.of(end),))
     assert heuristics.pointwise(processor, facts, {}).lanes == lanes
 
 
@@ -150,11 +146,7 @@ def test_blocks_of_few_rows_are_small(columns: int, rows: int, block: int) -> No
 @pytest.mark.parametrize("columns", [3, 12])
 def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
     """Whichever the heuristics chose."""
-    rows = Integer.of(4096)
-    facts = PointwiseFacts(
-        rows=rows, columns=Integer.of(columns), groups=None, transposed=None, bytes=4,
-        narrowest=4, vector=4, inputs=1, work=1, functions=0, touched=rows, across=rows,
-    )  # fmt: skip
+    facts = replace(rows_of(columns), across=ROWS)
     chosen = heuristics.pointwise(PROCESSOR, facts, {})
     found = PRETENDED.candidates(facts, chosen, {})
     assert chosen.across == (columns == 3)
@@ -162,7 +154,7 @@ def test_lanes_along_rows_and_across_them_are_candidates(columns: int) -> None:
         True,
         False,
     }
-    sums = replace(column_sums(1, 1, columns), inner=True, across=rows, kept=rows)
+    sums = replace(column_sums(1, 1, columns), inner=True, across=ROWS, kept=ROWS)
     for is_persistent in (False, True):
         choose = heuristics.inner_persistent if is_persistent else heuristics.reduction
         made = choose(PROCESSOR, sums, {})

@@ -39,6 +39,13 @@ def rounding_shift(type: LLVMType) -> tuple[float, int]:
     return _FORMATS[type.element][2:]
 
 
+def nearest_integer(w: FunctionWriter, x: Value, factor: float) -> tuple[Value, Value]:
+    """x * factor rounded to an integer: plus the rounding shift of the type, and by itself."""
+    shift = w.constant(rounding_shift(x.type)[0], x.type)
+    shifted = w.fma(x, w.constant(factor, x.type), shift)
+    return shifted, w.fsub(shifted, shift)
+
+
 def is_double(x: Value) -> bool:
     """True for double lanes, False for float lanes."""
     return x.type.element == "double"

@@ -18,6 +18,7 @@ from pyfuser.devices.cpu.vector_math.common import (
     has_scalef,
     is_double,
     mantissa_bits,
+    nearest_integer,
     outlined,
     polynomial,
     power_of_two,
@@ -80,10 +81,8 @@ def _clamp(w: FunctionWriter, x: Value, low: float, high: float) -> Value:
 
 def reduce_exponent(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     """(n plus the rounding shift, r) with x = n ln 2 + r."""
-    shift = w.constant(rounding_shift(x.type)[0], x.type)
     high, low = _LN2[x.type.element]
-    shifted = w.fma(x, w.constant(_LOG2_E, x.type), shift)
-    n = w.fsub(shifted, shift)
+    shifted, n = nearest_integer(w, x, _LOG2_E)
     r = w.fma(n, w.constant(-high, x.type), x)
     return shifted, w.fma(n, w.constant(-low, x.type), r)
 

@@ -18,10 +18,10 @@ from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math.common import (
     fast_two_sum,
     is_double,
+    nearest_integer,
     outlined,
     polynomial,
     rare_branch,
-    rounding_shift,
 )
 
 _TWO_OVER_PI = 0.6366197723675814
@@ -68,9 +68,7 @@ _LARGEST_IN_FLOAT = 2.0**18
 
 def _reduce(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
     """(n as an integer, r, the rounding error of r)."""
-    shift = w.constant(rounding_shift(x.type)[0], x.type)
-    shifted = w.fma(x, w.constant(_TWO_OVER_PI, x.type), shift)
-    n = w.fsub(shifted, shift)
+    shifted, n = nearest_integer(w, x, _TWO_OVER_PI)
     first, second, third, last = (w.constant(-part, x.type) for part in _HALF_PI)
     a = w.fadd(x, w.fmul(n, first))  # exact
     b_part = w.fmul(n, second)
@@ -119,9 +117,7 @@ def _with_huge(w: FunctionWriter, name: str, x: Value, value: Value) -> Value:
 def _reduce_in_double(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     """(n as an i32, r in double), for float x."""
     wide = w.fpext(x, "double")
-    shift = w.constant(rounding_shift(wide.type)[0], wide.type)
-    shifted = w.fma(wide, w.constant(_TWO_OVER_PI, wide.type), shift)
-    n = w.fsub(shifted, shift)
+    shifted, n = nearest_integer(w, wide, _TWO_OVER_PI)
     high, low = (w.constant(-part, wide.type) for part in _HALF_PI_PAIR)
     r = w.fma(n, low, w.fma(n, high, wide))
     return w.truncate(w.bitcast(shifted, "i64"), "i32"), r
@@ -129,9 +125,7 @@ def _reduce_in_double(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
 
 def _reduce_in_float(w: FunctionWriter, x: Value) -> tuple[Value, Value, Value]:
     """(n as an integer, r, what r lacks), for float |x| <= 2**18."""
-    shift = w.constant(rounding_shift(x.type)[0], x.type)
-    shifted = w.fma(x, w.constant(_TWO_OVER_PI, x.type), shift)
-    n = w.fsub(shifted, shift)
+    shifted, n = nearest_integer(w, x, _TWO_OVER_PI)
     first, second, third = (w.constant(-part, x.type) for part in _HALF_PI_FLOAT)
     r = w.fma(n, second, w.fma(n, first, x))
     return w.bitcast(shifted, x.type.as_integer), r, w.fmul(n, third)

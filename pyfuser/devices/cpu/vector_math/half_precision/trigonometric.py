@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
-from pyfuser.devices.cpu.vector_math.common import outlined, polynomial, rounding_shift
+from pyfuser.devices.cpu.vector_math.common import (
+    nearest_integer,
+    outlined,
+    polynomial,
+    rounding_shift,
+)
 from pyfuser.devices.cpu.vector_math.half_precision.common import TIERS, tier
 from pyfuser.devices.cpu.vector_math.trigonometric import (
     cos_of_any,
@@ -34,14 +39,13 @@ SINE = {
 def _half_turns(w: FunctionWriter, x: Value, offset: float) -> tuple[Value, Value]:
     """(n as an integer, r) for x = (n + offset) pi + r."""
     type = x.type
-    shift = w.constant(rounding_shift(type)[0], type)
-    turns = w.constant(_ONE_OVER_PI, type)
     if offset:
-        shifted = w.fadd(w.fma(x, turns, w.constant(-offset, type)), shift)
+        shift = w.constant(rounding_shift(type)[0], type)
+        turns = w.fma(x, w.constant(_ONE_OVER_PI, type), w.constant(-offset, type))
+        shifted = w.fadd(turns, shift)
         n = w.fadd(w.fsub(shifted, shift), w.constant(offset, type))
     else:
-        shifted = w.fma(x, turns, shift)
-        n = w.fsub(shifted, shift)
+        shifted, n = nearest_integer(w, x, _ONE_OVER_PI)
     r = x
     for part in _PI:
         r = w.fma(n, w.constant(-part, type), r)
