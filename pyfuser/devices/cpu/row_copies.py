@@ -96,13 +96,15 @@ def copied_buffers(body: list[Statement]) -> set[Buffer]:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """Conditions: the row before, and the next one, is joined to this one.
+    """Conditions: the row before, and the next one, is joined to this one; the rows `follow` each
+    other.
 
     `kept` has what the row before hasn't stored, the first elements of a line.
     """
 
     to_the_last: Value
     to_the_next: Value
+    follow: Value
     kept: Value
 
 
@@ -149,8 +151,11 @@ class RowCopies:
 
         def past_caches() -> None:
             lines(", !nontemporal !0")
+            fetch = partial(self._fetch_ends, copy, target, count)
             if joined is None:
-                self._fetch_ends(copy, target, count)
+                fetch()
+            else:
+                phase.branch_on(w.not_(joined.follow), fetch)
 
         flag = phase.statements.streaming.flag
         assert flag is not None
@@ -197,6 +202,7 @@ class RowCopies:
         return _Joined(
             w.and_(follow, w.icmp("sgt", index, start)),
             w.and_(follow, w.icmp("slt", index, last)),
+            follow,
             kept,
         )
 

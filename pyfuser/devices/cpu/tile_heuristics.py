@@ -25,7 +25,8 @@ _COLUMNS_OF_SHORT_ROWS = 512
 _PAGE_BYTES = 4096
 _BYTES_AHEAD = 256  # of the parts of transposed rows
 _MOST_BYTES_AHEAD = 8192  # of whole rows
-_LONG_ROW = 2048  # elements of a row of results whose ends cost little
+# Rows of an input that are a multiple of this apart are in few sets of a processor's TLB.
+_CONFLICTING_BYTES = 128 * 1024
 # Columns that a stage of whole rows has room for.
 _WHOLE_ROWS = (128, 256, 512, 1024)
 
@@ -126,7 +127,7 @@ def _tiles(
     In the last cache, squares of whole lines write on along one line of rows.  Measured on a Zen 5,
     1024x1024 in float32: 0.5 of the time, 1000x1000 and 768x3072 0.6 to 0.8; in bfloat16, whose
     squares have half a line of each row, 1.2 times as long.  These take 16 lines of each row: 0.9
-    to 1.0 of the time, out of cache 0.8 to 0.95.
+    to 1.0 of the time, out of cache 0.8 to 0.95; in float32 out of cache 0.75 to 0.95.
     A task that has all rows, which are long, takes them by the cache line: few streams, which the
     prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
@@ -137,8 +138,10 @@ def _tiles(
     most, tile = max(16 * lanes, line), 4 * line
     if line == lanes and _is_in_cache(processor, facts, sizes):
         most, tile = 64 * line, line
-    elif line > lanes and processor.stores_lines_apart:
+    elif processor.stores_lines_apart and line > lanes:
         tile = 16 * line
+    elif processor.stores_lines_apart and matrices.rows > tile:
+        most, tile = tile, 16 * line
     chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
     ahead, has_all = _ahead(processor, facts, matrices, sizes), matrices.rows <= 4 * line
     vectors = line // lanes if facts.stored == 1 else 1
@@ -157,13 +160,15 @@ def _is_staged(
 
     A task that has all rows, which are few, reads them by the line and jumps less; in the third
     cache, staging 64 rows of 65536 elements took twice as long.  Measured on a Zen 5 in half
-    precision, out of cache: squares of whole lines take 0.6 to 0.95 of the time of a stage, others
-    0.75 for rows of 4099 elements, 0.9 to 1.3 for 1031, 0.5 for 17 and 31.
+    precision, out of cache: squares of whole lines take 0.6 to 0.95 of the time of a stage, but 1.1
+    to 1.6 times as long if the rows that are read together are in few sets of the TLB; others 1.1
+    to 1.7 times, 0.5 for rows of 17 and 31 elements.
     """
     line = line_elements(processor, facts)
     if processor.stores_lines_apart and facts.inputs == 1:  # nothing is read along whole rows
         vectors = line // processor.lanes(facts.bytes)
-        if vectors <= 2 and columns % line == 0 or vectors == 2 and columns > _LONG_ROW:
+        are_in_few_sets = rows * facts.narrowest % _CONFLICTING_BYTES == 0 and vectors == 2
+        if vectors <= 2 and columns % line == 0 and not are_in_few_sets:
             return False
     if columns < line:
         return False  # no row joins another (`row_copies.py`)
@@ -187,8 +192,10 @@ def _staged_tiles(
     """
     lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
     tile, most = (16 if _are_apart(facts, matrices.rows) else 4) * line, _COLUMNS_OF_STAGE
+    are_cut = matrices.columns % line > 0  # then fewer ends of rows store parts of lines
     while tile * most * facts.narrowest > processor.l2_bytes // 4 and most > 4 * line:
-        tile, most = (tile // 2, most) if tile > most else (tile, most // 2)
+        is_tall = tile > most or (tile == most and are_cut)
+        tile, most = (tile // 2, most) if is_tall else (tile, most // 2)
     chunk, tile = _chunk_and_tile(processor, matrices, line, most, tile)
     ahead = _ahead(processor, facts, matrices, sizes)
     return PointwiseParameters(lanes, line // lanes, chunk, tile, ahead, staged=True)

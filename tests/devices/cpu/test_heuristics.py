@@ -99,13 +99,22 @@ def test_short_transposed_rows_fetch_the_next_squares(size: int, batch: int, ahe
 
 
 @pytest.mark.parametrize(
-    ("columns", "size", "is_staged"),
-    [(4096, 4, False), (4096, 2, False), (4099, 4, True), (4099, 2, False), (1031, 2, True)],
+    ("rows", "columns", "size", "is_staged"),
+    [
+        (8192, 4096, 4, False),
+        (8192, 4096, 2, False),
+        (8192, 4099, 4, True),
+        (8192, 4099, 2, True),
+        (65536, 4096, 4, False),
+        (65536, 4096, 2, True),
+        (65568, 4096, 2, False),
+    ],
 )
-def test_square_tiles_of_half_precision(columns: int, size: int, is_staged: bool) -> None:
-    """Where whole lines are stored as fast far apart as side by side."""
+def test_square_tiles_of_whole_lines(rows: int, columns: int, size: int, is_staged: bool) -> None:
+    """Where whole lines are stored as fast far apart as side by side; unless many rows in half
+    precision are read together that are a multiple of 128 KB apart."""
     processor = replace(PROCESSOR, cpu_name="znver5", vector_bits=512)
-    facts = transposed(8192, columns, size)
+    facts = transposed(rows, columns, size)
     made = heuristics.pointwise(processor, replace(facts, staged=facts.rows), {})
     assert isinstance(made, PointwiseParameters) and made.staged == is_staged
 
