@@ -369,10 +369,9 @@ class PhaseGenerator:
         return Uses(self.phase.body)
 
     def _may_pair(self, loop: For) -> bool:
-        """Pairs are for processors that narrow vectors in halves, and for unconditional stores."""
+        """Pairs are for unconditional stores."""
         are_open = self.open_grid.issuperset(self.phase.grid)
-        is_narrow = self.has_bfloat16 and self.vector_bytes < 64
-        return is_narrow and are_open and may_pair(loop, self.uses, self._lane_count)
+        return self.has_bfloat16 and are_open and may_pair(loop, self.uses, self._lane_count)
 
     def _serial(self, loop: For) -> None:
         if self._is_over_short_rows(loop):

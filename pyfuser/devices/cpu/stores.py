@@ -62,10 +62,11 @@ class Stores(MemoryAccess):
             if not self.rows.store(access, index, step, stored, alone):
                 alone()
 
-    def store_vector(self, access: Access, index: IntExpr, stored: Value) -> None:
+    def store_vector(self, access: Access, index: IntExpr, stored: Value, pieces: int = 1) -> None:
+        """Stores a vector; past the caches, in so many pieces."""
         pointer = self.address(access, index)
         is_output = access.buffer in self.outputs
-        if not (is_output and self.streaming.add(access, index, stored, pointer)):
+        if not (is_output and self.streaming.add(access, index, stored, pointer, pieces)):
             self.writer.store(stored, pointer, size_in_bytes(access.buffer.dtype))
         elif not self.scopes.constants:
             self.streaming.flush()
@@ -75,8 +76,8 @@ class Stores(MemoryAccess):
         assert self.pairs is not None and self.lanes is not None
         start = self.pairs.start(index, self.lanes.count)
         both = self.pairs.both(access.buffer, start, stored)
-        for number, vector in enumerate(both or ()):
-            self.store_vector(access, start + number * self.lanes.count, vector)
+        if both is not None:
+            self.store_vector(access, start, both, pieces=2)
 
     def _masked_store(
         self, access: Access, index: IntExpr, value: Value, pointer: Value, active: Value

@@ -15,7 +15,7 @@ from itertools import chain
 from ...dtypes import size_in_bytes
 from ...ir.kernel import Access, Buffer
 from ...ir.scalars import Integer, IntExpr, Symbol, product, terms_of
-from .llvm_writer import HALF, FunctionWriter, Value
+from .llvm_writer import HALF, I64, FunctionWriter, Value
 from .scopes import Scopes, split_constant
 
 _VECTOR_BYTES = (16, 32, 64, 128, 256)
@@ -32,19 +32,30 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Vector:
-    """A store that waits, so many elements after the start of its row."""
+    """A store that waits, so many elements after the start of its row.
+
+    Past the caches it goes in pieces, so that rows needn't be multiples of the whole.
+    """
 
     offset: int
     value: Value
     pointer: Value
+    pieces: int = 1
 
     @property
     def lanes(self) -> int:
+        """Of all pieces."""
         return self.value.type.lanes
 
     @property
-    def bytes(self) -> int:
-        return self.lanes * self.value.type.bits // 8
+    def lanes_each(self) -> int:
+        """Of one piece."""
+        return self.lanes // self.pieces
+
+    @property
+    def bytes_each(self) -> int:
+        """Of one piece."""
+        return self.lanes_each * self.value.type.bits // 8
 
 
 class StreamingStores:
@@ -60,11 +71,13 @@ class StreamingStores:
         self.buffers: set[Buffer] = set()  # those that are written past the caches row by row
         self._rows: dict[_Row, list[_Vector]] = {}
 
-    def add(self, access: Access, index: IntExpr, value: Value, pointer: Value) -> bool:
+    def add(
+        self, access: Access, index: IntExpr, value: Value, pointer: Value, pieces: int = 1
+    ) -> bool:
         """Takes the store of a vector to an output; False if it can't be aligned."""
         start, offset = split_constant(self.scopes.resolve(index))
-        vector, steps = _Vector(offset, value, pointer), self._steps(start)
-        if vector.bytes not in _VECTOR_BYTES or offset % vector.lanes or steps is None:
+        vector, steps = _Vector(offset, value, pointer, pieces), self._steps(start)
+        if vector.bytes_each not in _VECTOR_BYTES or offset % vector.lanes_each or steps is None:
             return False
         self._rows.setdefault(_Row(access.buffer, start, steps), []).append(vector)
         return True
@@ -101,12 +114,20 @@ class StreamingStores:
             for row, vectors in rows.items():
                 for each in vectors:
                     if label is past and row in streamed:
-                        alignment = min(each.bytes, self.line_bytes)
-                        w.store(values[each], each.pointer, alignment, ", !nontemporal !0")
+                        self._store_past(each, values[each])
                     else:
                         w.store(values[each], each.pointer, size_in_bytes(row.buffer.dtype))
             w.branch(done)
         w.label(done)
+
+    def _store_past(self, vector: _Vector, value: Value) -> None:
+        w, lanes, element = self.writer, vector.lanes_each, value.type.element
+        alignment = min(vector.bytes_each, self.line_bytes)
+        for start in range(0, vector.lanes, lanes):
+            whole = vector.pieces == 1
+            piece = value if whole else w.shufflevector(value, None, range(start, start + lanes))
+            place = w.element_pointer(vector.pointer, element, w.constant(start, I64))
+            w.store(piece, place, alignment, ", !nontemporal !0")
 
     def _stored(self, value: Value) -> Value:
         """Half precision as integers: LLVM 22 has no instruction for a vector of `half` that is
@@ -119,7 +140,7 @@ class StreamingStores:
 
     def _may_stream(self, row: _Row, vectors: list[_Vector], rows: Iterable[_Row]) -> bool:
         """False if the row's cache lines would wait for the rest of them; notes the conditions."""
-        multiple = vectors[0].lanes
+        multiple = vectors[0].lanes_each
         if sum(other.buffer is row.buffer for other in rows) > 1:
             multiple = max(multiple, self.line_bytes // size_in_bytes(row.buffer.dtype))
             places = {each.offset + lane for each in vectors for lane in range(each.lanes)}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyfuser import DataType, FusionDefinition, ParallelType
 from pyfuser.devices.cpu.host import host
+from pyfuser.devices.cpu.processor import Processor
 from pyfuser.frontend.executors import stage_texts
 from tests.support.targets import PRETENDED, Pretend
 
@@ -104,10 +105,11 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("caches", [True, False], ids=["", "uncached"])
+@pytest.mark.parametrize("processor", [AVX2, host()], ids=["avx2", "host"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_results(pretend: Pretend, name: str, caches: bool) -> None:
+def test_results(pretend: Pretend, name: str, processor: Processor, caches: bool) -> None:
     """Of small whole numbers: their results are exact. Rows are whole pairs, and have ends."""
-    pretend(AVX2 if caches else replace(AVX2, l3_bytes=0))
+    pretend(processor if caches else replace(processor, l3_bytes=0))
     function = FUNCTIONS[name]
     compiled = torch.compile(function, backend="pyfuser", dynamic=True)
     for rows, length in [
