@@ -92,7 +92,7 @@ def _bfloat16(w: FunctionWriter, value: Value, widens: bool) -> Value:
 
     Rounding could carry out of a NaN only if the bits that it drops were set.  Widening what the
     instruction has narrowed would cross the halves of a vector: the Huber loss of a million numbers
-    takes 126 us on a Zen 5, with the instruction 147.
+    takes 126 us on a Zen 4, with the instruction 147.
     """
     if w.has_bf16 and value.type.lanes == 16 and not widens:
         return _bfloat16_instruction(w, value)

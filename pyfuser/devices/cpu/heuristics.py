@@ -67,6 +67,10 @@ _MUCH_WORK = 48
 # GELU, sin, pow 1.0 to 1.15, of double 1.1 to 1.25.  Softmax and sums of exp 0.75 to 0.9, functions
 # of bfloat16 0.7 to 0.9 (they are computed in pairs).
 _VERY_MUCH_WORK = 96
+# The work of a normalisation is that of several passes.  Measured on a Zen 4, bfloat16, in cache, a
+# layer norm and one function: two vectors of a pair take 0.75 to 0.85 of the time of four together,
+# and as long with more work between.
+_WORK_OF_PASSES = 32
 _MOST_COMPUTED = (7, 6)  # of the elements of a short row: a ratio of integers, as sizes are
 
 # Steps of a row in which those at the ends of windows are few.
@@ -128,7 +132,7 @@ def _step_at_windows(
     """The lanes and the vectors of a step of a row: fewer if a short row has windows that end
     within its steps, where every part is computed, and one chosen for each element.
 
-    Measured on a Zen 5: 32 sines and 32 cosines joined, 6.6 instead of 8.6 ms.
+    Measured on a Zen 4: 32 sines and 32 cosines joined, 6.6 instead of 8.6 ms.
     """
     columns = evaluate(facts.columns, sizes)
     ends = [end for end in (evaluate(step, sizes) for step in facts.steps) if 0 < end < columns]
@@ -184,9 +188,16 @@ def _step(
 def _together_in_many_registers(facts: PointwiseFacts | ReductionFacts) -> int:
     """How many vectors are computed together where registers keep all constants."""
     is_long = unroll_factor(facts.work) == 1
+    if isinstance(facts, ReductionFacts) and facts.functions == 1 and _is_half(facts):
+        is_long = facts.work > _WORK_OF_PASSES
     if not is_long and not (isinstance(facts, PointwiseFacts) and _has_wide_functions(facts)):
         return 1
     return _VECTORS_TOGETHER if facts.work <= _VERY_MUCH_WORK else _VECTORS_TOGETHER // 2
+
+
+def _is_half(facts: ReductionFacts) -> bool:
+    """True if only half-precision tensors are moved in vectors."""
+    return 0 < facts.vector < _LEAST_MASKED_BYTES
 
 
 def _has_wide_functions(facts: PointwiseFacts) -> bool:
@@ -234,7 +245,7 @@ def reduction(
     # fetch ahead only if what follows in memory isn't another block's.  Measured on a Zen 4, rows
     # of 1 KB: 1.1 to 1.9 times the speed out of cache.  The results of a few rows are read again
     # almost at once, so that blocks are smaller where one doesn't have all columns: sums of 2 to 8
-    # rows of 16384 in 0.75 to 0.95 of the time on a Zen 5, in cache and out of it.
+    # rows of 16384 in 0.75 to 0.95 of the time on a Zen 4, in cache and out of it.
     most = min(processor.l1_bytes // 2 // (facts.bytes * facts.count), 4096)
     columns = evaluate(facts.range, sizes)
     if columns > most and reduced <= _FEW_ROWS:

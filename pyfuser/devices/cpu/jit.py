@@ -193,7 +193,7 @@ def function_attributes(processor: Processor | None = None, calls: bool = False)
 
     They allow the processor's full vector width; `nounwind` code needs no unwind tables.  One that
     `calls` others keeps vectors on the stack meanwhile, which then has their alignment: LLVM finds
-    too late that it would be useful.  Measured on a Zen 5: sin of bfloat16 in 0.8, sines and
+    too late that it would be useful.  Measured on a Zen 4: sin of bfloat16 in 0.8, sines and
     cosines joined in 0.5 of the time.
     """
     width = (processor or host()).vector_bits

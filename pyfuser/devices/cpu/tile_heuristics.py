@@ -127,7 +127,7 @@ def _tiles(
     In the last cache, squares of whole lines write on along one line of rows.  Measured on a Zen 5,
     1024x1024 in float32: 0.5 of the time, 1000x1000 and 768x3072 0.6 to 0.8; in bfloat16, whose
     squares have half a line of each row, 1.2 times as long.  These take 16 lines of each row: 0.9
-    to 1.0 of the time, out of cache 0.8 to 0.95; in float32 out of cache 0.75 to 0.95.
+    to 1.0 of the time, out of cache 0.8 to 0.95; in float32 on a Zen 4, out of cache, 0.75 to 0.95.
     A task that has all rows, which are long, takes them by the cache line: few streams, which the
     prefetchers follow.  Measured on a Granite Rapids, 64 rows of 65536 elements in its third cache:
     1.4 to 3.3 times the speed; 0.7 to 1.3 times where there are more rows.
@@ -162,7 +162,7 @@ def _is_staged(
     cache, staging 64 rows of 65536 elements took twice as long.  Measured on a Zen 5 in half
     precision, out of cache: squares of whole lines take 0.6 to 0.95 of the time of a stage, but 1.1
     to 1.6 times as long if the rows that are read together are in few sets of the TLB; others 1.1
-    to 1.7 times, 0.5 for rows of 17 and 31 elements.
+    to 1.7 times (the last two on a Zen 4), 0.5 for rows of 17 and 31 elements.
     """
     line = line_elements(processor, facts)
     if processor.stores_lines_apart and facts.inputs == 1:  # nothing is read along whole rows

@@ -1,7 +1,7 @@
 """Attention that is written as two products and a softmax, in inference: torch's own.
 
 That one keeps the scores of a block of queries in the cache, where the products write them to
-memory and read them again.  Measured on a Zen 5, float32: 1.1 to 1.25 times as fast from 192 keys
+memory and read them again.  Measured on a Zen 4, float32: 1.1 to 1.25 times as fast from 192 keys
 on, as fast with 128, slower with less.  In half precision products are twice as fast as it, and
 keep their rounded scores, which it doesn't round: they stay, as does all that has a mask, whose
 rows without a key are NaN here and 0 there, and a softmax that a gradient needs.
