@@ -25,7 +25,7 @@ _COLUMNS_OF_SHORT_ROWS = 512
 _PAGE_BYTES = 4096
 _BYTES_AHEAD = 256  # of the parts of transposed rows
 _MOST_BYTES_AHEAD = 8192  # of whole rows
-# Rows of an input that are a multiple of this apart are in few sets of a processor's TLB.
+# Rows of an input that are a multiple of this apart are in few sets of the TLB, the probable cause.
 _CONFLICTING_BYTES = 128 * 1024
 # Columns that a stage of whole rows has room for.
 _WHOLE_ROWS = (128, 256, 512, 1024)

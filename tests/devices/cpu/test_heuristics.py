@@ -205,6 +205,21 @@ def test_many_registers_compute_long_chains_and_functions_together(
     assert heuristics.reduction(processor, sums, {}).lanes == 16 * (together if is_long else 1)
 
 
+@pytest.mark.parametrize(
+    ("vector", "work", "functions", "step"),
+    [(2, 26, 1, (16, 2)), (4, 26, 1, (64, 1)), (2, 33, 1, (64, 1)), (2, 26, 3, (64, 1))],
+)
+def test_a_norm_and_one_function_of_half_precision_take_pairs(
+    vector: int, work: int, functions: int, step: tuple[int, int]
+) -> None:
+    """Whose work is that of several passes."""
+    rows = replace(
+        column_sums(1, 4096, 512), inner=True, vector=vector, work=work, functions=functions
+    )
+    made = heuristics.persistent_along(replace(PROCESSOR, vector_bits=512), rows, {})
+    assert (made.lanes, made.unroll) == step
+
+
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_parameters_are_numbers_and_not_expressions(size: int) -> None:
     """Sizes of a call note what they are compared with; a parameter must not be one of them."""
