@@ -355,11 +355,13 @@ class PhaseGenerator:
             raise InternalError(expected("unroll", "a constant extent", loop.stop))
         if self._may_pair(loop):
             self.statements.pairs = Pairs(self.writer, self.scopes, loop.index)
+            self.writer.makes_pairs = True
         for number in range(start.value, stop.value):
             self.scopes.set_constant(loop.index, number)
             self.body(loop.body)
         self.scopes.set_constant(loop.index, None)
         self.statements.pairs = None
+        self.writer.makes_pairs = False
         if not self.scopes.constants:
             self.statements.streaming.flush()
 

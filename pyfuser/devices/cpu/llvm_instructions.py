@@ -34,6 +34,7 @@ class InstructionWriter:
         "has_short_nans",
         "has_fma",
         "lines",
+        "makes_pairs",
         "stored_form",
     )
 
@@ -42,6 +43,7 @@ class InstructionWriter:
         self.has_avx512 = has_avx512
         self.has_bf16 = has_bf16  # AVX-512's conversion of 16 floats to bfloat16
         self.has_short_nans = False  # no NaN has any of the bits that rounding to bfloat16 drops
+        self.makes_pairs = False  # vectors are stored as the halves of words (`pairs.py`)
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
         self.definitions: dict[str, str] = {}

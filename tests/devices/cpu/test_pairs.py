@@ -163,3 +163,18 @@ def test_schedules_by_hand(pretend: Pretend, lanes: int, unroll: int) -> None:
         fd.sched.parallelize_like(result)
     numbers = (torch.arange(4 * 384).view(4, 384) % 101).bfloat16()
     assert torch.equal(fd.manual_execute([numbers])[0], numbers + numbers)
+
+
+@pytest.mark.parametrize(("dtypes", "pairs"), [([HALF] * 4, True), ([SINGLE] * 3 + [HALF], False)])
+def test_pairs_round_without_the_instruction(
+    pretend: Pretend, dtypes: list[DataType], pairs: bool
+) -> None:
+    """What it narrows would be widened again for the words of a pair."""
+    pretend(replace(AVX2, cpu_name="znver4", features="+avx512bf16", vector_bits=512))
+    with FusionDefinition() as fd:
+        scaled(fd, dtypes)
+    dtype = torch.bfloat16 if pairs else torch.float32
+    text = stage_texts(fd.fusion, [torch.randn(4096).to(dtype) for _ in range(3)])["llvm"]
+    assert ("load <16 x i32>" in text) == pairs
+    blocks = (part for part in text.split("br label") if "fmul <16 x float>" in part)
+    assert ("cvtneps2bf16" in next(blocks)) != pairs  # of a step; what is left makes no pairs
