@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..dtypes import DataType
 from ..errors import UnsupportedError, expected
-from .bounds import proves_at_most
 from .domains import IterDomain
 from .exprs import (
     BroadcastOp,
@@ -36,8 +35,6 @@ from .exprs import (
 )
 from .fusion import Fusion
 from .scalars import (
-    ONE,
-    ZERO,
     Binary,
     CeilDiv,
     FloorDiv,
@@ -48,10 +45,9 @@ from .scalars import (
     Mod,
     Sum,
     Symbol,
-    ceil_div,
 )
 from .vals import PythonNumber, Scalar, TensorView, Val
-from .windows import Window
+from .window_text import Joined, WindowText
 
 _INLINED = (
     DataType.Bool,
@@ -112,6 +108,8 @@ class _Translator:
         self.size_names: dict[IntExpr, str] = {}  # as a name that a line defines
         self.defining: dict[IntExpr, Scalar] = {}
         self.state: set[Val] = set(fusion.random_state)
+        self.windows = WindowText(self.size, self.shape)
+        self.joined: dict[Expr, Joined] = {}
         self.counters = {"tv": 0, "c": 0 if canonical else fusion._scalar_count}
 
     def text(self) -> str:
@@ -125,7 +123,11 @@ class _Translator:
                 if any(isinstance(v, Scalar) and v.extent is output.extent for v in expr.inputs):
                     continue  # n - 0 is n, which its operand defines
                 self.defining.setdefault(output.extent, output)
+        self.joined = {expr: found for expr in exprs if (found := Joined.at(expr)) is not None}
+        inner = {pad for joined in self.joined.values() for pad in joined.inner}
         for expr in exprs:
+            if expr in inner:
+                continue  # part of a cat
             if self.state.isdisjoint(expr.inputs) or isinstance(expr, RandomOp):
                 self.expr(expr)
         for position, value in enumerate(self.fusion.outputs):
@@ -292,6 +294,9 @@ class _Translator:
         if isinstance(expr, RandomOp):
             assert isinstance(output, TensorView)
             return self.random_call(expr, output)
+        if (joined := self.joined.get(expr)) is not None:
+            tensors = ", ".join(map(self.value, joined.tensors))
+            return f"cat([{tensors}], dim={joined.dim})"
         arguments = [self.value(operand) for operand in expr.inputs]
         if isinstance(expr, PointwiseOp):
             return _pointwise_call(expr, arguments)
@@ -312,7 +317,7 @@ class _Translator:
                 length = self.size(output.axes[0].size)
                 return f"iota({length}, {', '.join(arguments)}, dtype={output.dtype})"
             case WindowOp():
-                return self.window_call(expr, arguments, output)
+                return self.windows.call(expr, arguments, output)
             case GatherOp():
                 return _gather_call(expr, arguments)
             case IndexedWrite():
@@ -324,106 +329,6 @@ class _Translator:
                 return f"{expr.op}({', '.join(texts)})"
             case _:
                 return self.shape_call(expr, arguments[0], output)
-
-    def window_call(self, expr: WindowOp, arguments: list[str], output: TensorView) -> str:
-        """A slice, a pad, or a padded slice; slice_scatter where the source is spread."""
-        source, axes = expr.source, output.axes
-        pairs = list(zip(axes, expr.windows, strict=True))
-        if source is None:
-            sizes = [a.size if w is None else shown(w) for a, w in pairs]
-            inner = f"full(shape={self.shape(sizes)}, fill_value={arguments[0]}, "
-            inner += f"dtype={output.dtype})"
-        else:
-            inner = self.slice_call(source, expr.windows, arguments[0])
-        if len(arguments) == 1:
-            return inner or f"cast({arguments[0]}, dtype={output.dtype})"
-        padded = f"fd.ops.{inner}" if inner else arguments[0]
-        if any(window is not None and window.every is not ONE for window in expr.windows):
-            return self.spread_call(expr, padded, arguments[1], output)
-        widths: list[str] = []
-        for axis, window in reversed(pairs):
-            ends = () if window is None else (window.left, axis.size - window.stop)
-            widths += [self.size(width) for width in ends] or ["0", "0"]
-        while widths[-2:] == ["0", "0"]:
-            del widths[-2:]
-        return f"pad({padded}, [{', '.join(widths)}], {arguments[1]})"
-
-    def spread_call(self, expr: WindowOp, padded: str, fill: str, output: TensorView) -> str:
-        """The source written to every n-th element of one axis."""
-        dims = [dim for dim, window in enumerate(expr.windows) if window is not None]
-        window = expr.windows[dims[0]]
-        if len(dims) != 1 or window is None:
-            raise UnsupportedError(expected("translate", "a tensor spread along one axis", expr))
-        if not isinstance(expr.inputs[1], TensorView):
-            shape = self.shape([axis.size for axis in output.axes])
-            fill = f"fd.ops.full(shape={shape}, fill_value={fill}, dtype={output.dtype})"
-        bounds = f"{self.size(window.left)}, {self.size(window.stop)}, {window.every}"
-        return f"slice_scatter({fill}, {padded}, {dims[0]}, {bounds})"
-
-    def slice_call(
-        self, source: TensorView, windows: Sequence[Window | None], argument: str
-    ) -> str:
-        """A slice of the part of a source that the windows show; none if they show all of it."""
-        single = [
-            w is not None
-            and axis.size is not ONE
-            and (w.left, w.stop, w.every) == (ZERO, ONE, ONE)
-            and not proves_at_most(w.offset + 1, axis.size)  # else a slice can't be empty
-            for axis, w in zip(source.axes, windows, strict=True)
-        ]
-        if any(single):
-            return self.select_call(source, windows, argument, single)
-        bounds: list[tuple[IntExpr, IntExpr, IntExpr]] = []
-        flipped: list[int] = []
-        for dim, (axis, window) in enumerate(zip(source.axes, windows, strict=True)):
-            first: IntExpr = ZERO
-            end, step = axis.size, window.step if window is not None else ONE
-            if window is not None:
-                first = window.offset
-                if window.every is ONE:
-                    first += step * window.left
-                end = first + step * shown(window)
-            if window is not None and window.is_backward:
-                flipped.append(dim)
-                first, end, step = end - step, first + 1, step * -1
-            bounds.append((first, end, step))
-        sliced = self.bounded_call(source, bounds, argument)
-        if not flipped:
-            return sliced
-        return f"flip({f'fd.ops.{sliced}' if sliced else argument}, dims={flipped})"
-
-    def bounded_call(
-        self,
-        source: TensorView,
-        bounds: Sequence[tuple[IntExpr, IntExpr, IntExpr]],
-        argument: str,
-    ) -> str:
-        """The slice between these bounds, (first, end, step) for each axis; none if it is all."""
-        if list(bounds) == [(ZERO, axis.size, ONE) for axis in source.axes]:
-            return ""
-        starts, ends, steps = (
-            f"[{', '.join(map(self.size, sizes))}]" for sizes in zip(*bounds, strict=True)
-        )
-        stepped = "" if all(step is ONE for *_, step in bounds) else f", strides={steps}"
-        bounds_text = f"start_indices={starts}, end_indices={ends}{stepped}"
-        return f"slice({argument}, {bounds_text}, manual_normalization=True)"
-
-    def select_call(
-        self,
-        source: TensorView,
-        windows: Sequence[Window | None],
-        argument: str,
-        single: Sequence[bool],
-    ) -> str:
-        """A slice of a source with one element along the `single` axes."""
-        rest = [None if one else window for window, one in zip(windows, single, strict=True)]
-        inner = self.slice_call(source, rest, argument)
-        made = f"fd.ops.{inner}" if inner else argument
-        for dim in reversed(range(len(windows))):
-            window = windows[dim]
-            if window is not None and single[dim]:
-                made = f"fd.ops.select({made}, {self.size(window.offset)}, dim={dim})"
-        return f"broadcast({made}, is_broadcast_dim={list(single)})"
 
     def shape_call(self, expr: Expr, argument: str, output: TensorView) -> str:
         """The call for an operation that only changes the shape."""
@@ -448,11 +353,6 @@ class _Translator:
             case _:
                 what = "an expression of a definition"
                 raise UnsupportedError(expected("translate", what, str(expr)))
-
-
-def shown(window: Window) -> IntExpr:
-    """How many elements of the source a window shows."""
-    return ceil_div(window.stop - window.left, window.every)
 
 
 _SIZE_OPS: dict[type[Binary], str] = {

@@ -212,3 +212,36 @@ def test_a_slice_to_one_element_prints_as_it_was_defined() -> None:
     bounds = "start_indices=[0, 0, 0], end_indices=[3, 2, 1], manual_normalization=True"
     assert f"tv2 = fd.ops.slice(tv1, {bounds})\n" in text
     assert definition_key(rebuilt(text)) == definition_key(fusion)
+
+
+def test_tensors_that_are_joined_print_as_a_cat() -> None:
+    def define(fd: FusionDefinition) -> None:
+        x, y = (fd.define_tensor([-1, -1], contiguity=True) for _ in range(2))
+        joined = fd.ops.cat([x, fd.ops.exp(y), x], 1)
+        fd.add_output(fd.ops.neg(joined))
+        fd.add_output(fd.ops.cat([joined, joined], 0))
+
+    fusion = defined(define)
+    text = translate(fusion)
+    assert "fd.ops.cat([tv0, tv2, tv0], dim=1)\n" in text
+    assert text.count("fd.ops.cat") == 2 and "fd.ops.pad" not in text
+    assert definition_key(rebuilt(text)) == definition_key(fusion)
+
+
+def test_pads_that_only_resemble_a_cat_print_as_they_are() -> None:
+    def define(fd: FusionDefinition) -> None:
+        x = fd.define_tensor([3], contiguity=True)
+        padded = fd.ops.pad(x, [0, 3])
+        fd.add_output(fd.ops.pad(x, [3, 0], padded))
+        fd.add_output(padded)  # an output as well
+        fd.add_output(fd.ops.pad(x, [3, 0], fd.ops.pad(x, [0, 3], 1.0)))  # not 0 around it
+        fd.add_output(fd.ops.pad(x, [4, 0], fd.ops.pad(x, [0, 4])))  # a gap between them
+        fd.add_output(fd.ops.pad(x, [2, 0], fd.ops.pad(x, [0, 2])))  # one on top of the other
+
+    fusion = defined(define)
+    text = translate(fusion)
+    assert "cat" not in text
+    assert definition_key(rebuilt(text)) == definition_key(fusion)
+    x = torch.tensor([1.0, 2.0, 3.0])
+    for a, b in zip(evaluate(fusion, [x]), evaluate(rebuilt(text), [x]), strict=True):
+        assert torch.equal(a, b)
