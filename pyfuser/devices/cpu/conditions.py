@@ -20,6 +20,7 @@ class Conditions:
         self.writer, self.scopes = writer, scopes
         self.lanes: Lanes | None = None
         self.first_lanes: dict[str, Value] = {}  # by a mask of the first lanes: their number
+        self.bounds: dict[str, IntExpr] = {}  # by such a mask: the number, not cut to the lanes
         self.for_all_lanes: dict[str, Value] = {}  # by a mask: a condition without which it's empty
 
     def condition(self, predicate: tuple[Less, ...]) -> Value | None:
@@ -44,7 +45,7 @@ class Conditions:
         if lanes is None or lanes.symbol not in a.symbols | b.symbols:
             value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
         elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
-            value = self._lanes_below(b - first_lane(a, lanes), lanes.count)
+            value = self.lanes_below(b - first_lane(a, lanes), lanes.count)
         else:
             value = w.icmp(
                 "slt",
@@ -76,7 +77,7 @@ class Conditions:
         self.for_all_lanes[made.name] = alike
         return made
 
-    def _lanes_below(self, left: IntExpr, count: int) -> Value:
+    def lanes_below(self, left: IntExpr, count: int) -> Value:
         """lane < left: one comparison, hoisted as far out as possible.
 
         Of 32 bits, as most elements have that are selected by it; there are fewer lanes than that.
@@ -92,5 +93,5 @@ class Conditions:
             numbers = w.lane_numbers(I32.with_lanes(count))
             limit = w.splat(w.truncate(end, "i32"), count)
             value = scope.others[key] = w.icmp("slt", numbers, limit)
-            self.first_lanes[value.name] = end
+            self.first_lanes[value.name], self.bounds[value.name] = end, left
         return value

@@ -152,10 +152,9 @@ class MemoryAccess(Conditions):
         column = self._tile_column(access, index, step)
         if column is not None:
             return load_convert(w, column, dtype)
-        if step is not None and gathered is None:
-            shuffled = self._in_steps(access, index, step, type_)
-            if shuffled is not None:
-                return load_convert(w, shuffled, dtype)
+        shuffled = None if step is None else self._in_steps(access, index, step, type_, gathered)
+        if shuffled is not None:
+            return load_convert(w, shuffled, dtype)
         value = w.gather(
             type_,
             self._addresses(access, index, step),
@@ -222,15 +221,15 @@ class MemoryAccess(Conditions):
         return w.phi(type_, [(vector, whole), (lanes, partly)])
 
     def _in_steps(
-        self, access: Access, index: IntExpr, step: IntExpr, type_: LLVMType
+        self, access: Access, index: IntExpr, step: IntExpr, type_: LLVMType, active: Value | None
     ) -> Value | None:
-        """Loads all lanes' elements, which are a step apart; None if a gather does it best.
+        """Loads the lanes' elements, which are a step apart; None if a gather does it best.
 
         Elements a few places apart come from vectors, of which the last ends with the last one.
         """
         w, alignment, lanes = self.writer, size_in_bytes(access.buffer.dtype), type_.lanes
-        rows = self.rows.load(access, index, step, lanes)
-        if rows is not None:
+        rows = self.rows.load(access, index, step, lanes, active)
+        if rows is not None or active is not None:
             return rows
         known = constant_or_none(step) or 0
         if known == 2:
@@ -247,21 +246,6 @@ class MemoryAccess(Conditions):
             element = w.load(type_.with_lanes(1), pointer, alignment)
             value = w.insertelement(value, element, lane)
         return value
-
-    def _store_in_steps(
-        self, access: Access, index: IntExpr, step: IntExpr, value: Value, lanes: Lanes
-    ) -> None:
-        """Stores all lanes' elements a step apart, by their scalar addresses or a scatter."""
-        w, alignment = self.writer, size_in_bytes(access.buffer.dtype)
-        if not self.has_slow_masks:
-            addresses = self._addresses(access, index, step, lanes)
-            w.scatter(value, addresses, self._all(lanes.count), alignment)
-            return
-        base = self.address(access, index)
-        for lane in range(value.type.lanes):
-            offset = self.scopes.integer(step * lane)
-            pointer = w.element_pointer(base, value.type.element, offset)
-            w.store(w.extractelement(value, lane), pointer, alignment)
 
     def _tile_column(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value | None:
         """A column of a square tile that was written by rows, which is transposed in registers."""
@@ -404,4 +388,8 @@ class MemoryAccess(Conditions):
 
     def store_vector(self, access: Access, index: IntExpr, stored: Value) -> None:
         """Writes a whole vector."""
+        raise NotImplementedError
+
+    def store_masked(self, access: Access, index: IntExpr, value: Value, active: Value) -> None:
+        """Stores the active lanes of a vector."""
         raise NotImplementedError

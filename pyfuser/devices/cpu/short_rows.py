@@ -6,7 +6,8 @@
 
 Elements of one place in all rows are steps apart, so each lane would be loaded by itself.  Instead,
 the vectors are loaded once for all places, and shuffled; longer rows are loaded by a mask, as the
-rows of a square that is transposed.  Stores wait until all places of the rows are there.
+rows of a square that is transposed.  Stores wait until all places of the rows are there.  Where
+only the first lanes have a row, the memory of these is loaded and stored by masks.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from ...dtypes import size_in_bytes
 from ...ir.kernel import Access, Buffer, TensorParameter
-from ...ir.scalars import ONE, Integer, IntExpr, from_terms, terms_of
+from ...ir.scalars import ONE, Integer, IntExpr, from_terms, minimum, terms_of
 from .conversions import storage_type
 from .llvm_types import LLVMType
-from .llvm_writer import I32, Value
+from .llvm_writer import Value
 from .transposition import transposed
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class _Rows:
     access: Access
     start: IntExpr
     length: int
+    count: IntExpr | None  # of the rows there are; None: one for each lane
     values: dict[int, Value] = field(default_factory=dict)
     alone: list[Callable[[], None]] = field(default_factory=list)
 
@@ -61,20 +63,24 @@ class ShortRows:
 
     def __init__(self, memory: MemoryAccess) -> None:
         self.memory, self.writer, self.scopes = memory, memory.writer, memory.scopes
-        self._waiting: dict[tuple[Buffer, IntExpr], _Rows] = {}
+        self._waiting: dict[tuple[Buffer, IntExpr, IntExpr | None], _Rows] = {}
 
-    def load(self, access: Access, index: IntExpr, step: IntExpr, lanes: int) -> Value | None:
+    def load(
+        self, access: Access, index: IntExpr, step: IntExpr, lanes: int, active: Value | None
+    ) -> Value | None:
         """The elements `step` apart from `index` on, as stored; None if not of whole rows."""
         found = self._place(access, index, step, lanes)
-        if found is None:
+        if found is None or not self._has_masks(access, active):
             return None
         start, place, length = found
+        count = self._count(active)
         type_ = storage_type(access.buffer.dtype, lanes)
         is_square = length > MOST_SHUFFLED
-        keys = [("row", access.buffer, start, length, lanes, number) for number in range(length)]
+        shape = ("row", access.buffer, start, length, lanes, count)
+        keys = [(*shape, number) for number in range(length)]
         if self.scopes.known(keys[0]) is None:
             make = self._columns if is_square else self._vectors
-            made = zip(keys, make(access, start, length, type_), strict=False)
+            made = zip(keys, make(access, start, length, type_, count), strict=False)
             self.scopes.open[-1].others |= dict(made)
         if is_square:
             return self.scopes.known(keys[place])
@@ -96,25 +102,45 @@ class ShortRows:
         return made
 
     def store(
-        self, access: Access, index: IntExpr, step: IntExpr, value: Value, alone: Callable[[], None]
+        self,
+        access: Access,
+        index: IntExpr,
+        step: IntExpr,
+        value: Value,
+        active: Value | None,
+        alone: Callable[[], None],
     ) -> bool:
         """Takes the store of a place of all lanes' rows; False if it isn't in whole rows.
 
         `alone` stores it if another place never comes.
         """
         found = self._place(access, index, step, value.type.lanes)
-        if found is None or (found[2] > MOST_SHUFFLED and self.memory.has_slow_masks):
+        if found is None or not self._has_masks(access, active):
+            return False
+        if found[2] > MOST_SHUFFLED and self.memory.has_slow_masks:
             return False
         start, place, length = found
-        rows = self._waiting.setdefault((access.buffer, start), _Rows(access, start, length))
+        count = self._count(active)
+        key = (access.buffer, start, count)
+        rows = self._waiting.setdefault(key, _Rows(access, start, length, count))
         if place in rows.values:
-            self._emit(self._waiting.pop((access.buffer, start)))
-            rows = self._waiting[access.buffer, start] = _Rows(access, start, length)
+            self._emit(self._waiting.pop(key))
+            rows = self._waiting[key] = _Rows(access, start, length, count)
         rows.values[place] = value
         rows.alone.append(alone)
         if len(rows.values) == length:
-            self._emit(self._waiting.pop((access.buffer, start)))
+            self._emit(self._waiting.pop(key))
         return True
+
+    def _has_masks(self, access: Access, active: Value | None) -> bool:
+        """True if the active lanes are all or the first, and parts of vectors have masks."""
+        if active is None:
+            return True
+        is_fast = access.buffer.bytes_each >= 4 or not self.memory.has_slow_masks
+        return is_fast and active.name in self.memory.bounds
+
+    def _count(self, active: Value | None) -> IntExpr | None:
+        return None if active is None else self.memory.bounds[active.name]
 
     def flush(self) -> None:
         """Stores what waits."""
@@ -131,14 +157,23 @@ class ShortRows:
         lanes = values[0].type.lanes
         if rows.length <= MOST_SHUFFLED:
             for number in range(rows.length):
-                start = rows.start + lanes * number
-                self.memory.store_vector(rows.access, start, self._mixed(values, number))
+                self._store(rows, number, self._mixed(values, number))
             return
         w, alignment = self.writer, size_in_bytes(rows.access.buffer.dtype)
         square = [*values, *[w.undefined(values[0].type)] * (lanes - rows.length)]
         for number, row in enumerate(transposed(w, square)):
             pointer = self.memory.address(rows.access, rows.start + rows.length * number)
-            w.masked_store(row, pointer, self._first(rows.length, lanes), alignment)
+            mask = self._row(rows.length, lanes, number, rows.count)
+            w.masked_store(row, pointer, mask, alignment)
+
+    def _store(self, rows: _Rows, number: int, vector: Value) -> None:
+        """Stores one of the vectors of memory that have the rows."""
+        lanes, start = vector.type.lanes, rows.start + vector.type.lanes * number
+        if rows.count is None:
+            self.memory.store_vector(rows.access, start, vector)
+            return
+        mask = self.memory.lanes_below(rows.count * rows.length - lanes * number, lanes)
+        self.memory.store_masked(rows.access, start, vector, mask)
 
     def _mixed(self, values: Sequence[Value], number: int) -> Value:
         """A vector of memory, from the lanes of all places."""
@@ -174,16 +209,20 @@ class ShortRows:
         return from_terms(terms), place, length
 
     def _vectors(
-        self, access: Access, start: IntExpr, length: int, type_: LLVMType
+        self, access: Access, start: IntExpr, length: int, type_: LLVMType, count: IntExpr | None
     ) -> Sequence[Value]:
         """The vectors of memory that have the rows."""
-        places = [start + type_.lanes * number for number in range(length)]
-        pointers = [self.memory.address(access, place) for place in places]
-        alignment = size_in_bytes(access.buffer.dtype)
-        return [self.writer.load(type_, pointer, alignment) for pointer in pointers]
+        w, lanes, alignment = self.writer, type_.lanes, size_in_bytes(access.buffer.dtype)
+        firsts = [lanes * number for number in range(length)]
+        pointers = [self.memory.address(access, start + first) for first in firsts]
+        if count is None:
+            return [w.load(type_, pointer, alignment) for pointer in pointers]
+        masks = [self.memory.lanes_below(count * length - first, lanes) for first in firsts]
+        pairs = zip(pointers, masks, strict=True)
+        return [w.masked_load(type_, pointer, mask, alignment) for pointer, mask in pairs]
 
     def _columns(
-        self, access: Access, start: IntExpr, length: int, type_: LLVMType
+        self, access: Access, start: IntExpr, length: int, type_: LLVMType, count: IntExpr | None
     ) -> Sequence[Value]:
         """The places of rows of more elements, one vector each."""
         w, lanes, alignment = self.writer, type_.lanes, size_in_bytes(access.buffer.dtype)
@@ -191,15 +230,16 @@ class ShortRows:
             w.masked_load(
                 type_,
                 self.memory.address(access, start + length * number),
-                self._first(length, lanes),
+                self._row(length, lanes, number, count),
                 alignment,
             )
             for number in range(lanes)
         ]
         return transposed(w, rows)
 
-    def _first(self, count: int, lanes: int) -> Value:
-        """The mask of the first lanes."""
-        w = self.writer
-        numbers = w.lane_numbers(I32.with_lanes(lanes))
-        return w.icmp("slt", numbers, w.splat(w.constant(count, I32), lanes))
+    def _row(self, length: int, lanes: int, number: int, count: IntExpr | None) -> Value:
+        """The mask of a row's elements: no lane if there are fewer than `number` + 1 rows."""
+        if count is None:
+            return self.memory.lanes_below(Integer.of(length), lanes)
+        # length * 1 or less than 1: 0 lanes for the rows that aren't there
+        return self.memory.lanes_below(minimum((count - number) * length, length), lanes)

@@ -14,6 +14,7 @@ from ...ir.kernel import Access
 from ...ir.scalars import ONE, ZERO, IntExpr
 from ...ir.schedule import MemoryType
 from .conversions import store_convert
+from .lanes import Lanes
 from .llvm_writer import I64, Value
 from .memory_access import BACK, MemoryAccess
 from .row_copies import move_first
@@ -38,8 +39,7 @@ class Stores(MemoryAccess):
             self._guarded_store(access, stored, index, active)
         elif step is ONE:
             if active is not None:
-                pointer = self.address(access, index)
-                self._masked_store(access, index, stored, pointer, active)
+                self.store_masked(access, index, stored, active)
             elif self._is_in_pair(access):
                 self._store_pair(access, index, stored)
             else:
@@ -53,14 +53,32 @@ class Stores(MemoryAccess):
         elif step is ZERO:
             first = w.extractelement(stored, 0)
             self._guarded_store(access, first, index, None if active is None else w.any(active))
-        elif step is None or active is not None:
-            addresses = self._addresses(access, index, step)
-            mask = active if active is not None else self._all(self.lanes.count)
-            w.scatter(stored, addresses, mask, alignment)
         else:
-            alone = partial(self._store_in_steps, access, index, step, stored, self.lanes)
-            if not self.rows.store(access, index, step, stored, alone):
+            alone = partial(self._store_apart, access, index, step, stored, active, self.lanes)
+            if step is None or not self.rows.store(access, index, step, stored, active, alone):
                 alone()
+
+    def _store_apart(
+        self,
+        access: Access,
+        index: IntExpr,
+        step: IntExpr | None,
+        value: Value,
+        active: Value | None,
+        lanes: Lanes,
+    ) -> None:
+        """Stores each lane's element by itself: a scatter, or scalar stores where that is slow."""
+        w, alignment = self.writer, size_in_bytes(access.buffer.dtype)
+        if step is None or active is not None or not self.has_slow_masks:
+            addresses = self._addresses(access, index, step, lanes)
+            mask = self._all(lanes.count) if active is None else active
+            w.scatter(value, addresses, mask, alignment)
+            return
+        base = self.address(access, index)
+        for lane in range(value.type.lanes):
+            offset = self.scopes.integer(step * lane)
+            pointer = w.element_pointer(base, value.type.element, offset)
+            w.store(w.extractelement(value, lane), pointer, alignment)
 
     def store_vector(self, access: Access, index: IntExpr, stored: Value, pieces: int = 1) -> None:
         """Stores a vector; past the caches, in so many pieces."""
@@ -79,9 +97,7 @@ class Stores(MemoryAccess):
         if both is not None:
             self.store_vector(access, start, both, pieces=2)
 
-    def _masked_store(
-        self, access: Access, index: IntExpr, value: Value, pointer: Value, active: Value
-    ) -> None:
+    def store_masked(self, access: Access, index: IntExpr, value: Value, active: Value) -> None:
         """Stores the active lanes.
 
         If they are the first lanes, a whole vector is stored as those before it were: a cache line
@@ -91,7 +107,7 @@ class Stores(MemoryAccess):
         mask takes longer (measured: 56 instead of 40 ns for a norm of 63 elements), and there are
         no masks for narrow elements.
         """
-        w, lanes = self.writer, value.type.lanes
+        w, lanes, pointer = self.writer, value.type.lanes, self.address(access, index)
         alignment = size_in_bytes(access.buffer.dtype)
         count = self.first_lanes.get(active.name)
         is_streamed = access.buffer in self.streaming.buffers
