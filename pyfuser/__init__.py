@@ -27,6 +27,7 @@ from .errors import (
     UnsupportedError,
 )
 from .nvfuser_direct_version import NvfuserVersion, __version__
+from .other_names import find_modules_under_other_names
 
 if TYPE_CHECKING:
     from . import (
@@ -235,6 +236,7 @@ def _add_late_functions(package: ModuleType, module: str) -> None:
     vars(package).update(__getattr__=get, __dir__=names)
 
 
+find_modules_under_other_names()
 _add_late_functions(ops, ".frontend.ops")
 _add_late_functions(schedule, ".frontend.schedule")
 

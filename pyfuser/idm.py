@@ -17,7 +17,7 @@ from typing import Any
 from .analysis.mapping import producer_to_consumer
 from .errors import DefinitionError, expected
 from .frontend.enums import IdMappingMode
-from .frontend.fusion import Fusion
+from .frontend.fusion import Fusion, require_fusion
 from .frontend.handles import IterDomain
 from .ir import domains
 from .ir.disjoint_sets import DisjointSets
@@ -115,6 +115,7 @@ class IdModel:
         allow_self_mapping: bool = True,
         validate: bool = False,
     ) -> None:
+        require_fusion("IdModel", fusion)
         self._fusion = fusion
         self._graphs: dict[IdMappingMode, ValGraph] = {}
         self._loops = {t: self._loop(t) for t in fusion.graph.tensors}

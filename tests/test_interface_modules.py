@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import subprocess
@@ -41,6 +42,22 @@ def test_versions_compare_by_number() -> None:
     assert hash(NvfuserVersion("1.0")) == hash(NvfuserVersion("1.0.0"))
     with pytest.raises(ValueError, match="Version: expected a version"):
         Version("new")
+
+
+# -- the package under another name
+
+
+def test_modules_of_another_name_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvfuser_alias", nvfuser_direct)
+    for name in ("idm", "pytorch_utils", "frontend.ops", "dtypes"):
+        monkeypatch.delitem(sys.modules, f"nvfuser_alias.{name}", raising=False)
+        found = importlib.import_module(f"nvfuser_alias.{name}")
+        assert found is importlib.import_module(f"pyfuser.{name}")
+        assert found.__spec__ is not None and found.__spec__.name == f"pyfuser.{name}"
+        monkeypatch.delitem(sys.modules, f"nvfuser_alias.{name}")
+    assert nvfuser_direct.DataType is DataType
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("nvfuser_alias.nothing")
 
 
 # -- PyTorch helpers

@@ -160,7 +160,9 @@ def as_markdown() -> str:
         "# The nvfuser_direct interface, name by name",
         "",
         "This page is made by `python -m pyfuser compat --markdown`, which looks every name up.",
-        "`import pyfuser as nvfuser_direct` runs programs that use what works.",
+        "`import pyfuser as nvfuser_direct` runs programs that use what works. If they also import",
+        "its modules (`from nvfuser_direct.pytorch_utils import ...`), start with",
+        '`import sys, pyfuser; sys.modules["nvfuser_direct"] = pyfuser`.',
         "",
     ]
     for group, names in GROUPS.items():

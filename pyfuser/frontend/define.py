@@ -8,17 +8,20 @@ if the size isn't 1.  Defaults are the interface's: contiguity False, dtype Floa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from inspect import signature
 
 import torch
 
-from ..dtypes import DataType, of_python_value
-from ..errors import DefinitionError, expected
+from ..dtypes import COMPLEX, FLOATING, DataType, of_python_value
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
 from ..ir.scalars import ONE, Integer
 from ..ir.strides import contiguity_flags
 from ..ir.vals import PythonNumber, Scalar
 from ..ops.pointwise import constant, require_dtype
+from ..ops.shape_builders import require_sequence
 from .fusion import Fusion
 from .guard import fusion_to_define
 from .tensor_view import TensorView
@@ -87,6 +90,8 @@ def _contiguity_of(
 ) -> list[bool | None]:
     """The contiguity as a list in allocation order."""
     rank = len(shape)
+    if not isinstance(contiguity, bool):
+        require_sequence("define_tensor", contiguity, "True, False or None for each dimension")
     if isinstance(contiguity, bool):
         filled: list[bool | None] = [None] * rank
         for dim, entry in enumerate(shape):
@@ -119,6 +124,7 @@ def _define_shaped(
 ) -> TensorView:
     fusion = fusion_to_define("define_tensor")
     require_dtype("define_tensor", dtype)
+    require_sequence("define_tensor", shape, "sizes")
     rank = len(shape)
     _checked_shape(shape)
     order = _wrapped_order(stride_order, rank)
@@ -162,9 +168,16 @@ def define_tensor(*args: object, **kwargs: object) -> TensorView:
     is_strided = "strides" in kwargs or "sizes" in kwargs
     if isinstance(second, (list, tuple)) and second:
         is_strided = all(isinstance(s, int) and not isinstance(s, bool) for s in second)
-    if is_strided:
-        return _define_strided(*args, **kwargs)  # type: ignore[arg-type]
-    return _define_shaped(*args, **kwargs)  # type: ignore[arg-type]
+    form: Callable[..., TensorView] = _define_strided if is_strided else _define_shaped
+    try:
+        signature(form).bind(*args, **kwargs)
+    except TypeError as error:
+        names = ", ".join(signature(form).parameters)
+        operation = "define_tensor(): incompatible function arguments"
+        raise ArgumentTypeError(
+            expected(operation, f"({names})", str(error).removeprefix("got "))
+        ) from None
+    return form(*args, **kwargs)
 
 
 def define_scalar(
@@ -186,4 +199,18 @@ def define_scalar(
         inferred = of_python_value(value)
     except TypeError:
         raise TypeError(expected("define_scalar", "a Python number", repr(value))) from None
-    return constant(graph, value, inferred if dtype is None else dtype)
+    return constant(graph, value if dtype is None else _as_kind(value, dtype), dtype or inferred)
+
+
+def _as_kind(value: PythonNumber, dtype: DataType) -> PythonNumber:
+    """The number as one of the dtype's kind: an integer of 2.5 is 2."""
+    if dtype in COMPLEX:
+        return complex(value)
+    if not isinstance(value, complex):
+        if dtype is DataType.Bool:
+            return bool(value)
+        if dtype in FLOATING:
+            return float(value)
+        if math.isfinite(value):
+            return int(value)
+    raise DefinitionError(expected("define_scalar", f"a number that {dtype} has", value))

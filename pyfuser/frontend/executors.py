@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError, ScheduleError, expected
+from ..ir.exprs import LibraryOp
 from ..ir.vals import PythonNumber
 from ..ops.binding import bind_extents
 from ..ops.metadata import device_of
@@ -238,7 +239,8 @@ class KernelExecutor:
         """
         require_fusion("compile", fusion)
         require_list(args, "compile", "compile(fusion, {})")
-        if not fusion.graph.outputs:
+        is_library = any(isinstance(expr, LibraryOp) for expr in fusion.graph.exprs)
+        if is_library or not fusion.graph.outputs:
             raise ScheduleError("KernelExecutor does not support the Fusion provided.")
         self._fusion = self._kernel = None
         self._given = launch_constraints, compile_params

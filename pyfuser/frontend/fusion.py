@@ -18,6 +18,7 @@ from ..ir import vals
 from ..ir.keys import definition_key
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import Val
+from ..ops.pointwise import require_equal
 from .handles import Scalar
 from .tensor_view import TensorView
 
@@ -116,6 +117,9 @@ class Fusion:
         """Declares an output; with `alias_input` it updates that input and isn't returned."""
         self.require_open("add_output")
         self.graph.add_output(value, alias_input)
+        if isinstance(value, TensorView) and isinstance(alias_input, TensorView):
+            for axis, updated in zip(value.axes, alias_input.axes, strict=True):
+                require_equal(self.graph, "add_output", updated.size, axis.size)
 
     def print_math(self, from_outputs_only: bool = True) -> str:
         """The expressions as text (with `from_outputs_only`, those that the outputs need)."""

@@ -77,6 +77,9 @@ class LruFusionCache:
     """Decorates a function that returns a FusionDefinition: equal ones share an executor."""
 
     def __init__(self, max_fusions: int = 16384) -> None:
+        if callable(max_fusions):
+            what, hint = "a number of fusions", "decorate with @LruFusionCache()"
+            raise DefinitionError(expected("LruFusionCache", what, max_fusions, hint))
         self.cache = LRUCache(max_fusions)
 
     def __call__(
@@ -87,6 +90,9 @@ class LruFusionCache:
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> FusionDefinition:
             definition = function(*args, **kwargs)
+            if not isinstance(definition, FusionDefinition):
+                what = f"a FusionDefinition from {function.__name__}"
+                raise DefinitionError(expected("LruFusionCache", what, repr(definition)))
             definition.fec = self.cache.cache_compile(definition.fusion)
             del definition._fusion
             return definition

@@ -25,7 +25,11 @@ _active = _Active()
 class FusionGuard:
     """Makes a fusion the one to which `ops` functions add, while the guard is referenced."""
 
+    _stack: list[tuple[int, Fusion]] = []  # of a guard that wasn't made, because of an error
+
     def __init__(self, fusion: Fusion) -> None:
+        if not isinstance(fusion, Fusion):
+            raise DefinitionError(expected("FusionGuard", "a Fusion", repr(fusion)))
         self._stack = _active.stack
         self._stack.append((id(self), fusion))
 

@@ -97,6 +97,8 @@ class _AxisExpr(Statement):
     def __str__(self) -> str:
         return str(self._expr)
 
+    __repr__ = __str__
+
 
 class Split(_AxisExpr):
     """One axis that became two."""
@@ -146,6 +148,8 @@ class Expr(Statement):
 
     def __str__(self) -> str:
         return str(self._expr)
+
+    __repr__ = __str__
 
 
 class BroadcastOp(Expr):

@@ -293,7 +293,7 @@ _NAMED_ARGUMENTS = {
     "complex": ("real", "imag"),
     "lerp": ("start", "end", "weight"),
     "threshold": ("x", "thr", "value"),
-    "where": ("condition", "x", "y"),
+    "where": ("cond", "x", "y"),
 }
 
 

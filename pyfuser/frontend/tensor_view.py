@@ -15,7 +15,7 @@ from ..ir import domains, vals
 from ..ir.domains import ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
 from .device_mesh import DeviceMesh
-from .handles import Expr, IterDomain, expr_handle, require_member
+from .handles import Expr, IterDomain, Scalar, expr_handle, require_member
 
 if TYPE_CHECKING:
     from .enums import CacheOp, LoadStoreOpType
@@ -100,9 +100,11 @@ class TensorView(vals.TensorView):
 
     # -- scheduling
 
-    def split(self, axis: int, factor: int, inner_split: bool = True) -> TensorView:
+    def split(self, axis: int, factor: int | Scalar, inner_split: bool = True) -> TensorView:
         """[..., a, ...] -> [..., ceildiv(a, factor), factor, ...], or the two swapped."""
-        self._schedule.split(axis, factor, inner_split)
+        if isinstance(factor, Scalar) and isinstance(factor.constant, int):
+            factor = factor.constant
+        self._schedule.split(axis, cast("int", factor), inner_split)
         return self
 
     def inner_split(self, axis: int, factor: int) -> TensorView:

@@ -95,6 +95,8 @@ def coarsest_dtypes(fusion: Fusion) -> dict[Val, DataType]:
     coarsest: dict[Val, DataType] = {}
     for expr in fusion.exprs:
         before = [coarsest[value] for value in expr.inputs if value in coarsest]
+        if isinstance(expr, LibraryOp):  # the library may round what it makes of its operands
+            before += [tensor.dtype for tensor in expr.tensor_inputs]
         reduced = [dtype for dtype in before if dtype in REDUCED_FLOATING]
         for output in expr.tensor_outputs:
             own = output.dtype

@@ -98,8 +98,9 @@ class TensorSchedule:
         self._movable(position, "split")
         is_number = isinstance(factor, IntExpr) or (isinstance(factor, int) and factor >= 1)
         if not is_number:
-            what = f"axis {self.loop[position]} of T{self.tensor.name} and a factor of at least 1"
-            raise ScheduleError(expected("split", what, factor))
+            where = f"axis {self.loop[position]} of T{self.tensor.name}"
+            what = f"{where} and a number of at least 1 as factor"
+            raise ScheduleError(expected("split", what, repr(factor)))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(
             self.loop[position], as_expr(factor), inner_split, is_whole, is_even
@@ -123,6 +124,9 @@ class TensorSchedule:
 
     def reorder(self, old_to_new: Mapping[int, int]) -> None:
         """Moves axes: `old_to_new[old] = new`; the others keep their order."""
+        if not isinstance(old_to_new, Mapping):
+            what = "the new positions of axes by their old ones, {old: new}"
+            raise ScheduleError(expected("reorder", what, repr(old_to_new)))
         moves = {
             self.position(old, "reorder"): self.position(new, "reorder")
             for old, new in old_to_new.items()

@@ -81,6 +81,8 @@ class Scalar(Val):
             return str(self.extent)
         return f"{_prefix(self.dtype)}{self.name}"
 
+    __repr__ = __str__
+
 
 def _prefix(dtype: DataType) -> str:
     return {DataType.Double: "d", DataType.Float: "f", DataType.Bool: "b"}.get(dtype, "i_")

@@ -22,6 +22,7 @@ from ..dtypes import (
     fits_64_bits,
     from_torch,
     integer_text,
+    is_integer,
     of_python_value,
     to_torch,
 )
@@ -30,12 +31,13 @@ from ..ir.domains import IterDomain
 from ..ir.exprs import PointwiseOp, is_seed
 from ..ir.fusion import Fusion
 from ..ir.scalar_queries import evaluate
-from ..ir.scalars import ONE, Integer, IntExpr, Symbol
+from ..ir.scalars import ONE, Integer, IntExpr, Min, Symbol
 from ..ir.vals import PythonNumber, Scalar, TensorView
 from .metadata import TensorLike, TensorMetadata
 from .pointwise import resolve_expr
 from .random_state import with_any_random_state
 from .table import OPS
+from .value_checks import ZERO_DIVISION
 
 Input = torch.Tensor | TensorMetadata | PythonNumber
 
@@ -87,7 +89,11 @@ def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
     for a, b in fusion.equal_extents:
         if binding.size(a) != binding.size(b):
             got = f"{a} = {binding.size(a)} and {b} = {binding.size(b)}"
-            raise InputError(expected("execute", f"the sizes {a} and {b} to be equal", got))
+            what = f"the sizes {a} and {b} to be equal"
+            if isinstance(a, Min) and b in (a.a, a.b):
+                size = a.b if a.a is b else a.a
+                what, got = f"{b} to be at most {size}", f"{binding.size(b)} > {binding.size(size)}"
+            raise InputError(expected("execute", what, got))
     return binding
 
 
@@ -238,7 +244,8 @@ def _bind_size_of(binding: Binding, scalar: Scalar, number: PythonNumber) -> Non
     if not isinstance(extent, Symbol) or extent.name in binding.sizes:
         return
     if not isinstance(number, int) or number < 0:
-        raise InputError(expected("execute", f"a size of at least 0 for {scalar}", number))
+        what = f"a size of at least 0 for {scalar} (or an index, or the width of a pad)"
+        raise InputError(expected("execute", what, number))
     binding.sizes[extent.name] = number
 
 
@@ -274,7 +281,10 @@ def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> Pyth
         return convert_number(operands[0], result)
     if expr.op in ("div", "truediv") and result is DataType.Double and operands[1] != 0:
         return float(operands[0].real) / float(operands[1].real)
-    resolution = resolve_expr(expr)
+    resolution, check = resolve_expr(expr), OPS[expr.op].check
+    is_division = check is ZERO_DIVISION and is_integer(resolution.compute[-1])
+    if is_division and int(operands[1].real) == 0:
+        raise ZERO_DIVISION.error(expr.op, (operands[0].real, 0))
     tensors = [
         torch.tensor(convert_number(operand, dtype), dtype=to_torch(dtype))
         for operand, dtype in zip(operands, resolution.compute, strict=True)

@@ -79,7 +79,10 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
         start = larger(extent + Integer.of(number), ZERO)
     else:
         last = larger(extent - 1, ZERO)
-        start = smaller(size_of_scalar(fusion, "select", index), last)
+        place = size_of_scalar(fusion, "select", index)
+        if not isinstance(number, int):  # a number was compared above
+            require_equal(fusion, "select", smaller(extent, place + 1), place + 1)
+        start = smaller(place, last)
     windows: list[Window | None] = [None] * tensor.ndim
     if extent is not ONE:
         windows[dim] = Window(ZERO, ONE, start, ONE)

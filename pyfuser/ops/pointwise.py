@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import numpy as np
 import torch
 
 from ..dtypes import (
@@ -41,7 +42,7 @@ Argument = Val | PythonNumber
 
 
 def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
-    """A value unchanged; a Python number as a constant of its own dtype.
+    """A value unchanged; a Python or numpy number as a constant of its own dtype.
 
     Raises DefinitionError for anything else, and for a value of another fusion.
     """
@@ -52,6 +53,8 @@ def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
     try:
         dtype = of_python_value(operand)
     except TypeError:
+        if isinstance(operand, np.generic):
+            return as_val(fusion, operand.item(), op)
         what = "a tensor, a scalar or a Python number"
         raise DefinitionError(expected(op, what, repr(operand))) from None
     return constant(fusion, operand, dtype, op)

@@ -34,7 +34,7 @@ from .pointwise import (
     require_equal,
     size_of_scalar,
 )
-from .shape_builders import new_axis, wrapped_dim
+from .shape_builders import new_axis, require_sequence, wrapped_dim
 
 SizeEntry = int | Scalar
 Windows = tuple[Window | None, ...]
@@ -249,6 +249,7 @@ def placed(
 
 def cat(fusion: Fusion, tensors: Sequence[Val], dim: int = 0) -> TensorView:
     """The tensors side by side along a dimension, in the dtype that torch promotes to."""
+    require_sequence("cat", tensors, "tensors")
     parts = [as_tensor(fusion, tensor, "cat") for tensor in tensors]
     if not parts:
         hint = "Attempting to concatenate empty list of tensors"

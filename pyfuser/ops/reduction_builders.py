@@ -32,8 +32,9 @@ def normalised_dims(op: str, tensor: TensorView, dims: Dims) -> list[int]:
     if not given:
         raise DefinitionError(expected(op, "at least one dimension", "none"))
     for dim in given:
-        if not isinstance(dim, int) or not -rank <= dim < max(rank, 1):
-            raise DefinitionError(expected(op, f"dimensions in [{-rank}, {rank - 1}]", dim))
+        if not isinstance(dim, int) or not -max(rank, 1) <= dim < max(rank, 1):
+            what = f"dimensions in [{-max(rank, 1)}, {max(rank, 1) - 1}]"
+            raise DefinitionError(expected(op, what, dim))
     wrapped = sorted(dim % max(rank, 1) for dim in given)
     if len(set(wrapped)) != len(wrapped):
         raise DefinitionError(expected(op, "each dimension once", given))

@@ -20,7 +20,14 @@ from ..ir.fusion import Fusion, broadcast_contiguity
 from ..ir.scalars import ONE, ZERO, Integer, IntExpr, ceil_div, product
 from ..ir.vals import TensorView, Val
 from .pointwise import as_tensor, copy, new_tensor, require_equal, size_of_scalar
-from .shape_builders import Shape, broadcast, is_unchanged, new_axis, squeeze
+from .shape_builders import (
+    Shape,
+    broadcast,
+    is_unchanged,
+    new_axis,
+    require_sequence,
+    squeeze,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ def _new_sizes(
     fusion: Fusion, old: Sequence[IntExpr], new_shape: Shape
 ) -> tuple[list[IntExpr], int | None]:
     """The requested sizes, with -1 computed, and its position."""
+    require_sequence("reshape", new_shape, "sizes")
     unknown = [i for i, entry in enumerate(new_shape) if is_unchanged(entry)]
     if len(unknown) > 1:
         hint = "A maximum of one value of -1 can be given."

@@ -47,9 +47,18 @@ def wrapped_dim(op: str, dim: int, rank: int, hint: str = "") -> int:
     if not isinstance(dim, int):
         operation = f"{op}(): incompatible function arguments"
         raise ArgumentTypeError(expected(operation, "an integer as dimension", repr(dim)))
+    if not rank:
+        raise DefinitionError(expected(op, "a tensor with dimensions", "one of rank 0", hint))
     if not -rank <= dim < rank:
         raise DefinitionError(expected(op, f"a dimension in [{-rank}, {rank - 1}]", dim, hint))
     return dim % rank
+
+
+def require_sequence(op: str, given: object, what: str) -> None:
+    """ArgumentTypeError if something else is given for a list."""
+    if not isinstance(given, Sequence):
+        operation = f"{op}(): incompatible function arguments"
+        raise ArgumentTypeError(expected(operation, f"a list of {what}", repr(given)))
 
 
 def is_unchanged(entry: object) -> bool:
@@ -175,6 +184,7 @@ def squeeze(
 ) -> TensorView:
     """Drops dimensions of size 1 (with `squeeze_expanded`, expanded ones too)."""
     tensor = as_tensor(fusion, operand, "squeeze")
+    require_sequence("squeeze", dims, "dimensions")
     wrapped = {wrapped_dim("squeeze", dim, tensor.ndim) for dim in dims}
     tensor = as_single(fusion, tensor, wrapped)
     for dim in wrapped:

@@ -171,7 +171,7 @@ def test_operations_take_the_interface_names() -> None:
         fd.ops.sum(x, dim=1)
         assert fd.ops.sum(x, DataType.Double).dtype is DataType.Double
         fd.ops.clamp(x, min=0.0, max=1.0)
-        fd.ops.where(condition=fd.ops.gt(x, 0), x=x, y=0.0)
+        fd.ops.where(cond=fd.ops.gt(x, 0), x=x, y=0.0)
         fd.ops.sub(lhs=x, rhs=1)
         with pytest.raises(DefinitionError, match="sub: expected operands"):
             fd.ops.sub(x, right=1)

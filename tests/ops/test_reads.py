@@ -154,7 +154,7 @@ def test_a_slice_to_one_element_at_a_scalar_broadcasts() -> None:
         part = x[:rows].clone()
         got = fd.execute([part, place])[0]
         torch.testing.assert_close(got, part - part[place : place + 1])
-    with pytest.raises(InputError, match="to be equal"):
+    with pytest.raises(InputError, match="to be at most"):
         fd.execute([x, 5])
 
 
@@ -170,7 +170,7 @@ def test_select_refuses_a_number_outside_the_axis() -> None:
     for number, rows in ((2, 2), (0, 0), (-3, 2)):
         fd = fused(lambda o, x, n=number: o.exp(o.select(x, n, 0)), [x])
         torch.testing.assert_close(fd.execute([x])[0], x[number].exp())
-        with pytest.raises(InputError, match="to be equal"):
+        with pytest.raises(InputError, match="to be at most"):
             fd.execute([x[:rows].clone()])
 
 
