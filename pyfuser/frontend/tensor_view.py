@@ -192,10 +192,22 @@ class TensorView(vals.TensorView):
     def set_allocation_domain(
         self, new_allocation_domain: Sequence[IterDomain], new_contiguity: bool
     ) -> None:
-        """Sets the order of the elements in memory, outermost axis first."""
+        """Sets the order of the elements in memory, outermost axis first.
+
+        For a tensor that a kernel keeps to itself, they may be its loops instead, in any order.
+        """
         axes = [handle._axis for handle in new_allocation_domain]
+        loop = self._schedule.loop
+        is_own = self not in self.fusion.inputs and self not in self.fusion.outputs
+        if is_own and loop != self.domain.logical and set(axes) == set(loop):
+            if new_contiguity is not True or len(axes) != len(loop):
+                what = "loops without gaps, each once"
+                raise DefinitionError(expected("set_allocation_domain", what, axes))
+            self._schedule.allocation = tuple(axes)
+            return
         if set(axes) != set(self.domain.logical) or len(axes) != len(self.domain.logical):
             what = f"the logical axes of T{self.name}, each once"
+            what += ", or its loops" if is_own else ""
             raise DefinitionError(expected("set_allocation_domain", what, axes))
         kept = [axis for axis in axes if not axis.is_reduction]
         self.domain.allocation = kept
