@@ -8,6 +8,7 @@ the fusion and its kernels.  `resolve` finds kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,9 +125,12 @@ def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) ->
     return [size if isinstance(size, (int, float)) else values[size] for size in sizes]
 
 
-def fusion_node(region: Region, sizes: GraphSizes) -> FusionNode:
-    """Translates and registers a region.  NotTranslated if a node has no translation."""
-    built = build_region(region.nodes, region.inputs, region.outputs)
+def fusion_node(region: Region, sizes: GraphSizes, compared: AbstractSet[Node]) -> FusionNode:
+    """Translates and registers a region of a graph with these `compared_values`.
+
+    NotTranslated if a node has no translation.
+    """
+    built = build_region(region.nodes, region.inputs, region.outputs, compared)
     for position, node in enumerate(region.outputs):
         _set_memory_order(built.fusion, position, node)
     built.fusion.overwritten = {

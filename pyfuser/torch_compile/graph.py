@@ -8,6 +8,7 @@ left to torch, with the reason; then only the cut is repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..parts import ViewPart
 from ..trace import DUMP, Trace
-from .aten import NotTranslated
+from .aten import NotTranslated, compared_values
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
 from .graph_passes.cpu_scalars import devices, move_numbers
@@ -75,19 +76,20 @@ class TracedGraph:
 
     def cut(self) -> None:
         """Makes the fusions and the steps; nodes that don't fit in a kernel stay outside."""
+        compared = compared_values(self.graph.nodes)
         while True:
             found = partition(self.graph, self.outside)
             try:
-                self.fusions = [self._fusion(region) for region in found.regions]
+                self.fusions = [self._fusion(region, compared) for region in found.regions]
                 break
             except _Unusable as unusable:
                 self.outside |= unusable.reasons
         self.outside = found.outside
         self.steps = steps_of(self.graph, self.fusions, self.views)
 
-    def _fusion(self, region: Region) -> FusionNode:
+    def _fusion(self, region: Region, compared: AbstractSet[Node]) -> FusionNode:
         try:
-            return fusion_node(region, self.sizes)
+            return fusion_node(region, self.sizes, compared)
         except NotTranslated as error:
             raise _Unusable({error.node: error.reason}) from error
         except UnsupportedError as error:

@@ -11,6 +11,16 @@ from torch.nn import functional as F
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
+
+def written(operation: Callable[..., Tensor], values: Tensor, how: str) -> Tensor:
+    """The extrema of the groups that every eighth row is in."""
+    groups = torch.arange(values.shape[0]) % 8
+    if operation is torch.scatter_reduce:
+        groups = groups[:, None].expand(values.shape)
+    base = values.new_zeros(8, values.shape[1])
+    return operation(base, 0, groups, values, how, include_self=False)
+
+
 EXTREMA: dict[str, Function] = {
     "of rows": lambda a, b: (F.silu(a) * b).amax(-1),
     "of columns": lambda a, b: (F.gelu(a + b) * b).amin(0),
@@ -19,6 +29,11 @@ EXTREMA: dict[str, Function] = {
     "norm": lambda a, b: torch.linalg.vector_norm(F.silu(a) * b, float("inf"), -1),
     "after a norm": lambda a, b: (F.layer_norm(a * b, a.shape[-1:]).tanh() * b).amax(-1),
     "beside a norm": lambda a, b: F.rms_norm(y := F.silu(a) * b, y.shape[-1:]) * y.amax(-1, True),
+    "of written elements": lambda a, b: written(torch.scatter_reduce, F.silu(a) * b, "amax"),
+    "of added rows": lambda a, b: written(torch.index_reduce, F.silu(a) * b, "amin"),
+    "median": lambda a, b: (F.silu(a) * b).flatten()[1:].median(),
+    "median of numbers": lambda a, b: (F.silu(a) * b)[:, ::2].nanmedian(),
+    "after a sort": lambda a, b: (F.silu(a) * b).sort(-1).values.amax(-1),
     "after a product": lambda a, b: (F.silu(a) @ b.t()).relu().mul(0.3).amax(-1),
 }
 
@@ -28,6 +43,7 @@ def operands(dtype: torch.dtype, shape: tuple[int, int]) -> list[Tensor]:
     return [torch.randn(shape, dtype=dtype) for _ in range(2)]
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("shape", [(64, 3), (33, 257)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", EXTREMA)

@@ -167,3 +167,26 @@ def test_strides_of_axes_of_size_1(shape: tuple[int, ...], order: tuple[int, ...
     for got, expected, promised in zip(results, program(x), traced, strict=True):
         torch.testing.assert_close(got, expected)
         assert got.stride() == promised.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_norms_of_normalised_weights(dtype: torch.dtype, dim: int | None) -> None:
+    """They are float32 for both half precisions, which the library's backward relies on."""
+    torch.manual_seed(0)
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(6, 8), dim=dim).to(dtype)
+    x, found = torch.randn(4, 6, dtype=dtype), []
+    for function in (layer, torch.compile(layer, backend=BACKEND)):
+        result = function(x)
+        found.append((result, *torch.autograd.grad(result.sum(), list(layer.parameters()))))
+    for got, expected in zip(*found, strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_strides_of_random_counts() -> None:
+    x = torch.rand(2, 3, 4).permute(2, 0, 1) * 5
+    found = []
+    for function in (torch.poisson, torch.compile(lambda x: torch.poisson(x), backend=BACKEND)):
+        torch.manual_seed(1)
+        found.append(function(x))
+    assert torch.equal(*found) and found[0].stride() == found[1].stride()

@@ -5,6 +5,7 @@ Between AOTAutograd's functional graphs and pyfuser's IR; independent of partiti
 
 from .build import RegionFusion, build_region
 from .checked import check_classes
+from .compared_values import compared_values
 from .decompositions import decompositions
 from .region_builder import NotTranslated
 from .tables import TRANSLATIONS, cost, refusal
@@ -15,6 +16,7 @@ __all__ = [
     "RegionFusion",
     "build_region",
     "check_classes",
+    "compared_values",
     "cost",
     "decompositions",
     "refusal",

@@ -11,6 +11,7 @@ ones, in the metadata's dtypes, each a separate tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,18 +48,22 @@ class RegionFusion:
 
 
 def build_region(
-    nodes: Sequence[Node], inputs: Sequence[Node], outputs: Sequence[Node]
+    nodes: Sequence[Node],
+    inputs: Sequence[Node],
+    outputs: Sequence[Node],
+    compared: AbstractSet[Node] | None = None,
 ) -> RegionFusion:
     """The fusion of `nodes`, given in topological order.
 
     `inputs` are the outside nodes whose tensors or sizes are read, `outputs` the nodes whose values
-    are used outside.  Raises NotTranslated for a node that can't be included.
+    are used outside, `compared` the `compared_values` of the whole graph (by default, of `nodes`).
+    Raises NotTranslated for a node that can't be included.
     """
     builder = RegionBuilder({row for node in outputs for row in _short_rows(node)})
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
-    stored = compared_values(nodes).intersection(outputs)
+    stored = (compared_values(nodes) if compared is None else compared) & set(outputs)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)

@@ -32,7 +32,7 @@ from . import (
     true_metadata,
     upsampling,
 )
-from .widening import widened
+from .widening import is_half, widened
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -51,7 +51,6 @@ _BY_TORCH = (
     "soft_margin_loss",
     "soft_margin_loss_backward",
     "stack",
-    "_weight_norm_interface",
 )
 
 
@@ -152,6 +151,16 @@ def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
     return torch.stack([b * f - c * e, c * d - a * f, a * e - b * d], dim).contiguous()
 
 
+def _weight_norm(
+    v: torch.Tensor, g: torch.Tensor, dim: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(v * g / norm, norm); for both half precisions, the norm is float32, as in eager."""
+    others = [d for d in range(v.dim()) if d != dim]
+    dtype = torch.float32 if is_half(g) else None
+    norm = v.norm(2, others, keepdim=True, dtype=dtype)
+    return v * (g / norm.to(g.dtype)), norm
+
+
 def _pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor | Any:
     """Torch's decomposition, but for empty images, which eager leaves in their shape."""
     if not x.numel():
@@ -192,6 +201,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.unsafe_split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
     aten.unbind.int: _unbind,
+    aten._weight_norm_interface.default: _weight_norm,
 }
 _FUSED_RANDOM: dict[OpOverload, Callable[..., Any]] = {
     **random_numbers.DECOMPOSITIONS,

@@ -253,6 +253,7 @@ DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
     aten.channel_shuffle.default: _channel_shuffle,
     aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.poisson.default: _contiguous_first(aten.poisson.default),
     aten.pow.Scalar: _power_of_number,
     aten.rrelu_with_noise_functional.default: _contiguous_first(
         aten.rrelu_with_noise_functional.default
