@@ -229,10 +229,14 @@ class MemoryAccess(Conditions):
         """
         w, alignment, lanes = self.writer, size_in_bytes(access.buffer.dtype), type_.lanes
         rows = self.rows.load(access, index, step, lanes, active)
-        if rows is not None or active is not None:
+        if rows is not None:
             return rows
-        known = constant_or_none(step) or 0
-        if known == 2:
+        is_every_second = constant_or_none(step) == 2
+        if is_every_second and active is not None and self.has_masks(access, active):
+            return self._first_of_every_second(access, index, type_, self.bounds[active.name])
+        if active is not None:
+            return None
+        if is_every_second:
             ends = (self.address(access, index), self.address(access, index + (lanes - 1)))
             first, second = (w.load(type_, pointer, alignment) for pointer in ends)
             return w.shufflevector(
@@ -246,6 +250,24 @@ class MemoryAccess(Conditions):
             element = w.load(type_.with_lanes(1), pointer, alignment)
             value = w.insertelement(value, element, lane)
         return value
+
+    def _first_of_every_second(
+        self, access: Access, index: IntExpr, type_: LLVMType, count: IntExpr
+    ) -> Value:
+        """The first `count` of all lanes' elements, of which each is the second after the last."""
+        w, lanes, vectors = self.writer, type_.lanes, list[Value]()
+        for start in (0, lanes):
+            mask = self.lanes_below(count * 2 - (start + 1), lanes)
+            pointer = self.address(access, index + start)
+            vectors.append(w.masked_load(type_, pointer, mask, size_in_bytes(access.buffer.dtype)))
+        return w.shufflevector(vectors[0], vectors[1], range(0, 2 * lanes, 2))
+
+    def has_masks(self, access: Access, active: Value | None) -> bool:
+        """True if the active lanes are all or the first, and parts of vectors have masks."""
+        if active is None:
+            return True
+        is_fast = access.buffer.bytes_each >= _LEAST_MASKED_BYTES or not self.has_slow_masks
+        return is_fast and active.name in self.bounds
 
     def _tile_column(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value | None:
         """A column of a square tile that was written by rows, which is transposed in registers."""

@@ -70,7 +70,7 @@ class ShortRows:
     ) -> Value | None:
         """The elements `step` apart from `index` on, as stored; None if not of whole rows."""
         found = self._place(access, index, step, lanes)
-        if found is None or not self._has_masks(access, active):
+        if found is None or not self.memory.has_masks(access, active):
             return None
         start, place, length = found
         count = self._count(active)
@@ -115,7 +115,7 @@ class ShortRows:
         `alone` stores it if another place never comes.
         """
         found = self._place(access, index, step, value.type.lanes)
-        if found is None or not self._has_masks(access, active):
+        if found is None or not self.memory.has_masks(access, active):
             return False
         if found[2] > MOST_SHUFFLED and self.memory.has_slow_masks:
             return False
@@ -131,13 +131,6 @@ class ShortRows:
         if len(rows.values) == length:
             self._emit(self._waiting.pop(key))
         return True
-
-    def _has_masks(self, access: Access, active: Value | None) -> bool:
-        """True if the active lanes are all or the first, and parts of vectors have masks."""
-        if active is None:
-            return True
-        is_fast = access.buffer.bytes_each >= 4 or not self.memory.has_slow_masks
-        return is_fast and active.name in self.memory.bounds
 
     def _count(self, active: Value | None) -> IntExpr | None:
         return None if active is None else self.memory.bounds[active.name]

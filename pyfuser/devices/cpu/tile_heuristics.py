@@ -19,7 +19,7 @@ from .short_rows import MOST_PLACES, MOST_SHUFFLED
 
 # The longest part of a row that is put together before it is stored.
 _COLUMNS_OF_STAGE = 512
-_LEAST_LANES = 4  # of vectors along rows that are shorter than a vector
+LEAST_LANES = 4  # of vectors along rows that are shorter than a vector
 # Columns of a task whose transposed rows are short; 256 to 4096 take the same time.
 _COLUMNS_OF_SHORT_ROWS = 512
 _PAGE_BYTES = 4096
@@ -114,7 +114,7 @@ def lanes_for(count: int, lanes: int) -> int | None:
     """
     while lanes > count:
         lanes //= 2
-    return lanes if lanes >= _LEAST_LANES else None
+    return lanes if lanes >= LEAST_LANES else None
 
 
 def _tiles(
