@@ -98,9 +98,8 @@ class TensorSchedule:
         self._movable(position, "split")
         is_number = isinstance(factor, IntExpr) or (isinstance(factor, int) and factor >= 1)
         if not is_number:
-            where = f"axis {self.loop[position]} of T{self.tensor.name}"
-            what = f"{where} and a number of at least 1 as factor"
-            raise ScheduleError(expected("split", what, repr(factor)))
+            what = f"axis {self.loop[position]} of T{self.tensor.name} and a factor of at least 1"
+            raise ScheduleError(expected("split", what, factor))
         ids = self.tensor.fusion.ids
         self.loop[position : position + 1] = ids.split(
             self.loop[position], as_expr(factor), inner_split, is_whole, is_even

@@ -37,9 +37,8 @@ def cache_after(
         if tensor in expr.aligned_inputs and (not chosen or expr in chosen)
     ]
     if not readers:
-        what = f"T{tensor.name} to have consumers that read it element by element"
-        got = "only reads at other positions" if tensor.uses_list else "a tensor without consumers"
-        raise ScheduleError(expected("cache_after", what, got))
+        got = "only reads at other positions" if tensor.uses_list else "a tensor without"
+        raise ScheduleError(expected("cache_after", f"T{tensor.name} to have consumers", got))
     copy = fusion.new_tensor(plain_domain(_copied_axes(scheduled, tensor)), tensor.dtype)
     fusion.insert_expr(PointwiseOp((tensor,), (copy,), "set"), min(readers, key=fusion.exprs.index))
     for expr in readers:

@@ -43,7 +43,7 @@ MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.define_scalar(1j, DataType.Double), DefinitionError, "DataType.Double has"),
     (lambda fd: fd.define_scalar(math.nan, DataType.Int), DefinitionError, "Int has, got nan"),
     (lambda fd: fd.ops.neg(matrix(fd)).reorder([1, 0]), ScheduleError, "{old: new}, got [1, 0]"),
-    (lambda fd: fd.ops.neg(matrix(fd)).split(0, 0), ScheduleError, "at least 1 as factor, got 0"),
+    (lambda fd: fd.ops.neg(matrix(fd)).split(0, 0), ScheduleError, "a factor of at least 1, got 0"),
     (lambda fd: idm.IdModel(fd), DefinitionError, "pass its `fusion`"),
     (lambda fd: FusionGuard(1), DefinitionError, "FusionGuard: expected a Fusion, got 1"),
     (lambda fd: LruFusionCache(matrix), DefinitionError, "decorate with @LruFusionCache()"),

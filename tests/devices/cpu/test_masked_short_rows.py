@@ -30,6 +30,11 @@ def rows_of(x: torch.Tensor, length: int) -> torch.Tensor:
     return x[:, : x.shape[1] // length * length].unflatten(1, (-1, length))
 
 
+def blocks_of(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = (size // 2 * 2 for size in x.shape)
+    return x[:rows, :columns].unflatten(1, (-1, 2)).unflatten(0, (-1, 2))
+
+
 def rotated(x: torch.Tensor) -> torch.Tensor:
     real, imaginary = rows_of(x, 2).unbind(-1)
     return torch.stack([real - imaginary, imaginary + real], -1).flatten(1)
@@ -45,6 +50,11 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "summed": lambda x: rows_of(x, 3).sum(-1, dtype=x.dtype),
     "longer": lambda x: torch.stack([x - i for i in range(7)], -1),
     "one place": lambda x: rows_of(x, 4)[..., 3] * 2,
+    "every second": lambda x: x[:, ::2] * 2,
+    "every second from 1": lambda x: x[:, 1::2] - 1,
+    "maxima": lambda x: blocks_of(x).amax((1, 3)),
+    "maxima of rows": lambda x: rows_of(x, 2).amax(-1) + 1,
+    "few rows": lambda x: x[: x.shape[0] // 3 * 3].unflatten(0, (-1, 3)).sum(1, dtype=x.dtype),
 }
 SHAPES = [(3, 28), (5, 15), (1, 1), (2, 7), (40, 17), (9, 33), (7, 100), (2, 48), (2, 63), (0, 9)]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.uint8]
