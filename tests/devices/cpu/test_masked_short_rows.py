@@ -56,9 +56,9 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "maxima of rows": lambda x: rows_of(x, 2).amax(-1) + 1,
     "few rows": lambda x: x[: x.shape[0] // 3 * 3].unflatten(0, (-1, 3)).sum(1, dtype=x.dtype),
 }
-SHAPES = [(3, 28), (5, 15), (1, 1), (2, 7), (40, 17), (9, 33), (7, 100), (2, 48), (2, 63), (0, 9)]
-DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.uint8]
-ON = {**MACHINES, "host": host(), "uncached": replace(host(), l3_bytes=0)}
+SHAPES = [(3, 28), (5, 15), (1, 1), (40, 17), (7, 100), (2, 63), (0, 9)]
+DTYPES = [torch.float32, torch.bfloat16, torch.uint8]
+ON = {"avx2": MACHINES["avx2"], "host": host(), "uncached": replace(host(), l3_bytes=0)}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
