@@ -76,10 +76,10 @@ def test_after_a_region_that_is_refused(
 ) -> None:
     fusion_node = graph.fusion_node
 
-    def refusing(region: Any, sizes: Any) -> Any:
+    def refusing(region: Any, *arguments: Any) -> Any:
         if has_exp(region.nodes):
             raise UnsupportedError("not this one")
-        return fusion_node(region, sizes)
+        return fusion_node(region, *arguments)
 
     monkeypatch.setattr(graph, "fusion_node", refusing)
     check(passes, traced, "not this one")
