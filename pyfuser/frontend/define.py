@@ -9,7 +9,7 @@ if the size isn't 1.  Defaults are the interface's: contiguity False, dtype Floa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 
 import torch
@@ -170,14 +170,24 @@ def define_tensor(*args: object, **kwargs: object) -> TensorView:
         is_strided = all(isinstance(s, int) and not isinstance(s, bool) for s in second)
     form: Callable[..., TensorView] = _define_strided if is_strided else _define_shaped
     try:
-        signature(form).bind(*args, **kwargs)
+        return form(*args, **kwargs)
+    except TypeError:
+        _check_arguments(form, args, kwargs)
+        raise
+
+
+def _check_arguments(
+    form: Callable[..., TensorView], args: Sequence[object], kwargs: Mapping[str, object]
+) -> None:
+    """ArgumentTypeError if a form of `define_tensor` can't be called with these."""
+    expected_arguments = signature(form)
+    try:
+        expected_arguments.bind(*args, **kwargs)
     except TypeError as error:
-        names = ", ".join(signature(form).parameters)
         operation = "define_tensor(): incompatible function arguments"
-        raise ArgumentTypeError(
-            expected(operation, f"({names})", str(error).removeprefix("got "))
-        ) from None
-    return form(*args, **kwargs)
+        what = f"({', '.join(expected_arguments.parameters)})"
+        got = str(error).removeprefix("got ")
+        raise ArgumentTypeError(expected(operation, what, got)) from None
 
 
 def define_scalar(

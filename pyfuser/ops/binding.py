@@ -22,7 +22,6 @@ from ..dtypes import (
     fits_64_bits,
     from_torch,
     integer_text,
-    is_integer,
     of_python_value,
     to_torch,
 )
@@ -282,8 +281,8 @@ def evaluate_scalar(expr: PointwiseOp, operands: Sequence[PythonNumber]) -> Pyth
     if expr.op in ("div", "truediv") and result is DataType.Double and operands[1] != 0:
         return float(operands[0].real) / float(operands[1].real)
     resolution, check = resolve_expr(expr), OPS[expr.op].check
-    is_division = check is ZERO_DIVISION and is_integer(resolution.compute[-1])
-    if is_division and int(operands[1].real) == 0:
+    is_checked = check is ZERO_DIVISION and check.applies(resolution.compute[-1])
+    if is_checked and int(operands[1].real) == 0:
         raise ZERO_DIVISION.error(expr.op, (operands[0].real, 0))
     tensors = [
         torch.tensor(convert_number(operand, dtype), dtype=to_torch(dtype))

@@ -113,11 +113,8 @@ def pointwise(
     is_short |= facts.joined and is_known_and_short(facts.columns)
     if is_short and _has_lanes_across(columns, facts.across, lanes, sizes):
         return pointwise_across(lanes)
-    if is_short and is_known_and_short(facts.columns) and columns <= _FEWEST_COLUMNS:
-        few = lanes_for(evaluate(facts.across, sizes), lanes)
-        if few is not None and few > columns > 1:
-            return pointwise_across(few)
-    if facts.transposed is not None and is_known_and_short(facts.columns):
+    is_few = columns <= _FEWEST_COLUMNS or facts.transposed is not None
+    if is_few and is_known_and_short(facts.columns):
         across = lanes_for(evaluate(facts.across, sizes), lanes)
         if across is not None:
             return pointwise_across(across)
@@ -239,11 +236,11 @@ def reduction(
     last = facts.chain[-1]
     if is_short and is_known_and_short(last) and last.value <= _FEWEST_COLUMNS:
         few_lanes = _lanes_of_few_rows(processor, evaluate(facts.across, sizes), lanes)
-        if few_lanes is not None and few_lanes > reduced > 1:
+        if few_lanes is not None and few_lanes > reduced:
             return reduction_across(few_lanes)
     if facts.inner:
         few = kept < 2 * processor.cores
-        inner = evaluate(facts.chain[-1], sizes)
+        inner = evaluate(last, sizes)
         unroll = inner_unroll(inner, lanes, 8)
         if len(facts.chain) > 1:
             unroll = row_unroll(inner, lanes, unroll)

@@ -260,7 +260,7 @@ class MemoryAccess(Conditions):
             mask = self.lanes_below(count * 2 - (start + 1), lanes)
             pointer = self.address(access, index + start)
             vectors.append(w.masked_load(type_, pointer, mask, size_in_bytes(access.buffer.dtype)))
-        return w.shufflevector(vectors[0], vectors[1], range(0, 2 * lanes, 2))
+        return self.rows.every(vectors, 0, 2)
 
     def has_masks(self, access: Access, active: Value | None) -> bool:
         """True if the active lanes are all or the first, and parts of vectors have masks."""
