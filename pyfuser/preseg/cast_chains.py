@@ -17,44 +17,16 @@ After:
 
 from __future__ import annotations
 
-from ..dtypes import DataType, is_floating
+from ..dtypes import DataType, holds_every_value, is_floating
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
 from .rewriting import Rewriter, rewrite
 
-# (largest binary exponent, significant bits, has a sign) of the values that a type holds exactly.
-# Sources: IEEE 754 for the floating types; every value of an n-bit integer has at most n bits.
-_RANGE = {
-    DataType.Bool: (1, 1, False),
-    DataType.UInt8: (8, 8, False),
-    DataType.Int8: (8, 7, True),
-    DataType.Int16: (16, 15, True),
-    DataType.Int32: (32, 31, True),
-    DataType.Int: (64, 63, True),
-    DataType.UInt64: (64, 64, False),
-    DataType.Float8_e4m3fn: (9, 4, True),
-    DataType.Float8_e5m2: (16, 3, True),
-    DataType.Half: (16, 11, True),
-    DataType.BFloat16: (128, 8, True),
-    DataType.Float: (128, 24, True),
-    DataType.Double: (1024, 53, True),
-}
-
 
 def cast_chains(fusion: Fusion) -> Fusion:
     """Drops casts and sets without effect."""
     return rewrite(fusion, _rule)
-
-
-def holds_every_value(target: DataType, source: DataType) -> bool:
-    """True if converting from `source` to `target` loses nothing."""
-    if target not in _RANGE or source not in _RANGE:
-        return False
-    if is_floating(source) and not is_floating(target):
-        return False
-    (wide, bits, sign), (narrow, source_bits, source_sign) = _RANGE[target], _RANGE[source]
-    return wide >= narrow and bits >= source_bits and (sign or not source_sign)
 
 
 def _rule(rewriter: Rewriter, expr: Expr) -> None:

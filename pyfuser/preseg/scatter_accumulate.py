@@ -24,14 +24,13 @@ After:
 
 from __future__ import annotations
 
-from ..dtypes import is_integer
+from ..dtypes import holds_every_value, is_integer
 from ..ir.domains import IterDomain
 from ..ir.exprs import Expr, FullOp, PointwiseOp, ReductionOp, ScatterOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView
 from ..ops.pointwise import cast_tensor, copy_axis, new_tensor
-from .cast_chains import holds_every_value
 from .dead_code import dead_code
 from .rewriting import Rewriter, has_natural_layout, rewrite
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pyfuser.dtypes import DataType, to_torch
+from pyfuser.dtypes import DataType, holds_every_value, to_torch
 from pyfuser.interface import CompiledFusion
 from pyfuser.ir.domains import TensorDomain
 from pyfuser.ir.fusion import Fusion, plain_domain
@@ -16,7 +16,6 @@ from pyfuser.ir.vals import TensorView
 from pyfuser.ops import builders
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
-from pyfuser.preseg.cast_chains import holds_every_value
 from pyfuser.schedule.registry import scheduler
 from tests.segment.fusions import tensor
 from tests.support.targets import size_info

@@ -93,6 +93,7 @@ def test_results_have_eagers_layout(name: str) -> None:
     assert_like_eager(lambda x: F.avg_pool2d(x.sin(), 3, 2, 1) * 2, LAYOUTS[name])
     assert_like_eager(lambda x: F.rrelu(x), LAYOUTS[name])
     assert_like_eager(lambda x: F.channel_shuffle(x, 3) + 1, LAYOUTS[name])
+    assert_like_eager(lambda x: F.channel_shuffle(x, 1), LAYOUTS[name])
 
 
 def test_pooling_fuses_with_its_neighbours() -> None:

@@ -126,8 +126,14 @@ def _bfloat16_instruction(w: FunctionWriter, value: Value) -> Value:
 def emit_cast(w: FunctionWriter, value: Value, source: DataType, target: DataType) -> Value:
     """`value`, in source's compute type, converted to target's, with target's values."""
     result = _convert(w, value, source, target)
-    if target in dtypes.REDUCED_FLOATING and source is not target:
+    if target not in dtypes.REDUCED_FLOATING or source is target:
+        return result
+    if not dtypes.holds_every_value(target, source):
         return load_convert(w, store_convert(w, result, target), target)
+    if target is DataType.BFloat16:  # nothing to round
+        bits = w.bitcast(result, "i32")
+        upper = w.truncate(w.lshr(bits, w.constant(16, bits.type)), "i16")
+        w.stored_form[result.name] = target, upper
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,9 @@ class FusedKernelCPU(LoadedKernel):
         few = _WORK_FOR_THREADS // each  # elements
         if cores == 1 or tasks is ONE:
             return "1"
-        elements = self._number(writer, _largest(product(t.sizes) for t in self.kernel.tensors))
+        counts = [product(tensor.sizes) for tensor in self.kernel.tensors]
+        counts += [runs.count for runs in self.kernel.runs]  # more for what is only added up
+        elements = self._number(writer, _largest(_not_in_others(counts)))
         text = self._number(writer, tasks)
         most = f"{cores} if {text} > {cores} else {text}"
         if text.isdigit():
@@ -120,6 +123,26 @@ class FusedKernelCPU(LoadedKernel):
 def _largest(exprs: Iterable[IntExpr]) -> IntExpr:
     """The largest of some numbers; 1 if there are none."""
     return functools.reduce(maximum, dict.fromkeys(exprs) or (ONE,))
+
+
+def _not_in_others(counts: Iterable[IntExpr]) -> list[IntExpr]:
+    """The numbers that aren't factors of others, which are as large."""
+    distinct = list(dict.fromkeys(counts))
+    factors = {count: _factors(count) for count in distinct}
+    return [
+        count
+        for count in distinct
+        if not any(factors[count] < factors[other] for other in distinct)
+    ]
+
+
+def _factors(count: IntExpr) -> Counter[IntExpr | int]:
+    """What a product is made of; a sum is one factor."""
+    terms = terms_of(count)
+    if len(terms) != 1:
+        return Counter([count])
+    ((monomial, coefficient),) = terms
+    return Counter([*monomial, coefficient] if coefficient != 1 else monomial)
 
 
 def _sum(a: str, b: str) -> str:

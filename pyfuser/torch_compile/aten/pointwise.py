@@ -203,6 +203,13 @@ def _pow_scalar(call: Call, x: Any, exponent: Any) -> Term:
     return base.op("pow", call.number(exponent, call.dtype))
 
 
+def _power_of_number(call: Call, base: Any, exponent: Any) -> Term:
+    power = call.held(exponent, call.dtype)
+    if base == 2 and is_floating(call.dtype):
+        return power.op("exp2")
+    return call.number(base, call.dtype).op("pow", power)
+
+
 def _product(base: Term, power: int) -> Term:
     """A power as the square of half of it, and once more the base if it is odd."""
     if power == 1:
@@ -362,7 +369,7 @@ TRANSLATIONS: Table = {
     aten.positive.default: Translation(_identity),
     aten.isfinite.default: Translation(_isfinite),
     aten.pow.Tensor_Tensor: _one_row("pow"),
-    aten.pow.Scalar: _one_row("pow"),
+    aten.pow.Scalar: of_row("pow", _power_of_number),
     aten.pow.Tensor_Scalar: Translation(_pow_scalar, check=_has_power),
     aten.square.default: Translation(_square),
     aten.clamp.default: Translation(_clamp),

@@ -148,9 +148,16 @@ def _roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor 
 
 
 def _channel_shuffle(x: Tensor, groups: Any) -> Tensor | Any:
-    """Images and videos whose channels are innermost in memory stay so; traced, they don't."""
-    if x.is_contiguous() or not x.numel() or suggest_memory_format(x) == torch.contiguous_format:
+    """A view, a transposition and a copy, which fuses with what reads it.
+
+    Images and videos whose channels are innermost in memory stay so; traced, they don't.
+    """
+    if not x.numel():
         return NotImplemented
+    if x.is_contiguous() or suggest_memory_format(x) == torch.contiguous_format:
+        batch, channels, *rest = x.shape
+        parts = x.reshape(batch, groups, channels // groups, *rest).transpose(1, 2)
+        return parts.clone(memory_format=torch.contiguous_format).view(x.shape)
     last = x.movedim(1, -1)
     parts = last.reshape(*last.shape[:-1], groups, -1).transpose(-1, -2)
     return parts.reshape(last.shape).movedim(-1, 1)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
+from pyfuser import explain
 from pyfuser.devices.cpu import jit, threads
+from pyfuser.devices.cpu.host import host
 from pyfuser.errors import InternalError
 
 # range: slots = (ptr counts, ptr total, i64 n, double scale); count[thread] = threads,
@@ -321,3 +325,20 @@ def test_a_launch_says_what_its_range_functions_say() -> None:
         assert launch(1, 0, 1.5) is True
         assert launch(4, 4, 1.5) is None
         assert launch(1, 1, -1) is None
+
+
+# ---- how many threads a kernel takes ---------------------------------------------------------
+
+
+def threads_of(function: Callable[..., Tensor], *given: Tensor) -> str:
+    """The only launch's first argument: how many threads at most."""
+    (graph,) = explain(function, *given).graphs
+    (threads,) = re.findall(r"launch0\((\w+),", graph.source)
+    return str(threads)
+
+
+def test_work_is_counted_where_tensors_are_read_repeatedly() -> None:
+    x, few = torch.randn(1000), torch.randn(10)
+    assert threads_of(lambda x: (x[:, None] * x).sum(), x) == str(host().cores)
+    assert threads_of(lambda x: (x[:, None] * x).sum(), few) == "1"
+    assert threads_of(lambda x: x * 2, x) == "1"
