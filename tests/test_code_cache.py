@@ -17,7 +17,8 @@ import torch
 from pyfuser import DataType, FusionDefinition, code_cache, parts, sources
 from pyfuser.disk_cache import disk_cache
 from pyfuser.executor import Executor
-from pyfuser.ir.scalars import IntExpr, Symbol, ceil_div, floor_div, maximum, minimum, mod
+from pyfuser.ir.scalar_functions import maximum, minimum
+from pyfuser.ir.scalars import IntExpr, Symbol, ceil_div, floor_div, mod
 from pyfuser.kernel_cache import KernelCache
 from tests.support.folders import ROOT
 

@@ -10,7 +10,8 @@ expressions here may be negative.
 
 from __future__ import annotations
 
-from .scalars import FloorDiv, IntExpr, Max, Min, from_terms, maximum, minimum, terms_of
+from .scalar_functions import maximum, minimum
+from .scalars import FloorDiv, IntExpr, Max, Min, from_terms, terms_of
 
 
 def proves_at_most(a: IntExpr, b: IntExpr) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
+from .scalar_functions import maximum, minimum, xor
 from .scalars import (
     MEMORY,
     ONE,
@@ -24,12 +25,9 @@ from .scalars import (
     ceil_div,
     floor_div,
     from_terms,
-    maximum,
-    minimum,
     mod,
     product,
     terms_of,
-    xor,
 )
 
 

@@ -145,7 +145,7 @@ class Binary(IntExpr):
     b: IntExpr
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _binary, (type(self), self.a, self.b)
+        return binary, (type(self), self.a, self.b)
 
     def parts(self) -> tuple[IntExpr, ...]:
         return (self.a, self.b)
@@ -197,7 +197,8 @@ _FORMATS: dict[type[Binary], str] = {
 }
 
 
-def _binary(kind: type[Binary], a: IntExpr, b: IntExpr) -> IntExpr:
+def binary(kind: type[Binary], a: IntExpr, b: IntExpr) -> IntExpr:
+    """The interned atom with these operands, as they are."""
     key = (kind, a, b)
     found = _interned.get(key)
     if found is None:
@@ -407,7 +408,7 @@ def floor_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     step, coarse, _ = _in_steps(rest, b)
     if step > 1:
         return add(quotient, floor_div(coarse, floor_div(b, step)))
-    return add(quotient, _binary(FloorDiv, rest, b))
+    return add(quotient, binary(FloorDiv, rest, b))
 
 
 @lru_cache(MEMORY)
@@ -424,7 +425,7 @@ def mod(a: IntExpr, b: IntExpr | int) -> IntExpr:
     step, coarse, fine = _in_steps(rest, b)
     if step > 1:
         return add(multiply(mod(coarse, floor_div(b, step)), Integer.of(step)), fine)
-    return _binary(Mod, rest, b)
+    return binary(Mod, rest, b)
 
 
 @lru_cache(MEMORY)
@@ -443,45 +444,7 @@ def ceil_div(a: IntExpr, b: IntExpr | int) -> IntExpr:
     step, coarse, fine = _in_steps(rest, b)
     if fine is ZERO and step > 1:
         return add(quotient, ceil_div(coarse, floor_div(b, step)))
-    return add(quotient, _binary(CeilDiv, rest, b))
-
-
-def minimum(a: IntExpr, b: IntExpr | int) -> IntExpr:
-    """min(a, b)."""
-    b = as_expr(b)
-    if a is b:
-        return a
-    if isinstance(a, Integer) and isinstance(b, Integer):
-        return Integer.of(min(a.value, b.value))
-    for floor, ceil in ((a, b), (b, a)):
-        if (
-            isinstance(floor, FloorDiv)
-            and isinstance(ceil, CeilDiv)
-            and (floor.a, floor.b) == (ceil.a, ceil.b)
-        ):
-            return floor
-    return _binary(Min, a, b)
-
-
-def maximum(a: IntExpr, b: IntExpr | int) -> IntExpr:
-    """max(a, b)."""
-    b = as_expr(b)
-    if a is b:
-        return a
-    if isinstance(a, Integer) and isinstance(b, Integer):
-        return Integer.of(max(a.value, b.value))
-    return _binary(Max, a, b)
-
-
-def xor(a: IntExpr, b: IntExpr) -> IntExpr:
-    """a ^ b."""
-    if isinstance(a, Integer) and isinstance(b, Integer):
-        return Integer.of(a.value ^ b.value)
-    # x ^ (x ^ y) is y: a swizzle undone
-    for x, other in ((a, b), (b, a)):
-        if isinstance(other, Xor) and x in (other.a, other.b):
-            return other.b if other.a is x else other.a
-    return _binary(Xor, a, b)
+    return add(quotient, binary(CeilDiv, rest, b))
 
 
 def upper_bound(atom: IntExpr) -> IntExpr | None:

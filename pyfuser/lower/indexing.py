@@ -16,6 +16,7 @@ from ..analysis.matching import axes_match
 from ..ir.domains import IdExpr, IterDomain, Merge, Reverse, Split, Swizzle, history
 from ..ir.exprs import Expr
 from ..ir.kernel import Less, Predicate
+from ..ir.scalar_functions import xor
 from ..ir.scalar_queries import divides
 from ..ir.scalars import (
     ONE,
@@ -28,7 +29,6 @@ from ..ir.scalars import (
     mod,
     proves_less,
     terms_of,
-    xor,
 )
 from ..ir.schedule import MemoryType
 from ..ir.vals import TensorView

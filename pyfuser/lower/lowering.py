@@ -30,7 +30,8 @@ from ..ir.kernel_queries import (
     operand_sizes,
     walk,
 )
-from ..ir.scalars import ONE, IntExpr, Symbol, maximum
+from ..ir.scalar_functions import maximum
+from ..ir.scalars import ONE, IntExpr, Symbol
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ir.verify import verify_kernel, verify_scheduled

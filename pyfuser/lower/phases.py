@@ -18,7 +18,8 @@ from ..errors import ScheduleError, expected
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr, IndexedWrite
 from ..ir.kernel import Phase
-from ..ir.scalars import ONE, ZERO, Integer, IntExpr, maximum
+from ..ir.scalar_functions import maximum
+from ..ir.scalars import ONE, ZERO, Integer, IntExpr
 from ..ir.schedule import MemoryType, TensorSchedule
 from ..ir.vals import TensorView
 from .indexing import Indexer

@@ -41,6 +41,7 @@ from ..ir.kernel import (
     Statement,
 )
 from ..ir.kernel_queries import accesses, walk
+from ..ir.scalar_functions import maximum, minimum
 from ..ir.scalar_queries import coefficient_of, substitute
 from ..ir.scalars import (
     ONE,
@@ -50,9 +51,7 @@ from ..ir.scalars import (
     Symbol,
     ceil_div,
     floor_div,
-    maximum,
     maximum_value,
-    minimum,
     terms_of,
 )
 from ..ir.schedule import MemoryType

@@ -30,7 +30,8 @@ from ..ir.bounds import proves_at_most
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, PointwiseOp
 from ..ir.fusion import Fusion, plain_domain
-from ..ir.scalars import Integer, IntExpr, floor_div, maximum, minimum, mod
+from ..ir.scalar_functions import maximum, minimum
+from ..ir.scalars import Integer, IntExpr, floor_div, mod
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from .dtype_rules import OperandType, Resolution, resolve
 from .op import Op

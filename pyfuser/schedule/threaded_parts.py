@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir.domains import ParallelType
-from ..ir.scalars import ONE, as_expr, ceil_div, maximum
+from ..ir.scalar_functions import maximum
+from ..ir.scalars import ONE, as_expr, ceil_div
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedReduction

@@ -26,8 +26,9 @@ from ...ir.kernel import (
     Predicate,
     ScalarParameter,
 )
+from ...ir.scalar_functions import maximum, minimum
 from ...ir.scalar_queries import substitute
-from ...ir.scalars import ONE, ZERO, Integer, floor_div, maximum, minimum
+from ...ir.scalars import ONE, ZERO, Integer, floor_div
 from .conversions import emit_cast, load_convert, storage_type, store_convert
 from .lanes import first_lane, stride_along
 from .llvm_writer import Value

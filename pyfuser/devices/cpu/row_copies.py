@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from ...ir.domains import ParallelType
 from ...ir.kernel import Access, Buffer, Compute, For, Statement
 from ...ir.kernel_queries import walk
+from ...ir.scalar_functions import maximum, minimum
 from ...ir.scalar_queries import coefficient_of, substitute
-from ...ir.scalars import ONE, ZERO, IntExpr, maximum, minimum
+from ...ir.scalars import ONE, ZERO, IntExpr
 from ...ir.schedule import MemoryType
 from .llvm_types import LLVMType
 from .llvm_writer import I32, I64, Value

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from ...ir.scalar_functions import maximum
 from ...ir.scalar_queries import substitute
-from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, maximum, mod, product, terms_of
+from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, mod, product, terms_of
 from ...ops.op import EXPENSIVE
 from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
 from ..tensor_memory import EmptyStrided, RequireMemory

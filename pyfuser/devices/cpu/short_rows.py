@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from ...dtypes import size_in_bytes
 from ...ir.kernel import Access, Buffer, TensorParameter
-from ...ir.scalars import ONE, Integer, IntExpr, from_terms, minimum, terms_of
+from ...ir.scalar_functions import minimum
+from ...ir.scalars import ONE, Integer, IntExpr, from_terms, terms_of
 from .conversions import storage_type
 from .llvm_types import LLVMType
 from .llvm_writer import Value

@@ -40,8 +40,9 @@ from ...ir.kernel_queries import (
     operands,
     walk,
 )
+from ...ir.scalar_functions import maximum
 from ...ir.scalar_queries import evaluate
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, maximum, product
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, product
 from ...ir.schedule import MemoryType
 from ...target.target import PORTABLE_LIMITS, Limits
 from .alignment import Alignment

@@ -19,7 +19,8 @@ from pyfuser.errors import ScheduleError, UnsupportedError
 from pyfuser.ir.domains import ParallelType
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.kernel import Buffer
-from pyfuser.ir.scalars import ONE, Symbol, as_expr, ceil_div, maximum, minimum, mod, xor
+from pyfuser.ir.scalar_functions import maximum, minimum, xor
+from pyfuser.ir.scalars import ONE, Symbol, as_expr, ceil_div, mod
 from pyfuser.ir.schedule import MemoryType, ScheduledFusion
 from pyfuser.ops import builders
 from pyfuser.ops.evaluator import evaluate
