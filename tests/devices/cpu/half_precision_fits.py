@@ -62,6 +62,11 @@ def _expm1_ratio(f: np.ndarray) -> np.ndarray:
     return np.expm1(near * np.log(2)) / near
 
 
+def _log_ratio(f: np.ndarray) -> np.ndarray:
+    near = np.where(np.abs(f) < 1e-9, 1e-9, f)
+    return np.log1p(near) / near
+
+
 def _sine_tail(z: np.ndarray) -> np.ndarray:
     r = np.sqrt(z)
     return (np.sin(r) / r - 1) / z
@@ -81,6 +86,8 @@ FITS = {
     "exp2, 16 bits": Fit(np.exp2, lambda f: np.exp2(-f), 0, 5, 0.0, 1.0),
     "expm1, 12 bits": Fit(_expm1_ratio, lambda f: 1 / _expm1_ratio(f), 0, 4, -0.5, 0.5),
     "expm1, 16 bits": Fit(_expm1_ratio, lambda f: 1 / _expm1_ratio(f), 0, 5, -0.5, 0.5),
+    "log, 12 bits": Fit(_log_ratio, lambda f: 1 / _log_ratio(f), 0, 5, -0.25, 0.5),
+    "log, 16 bits": Fit(_log_ratio, lambda f: 1 / _log_ratio(f), 0, 6, -0.25, 0.5),
     "sine, 12 bits": Fit(_sine_tail, _sine_weight, 0, 2, 1e-4, 1.582**2),
     "sine, 16 bits": Fit(_sine_tail, _sine_weight, 0, 3, 1e-4, 1.582**2),
     "log2(erfc)": Fit(_log2_erfc, lambda y: np.full_like(y, np.log(2)), 1, 7, 1e-4, 4.8),

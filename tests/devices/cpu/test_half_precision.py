@@ -16,6 +16,7 @@ from pyfuser.devices.cpu.vector_math.half_precision import COMPLEMENTS, ROUTINES
 from pyfuser.devices.cpu.vector_math.half_precision.common import EXP2, TIERS
 from pyfuser.devices.cpu.vector_math.half_precision.error_function import LOG2_ERFC
 from pyfuser.devices.cpu.vector_math.half_precision.exponential import EXPM1
+from pyfuser.devices.cpu.vector_math.half_precision.logarithm import LOG
 from pyfuser.devices.cpu.vector_math.half_precision.trigonometric import SINE
 from tests.devices.cpu import vector_math_harness as harness
 from tests.devices.cpu.half_precision_fits import FITS
@@ -30,6 +31,10 @@ EXACT: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
     "exp2": torch.exp2,
     "expm1": torch.expm1,
+    "log": torch.log,
+    "log10": torch.log10,
+    "log1p": torch.log1p,
+    "log2": torch.log2,
     "sigmoid": torch.sigmoid,
     "silu": lambda x: x * torch.sigmoid(x),
     "sin": torch.sin,
@@ -37,6 +42,7 @@ EXACT: dict[str, Callable[[Tensor], Tensor]] = {
     "one_plus_erf": lambda x: torch.special.erfc(-x),
     "one_plus_tanh": lambda x: 2 * torch.sigmoid(2 * x),
 }
+SPECIAL = ["exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "sin", "cos", "tanh"]
 DTYPES = {torch.bfloat16: 12, torch.float16: 16}
 AVX512 = pytest.mark.skipif(not harness.HAS_AVX512, reason="needs AVX-512")
 MACHINES = [pytest.param(True, marks=AVX512, id="avx512"), pytest.param(False, id="portable")]
@@ -107,7 +113,7 @@ def test_relative_error_before_rounding(name, bits, has_avx512):
 
 
 @pytest.mark.parametrize("has_avx512", MACHINES)
-@pytest.mark.parametrize("name", ["exp", "exp2", "expm1", "sin", "cos", "tanh"])
+@pytest.mark.parametrize("name", SPECIAL)
 def test_special_values_are_those_of_the_usual_routine(name, has_avx512):
     numbers = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 90.0]
     x = torch.tensor(numbers)
@@ -117,7 +123,8 @@ def test_special_values_are_those_of_the_usual_routine(name, has_avx512):
         got = compiled(name, bits, has_avx512)(x)
         assert torch.equal(got.isnan(), usual.isnan())
         torch.testing.assert_close(got, usual, rtol=2.0**-bits, atol=0, equal_nan=True)
-        known = ~got.isnan() if name in ("sin", "cos") else torch.ones_like(x, dtype=torch.bool)
+        makes_nans = name in ("sin", "cos") or name.startswith("log")
+        known = ~got.isnan() if makes_nans else torch.ones_like(x, dtype=torch.bool)
         assert torch.equal(got[known].signbit(), usual[known].signbit())
 
 
@@ -127,6 +134,8 @@ def test_coefficients_are_the_fits():
         "exp2, 16 bits": EXP2[16],
         "expm1, 12 bits": EXPM1[12],
         "expm1, 16 bits": EXPM1[16],
+        "log, 12 bits": LOG[12],
+        "log, 16 bits": LOG[16],
         "sine, 12 bits": SINE[12],
         "sine, 16 bits": SINE[16],
         "log2(erfc)": LOG2_ERFC,

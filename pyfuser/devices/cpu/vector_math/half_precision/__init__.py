@@ -15,6 +15,7 @@ from pyfuser.devices.cpu.llvm_writer import Value
 from pyfuser.devices.cpu.vector_math.half_precision import (
     error_function,
     exponential,
+    logarithm,
     trigonometric,
 )
 from pyfuser.devices.cpu.vector_math.half_precision.common import TIERS
@@ -32,6 +33,10 @@ ROUTINES: dict[str, Routine] = {
         exponential.sigmoid,
         exponential.silu,
         exponential.tanh,
+        logarithm.log,
+        logarithm.log10,
+        logarithm.log1p,
+        logarithm.log2,
         trigonometric.cos,
         trigonometric.sin,
     )

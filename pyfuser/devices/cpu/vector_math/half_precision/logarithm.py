@@ -1,0 +1,97 @@
+"""log, log2, log10, log1p for results rounded to half precision.
+
+x = 2**k m with m in [0.75, 1.5), where f = m - 1 is exact; log(1 + f) / f is a polynomial, so that
+the relative error is small near x = 1, too. With AVX-512, instructions split x, and give what zero,
+infinity, negative numbers and NaN need. Coefficients: as in `common`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math.common import polynomial
+from pyfuser.devices.cpu.vector_math.half_precision.common import has_instructions, tier
+from pyfuser.devices.cpu.vector_math.logarithm import special_logarithm, split_exponent
+
+# log(1 + f) / f for -1/4 <= f <= 1/2.
+LOG = {
+    12: (
+        0.9999487400054932,
+        -0.49998077750205994,
+        0.33849292993545532,
+        -0.25792744755744934,
+        0.13809797167778015,
+    ),
+    16: (
+        0.9999974370002747,
+        -0.49987760186195374,
+        0.33357533812522888,
+        -0.25613382458686829,
+        0.20457793772220612,
+        -0.10552965849637985,
+    ),
+}
+# Of getmant: between 0.75 and 1.5; NaN for negative numbers, 1 for both zeros and for infinity.
+_MANTISSA = 0b1111
+
+
+def log(w: FunctionWriter, bits: int, x: Value) -> Value:
+    """Natural logarithm."""
+    return _logarithm(w, bits, x, math.e)
+
+
+def log2(w: FunctionWriter, bits: int, x: Value) -> Value:
+    """Logarithm to base 2."""
+    return _logarithm(w, bits, x, 2.0)
+
+
+def log10(w: FunctionWriter, bits: int, x: Value) -> Value:
+    """Logarithm to base 10."""
+    return _logarithm(w, bits, x, 10.0)
+
+
+def log1p(w: FunctionWriter, bits: int, x: Value) -> Value:
+    """log(1 + x); where k is 0, f is x, which 1 + x would round."""
+    one = w.constant(1.0, x.type)
+    above = w.fadd(x, one)
+    k, f = _split(w, above)
+    is_near = w.fcmp("oeq", k, w.constant(0.0, x.type))
+    of_mantissa = _of_mantissa(w, bits, w.select(is_near, x, f), math.e)
+    value = w.fma(k, w.constant(math.log(2.0), x.type), of_mantissa)
+    return _special(w, above, w.select(is_near, of_mantissa, value))
+
+
+def _logarithm(w: FunctionWriter, bits: int, x: Value, base: float) -> Value:
+    k, f = _split(w, x)
+    unit = w.constant(math.log(2.0) / math.log(base), x.type)
+    return _special(w, x, w.fma(k, unit, _of_mantissa(w, bits, f, base)))
+
+
+def _of_mantissa(w: FunctionWriter, bits: int, f: Value, base: float) -> Value:
+    """The logarithm of 1 + f."""
+    coefficients = [each / math.log(base) for each in LOG[tier(bits)]]
+    return w.fmul(f, polynomial(w, f, coefficients))
+
+
+def _split(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    """(k, f)"""
+    if not has_instructions(w, x):
+        return split_exponent(w, x)
+    m = _instruction(w, "getmant", x, f", i32 {_MANTISSA}")
+    k = w.fsub(_instruction(w, "getexp", x), _instruction(w, "getexp", m))
+    return k, w.fsub(m, w.constant(1.0, x.type))
+
+
+def _special(w: FunctionWriter, x: Value, value: Value) -> Value:
+    """The logarithm of x where the instructions haven't given it already."""
+    return value if has_instructions(w, x) else special_logarithm(w, x, value)
+
+
+def _instruction(w: FunctionWriter, name: str, x: Value, argument: str = "") -> Value:
+    type, function = x.type, f"llvm.x86.avx512.mask.{name}.ps.512"
+    kind = ", i32 immarg" if argument else ""
+    declaration = f"declare {type} @{function}({type}{kind}, {type}, i16, i32 immarg)"
+    w.declarations.setdefault(function, declaration)
+    rest = f"{type} zeroinitializer, i16 -1, i32 4"  # no mask; the current rounding mode
+    return w.pure(type, f"call {type} @{function}({x.typed}{argument}, {rest})")
