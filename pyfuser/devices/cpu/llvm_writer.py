@@ -83,6 +83,21 @@ class FunctionWriter(InstructionWriter):
         type = a.type.with_lanes(len(lanes))
         return self.pure(type, f"shufflevector {a.typed}, {second}, <{len(lanes)} x i32> <{mask}>")
 
+    def pieces(self, vector: Value, lanes: int) -> list[Value]:
+        """The vector in pieces of so many lanes; itself if it has no more."""
+        if vector.type.lanes <= lanes:
+            return [vector]
+        starts = range(0, vector.type.lanes, lanes)
+        return [self.shufflevector(vector, None, range(s, s + lanes)) for s in starts]
+
+    def joined(self, pieces: Sequence[Value]) -> Value:
+        """One vector of equally long pieces, whose number is a power of two."""
+        while len(pieces) > 1:
+            both = range(2 * pieces[0].type.lanes)
+            pairs = zip(pieces[::2], pieces[1::2], strict=True)
+            pieces = [self.shufflevector(a, b, both) for a, b in pairs]
+        return pieces[0]
+
     def lane_numbers(self, type: LLVMType) -> Value:
         """<0, 1, 2, ...> of an integer vector type (0 for a scalar)."""
         if type.lanes == 1:

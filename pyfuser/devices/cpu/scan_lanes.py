@@ -19,20 +19,12 @@ def scan_lanes(
     w: FunctionWriter, vector: Value, running: Value, combine: Combine, identity: Value, native: int
 ) -> tuple[Value, Value]:
     """(the results of all lanes, the new running value); `native` is a power of two."""
-    lanes = vector.type.lanes
     pieces: list[Value] = []
-    for first in range(0, lanes, native):
-        piece = vector
-        if native < lanes:
-            piece = w.shufflevector(vector, None, range(first, first + native))
+    for piece in w.pieces(vector, native):
         piece = _prefixes(w, piece, combine, identity)
         pieces.append(combine(piece, w.splat(running, piece.type.lanes)))
         running = combine(w.extractelement(piece, piece.type.lanes - 1), running)
-    while len(pieces) > 1:
-        size = pieces[0].type.lanes
-        pairs = zip(pieces[::2], pieces[1::2], strict=True)
-        pieces = [w.shufflevector(a, b, range(2 * size)) for a, b in pairs]
-    return pieces[0], running
+    return w.joined(pieces), running
 
 
 def _prefixes(w: FunctionWriter, vector: Value, combine: Combine, identity: Value) -> Value:

@@ -128,6 +128,17 @@ def test_special_values_are_those_of_the_usual_routine(name, has_avx512):
         assert torch.equal(got[known].signbit(), usual[known].signbit())
 
 
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_vectors_of_several_registers_give_the_same_bits(name):
+    x = every_value(torch.bfloat16).float()
+    text = harness.function_text(
+        functools.partial(_called, ALL[name], 12), [FLOAT], FLOAT, lanes=64
+    )
+    got = harness.run(harness.compile_text(text, 1), [x.numpy()], np.float32, 64)
+    expected = compiled(name, 12, harness.HAS_AVX512)(x)
+    assert torch.equal(torch.from_numpy(got).view(torch.int32), expected.view(torch.int32))
+
+
 def test_coefficients_are_the_fits():
     shipped = {
         "exp2, 12 bits": EXP2[12],

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Sequence
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, LLVMType, Value
+from pyfuser.devices.cpu.vector_math import avx512
 
 Routine = Callable[..., Value]
 
@@ -163,8 +164,8 @@ def scale_by_power(w: FunctionWriter, x: Value, shifted: Value, kept: Value | No
     Lanes that `kept` doesn't have are 0 (see `before_underflow`).
     """
     type = x.type
-    if has_scalef(w, type):
-        return scalef(w, x, w.fsub(shifted, w.constant(rounding_shift(type)[0], type)), kept)
+    if avx512.applies(w, type):
+        return avx512.scalef(w, x, w.fsub(shifted, w.constant(rounding_shift(type)[0], type)), kept)
     # The bits of the rounding shift are even, and shifted out of the exponent field.
     bits, width = w.bitcast(shifted, type.as_integer), mantissa_bits(type)
     half = w.ashr(bits, w.constant(1, bits.type))
@@ -184,29 +185,10 @@ def before_underflow(
     factors are 0.
     """
     limit = w.constant(lowest, x.type)
-    if has_scalef(w, x.type):
+    if avx512.applies(w, x.type):
         return x, w.fcmp("uge", x, limit)
     far = w.constant((-2046.0 if is_double(x) else -254.0) * unit, x.type)
     return w.select(w.fcmp("olt", x, limit), far, x), None
-
-
-def has_scalef(w: FunctionWriter, type: LLVMType) -> bool:
-    """True if AVX-512's instruction for `scale_by_power` applies to a type."""
-    return w.has_avx512 and type.lanes * type.bits == 512
-
-
-def scalef(w: FunctionWriter, x: Value, n: Value, kept: Value | None = None) -> Value:
-    """x * 2**floor(n) by one instruction of AVX-512; 0 in the lanes that `kept` doesn't have.
-
-    Rounded once; n may be infinite.
-    """
-    suffix, mask = ("ps", "i16") if x.type.element == "float" else ("pd", "i8")
-    name = f"llvm.x86.avx512.mask.scalef.{suffix}.512"
-    declaration = f"declare {x.type} @{name}({x.type}, {x.type}, {x.type}, {mask}, i32 immarg)"
-    w.declarations.setdefault(name, declaration)
-    zero = f"{x.type} zeroinitializer"
-    lanes = f"{mask} -1" if kept is None else w.bitcast(kept, LLVMType(mask)).typed
-    return w.pure(x.type, f"call {x.type} @{name}({x.typed}, {n.typed}, {zero}, {lanes}, i32 4)")
 
 
 def power_of_two(w: FunctionWriter, n: Value, type: LLVMType, width: int) -> Value:

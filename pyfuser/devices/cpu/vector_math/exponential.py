@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math import avx512
 from pyfuser.devices.cpu.vector_math.common import (
     before_underflow,
-    has_scalef,
     is_double,
     mantissa_bits,
     nearest_integer,
@@ -107,7 +107,7 @@ def exp_beside_one(w: FunctionWriter, x: Value) -> Value:
     type = x.type
     shifted, r = reduce_exponent(w, _clamp(w, x, *_NORMAL_EXP_RANGE[type.element]))
     value = w.fadd(expm1_reduced(w, r), w.constant(1.0, type))
-    if has_scalef(w, type):
+    if avx512.applies(w, type):
         return scale_by_power(w, value, shifted)
     bits = w.bitcast(shifted, type.as_integer)
     return w.fmul(value, power_of_two(w, bits, type, mantissa_bits(type)))

@@ -3,7 +3,8 @@
 x = 2**k m with m in [0.75, 1.5) for float, [sqrt(1/2), sqrt(2)) for double; f = m - 1 is exact.
 float: log(1 + f) = f - f**2 / 2 + f**3 P(f).  double: with s = f / (2 + f), log(1 + f) =
 f - (h - s (h + R(s**2))), h = f**2 / 2, the arrangement of Ng (fdlibm), which rounds f once.
-k ln 2 is added as two numbers.  Zero gives -inf, negatives NaN, subnormals are scaled first.
+k ln 2 is added as two numbers.  Zero gives -inf, negatives NaN, subnormals are scaled first; in
+float, two instructions of AVX-512 do all of this.
 Coefficients: Remez fit of P (float), Chebyshev interpolation of R(z) = (2 atanh(s) - 2 s) / s
 (double), both with 50 digits.
 """
@@ -14,6 +15,7 @@ import math
 from dataclasses import dataclass
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math import avx512
 from pyfuser.devices.cpu.vector_math.common import (
     fast_two_sum,
     is_double,
@@ -154,8 +156,20 @@ def _finite_log(w: FunctionWriter, k: Value, f: Value, extra: Value | None = Non
     return w.fma(k, w.constant(high, f.type), w.fadd(f, tail))
 
 
+def _has_instructions(w: FunctionWriter, x: Value) -> bool:
+    """True if instructions split a float, and no special number needs care."""
+    return not is_double(x) and avx512.applies(w, x.type)
+
+
+def _split_by_instructions(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    k, m = avx512.exponent_and_mantissa(w, x)
+    return k, w.fsub(m, w.constant(1.0, x.type))
+
+
 def log(w: FunctionWriter, x: Value) -> Value:
     """Natural logarithm."""
+    if _has_instructions(w, x):
+        return _finite_log(w, *_split_by_instructions(w, x))
     k, f = split_exponent(w, x)
     return special_logarithm(w, x, _finite_log(w, k, f))
 
@@ -193,13 +207,30 @@ def _log1p_corrected(w: FunctionWriter, x: Value) -> Value:
     u = w.fadd(one, x)
     lost_small = w.fsub(x, w.fsub(u, one))
     lost_large = w.fsub(one, w.fsub(u, x))
-    large = w.fcmp("oge", x, one)
-    correction = w.fdiv(w.select(large, lost_large, lost_small), u)
-    k, f = split_exponent(w, u, subnormals=False)
-    value = special_logarithm(w, u, _finite_log(w, k, f, correction))
-    value = w.select(w.fcmp("olt", u, w.constant(math.inf, type)), value, u)
+    lost = w.select(w.fcmp("oge", x, one), lost_large, lost_small)
+    if _has_instructions(w, x):
+        value = _log_of_sum(w, x, u, lost)
+    else:
+        k, f = split_exponent(w, u, subnormals=False)
+        value = special_logarithm(w, u, _finite_log(w, k, f, w.fdiv(lost, u)))
+        value = w.select(w.fcmp("olt", u, w.constant(math.inf, type)), value, u)
     tiny = w.fcmp("olt", w.fabs(x), w.constant(2.0 ** -(mantissa_bits(type) + 2), type))
     return w.select(tiny, x, value)
+
+
+def _log_of_sum(w: FunctionWriter, x: Value, u: Value, lost: Value) -> Value:
+    """log(u + lost) for u + lost = 1 + x.
+
+    Where k is 0, f is x.  Else d = lost / 2**k is too small for more than three terms of the series
+    of d / (1 + f), and the result is above 1/4.
+    """
+    type = x.type
+    zero, infinity = w.constant(0.0, type), w.constant(math.inf, type)
+    k, f = _split_by_instructions(w, u)
+    f = w.select(w.fcmp("oeq", k, zero), x, f)
+    is_finite = w.fcmp("olt", w.fabs(k), infinity)
+    d = avx512.scalef(w, lost, w.fneg(k), w.and_(is_finite, w.fcmp("une", k, zero)))
+    return _finite_log(w, k, f, w.fma(w.fma(f, f, w.fneg(f)), d, d))
 
 
 @outlined

@@ -9,12 +9,12 @@ tests/devices/cpu/half_precision_fits.py.
 from __future__ import annotations
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math import avx512
 from pyfuser.devices.cpu.vector_math.common import (
     before_underflow,
     polynomial,
     rounding_shift,
     scale_by_power,
-    scalef,
 )
 
 # The relative errors are below 2**-12 for up to 12 bits, and below 2**-16 for up to 16.
@@ -31,7 +31,6 @@ EXP2 = {
 }
 LOWEST = -151.0  # 2**t is 0 below, rounded to float
 LOWEST_NORMAL = -126.0
-_TO_FLOOR, _TO_NEAREST = 0x9, 0x8  # rounding modes of `reduce`, without floating-point exceptions
 
 
 def tier(bits: int) -> int:
@@ -39,34 +38,15 @@ def tier(bits: int) -> int:
     return next(t for t in TIERS if bits <= t)
 
 
-def has_instructions(w: FunctionWriter, x: Value) -> bool:
-    """True if AVX-512's `reduce` and `scalef` apply to a vector."""
-    return w.has_avx512 and x.type.lanes == 16
-
-
 def exp2_of(w: FunctionWriter, bits: int, t: Value, lowest: float = LOWEST) -> Value:
     """2**t, 0 below `lowest`; overflows for t within 2**-12 of 128, too."""
     type, coefficients = t.type, EXP2[tier(bits)]
     t, kept = before_underflow(w, t, lowest)
-    if has_instructions(w, t):
-        return scalef(w, polynomial(w, _reduce(w, t, _TO_FLOOR), coefficients), t, kept)
+    if avx512.applies(w, type):
+        value = polynomial(w, avx512.above_floor(w, t), coefficients)
+        return avx512.scalef(w, value, t, kept)
     t = w.fmin_number(w.constant(129.0, type), t)
     shift = w.constant(rounding_shift(type)[0], type)
     shifted = w.fadd(w.fsub(t, w.constant(0.5, type)), shift)
     fraction = w.fsub(t, w.fsub(shifted, shift))
     return scale_by_power(w, polynomial(w, fraction, coefficients), shifted)
-
-
-def nearest_fraction(w: FunctionWriter, t: Value) -> Value:
-    """t minus the nearest integer with AVX-512; 0 for infinities."""
-    return _reduce(w, t, _TO_NEAREST)
-
-
-def _reduce(w: FunctionWriter, t: Value, mode: int) -> Value:
-    """t minus the integer that the mode rounds it to; 0 for infinities."""
-    type = t.type
-    function = "llvm.x86.avx512.mask.reduce.ps.512"
-    declaration = f"declare {type} @{function}({type}, i32 immarg, {type}, i16, i32 immarg)"
-    w.declarations.setdefault(function, declaration)
-    rest = f"{type} zeroinitializer, i16 -1, i32 4"  # no mask; the current rounding mode
-    return w.pure(type, f"call {type} @{function}({t.typed}, i32 {mode}, {rest})")

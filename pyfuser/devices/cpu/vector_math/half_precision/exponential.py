@@ -12,18 +12,16 @@ from __future__ import annotations
 import math
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math import avx512
 from pyfuser.devices.cpu.vector_math.common import (
     mantissa_bits,
     polynomial,
     power_of_two,
     rounding_shift,
-    scalef,
 )
 from pyfuser.devices.cpu.vector_math.half_precision.common import (
     LOWEST_NORMAL,
     exp2_of,
-    has_instructions,
-    nearest_fraction,
     tier,
 )
 
@@ -97,10 +95,10 @@ def _small_is_itself(w: FunctionWriter, x: Value, value: Value) -> Value:
 def _exp2_minus_one(w: FunctionWriter, bits: int, t: Value, halvings: int) -> Value:
     """(2**t - 1) / 2**halvings, to a small relative error, for t <= 127.5 + halvings."""
     type = t.type
-    if has_instructions(w, t):
-        fraction = nearest_fraction(w, t)
+    if avx512.applies(w, type):
+        fraction = avx512.from_nearest(w, t)
         n = w.fsub(t, fraction)
-        power = scalef(w, w.constant(0.5**halvings, type), n)
+        power = avx512.scalef(w, w.constant(0.5**halvings, type), n)
     else:
         t = w.fmax_number(w.constant(-64.0, type), t)
         shift = w.constant(rounding_shift(type)[0], type)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
+from pyfuser.devices.cpu.vector_math import avx512
 from pyfuser.devices.cpu.vector_math.common import polynomial
-from pyfuser.devices.cpu.vector_math.half_precision.common import has_instructions, tier
+from pyfuser.devices.cpu.vector_math.half_precision.common import tier
 from pyfuser.devices.cpu.vector_math.logarithm import special_logarithm, split_exponent
 
 # log(1 + f) / f for -1/4 <= f <= 1/2.
@@ -32,8 +33,6 @@ LOG = {
         -0.10552965849637985,
     ),
 }
-# Of getmant: between 0.75 and 1.5; NaN for negative numbers, 1 for both zeros and for infinity.
-_MANTISSA = 0b1111
 
 
 def log(w: FunctionWriter, bits: int, x: Value) -> Value:
@@ -76,22 +75,12 @@ def _of_mantissa(w: FunctionWriter, bits: int, f: Value, base: float) -> Value:
 
 def _split(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     """(k, f)"""
-    if not has_instructions(w, x):
+    if not avx512.applies(w, x.type):
         return split_exponent(w, x)
-    m = _instruction(w, "getmant", x, f", i32 {_MANTISSA}")
-    k = w.fsub(_instruction(w, "getexp", x), _instruction(w, "getexp", m))
+    k, m = avx512.exponent_and_mantissa(w, x)
     return k, w.fsub(m, w.constant(1.0, x.type))
 
 
 def _special(w: FunctionWriter, x: Value, value: Value) -> Value:
     """The logarithm of x where the instructions haven't given it already."""
-    return value if has_instructions(w, x) else special_logarithm(w, x, value)
-
-
-def _instruction(w: FunctionWriter, name: str, x: Value, argument: str = "") -> Value:
-    type, function = x.type, f"llvm.x86.avx512.mask.{name}.ps.512"
-    kind = ", i32 immarg" if argument else ""
-    declaration = f"declare {type} @{function}({type}{kind}, {type}, i16, i32 immarg)"
-    w.declarations.setdefault(function, declaration)
-    rest = f"{type} zeroinitializer, i16 -1, i32 4"  # no mask; the current rounding mode
-    return w.pure(type, f"call {type} @{function}({x.typed}{argument}, {rest})")
+    return value if avx512.applies(w, x.type) else special_logarithm(w, x, value)
