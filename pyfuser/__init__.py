@@ -115,7 +115,7 @@ if TYPE_CHECKING:
 # The interface's other modules, imported on first use.
 _SUBMODULES = frozenset(
     (
-        *("_C_DIRECT", "benchmark_utils", "idm", "multidevice", "nvf_cutlass"),
+        *("_C_DIRECT", "benchmark_utils", "idm", "memory", "multidevice", "nvf_cutlass"),
         *("nvfuser_direct_version", "pytorch_utils"),
     )
 )

@@ -186,6 +186,18 @@ def fits_64_bits(number: int) -> bool:
     return -(2**63) <= number < 2**63
 
 
+@functools.cache
+def integers_of(dtype: DataType) -> range:
+    """The numbers of an integer type."""
+    info = torch.iinfo(to_torch(dtype))
+    return range(info.min, info.max + 1)
+
+
+def fits(number: int, dtype: DataType) -> bool:
+    """True for an integer that is one of an integer type's numbers, or of 64 bits for others."""
+    return number in integers_of(dtype) if dtype in INTEGERS else fits_64_bits(number)
+
+
 def integer_text(number: int) -> str:
     """An integer for a message: in digits, unless there are too many."""
     length = number.bit_length()

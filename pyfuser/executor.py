@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import fallback
@@ -85,6 +86,8 @@ class Executor:
                     return outputs
         except ZeroDivisionError:
             pass  # a size by which others are computed is 0; binding the inputs names it
+        if any(isinstance(each, np.generic) for each in inputs):  # which plans don't take
+            return self.execute([x.item() if isinstance(x, np.generic) else x for x in inputs])
         outputs = self.make_plan(inputs).run(inputs)
         if outputs is None:  # the inputs changed after they were bound: torch decides
             error = InternalError(

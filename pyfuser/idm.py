@@ -133,6 +133,8 @@ class IdModel:
 
     def maybe_build_graph(self, mode: IdMappingMode) -> ValGraph:
         """The graph of a mode, built on first use."""
+        if not isinstance(mode, IdMappingMode):
+            raise DefinitionError(expected("maybe_build_graph", "an IdMappingMode", repr(mode)))
         if mode not in self._graphs:
             self._graphs[mode] = self._loop_graph() if mode is _MODES.loop else self._graph(mode)
         return self._graphs[mode]

@@ -26,7 +26,7 @@ import torch
 from .analysis.size_conditions import SizeConditions
 from .compiler import Program
 from .devices.runtime import LoadedKernel
-from .dtypes import FLOATING, to_torch
+from .dtypes import FLOATING, INTEGERS, DataType, integers_of, to_torch
 from .ir.equal_sizes import representatives
 from .ir.fusion import Fusion
 from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
@@ -38,8 +38,6 @@ from .plan_writer import PlanValue, ProgramWriter
 from .profiling import clock_for
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
-
-_MOST = 1 << 63
 
 
 @dataclass(eq=False, slots=True)
@@ -249,7 +247,8 @@ class _PlanWriter:
         kind = type(given)
         self.checks.append(f"type({name}) is {self.writer.constant(kind.__name__, kind)}")
         if kind is int and value.dtype not in FLOATING:
-            self.checks.append(f"-{_MOST} <= {name} < {_MOST}")
+            numbers = integers_of(value.dtype if value.dtype in INTEGERS else DataType.Int)
+            self.checks.append(f"{numbers.start} <= {name} < {numbers.stop}")
         if isinstance(value.extent, Symbol):
             known = self.symbols.setdefault(value.extent.name, name)
             self.checks.append(f"{name} == {known}" if known != name else f"{name} >= 0")

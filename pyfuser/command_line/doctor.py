@@ -142,8 +142,8 @@ def _current_gpu() -> int:
 def _compiler() -> Finding:
     for name in ("g++", "clang++", "c++"):
         if path := shutil.which(name):
-            return Finding("C++ compiler", f"{path} (for torch.compile and the SIMT tests only)")
-    remedy = "any C++17 compiler; only torch.compile and the SIMT tests want one"
+            return Finding("C++ compiler", f"{path} (for Inductor and emulated CUDA only)")
+    remedy = "any C++17 compiler; only Inductor and emulated CUDA want one"
     return Finding("C++ compiler", "missing", remedy)
 
 

@@ -20,6 +20,7 @@ from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from ..ops import builders
 from ..ops.pointwise import require_dtype
 from ..ops.table import OPS, REDUCTIONS, SCANS
+from .arguments import with_plain_arguments
 from .guard import fusion_to_define
 
 Dims = int | Sequence[int] | None
@@ -176,6 +177,11 @@ def select(arg: Val, index: Val | int, dim: int) -> TensorView:
 def gather(arg: Val, index: Val, dim: int) -> TensorView:
     """The elements of a dimension selected by an index of the same rank."""
     return builders.gather(fusion_to_define("gather").graph, arg, index, dim)
+
+
+def scatter(arg: Val, index: Val, src: Val | PythonNumber, dim: int) -> TensorView:
+    """`arg` with the elements of `src` at the positions of a dimension that the index says."""
+    return builders.scatter(fusion_to_define("scatter").graph, arg, index, src, dim)
 
 
 def take_along_axis(arg: Val, index: Val, dim: int) -> TensorView:
@@ -364,24 +370,27 @@ def _built(name: str) -> Callable[..., Any]:
 
 
 _BUILT = (
-    "grouped_mm", "index_put", "scaled_mm", "scatter", "sdpfa_bwd", "sdpfa_fwd",
+    "grouped_mm", "index_put", "scaled_mm", "sdpfa_bwd", "sdpfa_fwd",
     *builders.DEVICE_ONLY,
 )  # fmt: skip
 
 _SHAPED = (
     cast, broadcast, broadcast_in_dim, expand, permute, squeeze, reshape, full, iota, size, shape,
     stride_order, slice, flip, pad, cat, slice_scatter, index, index_select, select, gather,
-    take_along_axis, embedding_fwd, matmul, linear, argsort, topk, triu, uniform, normal,
+    scatter, take_along_axis, embedding_fwd, matmul, linear, argsort, topk, triu, uniform, normal,
     rand_like, randn_like, var, var_mean, welford,
 )  # fmt: skip
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _pointwise(name) for name in OPS if name != "cast"},
-    **{name: _reduction(name) for name in REDUCTIONS},
-    **{name: _scan(name) for name in SCANS},
-    **{name: _built(name) for name in _BUILT},
-    **{function.__name__: function for function in _SHAPED},
-}
+_MADE: tuple[Callable[..., Any], ...] = (
+    *(_pointwise(name) for name in OPS if name != "cast"),
+    *(_reduction(name) for name in REDUCTIONS),
+    *(_scan(name) for name in SCANS),
+    *(_built(name) for name in _BUILT),
+    *_SHAPED,
+)
+
+FUNCTIONS = {function.__name__: with_plain_arguments(function) for function in _MADE}
+globals().update(FUNCTIONS)
 
 
 def _unknown(name: str) -> str:
@@ -391,11 +400,8 @@ def _unknown(name: str) -> str:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The functions that are made from tables."""
-    found = FUNCTIONS.get(name)
-    if found is None:
-        raise AttributeError(_unknown(name))
-    return found
+    """Raises AttributeError, with names that are near; the functions are attributes."""
+    raise AttributeError(_unknown(name))
 
 
 def __dir__() -> list[str]:

@@ -47,6 +47,8 @@ class Fusion:
         """Inputs that are another input once more, with its strides: see Segment.apart."""
         self.exprs: list[Expr] = []
         self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
+        self.required_by: dict[object, str] = {}
+        """For messages: the operation that needs a pair of equal sizes, or a scalar as a size."""
         self.random_state: tuple[Scalar, ...] = ()
         """(seed, offset), the last inputs, if each call takes them from torch's generator."""
         self.random_count = 0

@@ -16,7 +16,21 @@ from .vals import Scalar, TensorView, Val
 
 def definition_key(fusion: Fusion) -> str:
     """A text that two fusions have in common exactly if their definitions are equal."""
-    return translate(fusion, canonical=True)
+    outputs = (output for expr in fusion.exprs for output in expr.outputs)
+    laid_out = [
+        f"value {number} in memory {_memory_order(value)}"
+        for number, value in enumerate(outputs)
+        if isinstance(value, TensorView) and value.domain.allocation is not None
+    ]
+    return "\n".join((translate(fusion, canonical=True), *laid_out))
+
+
+def _memory_order(tensor: TensorView) -> str:
+    """The axes in memory order by their positions, and which are contiguous."""
+    domain = tensor.domain
+    positions = {axis: str(position) for position, axis in enumerate(domain.logical)}
+    order = [positions.get(axis, str(axis)) for axis in domain.allocated]
+    return f"{', '.join(order)} {domain.contiguity}"
 
 
 def structure_key(fusion: Fusion) -> str:

@@ -13,12 +13,14 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from ..dtypes import (
     COMPLEX,
     FLOATING,
     DataType,
+    fits,
     fits_64_bits,
     from_torch,
     integer_text,
@@ -82,7 +84,7 @@ def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
         if isinstance(value, TensorView):
             _bind_tensor(binding, position, value, given)
         elif isinstance(value, Scalar) and not _is_seed_in_memory(value, given):
-            _bind_scalar(binding, position, value, given)
+            _bind_scalar(fusion, binding, position, value, given)
     _compute_scalars(fusion, binding)
     _check_composite_sizes(fusion, binding, inputs)
     for a, b in fusion.equal_extents:
@@ -92,8 +94,22 @@ def bind(fusion: Fusion, inputs: Sequence[Input]) -> Binding:
             if isinstance(a, Min) and b in (a.a, a.b):
                 size = a.b if a.a is b else a.a
                 what, got = f"{b} to be at most {size}", f"{binding.size(b)} > {binding.size(size)}"
-            raise InputError(expected("execute", what, got))
+            op = fusion.required_by.get((a, b), "execute")
+            raise InputError(expected(op, what, got, _origins(fusion, a, b)))
     return binding
+
+
+def _origins(fusion: Fusion, *sizes: IntExpr) -> str:
+    """Where the inputs have the symbols of some sizes, for a message."""
+    found: dict[IntExpr, str] = {}
+    for position, value in enumerate(fusion.inputs):
+        if isinstance(value, TensorView):
+            for dim, axis in enumerate(value.axes):
+                found.setdefault(axis.size, f"dimension {dim} of input {position}")
+        elif isinstance(value, Scalar) and value.extent is not None:
+            found.setdefault(value.extent, f"input {position}")
+    symbols = sorted({symbol for size in sizes for symbol in size.symbols}, key=str)
+    return ", ".join(f"{symbol} is {found[symbol]}" for symbol in symbols if symbol in found)
 
 
 def bind_extents(fusion: Fusion, inputs: Sequence[Input]) -> dict[str, int]:
@@ -207,7 +223,9 @@ def _is_seed_in_memory(value: Scalar, given: Input) -> bool:
     return is_number and is_seed(value)
 
 
-def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -> None:
+def _bind_scalar(
+    fusion: Fusion, binding: Binding, position: int, value: Scalar, given: Input
+) -> None:
     if isinstance(given, TensorLike):
         dtype = from_torch(given.dtype).value
         raise InputError(
@@ -221,11 +239,13 @@ def _bind_scalar(binding: Binding, position: int, value: Scalar, given: Input) -
             f"{value.dtype.value}."
         )
     binding.scalars[value] = converted
-    _bind_size_of(binding, value, converted)
+    _bind_size_of(fusion, binding, value, converted)
 
 
 def _converted(given: object, dtype: DataType) -> PythonNumber | None:
     """The number as a Python number of the dtype's kind; None if that would lose information."""
+    if isinstance(given, np.generic):
+        given = given.item()
     try:
         if dtype in COMPLEX:
             return complex(given) if isinstance(given, (bool, int, float, complex)) else None
@@ -235,16 +255,16 @@ def _converted(given: object, dtype: DataType) -> PythonNumber | None:
         return None
     if dtype is DataType.Bool:
         return given if isinstance(given, bool) else None
-    return int(given) if isinstance(given, (bool, int)) and fits_64_bits(given) else None
+    return int(given) if isinstance(given, (bool, int)) and fits(given, dtype) else None
 
 
-def _bind_size_of(binding: Binding, scalar: Scalar, number: PythonNumber) -> None:
+def _bind_size_of(fusion: Fusion, binding: Binding, scalar: Scalar, number: PythonNumber) -> None:
     extent = scalar.extent
     if not isinstance(extent, Symbol) or extent.name in binding.sizes:
         return
     if not isinstance(number, int) or number < 0:
         what = f"a size of at least 0 for {scalar} (or an index, or the width of a pad)"
-        raise InputError(expected("execute", what, number))
+        raise InputError(expected(fusion.required_by.get(scalar, "execute"), what, number))
     binding.sizes[extent.name] = number
 
 
@@ -256,7 +276,7 @@ def _compute_scalars(fusion: Fusion, binding: Binding) -> None:
         operands = [binding.scalar(value) for value in expr.inputs if isinstance(value, Scalar)]
         number = evaluate_scalar(expr, operands)
         binding.scalars[output] = number
-        _bind_size_of(binding, output, number)
+        _bind_size_of(fusion, binding, output, number)
 
 
 _EXACT: dict[str, Callable[[float, float], float]] = {

@@ -19,6 +19,7 @@ from ..dtypes import (
     COMPLEX,
     DataType,
     compute_dtype,
+    fits,
     fits_64_bits,
     from_torch,
     integer_text,
@@ -93,10 +94,12 @@ def constant(
 ) -> Scalar:
     """A constant scalar; a non-negative integer can be a size.
 
-    DefinitionError for an integer of more than 64 bits, which torch doesn't accept either.
+    DefinitionError for an integer that doesn't fit into the dtype, or into 64 bits.
     """
-    if isinstance(value, int) and not fits_64_bits(value):
-        raise DefinitionError(expected(op, "an integer of 64 bits", integer_text(value)))
+    if isinstance(value, int) and not fits(value, dtype):
+        of = dtype.value if fits_64_bits(value) else "64 bits"
+        what = f"an integer of {of}"
+        raise DefinitionError(expected(op, what, integer_text(value)))
     is_size = is_integer(dtype) and isinstance(value, int) and value >= 0
     extent = Integer.of(int(value)) if is_size and isinstance(value, int) else None
     return fusion.new_scalar(dtype, constant=value, extent=extent)
@@ -126,6 +129,7 @@ def require_equal(fusion: Fusion, op: str, a: IntExpr, b: IntExpr) -> None:
         raise DefinitionError(expected(op, f"axes of one size, {a}", b))
     if (a, b) not in fusion.equal_extents:
         fusion.equal_extents.append((a, b))
+        fusion.required_by[(a, b)] = op
 
 
 def joined_axis(fusion: Fusion, op: str, axes: Sequence[IterDomain]) -> IterDomain:
@@ -317,4 +321,5 @@ def size_of_scalar(fusion: Fusion, op: str, entry: Argument) -> IntExpr:
         raise DefinitionError(expected(op, "a size of at least 0", value.constant))
     if value.extent is None:
         value.extent = fusion.new_extent()
+        fusion.required_by[value] = op
     return value.extent

@@ -74,11 +74,8 @@ def new_axis(fusion: Fusion, extent: IntExpr) -> IterDomain:
 def size(fusion: Fusion, operand: Val, dim: int) -> Scalar:
     """The size of one dimension as a scalar of dtype Int."""
     tensor = as_tensor(fusion, operand, "size")
-    if not -tensor.ndim <= dim < tensor.ndim:
-        hint = "Tried to access out of boundary index"
-        what = f"a dimension in [{-tensor.ndim}, {tensor.ndim - 1}]"
-        raise DefinitionError(expected("size", what, dim, hint))
-    extent = tensor.axes[dim].size
+    hint = "Tried to access out of boundary index"
+    extent = tensor.axes[wrapped_dim("size", dim, tensor.ndim, hint)].size
     value = extent.value if isinstance(extent, Integer) else None
     return fusion.new_scalar(DataType.Int, constant=value, extent=extent)
 

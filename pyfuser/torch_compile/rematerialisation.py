@@ -25,7 +25,7 @@ from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
 from .fusion_nodes import is_dense
 from .saved_layouts import note_saved
-from .views import is_updated, tensor_of
+from .views import base_of, is_updated, tensor_of
 
 aten = torch.ops.aten
 
@@ -50,13 +50,19 @@ def save_old_values(forward: GraphModule, count: int) -> None:
 
     Before:  a = sin(b); copy_(b, a); return a, b
     After:   c = clone(b); a = sin(b); copy_(b, a); return a, c
+
+    Where autograd sees an update, or mustn't, the forward returns the new value, and AOTAutograd
+    copies it into the argument.
     """
     graph = forward.graph
     (output,) = graph.find_nodes(op="output")
+    updated_later = _updated_later(output)
     results = list(output.args[0])
     first = next(node for node in graph.nodes if node.op != "placeholder")
     for number, saved in enumerate(results[count:], count):
-        if isinstance(saved, Node) and is_updated(saved) and _can_be_cloned(saved):
+        if not isinstance(saved, Node) or not _can_be_cloned(saved):
+            continue
+        if is_updated(saved) or base_of(saved) in updated_later:
             is_argument = saved.op == "placeholder"
             with graph.inserting_before(first) if is_argument else graph.inserting_after(saved):
                 copy = graph.call_function(aten.clone.default, (saved,))
@@ -65,6 +71,14 @@ def save_old_values(forward: GraphModule, count: int) -> None:
     if results != list(output.args[0]):
         output.args = (type(output.args[0])(results),)
         forward.recompile()
+
+
+def _updated_later(output: Node) -> set[Node]:
+    """The arguments that AOTAutograd updates when the forward is done, if this torch says which."""
+    made = (getattr(each, "mutated_input", None) for each in output.meta.get("desc", ()))
+    updated = {each for each in made if each is not None}
+    arguments = output.graph.find_nodes(op="placeholder")
+    return {argument for argument in arguments if argument.meta.get("desc") in updated}
 
 
 def _can_be_cloned(saved: Node) -> bool:

@@ -153,9 +153,15 @@ def shares_memory(node: Node) -> bool:
 
 def is_updated(node: Node) -> bool:
     """True if an input, or the base of a view, is written to in the end."""
+    base = base_of(node)
+    return any(user.target is aten.copy_.default and user.args[0] is base for user in base.users)
+
+
+def base_of(node: Node) -> Node:
+    """What a view, or a view of a view, shares its memory with; other nodes unchanged."""
     while shares_memory(node) and (source := viewed(node)) is not None:
         node = source
-    return any(user.target is aten.copy_.default and user.args[0] is node for user in node.users)
+    return node
 
 
 def leaves_graph(node: Node) -> bool:

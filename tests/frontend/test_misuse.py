@@ -38,6 +38,12 @@ MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.ops.reshape(matrix(fd), 24), ArgumentTypeError, "a list of sizes, got 24"),
     (lambda fd: fd.ops.squeeze(matrix(fd), 0), ArgumentTypeError, "a list of dimensions, got 0"),
     (lambda fd: fd.ops.cat(matrix(fd), 0), ArgumentTypeError, "a list of tensors, got T0_g_float"),
+    (lambda fd: fd.ops.sum(matrix(fd), 1.5), ArgumentTypeError, "of dimensions, got 1.5; the arg"),
+    (lambda fd: fd.ops.pad(matrix(fd), 1), ArgumentTypeError, "integers or scalars, got 1"),
+    (lambda fd: fd.ops.size(matrix(fd), 1.5), ArgumentTypeError, "size(): incompatible function"),
+    (lambda fd: fd.ops.full(3, 1.0, DataType.Float), ArgumentTypeError, "a list of sizes, got 3"),
+    (lambda fd: fd.ops.scatter(*[matrix(fd)] * 3, 0, "add"), TypeError, "takes 4 positional"),
+    (lambda fd: fd.define_scalar(2**40, DataType.Int32), DefinitionError, "an integer of int, got"),
     (lambda fd: fd.ops.cat([matrix(fd, 0)], 0), DefinitionError, "got one of rank 0"),
     (lambda fd: fd.add_output(fd.define_scalar(3)), DefinitionError, "expected a tensor, got 3"),
     (lambda fd: fd.define_scalar(1j, DataType.Double), DefinitionError, "DataType.Double has"),
@@ -45,6 +51,10 @@ MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.ops.neg(matrix(fd)).reorder([1, 0]), ScheduleError, "{old: new}, got [1, 0]"),
     (lambda fd: fd.ops.neg(matrix(fd)).split(0, 0), ScheduleError, "a factor of at least 1, got 0"),
     (lambda fd: idm.IdModel(fd), DefinitionError, "pass its `fusion`"),
+    (
+        lambda fd: idm.IdModel(fd.fusion).maybe_build_graph("exact"),  # type: ignore[arg-type]
+        *(DefinitionError, "an IdMappingMode, got 'exact'"),
+    ),
     (lambda fd: FusionGuard(1), DefinitionError, "FusionGuard: expected a Fusion, got 1"),
     (lambda fd: LruFusionCache(matrix), DefinitionError, "decorate with @LruFusionCache()"),
     (lambda fd: LruFusionCache()(lambda: 3)(), DefinitionError, "a FusionDefinition from <lambda>"),
@@ -104,6 +114,63 @@ def test_numbers_of_a_call(define: Define, number: int, kind: type[Exception], t
     fd.execute([1, x])
     with pytest.raises(kind, match=re.escape(text)):
         fd.execute([number, x])
+
+
+def test_errors_of_sizes_name_the_operation_and_the_inputs() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.matmul(matrix(fd), matrix(fd)))
+    text = r"^matmul: .* got i1 = 3 and i2 = 4; i1 is dimension 1 of input 0, i2 is dimension 0 of "
+    with pytest.raises(InputError, match=text):
+        fd.execute([torch.ones(2, 3), torch.ones(4, 5)])
+
+
+def test_an_index_is_not_longer_than_what_it_gathers_from() -> None:
+    with FusionDefinition() as fd:
+        x, index = matrix(fd), fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Int)
+        fd.add_output(fd.ops.gather(x, index, 0))
+    x = torch.arange(6.0).view(2, 3)
+    for length in (0, 2, 3):
+        rows = torch.ones(4, length, dtype=torch.int64)
+        assert torch.equal(fd.execute([x, rows])[0], x.gather(0, rows))
+    with pytest.raises(InputError, match="gather: expected i3 to be at most i1, got 5 > 3"):
+        fd.execute([x, torch.zeros(2, 5, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "right", "wrong"),
+    [
+        (DataType.Int32, (5, -(2**31), np.int16(3)), (2**31, -(2**40))),
+        (DataType.UInt64, (5, 2**63, 2**64 - 1), (-1, 2**64)),
+        (DataType.Int, (-(2**63), np.int64(7), True), (2**63, np.float64(2.0))),
+    ],
+)
+def test_scalars_of_a_call_fit_their_dtype(
+    dtype: DataType, right: tuple[int, ...], wrong: tuple[int, ...]
+) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=DataType.Double)
+        fd.add_output(fd.ops.mul(x, fd.define_scalar(dtype=dtype)))
+    ones = torch.ones(3, dtype=torch.float64)
+    for number in right:
+        assert fd.execute([ones, number])[0].tolist() == [float(number)] * 3
+    for number in wrong:
+        with pytest.raises(InputError, match="is not compatible with the expected data type"):
+            fd.execute([ones, number])
+
+
+def test_definitions_with_other_memory_orders_are_not_equal() -> None:
+    def defined(is_transposed: bool) -> FusionDefinition:
+        with FusionDefinition() as fd:
+            y = fd.ops.add(matrix(fd), 1.0)
+            if is_transposed:
+                y.set_allocation_domain([y.axis(1), y.axis(0)], True)
+            fd.add_output(y)
+        return fd
+
+    cached = LruFusionCache()(defined)
+    strides = [cached(flag).execute([torch.ones(3, 4)])[0].stride() for flag in (True, False, True)]
+    assert strides == [(1, 3), (4, 1), (1, 3)]
+    assert defined(True).fusion == defined(True).fusion
 
 
 def test_an_input_is_updated_by_an_output_of_its_size() -> None:

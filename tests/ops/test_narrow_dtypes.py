@@ -116,3 +116,11 @@ def test_numbers_of_the_whole_unsigned_range(dtype: torch.dtype) -> None:
     given = torch.tensor([0.0, 0.9, 5.5, 2.0**62, 2.0**63, 9.3e18, 1.2e19, 1.8e19], dtype=dtype)
     got = result(lambda ops, x: ops.cast(x, DataType.UInt64), given)
     assert torch.equal(got, given.to(torch.uint64))
+
+
+@pytest.mark.parametrize("number", [3, 2**63, 2**64 - 1])
+def test_unsigned_numbers_of_a_call(number: int) -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True, dtype=DataType.Double)
+        fd.add_output(fd.ops.mul(x, fd.define_scalar(dtype=DataType.UInt64)))
+    assert fd.execute([torch.ones(3, dtype=torch.float64), number])[0].eq(float(number)).all()

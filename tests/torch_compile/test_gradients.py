@@ -88,6 +88,40 @@ def test_gradients_read_the_old_value_of_an_updated_buffer(
         torch.testing.assert_close(ours, eagers, rtol=1e-4, atol=1e-4)  # exp amplifies rounding
 
 
+def added_to_behind_autograd(x: Tensor) -> Tensor:
+    y = x + x
+    x.detach().add_(1)
+    return y.sin()
+
+
+def normalised_behind_autograd(x: Tensor) -> Tensor:
+    y = (x * 2).t().sin()
+    x.data.copy_(x.data / x.data.norm())
+    return y
+
+
+def a_view_behind_autograd(x: Tensor) -> Tensor:
+    y = (x.view(-1)[1:] * 2).sin()
+    x.detach().view(-1)[:3].zero_()
+    return y
+
+
+@pytest.mark.parametrize(
+    "program", [added_to_behind_autograd, normalised_behind_autograd, a_view_behind_autograd]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_leaf_is_updated_after_it_was_used(
+    program: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    """AOTAutograd updates it after the forward, so that the backward can't recompute from it."""
+    found = []
+    for call in (program, torch.compile(program, backend=BACKEND, dynamic=dynamic)):
+        x = torch.linspace(-1, 1, 20).view(5, 4).requires_grad_()
+        call(x).sum().backward()
+        found.append((x.grad, x.detach()))
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients_of_results_that_overlap(dynamic: bool) -> None:
     def windows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -107,7 +107,9 @@ class StatementEmitter(ReadAccess):
                     one = w.icmp("ne", bits, w.constant(0, I64))
                     value = emit_cast(w, one, DataType.Bool, dtype)
                 else:
-                    value = emit_cast(w, bits, DataType.Int, dtype)
+                    is_unsigned = operand.dtype is DataType.UInt64
+                    source = DataType.UInt64 if is_unsigned else DataType.Int
+                    value = emit_cast(w, bits, source, dtype)
                 outermost.others[key] = w.splat(value, lanes)
         return outermost.others[key]
 

@@ -1,0 +1,73 @@
+"""Arguments of operations as their builders take them: Python's numbers, lists where they belong.
+
+A builder checks what it is given; it needn't know numpy's numbers, nor that a number was given for
+a list.  What a parameter takes is read off its annotation.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..dtypes import DataType
+from ..errors import ArgumentTypeError, expected
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy as Python's, also in a list; anything else unchanged."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
+        return type(value)(plain(each) for each in value)
+    return value
+
+
+def with_plain_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for `plain` arguments.
+
+    It raises ArgumentTypeError for a list parameter that gets something else.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    wanted = {each.name: _list_of(each.name, str(each.annotation)) for each in parameters}
+    names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+    @functools.wraps(function)
+    def taking(*given: Any, **named: Any) -> Any:
+        given = tuple(map(plain, given))
+        named = {name: plain(value) for name, value in named.items()}
+        for name, value in (*zip(names, given, strict=False), *named.items()):
+            if (what := wanted.get(name)) and not _is_list(value, what):
+                operation = f"{function.__name__}(): incompatible function arguments"
+                hint = f"the argument `{name}`"
+                raise ArgumentTypeError(expected(operation, what, repr(value), hint))
+        return function(*given, **named)
+
+    return taking
+
+
+_DIMENSIONS = "a dimension or a list of dimensions"
+_LISTS = {
+    "Dims": _DIMENSIONS,
+    "Sequence[Val]": "a list of tensors",
+    "Sequence[bool]": "a list of True and False",
+    "Sequence[int]": "a list of dimensions",
+    "Shape": "a list of integers or scalars",
+}
+
+
+def _list_of(name: str, annotation: str) -> str | None:
+    """What a parameter takes, in words, if it is a list."""
+    return "a list of sizes" if name.endswith("shape") else _LISTS.get(annotation)
+
+
+def _is_list(value: object, what: str) -> bool:
+    if isinstance(value, Sequence):
+        return True
+    # A dtype in the place of the dimensions: sum(x, dtype).
+    is_dims = value is None or isinstance(value, (int, DataType, torch.dtype))
+    return what is _DIMENSIONS and is_dims
