@@ -21,6 +21,8 @@ WINDOWS: list[dict[str, Any]] = [
     {"kernel_size": (2, 3), "stride": (1, 2), "padding": 1, "divisor_override": 5},
     {"kernel_size": 3, "stride": 2, "ceil_mode": True},
     {"kernel_size": 5},
+    {"kernel_size": 5, "stride": 1, "padding": 2, "count_include_pad": False},
+    {"kernel_size": (3, 6), "stride": (2, 1), "padding": (1, 3)},
 ]
 
 

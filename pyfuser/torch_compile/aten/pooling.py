@@ -9,11 +9,14 @@
     Before:  avg_pool2d(x, [8, 8], [8, 8])
     After:   x.view(..., n, 8, m, 8).sum((-3, -1)) / 64
 
+    Before:  avg_pool2d(x, [7, 7], [1, 1])
+    After:   r = x[..., 0:n] + ... + x[..., 6:]; (r[..., 0:m, :] + ... + r[..., 6:, :]) / 49
+
 The result is contiguous, or channels-last if the image's strides say so, as in eager.
 
-Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast.  Unknown sizes,
-`ceil_mode`, large windows that aren't side by side or not in a contiguous image, and gradients of
-windows that overlap in part are torch's.
+Measured against torch's own, forward, one thread: 2x2 windows 5 times as fast; two threads of a
+Zen 4: windows of 7x7, one after another, 24 times.  Unknown sizes, `ceil_mode`, windows longer than
+16 that aren't side by side, and gradients of windows that overlap in part are torch's.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +37,7 @@ from .widening import widened
 
 aten = torch.ops.aten
 
-_MOST_WINDOWS = 16  # with more, torch's loop over the window is as good
+_MOST_WINDOWS = 16  # that one expression adds
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def _axes(
         return None
     axes = [_Axis(*each) for each in zip(*numbers, strict=True)]
     is_valid = all(a.step >= 1 and 2 * a.padding <= a.kernel and a.results >= 1 for a in axes)
-    is_short = _windows(axes) <= _MOST_WINDOWS or _are_tiles(x, axes)
+    is_short = all(axis.kernel <= _MOST_WINDOWS for axis in axes) or _are_tiles(x, axes)
     return axes if is_short and is_valid and x.is_floating_point() and x.numel() else None
 
 
@@ -103,15 +106,24 @@ def _padded(x: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
 
 def _sum_of_windows(x: Tensor, axes: Sequence[_Axis]) -> Any:
     """The sums over windows of the last axes, widened; the padding is part of `x`."""
-    if _windows(axes) > _MOST_WINDOWS:
+    if _windows(axes) <= _MOST_WINDOWS:
+        return _sum_of_slices(x, dict(enumerate(axes, -len(axes))))
+    if _are_tiles(x, axes):
         places = [-1 - 2 * number for number in range(len(axes))]
         return widened(_tiled(x, axes)).sum(places)
+    for dim, axis in reversed(list(enumerate(axes, -len(axes)))):
+        x = _sum_of_slices(x, {dim: axis})
+    return x
+
+
+def _sum_of_slices(x: Tensor, axes: Mapping[int, _Axis]) -> Any:
+    """The sums over windows of some axes, by their dimensions."""
     total: Any = 0
-    for place in itertools.product(*(range(axis.kernel) for axis in axes)):
+    for place in itertools.product(*(range(axis.kernel) for axis in axes.values())):
         window = x
-        for number, (start, axis) in enumerate(zip(place, axes, strict=True)):
+        for start, (dim, axis) in zip(place, axes.items(), strict=True):
             end = start + (axis.results - 1) * axis.step + 1
-            window = aten.slice.Tensor(window, number - len(axes), start, end, axis.step)
+            window = aten.slice.Tensor(window, dim, start, end, axis.step)
         total = total + widened(window)
     return total
 
