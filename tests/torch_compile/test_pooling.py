@@ -21,6 +21,7 @@ WINDOWS: list[dict[str, Any]] = [
     {"kernel_size": (2, 3), "stride": (1, 2), "padding": 1, "divisor_override": 5},
     {"kernel_size": 3, "stride": 2, "ceil_mode": True},
     {"kernel_size": 5},
+    {"kernel_size": (3, 2)},
     {"kernel_size": 5, "stride": 1, "padding": 2, "count_include_pad": False},
     {"kernel_size": (3, 6), "stride": (2, 1), "padding": (1, 3)},
 ]
@@ -47,6 +48,17 @@ def test_average_pooling(
         x = torch.randn(shape).to(dtype).contiguous(memory_format=form).requires_grad_()
         assert_like_eager(lambda x: F.avg_pool2d(x, **window), x)
     assert_like_eager(lambda x: F.avg_pool2d(x * 2, **window) + 1, torch.randn(3, 8, 8))
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_adaptive_average_pooling(dtype: torch.dtype, form: torch.memory_format) -> None:
+    for shape, size in [((2, 3, 8, 9), (4, 3)), ((1, 8, 6, 6), (6, 2)), ((2, 3, 8, 9), (3, 9))]:
+        x = torch.randn(shape).to(dtype).contiguous(memory_format=form).requires_grad_()
+        assert_like_eager(lambda x, size=size: F.adaptive_avg_pool2d(x, size), x)
+    # eager adds in half precision there
+    volume = torch.randn(2, 3, 4, 6, 4, dtype=torch.float64, requires_grad=True)
+    assert_like_eager(lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4)), volume)
 
 
 VOLUMES: list[dict[str, Any]] = [

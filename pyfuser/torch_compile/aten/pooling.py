@@ -1,5 +1,7 @@
 """Average pooling: sums of shifted views, or of windows side by side, which fuse with neighbours.
 
+Adaptive pooling is the same where all windows are alike.
+
     Before:  avg_pool2d(x, [2, 2], [2, 2])
     After:   (x[..., 0::2, 0::2] + x[..., 0::2, 1::2] + x[..., 1::2, 0::2] + x[..., 1::2, 1::2]) / 4
 
@@ -8,6 +10,9 @@
 
     Before:  avg_pool2d(x, [8, 8], [8, 8])
     After:   x.view(..., n, 8, m, 8).sum((-3, -1)) / 64
+
+    Before:  avg_pool2d_backward(gradient, x, [2, 2], [2, 2])
+    After:   (gradient / 4)[..., :, None, :, None].expand(..., n, 2, m, 2).reshape(x.shape)
 
     Before:  avg_pool2d(x, [7, 7], [1, 1])
     After:   r = x[..., 0:n] + ... + x[..., 6:]; (r[..., 0:m, :] + ... + r[..., 6:, :]) / 49
@@ -37,7 +42,11 @@ from .widening import widened
 
 aten = torch.ops.aten
 
-_MOST_WINDOWS = 16  # that one expression adds
+_MOST_WINDOWS = 16  # elements of a window that one expression adds
+# Of windows side by side, whose elements are axes of their own else.  Measured on a Zen 4, images
+# of 56 x 56, windows of 4x4, 3x3, 2x4: 0.6, 0.7, 0.7 of the time in float32, 0.7, 1.6, 0.9 in
+# bfloat16.
+_MOST_SLICED_TILES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +63,14 @@ class _Axis:
         return (self.size + 2 * self.padding - self.kernel) // self.step + 1
 
     @property
+    def is_apart(self) -> bool:
+        """True if the windows lie side by side."""
+        return self.kernel == self.step and not self.padding
+
+    @property
     def is_tiled(self) -> bool:
         """True if the windows lie side by side, without a rest."""
-        return self.kernel == self.step and self.size % self.kernel == 0 and not self.padding
+        return self.is_apart and self.size % self.kernel == 0
 
     def counts(self, device: torch.device) -> Tensor:
         """How many elements of the image each window has."""
@@ -106,11 +120,11 @@ def _padded(x: Tensor, widths: Sequence[tuple[int, int]]) -> Tensor:
 
 def _sum_of_windows(x: Tensor, axes: Sequence[_Axis]) -> Any:
     """The sums over windows of the last axes, widened; the padding is part of `x`."""
-    if _windows(axes) <= _MOST_WINDOWS:
-        return _sum_of_slices(x, dict(enumerate(axes, -len(axes))))
-    if _are_tiles(x, axes):
+    if _are_tiles(x, axes) and _windows(axes) > _MOST_SLICED_TILES:
         places = [-1 - 2 * number for number in range(len(axes))]
         return widened(_tiled(x, axes)).sum(places)
+    if _windows(axes) <= _MOST_WINDOWS:
+        return _sum_of_slices(x, dict(enumerate(axes, -len(axes))))
     for dim, axis in reversed(list(enumerate(axes, -len(axes)))):
         x = _sum_of_slices(x, {dim: axis})
     return x
@@ -170,12 +184,16 @@ def _gradient(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Tensor | Any:
-    """The gradient of the image, if windows are a step of 1 apart: each element is in windows that
-    are next to each other."""
+    """The gradient of the image, if windows are a step of 1 apart, so that each element is in
+    windows that are next to each other, or lie side by side."""
     axes = None if ceil_mode else _axes(x, kernel_size, stride, padding, rank)
-    if axes is None or any(axis.step != 1 for axis in axes):
+    if axes is None:
         return NotImplemented
     divided = widened(gradient) / _divisor(axes, count_include_pad, divisor_override, x.device)
+    if all(axis.is_apart for axis in axes):
+        return _repeated(divided.to(x.dtype), x, axes)
+    if any(axis.step != 1 for axis in axes):
+        return NotImplemented
     around = [axis.kernel - 1 - axis.padding for axis in axes]
     padded = _padded(divided, [(width, width) for width in around])
     back = [_Axis(axis.size + axis.kernel - 1, axis.kernel, 1, 0) for axis in axes]
@@ -183,9 +201,47 @@ def _gradient(
     return total.contiguous(memory_format=suggest_memory_format(x))
 
 
+def _repeated(divided: Tensor, x: Tensor, axes: Sequence[_Axis]) -> Tensor | Any:
+    """Each element at all places of its window, and 0 behind the last windows."""
+    if suggest_memory_format(x) != torch.contiguous_format:
+        return NotImplemented
+    outer = x.shape[: -len(axes)]
+    for number in range(len(axes)):
+        divided = divided.unsqueeze(len(outer) + 2 * number + 1)
+    sizes = [n for axis in axes for n in (axis.results, axis.kernel)]
+    whole = divided.expand([*outer, *sizes]).clone(memory_format=torch.contiguous_format)
+    covered = whole.view([*outer, *(axis.results * axis.kernel for axis in axes)])
+    return _padded(covered, [(0, axis.size - axis.results * axis.kernel) for axis in axes])
+
+
+def _tiles_of(x: Tensor, output_size: Sequence[int]) -> list[int] | None:
+    """The windows of adaptive pooling if they are alike and side by side."""
+    sizes = list(zip(x.shape[-len(output_size) :], output_size, strict=True))
+    is_known = all(isinstance(n, int) and n > 0 for pair in sizes for n in pair)
+    if not is_known or any(size % count for size, count in sizes):
+        return None
+    return [size // count for size, count in sizes]
+
+
+def _adaptive_average(rank: int, x: Tensor, output_size: Sequence[int]) -> Tensor | Any:
+    kernel = _tiles_of(x, output_size)
+    return NotImplemented if kernel is None else _average(rank, x, kernel)
+
+
+def _adaptive_gradient(rank: int, gradient: Tensor, x: Tensor) -> Tensor | Any:
+    kernel = _tiles_of(x, gradient.shape[-rank:])
+    if kernel is None:
+        return NotImplemented
+    return _gradient(rank, gradient, x, kernel, (), (0,), False, True, None)
+
+
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     aten.avg_pool2d.default: functools.partial(_average, 2),
     aten.avg_pool3d.default: functools.partial(_average, 3),
     aten.avg_pool2d_backward.default: functools.partial(_gradient, 2),
     aten.avg_pool3d_backward.default: functools.partial(_gradient, 3),
+    aten._adaptive_avg_pool2d.default: functools.partial(_adaptive_average, 2),
+    aten._adaptive_avg_pool3d.default: functools.partial(_adaptive_average, 3),
+    aten._adaptive_avg_pool2d_backward.default: functools.partial(_adaptive_gradient, 2),
+    aten._adaptive_avg_pool3d_backward.default: functools.partial(_adaptive_gradient, 3),
 }
