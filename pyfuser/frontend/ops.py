@@ -179,9 +179,14 @@ def gather(arg: Val, index: Val, dim: int) -> TensorView:
     return builders.gather(fusion_to_define("gather").graph, arg, index, dim)
 
 
-def scatter(arg: Val, index: Val, src: Val | PythonNumber, dim: int) -> TensorView:
-    """`arg` with the elements of `src` at the positions of a dimension that the index says."""
-    return builders.scatter(fusion_to_define("scatter").graph, arg, index, src, dim)
+def scatter(
+    arg: Val, index: Val, src: Val | PythonNumber, dim: int, how: str = "set"
+) -> TensorView:
+    """`arg` with the elements of `src` at the positions of a dimension that the index says.
+
+    With `how`, the name of a reduction, they are combined with the elements that are there.
+    """
+    return builders.scatter(fusion_to_define("scatter").graph, arg, index, src, dim, how)
 
 
 def take_along_axis(arg: Val, index: Val, dim: int) -> TensorView:

@@ -102,7 +102,7 @@ def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
         if d != dim and all(isinstance(s, Integer) for s in sizes) and a.size.value < b.size.value:
             what = f"an index of at most {a.size} in dimension {d}"
             raise DefinitionError(expected("gather", what, b.size))
-        if d != dim and a.size is not b.size:
+        if d != dim and a.size not in (ONE, b.size):  # one element is read at all positions
             require_equal(fusion, "gather", smaller(a.size, b.size), b.size)
     axes = [
         copy_axis(fusion, b) if d == dim or a.is_broadcast else new_axis(fusion, b.size)

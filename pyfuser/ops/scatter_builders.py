@@ -119,7 +119,8 @@ def _scattered(
     how: str,
     op: str,
 ) -> TensorView:
-    assert how in HOW, how
+    if how not in HOW:
+        raise DefinitionError(expected(op, f"one of {', '.join(HOW)}", repr(how)))
     if how != "set" and tensor.dtype in (*COMPLEX, DataType.Bool):
         raise DefinitionError(expected(op, "real numbers to combine", tensor.dtype))
     value = _materialised(fusion, source, sizes, tensor.dtype, op)

@@ -30,6 +30,11 @@ def matrix(fd: FusionDefinition, rank: int = 2) -> TensorView:
     return fd.define_tensor([-1] * rank, contiguity=True)
 
 
+def scattered(fd: FusionDefinition) -> TensorView:
+    index = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.Int)
+    return fd.ops.scatter(matrix(fd), index, matrix(fd), 0, "add")
+
+
 MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.define_tensor(), ArgumentTypeError, "got missing a required argument: 'shape'"),
     (lambda fd: fd.define_tensor([-1], order=1), ArgumentTypeError, "got an unexpected keyword"),
@@ -42,7 +47,7 @@ MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.ops.pad(matrix(fd), 1), ArgumentTypeError, "integers or scalars, got 1"),
     (lambda fd: fd.ops.size(matrix(fd), 1.5), ArgumentTypeError, "size(): incompatible function"),
     (lambda fd: fd.ops.full(3, 1.0, DataType.Float), ArgumentTypeError, "a list of sizes, got 3"),
-    (lambda fd: fd.ops.scatter(*[matrix(fd)] * 3, 0, "add"), TypeError, "takes 4 positional"),
+    (scattered, DefinitionError, "scatter: expected one of set, sum, prod, max, min, got 'add'"),
     (lambda fd: fd.define_scalar(2**40, DataType.Int32), DefinitionError, "an integer of int, got"),
     (lambda fd: fd.ops.cat([matrix(fd, 0)], 0), DefinitionError, "got one of rank 0"),
     (lambda fd: fd.add_output(fd.define_scalar(3)), DefinitionError, "expected a tensor, got 3"),

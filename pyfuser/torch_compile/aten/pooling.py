@@ -189,11 +189,12 @@ def _gradient(
     axes = None if ceil_mode else _axes(x, kernel_size, stride, padding, rank)
     if axes is None:
         return NotImplemented
-    divided = widened(gradient) / _divisor(axes, count_include_pad, divisor_override, x.device)
-    if all(axis.is_apart for axis in axes):
-        return _repeated(divided.to(x.dtype), x, axes)
-    if any(axis.step != 1 for axis in axes):
+    is_repeated = all(axis.is_apart for axis in axes) and _is_in_order(x)
+    if not is_repeated and any(axis.step != 1 for axis in axes):
         return NotImplemented
+    divided = widened(gradient) / _divisor(axes, count_include_pad, divisor_override, x.device)
+    if is_repeated:
+        return _repeated(divided.to(x.dtype), x, axes)
     around = [axis.kernel - 1 - axis.padding for axis in axes]
     padded = _padded(divided, [(width, width) for width in around])
     back = [_Axis(axis.size + axis.kernel - 1, axis.kernel, 1, 0) for axis in axes]
@@ -201,10 +202,13 @@ def _gradient(
     return total.contiguous(memory_format=suggest_memory_format(x))
 
 
-def _repeated(divided: Tensor, x: Tensor, axes: Sequence[_Axis]) -> Tensor | Any:
+def _is_in_order(x: Tensor) -> bool:
+    """True if the gradient of an image lies in the order of its axes."""
+    return suggest_memory_format(x) == torch.contiguous_format
+
+
+def _repeated(divided: Tensor, x: Tensor, axes: Sequence[_Axis]) -> Tensor:
     """Each element at all places of its window, and 0 behind the last windows."""
-    if suggest_memory_format(x) != torch.contiguous_format:
-        return NotImplemented
     outer = x.shape[: -len(axes)]
     for number in range(len(axes)):
         divided = divided.unsqueeze(len(outer) + 2 * number + 1)
