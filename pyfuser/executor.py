@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
 from . import fallback
@@ -33,7 +32,7 @@ from .ir.schedule import ScheduledFusion
 from .ir.vals import TensorView
 from .kernel_cache import KernelCache
 from .lower.checks import check_threads
-from .ops.binding import Input, bind
+from .ops.binding import Input, bind, plain_number
 from .ops.metadata import TensorLike, device_of, filled_in, is_cpu_scalar
 from .ops.random_state import with_any_random_state, with_random_state
 from .ops.regrouping import regrouped, regrouping
@@ -86,8 +85,9 @@ class Executor:
                     return outputs
         except ZeroDivisionError:
             pass  # a size by which others are computed is 0; binding the inputs names it
-        if any(isinstance(each, np.generic) for each in inputs):  # which plans don't take
-            return self.execute([x.item() if isinstance(x, np.generic) else x for x in inputs])
+        given = [plain_number(each) for each in inputs]  # plans take no numbers of numpy
+        if any(a is not b for a, b in zip(given, inputs, strict=True)):
+            return self.execute(given)
         outputs = self.make_plan(inputs).run(inputs)
         if outputs is None:  # the inputs changed after they were bound: torch decides
             error = InternalError(

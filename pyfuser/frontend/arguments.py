@@ -11,20 +11,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..dtypes import DataType
 from ..errors import ArgumentTypeError, expected
+from ..ops.binding import plain_number
 
 
 def plain(value: Any) -> Any:
     """A number of numpy as Python's, also in a list; anything else unchanged."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
-        return type(value)(plain(each) for each in value)
-    return value
+    return (
+        type(value)(map(plain_number, value))
+        if type(value) in (list, tuple)
+        else plain_number(value)
+    )
 
 
 def with_plain_arguments(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ import ctypes
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -242,10 +243,14 @@ def _bind_scalar(
     _bind_size_of(fusion, binding, value, converted)
 
 
+def plain_number(value: Any) -> Any:
+    """A number of numpy as Python's; anything else unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _converted(given: object, dtype: DataType) -> PythonNumber | None:
     """The number as a Python number of the dtype's kind; None if that would lose information."""
-    if isinstance(given, np.generic):
-        given = given.item()
+    given = plain_number(given)
     try:
         if dtype in COMPLEX:
             return complex(given) if isinstance(given, (bool, int, float, complex)) else None

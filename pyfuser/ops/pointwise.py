@@ -97,8 +97,7 @@ def constant(
     DefinitionError for an integer that doesn't fit into the dtype, or into 64 bits.
     """
     if isinstance(value, int) and not fits(value, dtype):
-        of = dtype.value if fits_64_bits(value) else "64 bits"
-        what = f"an integer of {of}"
+        what = f"an integer of {dtype.value if fits_64_bits(value) else '64 bits'}"
         raise DefinitionError(expected(op, what, integer_text(value)))
     is_size = is_integer(dtype) and isinstance(value, int) and value >= 0
     extent = Integer.of(int(value)) if is_size and isinstance(value, int) else None

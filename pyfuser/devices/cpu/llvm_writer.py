@@ -120,9 +120,7 @@ class FunctionWriter(InstructionWriter):
             raise InternalError(expected("reduce_tree", "a power of two of lanes", lanes))
         while lanes > 2:
             lanes //= 2
-            low = self.shufflevector(vector, None, range(lanes))
-            high = self.shufflevector(vector, None, range(lanes, 2 * lanes))
-            vector = self.binary(combine, low, high)
+            vector = self.binary(combine, *self.pieces(vector, lanes))
         if lanes == 1:
             return vector
         return self.binary(combine, self.extractelement(vector, 0), self.extractelement(vector, 1))

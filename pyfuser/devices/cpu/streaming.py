@@ -123,10 +123,8 @@ class StreamingStores:
     def _store_past(self, vector: _Vector, value: Value) -> None:
         w, lanes, element = self.writer, vector.lanes_each, value.type.element
         alignment = min(vector.bytes_each, self.line_bytes)
-        for start in range(0, vector.lanes, lanes):
-            whole = vector.pieces == 1
-            piece = value if whole else w.shufflevector(value, None, range(start, start + lanes))
-            place = w.element_pointer(vector.pointer, element, w.constant(start, I64))
+        for number, piece in enumerate(w.pieces(value, lanes)):
+            place = w.element_pointer(vector.pointer, element, w.constant(number * lanes, I64))
             w.store(piece, place, alignment, ", !nontemporal !0")
 
     def _stored(self, value: Value) -> Value:

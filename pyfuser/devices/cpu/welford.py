@@ -58,5 +58,5 @@ def halves(w: FunctionWriter, vector: Value) -> tuple[Value, Value]:
     lanes = vector.type.lanes // 2
     if lanes == 1:
         return w.extractelement(vector, 0), w.extractelement(vector, 1)
-    low = w.shufflevector(vector, None, range(lanes))
-    return low, w.shufflevector(vector, None, range(lanes, 2 * lanes))
+    low, high = w.pieces(vector, lanes)
+    return low, high

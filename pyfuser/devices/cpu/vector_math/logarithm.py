@@ -161,17 +161,22 @@ def _has_instructions(w: FunctionWriter, x: Value) -> bool:
     return not is_double(x) and avx512.applies(w, x.type)
 
 
-def _split_by_instructions(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+def split(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
+    """(k, m - 1); for special x, what `corrected` makes the right logarithm of."""
+    if not _has_instructions(w, x):
+        return split_exponent(w, x)
     k, m = avx512.exponent_and_mantissa(w, x)
     return k, w.fsub(m, w.constant(1.0, x.type))
 
 
+def corrected(w: FunctionWriter, x: Value, value: Value) -> Value:
+    """`special_logarithm` where `split` hasn't seen to it."""
+    return value if _has_instructions(w, x) else special_logarithm(w, x, value)
+
+
 def log(w: FunctionWriter, x: Value) -> Value:
     """Natural logarithm."""
-    if _has_instructions(w, x):
-        return _finite_log(w, *_split_by_instructions(w, x))
-    k, f = split_exponent(w, x)
-    return special_logarithm(w, x, _finite_log(w, k, f))
+    return corrected(w, x, _finite_log(w, *split(w, x)))
 
 
 def _other_base(
@@ -226,7 +231,7 @@ def _log_of_sum(w: FunctionWriter, x: Value, u: Value, lost: Value) -> Value:
     """
     type = x.type
     zero, infinity = w.constant(0.0, type), w.constant(math.inf, type)
-    k, f = _split_by_instructions(w, u)
+    k, f = split(w, u)
     f = w.select(w.fcmp("oeq", k, zero), x, f)
     is_finite = w.fcmp("olt", w.fabs(k), infinity)
     d = avx512.scalef(w, lost, w.fneg(k), w.and_(is_finite, w.fcmp("une", k, zero)))

@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 
 from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
-from pyfuser.devices.cpu.vector_math import avx512
 from pyfuser.devices.cpu.vector_math.common import polynomial
 from pyfuser.devices.cpu.vector_math.half_precision.common import tier
-from pyfuser.devices.cpu.vector_math.logarithm import special_logarithm, split_exponent
+from pyfuser.devices.cpu.vector_math.logarithm import corrected, split
 
 # log(1 + f) / f for -1/4 <= f <= 1/2.
 LOG = {
@@ -54,33 +53,20 @@ def log1p(w: FunctionWriter, bits: int, x: Value) -> Value:
     """log(1 + x); where k is 0, f is x, which 1 + x would round."""
     one = w.constant(1.0, x.type)
     above = w.fadd(x, one)
-    k, f = _split(w, above)
+    k, f = split(w, above)
     is_near = w.fcmp("oeq", k, w.constant(0.0, x.type))
     of_mantissa = _of_mantissa(w, bits, w.select(is_near, x, f), math.e)
     value = w.fma(k, w.constant(math.log(2.0), x.type), of_mantissa)
-    return _special(w, above, w.select(is_near, of_mantissa, value))
+    return corrected(w, above, w.select(is_near, of_mantissa, value))
 
 
 def _logarithm(w: FunctionWriter, bits: int, x: Value, base: float) -> Value:
-    k, f = _split(w, x)
+    k, f = split(w, x)
     unit = w.constant(math.log(2.0) / math.log(base), x.type)
-    return _special(w, x, w.fma(k, unit, _of_mantissa(w, bits, f, base)))
+    return corrected(w, x, w.fma(k, unit, _of_mantissa(w, bits, f, base)))
 
 
 def _of_mantissa(w: FunctionWriter, bits: int, f: Value, base: float) -> Value:
     """The logarithm of 1 + f."""
     coefficients = [each / math.log(base) for each in LOG[tier(bits)]]
     return w.fmul(f, polynomial(w, f, coefficients))
-
-
-def _split(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
-    """(k, f)"""
-    if not avx512.applies(w, x.type):
-        return split_exponent(w, x)
-    k, m = avx512.exponent_and_mantissa(w, x)
-    return k, w.fsub(m, w.constant(1.0, x.type))
-
-
-def _special(w: FunctionWriter, x: Value, value: Value) -> Value:
-    """The logarithm of x where the instructions haven't given it already."""
-    return value if avx512.applies(w, x.type) else special_logarithm(w, x, value)
