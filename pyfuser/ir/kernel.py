@@ -184,13 +184,18 @@ Operand = Access | Literal | ScalarParameter | IndexValue | Gathered | Guarded
 
 @dataclass(slots=True, eq=False)
 class For:
-    """A loop over [start, stop)."""
+    """A loop over [start, stop).
+
+    `is_conditional` if it has iterations only where conditions on the loops around it hold, which
+    its statements lack: what they read may not exist elsewhere.
+    """
 
     index: Symbol
     stop: IntExpr
     parallel_type: ParallelType
     body: list[Statement]
     start: IntExpr = field(default_factory=lambda: as_expr(0))
+    is_conditional: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -201,19 +201,18 @@ def _cut(loop: For) -> list[Statement]:
     for bound in bounds:
         limit = minimum(limit, bound)
     dropped = {condition for conditions in bounds.values() for condition in conditions}
-    fast = For(
-        loop.index,
-        limit,
-        loop.parallel_type,
-        _copy(loop.body, lambda c: c not in dropped),
-        loop.start,
+    fast = replace(
+        loop,
+        stop=limit,
+        body=_copy(loop.body, lambda c: c not in dropped),
+        is_conditional=any(loop.index not in c.a.symbols for c in dropped),
     )
     return [fast, _checked(loop, limit)]
 
 
 def _checked(loop: For, start: IntExpr) -> For:
     """The iterations from `start` on, with all predicates."""
-    checked = _trimmed(For(loop.index, loop.stop, loop.parallel_type, _compact(loop.body), start))
+    checked = _trimmed(replace(loop, start=start, body=_compact(loop.body)))
     if _has_unrolled(checked.body):  # a tile: most of the last ones are whole
         checked.body = peel(checked.body)
     return checked

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tests.programs.program import Program, Statement
+from tests.support.fences import fenced
 
 FLOATS = re.compile(r"torch\.(float32|bfloat16|float16)\b")
 SUMS = re.compile(r"sum|mean|var|std|norm|loss|entropy|@|mm\b")
@@ -82,6 +83,7 @@ def given(program: Program, which: int, exact: bool) -> Given:
             continue
         if exact and base.is_floating_point():
             base = base.double()
+        base = fenced(base)
         view = eval(f"base{each.view_text(which)}", {**NAMES, "base": base})
         made.bases.append(base)
         made.views.append(view.detach().requires_grad_() if each.grad else view)

@@ -1,7 +1,8 @@
 """Poisoned memory: outputs and scratch hold NaN (or all ones) before a kernel writes them.
 
 A kernel that leaves an element unwritten, or reads one before writing it, then gives a wrong result
-instead of a correct one by luck.
+instead of a correct one by luck.  The memory is fenced, too (`fences`): one that reads or writes
+beyond it ends the process.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-import torch
 
-from pyfuser.devices.tensor_memory import poisoned
+from tests.support.fences import fenced_strided
 
 
 @contextmanager
@@ -21,15 +21,8 @@ def poisoned_memory() -> Iterator[None]:
     # Not above: machines with a GPU need not have llvmlite.
     from pyfuser.devices.cpu.runtime import CpuRuntime
 
-    empty_strided = CpuRuntime().empty_strided
-
-    def poisoned_empty(
-        shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        return poisoned(empty_strided(shape, stride, dtype))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CpuRuntime, "empty_strided", staticmethod(poisoned_empty))
+        patch.setattr(CpuRuntime, "empty_strided", staticmethod(fenced_strided))
         yield
 
 

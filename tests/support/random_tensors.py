@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from tests.support.fences import fenced
+
 Shape = tuple[int, ...]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "misaligned", "channels_last")
@@ -11,7 +13,11 @@ _WITHOUT_SIGN = (torch.uint8, torch.uint64, torch.float8_e8m0fnu)
 
 
 def laid_out(x: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same shape in another layout of memory."""
+    """The same shape in another layout of memory, which is fenced."""
+    return fenced(_in_layout(x, layout))
+
+
+def _in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
     match layout:
         case "transposed" if x.dim() > 1:
             return x.transpose(0, -1).contiguous().transpose(0, -1)

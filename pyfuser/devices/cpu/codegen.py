@@ -346,7 +346,7 @@ class PhaseGenerator:
         else:
             index, stop = self.scopes.integer(loop.index), self.scopes.integer(loop.stop)
             inside = self.writer.icmp("slt", index, stop)
-            self.branch_on(inside, lambda: self.body(loop.body))
+            self.branch_on(inside, lambda: self.body(loop.body), is_conditional=True)
         self.open_grid.discard(loop.parallel_type)
 
     def _unrolled(self, loop: For) -> None:
@@ -387,7 +387,11 @@ class PhaseGenerator:
             self.serial_loops.pop()
 
         begin, end = self.scopes.integer(loop.start), self.scopes.integer(loop.stop)
-        self.loop_between(begin, end, 1, inside)
+        run = partial(self.loop_between, begin, end, 1, inside)
+        if loop.is_conditional:
+            self.branch_on(self.writer.icmp("slt", begin, end), run, is_conditional=True)
+        else:
+            run()
 
     def _is_over_short_rows(self, loop: For) -> bool:
         """True for a loop over the places of rows that lanes share: all places are loaded, and

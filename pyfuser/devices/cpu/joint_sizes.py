@@ -149,7 +149,8 @@ class _Rewriter:
                         self.values[index] = bounded
                         index = bounded
                 start, stop = self.size(statement.start), self.size(statement.stop)
-                return For(index, stop, statement.parallel_type, self.body(statement.body), start)
+                body = self.body(statement.body)
+                return replace(statement, index=index, start=start, stop=stop, body=body)
             case If(body=body, otherwise=otherwise):
                 predicate = self.predicate(statement.predicate)
                 return If(predicate, self.body(body), self.body(otherwise))

@@ -117,9 +117,10 @@ class MemoryAccess(Conditions):
         self, access: Access, index: IntExpr, step: IntExpr | None, active: Value | None
     ) -> Value:
         w, dtype = self.writer, access.buffer.dtype
-        gathered = active  # an inactive lane may point anywhere
+        in_loop = self.lanes.mask if self.lanes is not None else None
+        gathered = in_loop if active is None else active  # an inactive lane may point anywhere
         if access.buffer.memory is not MemoryType.global_:
-            active = self.lanes.mask if self.lanes is not None else None
+            active = in_loop
         if self.lanes is None:
             return self._guarded_scalar(access, index, active)
         count = self.lanes.count
