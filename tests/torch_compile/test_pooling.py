@@ -1,7 +1,8 @@
-"""Average pooling, upsampling, shuffled pixels and channels, cross products: eager's results."""
+"""Pooling, windows as columns, upsampling, shuffled pixels, cross products: eager's results."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ WINDOWS: list[dict[str, Any]] = [
 def assert_like_eager(function: Any, *inputs: Tensor) -> None:
     """Results with eager's strides, and gradients."""
     made, expected = torch.compile(function, backend="pyfuser")(*inputs), function(*inputs)
-    torch.testing.assert_close(made, expected)
+    torch.testing.assert_close(made, expected, equal_nan=True)
     sizes = zip(made.stride(), expected.stride(), expected.shape, strict=True)
     assert all(a == b for a, b, size in sizes if size > 1)
     if expected.requires_grad:
@@ -110,9 +111,58 @@ def test_results_have_eagers_layout(name: str) -> None:
     assert_like_eager(lambda x: F.channel_shuffle(x, 1), LAYOUTS[name])
 
 
-def test_pooling_fuses_with_its_neighbours() -> None:
-    report = explain(lambda x: F.avg_pool2d(x + 1, 2).relu(), torch.randn(2, 3, 8, 8))
-    assert report.kernel_count == 1 and not report.graphs[0].outside
+@pytest.mark.parametrize("channels", [3, 16])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_max_pooling(form: torch.memory_format, channels: int) -> None:
+    """Of few and of many channels, in inference and with gradients."""
+    x = torch.randn(2, channels, 32, 17).contiguous(memory_format=form)
+    x[0, 0, 3], x[1, 1, 5, 5] = -torch.inf, torch.nan
+    for window in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}):
+        function = lambda x, w=window: F.max_pool2d(x * 2, **w) + 1  # noqa: E731
+        assert_like_eager(function, x)
+        torch.testing.assert_close(
+            *(
+                torch.autograd.grad(made(leaf).nansum(), leaf)
+                for made in (torch.compile(function, backend="pyfuser"), function)
+                for leaf in [x.clone().requires_grad_()]
+            )
+        )
+    assert_like_eager(lambda x: F.max_pool1d(x, 3, 2, 1), torch.randn(4, 32, 99))
+
+
+@pytest.mark.parametrize("channels", [3, 16])
+def test_pooling_fuses_with_its_neighbours(channels: int) -> None:
+    for pool in (F.avg_pool2d, F.max_pool2d):
+        x = torch.randn(2, channels, 32, 16)
+        report = explain(lambda x, pool=pool: pool(x + 1, 2).relu(), x)
+        assert report.kernel_count == 1 and not report.graphs[0].outside
+
+
+COLUMNS: list[dict[str, Any]] = [
+    {"kernel_size": 3},
+    {"kernel_size": (2, 3), "padding": (1, 2), "stride": (2, 1)},
+    {"kernel_size": (3, 1), "dilation": 2, "padding": 1},
+    {"kernel_size": 4, "stride": 4},
+    {"kernel_size": 1},
+]
+
+
+@pytest.mark.parametrize("window", COLUMNS, ids=str)
+def test_windows_as_columns(window: dict[str, Any]) -> None:
+    weight = torch.randn(5, 3 * math.prod(_pair(window["kernel_size"])), dtype=torch.float64)
+    for x in (
+        torch.randn(2, 3, 8, 9),
+        torch.randn(2, 9, 8, 3).transpose(1, 3),
+        torch.ones(3, 8, 7),
+    ):
+        x = x.double().requires_grad_()
+        assert_like_eager(lambda x: F.unfold(x, **window), x)
+        assert_like_eager(lambda x: F.unfold(x.sin(), **window).amax(-2) * 2, x)
+        assert_like_eager(lambda x: weight @ F.unfold(x + 1, **window), x)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
@@ -128,6 +178,19 @@ def test_upsampling(mode: str, dtype: torch.dtype, form: torch.memory_format) ->
                     lambda x, scale=scale: F.interpolate(x, scale_factor=scale, mode=mode), x
                 )
         assert_like_eager(lambda x: F.interpolate(x + 1, (16, 36), mode=mode) * 2, x)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_downsampling(mode: str, form: torch.memory_format) -> None:
+    """By powers of two along all axes in kernels, else as in eager."""
+    x = torch.randn(2, 3, 8, 16).contiguous(memory_format=form).requires_grad_()
+    for size in [(4, 8), (2, 16), (8, 2), (4, 32), (3, 8), (8, 16)]:
+        assert_like_eager(lambda x, size=size: F.interpolate(x, size, mode=mode), x)
+    for scale in [0.5, (0.25, 1), (0.3, 0.5)]:
+        assert_like_eager(lambda x, s=scale: F.interpolate(x + 1, scale_factor=s, mode=mode), x)
+    for name in ("transposed", "channels outermost"):
+        assert_like_eager(lambda x: F.interpolate(x, scale_factor=0.5, mode=mode), LAYOUTS[name])
 
 
 @pytest.mark.parametrize("name", ["transposed", "channels last", "channels outermost"])

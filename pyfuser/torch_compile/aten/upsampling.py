@@ -1,7 +1,10 @@
-"""Upsampling by repetition: an expanded view, which fuses with its neighbours.
+"""Upsampling by repetition, an expanded view, and downsampling by steps: both fuse.
 
     Before:  upsample_nearest2d(x, [2 * h, 2 * w])
     After:   x[:, :, :, None, :, None].expand(n, c, h, 2, w, 2).reshape(n, c, 2 * h, 2 * w)
+
+    Before:  upsample_nearest2d(x, [h // 4, w // 2])
+    After:   x[:, :, ::4, ::2].contiguous()
 
 For factors that are powers of two, with which eager's rounded positions are exact.  The backward
 adds the elements of a window; eager's does, too, but rounds every partial sum of a half-precision
@@ -11,6 +14,7 @@ kernel took 2.5 times as long, and 0.7 of the time with a ReLU fused into it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,10 +46,18 @@ def _factors(
     return factors if 1 < math.prod(factors) <= _MOST_REPEATS else None
 
 
-def _nearest(x: Tensor, output_size: Sequence[Any], *scales: float | None) -> Tensor | Any:
-    spatial = x.dim() - 2
-    factors = _factors(x.shape[2:], output_size, scales or [None] * spatial)
-    if factors is None or not x.numel() or _is_channels_last(x):
+def _nearest(
+    takes_middle: bool, x: Tensor, output_size: Sequence[Any], *scales: float | None
+) -> Tensor | Any:
+    """The nearest elements; of those that a step is over, the middle one or the first."""
+    given = scales or [None] * (x.dim() - 2)
+    if not x.numel() or _is_channels_last(x):
+        return NotImplemented
+    steps = _factors(output_size, x.shape[2:], [scale and 1 / scale for scale in given])
+    if steps is not None:
+        return _in_steps(x, [(step // 2 if takes_middle else 0, step) for step in steps])
+    factors = _factors(x.shape[2:], output_size, given)
+    if factors is None:
         return NotImplemented
     repeated, sizes = x, list(x.shape)
     for axis, factor in reversed(list(enumerate(factors, 3))):
@@ -53,6 +65,13 @@ def _nearest(x: Tensor, output_size: Sequence[Any], *scales: float | None) -> Te
         sizes.insert(axis, factor)
     whole = repeated.expand(sizes).clone(memory_format=torch.contiguous_format)
     return whole.view([*x.shape[:2], *output_size])
+
+
+def _in_steps(x: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
+    """Every so manieth element along each axis, from the first one on."""
+    for axis, (first, step) in enumerate(steps, 2):
+        x = aten.slice.Tensor(x, axis, first, None, step)
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _is_channels_last(x: Tensor) -> bool:
@@ -79,12 +98,12 @@ def _nearest_backward(
 
 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
-    aten.upsample_nearest1d.default: _nearest,
-    aten.upsample_nearest2d.default: _nearest,
-    aten.upsample_nearest3d.default: _nearest,
-    aten._upsample_nearest_exact1d.default: _nearest,
-    aten._upsample_nearest_exact2d.default: _nearest,
-    aten._upsample_nearest_exact3d.default: _nearest,
+    aten.upsample_nearest1d.default: functools.partial(_nearest, False),
+    aten.upsample_nearest2d.default: functools.partial(_nearest, False),
+    aten.upsample_nearest3d.default: functools.partial(_nearest, False),
+    aten._upsample_nearest_exact1d.default: functools.partial(_nearest, True),
+    aten._upsample_nearest_exact2d.default: functools.partial(_nearest, True),
+    aten._upsample_nearest_exact3d.default: functools.partial(_nearest, True),
     aten.upsample_nearest1d_backward.default: _nearest_backward,
     aten.upsample_nearest2d_backward.default: _nearest_backward,
     aten.upsample_nearest3d_backward.default: _nearest_backward,

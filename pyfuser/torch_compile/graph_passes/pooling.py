@@ -6,6 +6,9 @@ discarded.  Without them it is a chain of maxima, which compiles to a few vector
     Before:  a, _ = max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
     After:   p = constant_pad_nd(x, [1, 1, 1, 1], -inf)
              a = maximum(p[:, :, 0::2, 0::2], p[:, :, 0::2, 1::2], ...)
+
+The copies around a pooling in channels-last memory (aten/channels_last.py) go with it: a kernel
+reads and writes its tensors in the order that they have.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch import Tensor
 from torch.fx import Graph, Node
 
+from ..op_facts import facts
 from ..views import is_getitem, tensor_of
 from .metadata import call_traced
 
@@ -40,11 +44,26 @@ def _pair(values: Any, default: int) -> tuple[int, int]:
     return (given[0], given[-1])
 
 
+def _contiguous(source: Node, results: list[Node]) -> tuple[Node, list[Node]]:
+    """Contiguous images and results: those that were copied to other memory, and from there."""
+    if facts(source).copies and all(facts(user).copies for user in results[0].users):
+        (images, *_), copies = source.all_input_nodes, list(results[0].users)
+        if all(_is_contiguous(node) for node in [images, *copies]):
+            return images, copies
+    return source, results
+
+
+def _is_contiguous(node: Node) -> bool:
+    value = tensor_of(node)
+    return value is not None and value.is_contiguous()
+
+
 def _replace(graph: Graph, node: Node, pick: Node) -> None:
-    source, result = node.args[0], tensor_of(pick)
-    assert isinstance(source, Node)
-    value = tensor_of(source)
-    if not isinstance(value, FakeTensor) or result is None or value.dim() != 4:
+    given_source = node.args[0]
+    assert isinstance(given_source, Node)
+    source, results = _contiguous(given_source, [pick])
+    value, result = tensor_of(source), tensor_of(pick)
+    if not isinstance(value, Tensor) or result is None or value.dim() != 4:
         return
     if not value.is_floating_point() or not value.is_contiguous():
         return
@@ -70,9 +89,12 @@ def _replace(graph: Graph, node: Node, pick: Node) -> None:
                 pair = (window,) if best is None else (best, window)
                 best = window if best is None else call_traced(graph, aten.maximum.default, *pair)
     assert best is not None
-    best.meta = dict(pick.meta)
-    pick.replace_all_uses_with(best)
-    graph.erase_node(pick)
+    best.meta = dict(results[0].meta)
+    for each in results:
+        each.replace_all_uses_with(best)
+        graph.erase_node(each)
+    if pick not in results:
+        graph.erase_node(pick)
     graph.erase_node(node)
 
 
