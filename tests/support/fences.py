@@ -36,7 +36,9 @@ def fenced_strided(shape: Sequence[int], stride: Sequence[int], dtype: torch.dty
         _protect(fence, page)
     count = wanted // dtype.itemsize
     flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=end - taken)
-    return flat.as_strided(tuple(shape), tuple(stride))
+    # A kernel's result is no view.
+    made = torch.empty(0, dtype=dtype)
+    return made.set_(flat.untyped_storage(), 0, tuple(shape), tuple(stride))
 
 
 def fenced(tensor: Tensor) -> Tensor:
@@ -44,10 +46,11 @@ def fenced(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided or type(tensor) is not Tensor:
         return tensor
     strides = tensor.stride()
-    # A tensor whose elements overlap would be written several times.
-    dense = tensor.as_strided((span_bytes(tensor.shape, strides, 1),), (1,))
-    copy = fenced_strided(dense.shape, (1,), tensor.dtype).copy_(dense)
-    return copy.as_strided(tensor.shape, strides).requires_grad_(tensor.requires_grad)
+    copy = fenced_strided(tensor.shape, strides, tensor.dtype)
+    if tensor.numel():  # element by element of the memory: those of the tensor may overlap
+        memory = ((span_bytes(tensor.shape, strides, 1),), (1,))
+        copy.as_strided(*memory).copy_(tensor.detach().as_strided(*memory))
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def _protect(address: int, size: int) -> None:
