@@ -32,7 +32,7 @@ from ..ir.kernel_queries import (
 )
 from ..ir.scalar_functions import maximum
 from ..ir.scalars import ONE, IntExpr, Symbol
-from ..ir.schedule import ScheduledFusion
+from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
 from ..ir.verify import verify_kernel, verify_scheduled
 from ..target.target import Target
@@ -210,7 +210,10 @@ def _used_symbols(phases: list[Phase]) -> set[Symbol]:
 def _extents(
     structure: LoopStructure, tensors: list[TensorView], kinds: tuple[ParallelType, ...]
 ) -> dict[ParallelType, IntExpr]:
-    """The launch extent of each kind: the largest of its loops."""
+    """The launch extent of each kind: the largest of its loops.
+
+    At least 1 if a tensor in memory has no such loop: the first block writes it.
+    """
     found: dict[ParallelType, IntExpr] = {}
     for tensor in tensors:
         for loop in structure.loops(tensor):
@@ -218,4 +221,8 @@ def _extents(
             if kind in kinds and loop.extent is not ONE:
                 known = found.get(kind)
                 found[kind] = loop.extent if known is None else maximum(known, loop.extent)
+    for tensor in tensors:
+        if structure.scheduled[tensor].memory_type is MemoryType.global_:
+            for kind in found.keys() - {loop.parallel_type for loop in structure.loops(tensor)}:
+                found[kind] = maximum(found[kind], ONE)
     return {kind: found[kind] for kind in kinds if kind in found}

@@ -20,7 +20,7 @@ from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.exprs import Expr
 from ..ir.scalars import ONE, IntExpr
-from ..ir.schedule import ScheduledFusion
+from ..ir.schedule import ScheduledFusion, TensorSchedule
 from ..ir.vals import TensorView
 from .propagation import _between, bounded_transform_backward
 
@@ -250,6 +250,28 @@ def inline_most(
         if tensor in chosen and tensor.uses_list:
             position = sharing.highest(tensor)[0]
             sharing.inline(tensor, min(position, (most or {}).get(tensor, position)))
+
+
+def inline_tasks(scheduled: ScheduledFusion) -> None:
+    """Inlines all tensors as far as possible, but none into loops around the tasks of its readers.
+
+    Tasks share no loop.  A tensor whose tasks aren't those of a reader, such as one that is repeated
+    in it, is stored before the reader's tasks begin.
+    """
+    inline_most(scheduled)
+    computed = [tensor for tensor in scheduled.fusion.tensors if tensor.expr is not None]
+    read = [tensor for tensor in computed if tensor.uses_list]
+    apart = {tensor: 0 for tensor in read if _has_own_tasks(scheduled[tensor])}
+    if apart:
+        for tensor in computed:
+            scheduled[tensor].compute_at = 0
+        inline_most(scheduled, most=apart)
+
+
+def _has_own_tasks(schedule: TensorSchedule) -> bool:
+    """True if some loops are shared with the readers, and loops over tasks are not."""
+    own = schedule.loop[schedule.compute_at :]
+    return schedule.compute_at > 0 and any(axis.parallel_type.is_grid for axis in own)
 
 
 def inline_at(

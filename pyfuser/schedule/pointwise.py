@@ -46,7 +46,7 @@ from .common import (
     touched_bytes,
     work_each,
 )
-from .inlining import inline_most
+from .inlining import inline_most, inline_tasks
 from .propagation import transform_like
 from .shared_reads import Copies, share_reads, with_shared_reads
 from .vectors import vector_bytes, vector_steps
@@ -197,7 +197,7 @@ def _schedule(
         kinds = _lanes_across(scheduled, reference, layouts, inner, parameters)
         transform_like(scheduled, reference)
         parallelize_positions(scheduled, reference, kinds)
-        inline_most(scheduled)
+        inline_tasks(scheduled)
         return scheduled, copies
     merge_range(scheduled, reference, 0, inner - parameters.rows)
     has_rows = inner > 0
@@ -217,7 +217,7 @@ def _schedule(
     kinds[position + 2] = ParallelType.block_x
     transform_like(scheduled, reference)
     parallelize_positions(scheduled, reference, kinds)
-    inline_most(scheduled)
+    inline_tasks(scheduled)
     return scheduled, copies
 
 

@@ -192,3 +192,19 @@ def test_no_kernel_reads_a_tensor_that_is_expanded_to_no_elements(
     for given in (torch.randn(1, 3), torch.full((1, 3), torch.inf), torch.empty(0, 3)):
         (got,) = fd.execute([given.expand(0, 3)])
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    ("dim", "shape"), [(1, (3, 100000)), (1, (300, 50, 3)), (0, (200000,)), (2, (3, 5, 7))]
+)
+def test_an_output_whose_repetition_is_cut_into_tasks(dim: int, shape: tuple[int, ...]) -> None:
+    """A task of one isn't a task of the other, even where both share an outer loop."""
+    rank = len(shape)
+    with FusionDefinition() as fd:
+        x = fd.ops.neg(fd.define_tensor([-1] * rank, contiguity=True))
+        wide = fd.ops.broadcast(x, [d == dim for d in range(rank + 1)])
+        sizes = [fd.ops.size(x, d) for d in range(rank)]
+        repeats = fd.ops.expand(wide, [*sizes[:dim], 3, *sizes[dim:]])
+        fd.add_output(x)
+        fd.add_output(fd.ops.reshape(repeats, [*sizes[:dim], -1, *sizes[dim + 1 :]]))
+    fd.validate([torch.randn(shape)])

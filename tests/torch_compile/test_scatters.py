@@ -334,3 +334,52 @@ def test_a_sum_has_the_memory_of_the_zeros_that_nothing_else_reads():
         got = compiled(rows, index)
     assert "aten::copy_" not in {event.name for event in profile.events()}
     torch.testing.assert_close(got, gradient(rows, index))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("dim", "index"), [(1, 32), (1, -33), (0, 4)])
+def test_a_wrong_row_raises_torchs_error(dim: int, index: int, dynamic: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.select_scatter(x.select(dim, 0) * 2, dim, index) + 1
+
+    run = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    for rows, columns in ((5, 50), (6, 40), (7, 33)):
+        x = numbers(rows, columns)
+        assert torch.equal(run(x), function(x))
+    for call in (function, run):
+        with pytest.raises(IndexError, match=f"index {index} out of range for tensor of size"):
+            call(numbers(4, 9))
+
+
+@pytest.mark.filterwarnings("ignore:pyfuser")  # of graphs that torch runs instead
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_another_size_raise_torchs_error(
+    dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYFUSER_STRICT")  # torch's own error comes from torch's own run
+    functions = (
+        lambda x, y: x.slice_scatter(y, 1, 2, 5) + 1,
+        lambda x, y: x.slice_scatter(y, 1) + 1,
+        lambda x, y: x.select_scatter(y.sum(1), 1, 2) + 1,
+    )
+    shapes = [
+        ((9, 9), (9, 1)),
+        ((9, 9), (9, 2)),
+        ((9, 4), (9, 3)),
+        ((9, 9), (1, 3)),
+        ((9, 2), (9, 3)),
+    ]
+    for function, widths in zip(functions, (3, None, 3), strict=True):
+        run = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+        for rows, columns in ((40, 50), (31, 7)):
+            x, y = numbers(rows, columns), numbers(rows, widths or columns)
+            assert torch.equal(run(x, y), function(x, y))
+        for shape, part in shapes:
+            x, y = numbers(*shape), numbers(*part)
+            try:
+                expected = function(x, y)
+            except (IndexError, RuntimeError):
+                with pytest.raises((IndexError, RuntimeError)):
+                    run(x, y)
+            else:
+                assert torch.equal(run(x, y), expected)

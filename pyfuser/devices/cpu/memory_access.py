@@ -16,7 +16,7 @@ from ...ir.kernel import (
     Buffer,
     Less,
 )
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, proves_less
 from ...ir.schedule import MemoryType
 from .conditions import Conditions
 from .conversions import load_convert, storage_type
@@ -120,7 +120,9 @@ class MemoryAccess(Conditions):
         in_loop = self.lanes.mask if self.lanes is not None else None
         gathered = in_loop if active is None else active  # an inactive lane may point anywhere
         if access.buffer.memory is not MemoryType.global_:
-            active = in_loop
+            # Loops that are cut differently from the buffer's own may go beyond its end.
+            is_inside = active is None or proves_less(access.index, access.buffer.size)
+            active = in_loop if is_inside else active
         if self.lanes is None:
             return self._guarded_scalar(access, index, active)
         count = self.lanes.count

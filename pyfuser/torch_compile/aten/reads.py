@@ -15,11 +15,13 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
+from ...errors import DefinitionError, expected
+from ...ir.bounds import smaller
 from ...ir.scalars import Integer, IntExpr
 from ...ir.strides import may_overlap
 from ...ir.vals import TensorView
 from ...ops.gather_builders import embedding_rows, gather, index, index_select, select
-from ...ops.pointwise import require_equal
+from ...ops.pointwise import require_equal, size_of_scalar
 from ...ops.read_builders import cat, pad, slice, slice_scatter
 from ...ops.shape_builders import broadcast, size
 from ..sizes import hints
@@ -144,8 +146,39 @@ def _placed(call: Call, base: Term, source: Term, dim: int, index: Any) -> Term:
 def _select_scatter(call: Call, x: Any, source: Any, dim: int, index: Any) -> Term:
     base, part = (call.term(t) for t in _alike(call, [x, source]))
     at = dim % base.tensor.ndim
+    _require_place(call, base.tensor, at, index)
+    _require_sizes(call, "select_scatter", x, source, at)
     part = part.with_new_axes([d == at for d in range(base.tensor.ndim)])
     return _placed(call, base, part, at, _place(call, base.tensor, index, at))
+
+
+def _require_place(call: Call, base: TensorView, dim: int, index: Any) -> None:
+    """The index is one of the dimension's: tested now if that is known, else at each call."""
+    extent = call.meta.shape[dim]
+    value, total = _counted(index, extent), size_key(extent)
+    if isinstance(value, int) and isinstance(total, int):
+        if not 0 <= value < total:
+            what = f"an index in [{-total}, {total - 1}]"
+            raise DefinitionError(expected("select_scatter", what, meta_of(index)))
+        return
+    if isinstance(value, int):
+        needed: IntExpr = Integer.of(value + 1 if value >= 0 else -value)
+    else:
+        place = call.builder.sizes.entry(value)
+        needed = size_of_scalar(call.fusion, "select_scatter", place) + 1
+    size_there = base.axes[dim].size
+    require_equal(call.fusion, "select_scatter", smaller(size_there, needed), needed)
+
+
+def _require_sizes(call: Call, op: str, x: Any, source: Any, dim: int) -> None:
+    """The source is as long as the base along all other dimensions."""
+    base, part = list(call.tensor(x).axes), list(call.tensor(source).axes)
+    sizes, others = list(call.sizes_of(x)), list(call.sizes_of(source))
+    for given in (base, sizes) if len(part) < len(base) else (base, sizes, part, others):
+        del given[dim]
+    for own, other, a, b in zip(sizes, others, base, part, strict=True):
+        if size_key(own) != size_key(other):
+            require_equal(call.fusion, op, a.size, b.size)
 
 
 def _place(call: Call, base: TensorView, index: Any, dim: int) -> Any:
@@ -172,8 +205,12 @@ def _slice_scatter(
     extent, length = call.sizes_of(x)[at], call.sizes_of(source)[at]
     first, last = _clamped(start, extent, 0), _clamped(stop, extent, torch.iinfo(torch.int64).max)
     if _is_whole(first, last, extent) and step == 1:
+        _require_sizes(call, "slice_scatter", x, source, at)
+        if size_key(extent) != size_key(length):
+            require_equal(call.fusion, "slice_scatter", base.axes[at].size, part.axes[at].size)
         return part
-    if is_one(length):
+    if is_one(length) and size_key(last - first) == 1:
+        _require_sizes(call, "slice_scatter", x, source, at)
         place = _place(call, base, first, at)
         return _placed(call, call.term(base), call.term(part), at, place)
     begin, end = (_bound(call, base, at, value, extent) for value in (first, last))
