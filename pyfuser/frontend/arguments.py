@@ -53,6 +53,7 @@ def with_plain_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 _DIMENSIONS = "a dimension or a list of dimensions"
 _LISTS = {
     "Dims": _DIMENSIONS,
+    "Sequence[IterDomain]": "a list of axes",
     "Sequence[Val]": "a list of tensors",
     "Sequence[bool]": "a list of True and False",
     "Sequence[int]": "a list of dimensions",

@@ -7,6 +7,7 @@ means all of them.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +34,28 @@ if TYPE_CHECKING:
     from ..target.target import Target
 
 
-def _scheduled(tensor: TensorView) -> ScheduledFusion:
-    found = getattr(tensor.fusion, "user_schedule", None)
+def _scheduled(op: str, tensor: TensorView) -> ScheduledFusion:
+    fusion = tensor.fusion if isinstance(tensor, TensorView) else None
+    found = getattr(fusion, "user_schedule", None)
     if not isinstance(found, ScheduledFusion):
-        raise ScheduleError(expected("schedule", "a tensor of a FusionDefinition", str(tensor)))
+        raise ScheduleError(expected(op, "a tensor of a FusionDefinition", repr(tensor)))
     return found
+
+
+def _selected(op: str, tensors: Sequence[TensorView]) -> list[TensorView] | None:
+    """The tensors, or None for all of them; ScheduleError for anything else."""
+    chosen = list(tensors) if isinstance(tensors, Collection) else [tensors]
+    for tensor in chosen:
+        _scheduled(op, tensor)
+    return chosen or None
 
 
 def transform_like(reference_tv: TensorView, selected_tensors: Sequence[TensorView] = ()) -> None:
     """Gives all (or the selected) tensors the loop transformations of the reference."""
     from ..schedule.propagation import transform_like as propagate
 
-    propagate(_scheduled(reference_tv), reference_tv, list(selected_tensors) or None)
+    owner = _scheduled("transform_like", reference_tv)
+    propagate(owner, reference_tv, _selected("transform_like", selected_tensors))
 
 
 def bounded_transform_backward(
@@ -56,9 +67,9 @@ def bounded_transform_backward(
     """Gives the producers of `source`, back to the tensors `to`, its first `pos` loops."""
     from ..schedule import propagation
 
-    propagation.bounded_transform_backward(
-        _scheduled(source), source, pos, list(to), propagate_parallel_type
-    )
+    op = "bounded_transform_backward"
+    owner, ends = _scheduled(op, source), _selected(op, to) or []
+    propagation.bounded_transform_backward(owner, source, pos, ends, propagate_parallel_type)
 
 
 def parallelize_like(
@@ -72,10 +83,10 @@ def parallelize_like(
     from ..schedule import propagation
 
     propagation.parallelize_like(
-        _scheduled(reference_tv),
+        _scheduled("parallelize_like", reference_tv),
         reference_tv,
         pos,
-        list(selected_tensors) or None,
+        _selected("parallelize_like", selected_tensors),
         set(selected_parallel_types) or None,
     )
 
@@ -84,9 +95,10 @@ def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
     """Inlines all (or the selected) tensors as far as possible."""
     from ..schedule.inlining import inline_most as inline
 
-    chosen = list(selected_tensors)
-    owner = _scheduled(chosen[0]) if chosen else active_fusion("inline_most").user_schedule
-    inline(owner, chosen or None)
+    chosen = _selected("inline_most", selected_tensors)
+    fusion = active_fusion("inline_most") if chosen is None else None
+    owner = fusion.user_schedule if fusion else _scheduled("inline_most", (chosen or [])[0])
+    inline(owner, chosen)
 
 
 def inline_at(
@@ -98,8 +110,8 @@ def inline_at(
     """Inlines all (or the selected) tensors at a position of the reference's loops."""
     from ..schedule.inlining import inline_at as inline
 
-    selected = list(selected_tensors) or None
-    inline(_scheduled(reference_tv), reference_tv, pos, best_effort, selected)
+    selected = _selected("inline_at", selected_tensors)
+    inline(_scheduled("inline_at", reference_tv), reference_tv, pos, best_effort, selected)
 
 
 def compute_at(
@@ -111,7 +123,8 @@ def compute_at(
     """
     from ..schedule.inlining import compute_at as inline
 
-    inline(_scheduled(consumer), producer, consumer, position, mode)
+    _scheduled("compute_at", producer)
+    inline(_scheduled("compute_at", consumer), producer, consumer, position, mode)
 
 
 def warp_specialize(
@@ -298,3 +311,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         warp_specialize,
     )
 }
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """Raises AttributeError, with names that are near; the functions are attributes."""
+    known = [
+        each for each, value in globals().items() if getattr(value, "__module__", "") == __name__
+    ]
+    near = difflib.get_close_matches(name, [each for each in known if each[0] != "_"], 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else ""
+    raise AttributeError(expected("sched", "the name of a scheduling function", repr(name), hint))

@@ -14,6 +14,7 @@ from ..errors import DefinitionError, ScheduleError, UnsupportedError, expected,
 from ..ir import domains, vals
 from ..ir.domains import ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
+from .arguments import with_plain_arguments
 from .device_mesh import DeviceMesh
 from .handles import Expr, IterDomain, Scalar, expr_handle, require_member
 
@@ -183,12 +184,14 @@ class TensorView(vals.TensorView):
             scheduled[made].cache_op = cache_op.name.removesuffix("_")
         return cast(TensorView, made)
 
+    @with_plain_arguments
     def rfactor(self, axes: Sequence[int]) -> TensorView:
         """Reduces these loop axes into a new tensor, which is returned, and the others after it."""
         from ..schedule.rewrite import rfactor
 
         return cast(TensorView, rfactor(self._rewritten(), self, list(axes)))
 
+    @with_plain_arguments
     def set_allocation_domain(
         self, new_allocation_domain: Sequence[IterDomain], new_contiguity: bool
     ) -> None:
@@ -196,6 +199,10 @@ class TensorView(vals.TensorView):
 
         For a tensor that a kernel keeps to itself, they may be its loops instead, in any order.
         """
+        for handle in new_allocation_domain:
+            if not isinstance(handle, IterDomain):
+                what = f"axes of T{self.name}"
+                raise ScheduleError(expected("set_allocation_domain", what, repr(handle)))
         axes = [handle._axis for handle in new_allocation_domain]
         loop = self._schedule.loop
         is_own = self not in self.fusion.inputs and self not in self.fusion.outputs
@@ -241,5 +248,9 @@ _COPIES = {
 
 
 def _check_set(operation: str, op_type: LoadStoreOpType | None) -> None:
+    from .enums import LoadStoreOpType
+
+    if op_type is not None and not isinstance(op_type, LoadStoreOpType):
+        raise ScheduleError(expected(operation, "a LoadStoreOpType", repr(op_type)))
     if op_type is not None and op_type.name != "set":
         raise UnsupportedError(unsupported(f"{operation}({op_type})", _COPIES[op_type.name]))

@@ -65,9 +65,9 @@ class TensorSchedule:
     def position(self, axis: int, operation: str) -> int:
         """A possibly negative axis as an index into the loop domain."""
         rank = len(self.loop)
-        if not -rank <= axis < rank:
+        if not isinstance(axis, int) or not -rank <= axis < rank:
             what = f"an axis of T{self.tensor.name} in [{-rank}, {rank - 1}]"
-            raise ScheduleError(expected(operation, what, axis))
+            raise ScheduleError(expected(operation, what, repr(axis)))
         return axis % rank
 
     def _movable(self, position: int, operation: str) -> None:

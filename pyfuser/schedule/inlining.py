@@ -255,8 +255,8 @@ def inline_most(
 def inline_tasks(scheduled: ScheduledFusion) -> None:
     """Inlines all tensors as far as possible, but none into loops around the tasks of its readers.
 
-    Tasks share no loop.  A tensor whose tasks aren't those of a reader, such as one that is repeated
-    in it, is stored before the reader's tasks begin.
+    Tasks share no loop.  A tensor whose tasks aren't those of a reader, such as one that the reader
+    repeats, is stored before the reader's tasks begin.
     """
     inline_most(scheduled)
     computed = [tensor for tensor in scheduled.fusion.tensors if tensor.expr is not None]

@@ -21,6 +21,7 @@ from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
 from ..ir import strides
 from ..ir.fusion import Fusion
+from ..ir.scalar_queries import evaluate
 from ..ir.scalars import Symbol
 from ..ir.strides import memory_order
 from ..ir.vals import Scalar, TensorView
@@ -31,6 +32,9 @@ from .aten import build_region
 from .partition import Region
 from .sizes import GraphSizes, Size, hints, size_of, sizes_of
 from .views import tensor_of
+
+# Operations of which torch compares sizes only when they run, not in tracing.
+_COMPARING = ("slice_scatter", "select_scatter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,16 @@ class FusionNode:
             name: noted.number(sizes.expr(size), numbers([size], values)[0])
             for name, size in self._named_sizes()
         }
+        self._note_comparisons(layout_sizes)
         return self.executor.resolve(inputs, layout_sizes=layout_sizes)
+
+    def _note_comparisons(self, sizes: Mapping[str, int]) -> None:
+        """Notes the equalities of sizes that no guard of the graph implies."""
+        for pair, op in self.executor.fusion.required_by.items():
+            if op in _COMPARING and isinstance(pair, tuple):
+                a, b = pair
+                if all(symbol.name in sizes for symbol in a.symbols | b.symbols):
+                    _ = evaluate(a, sizes) == evaluate(b, sizes)
 
     def symbols(self, text: Callable[[Size], str]) -> dict[str, str]:
         """The texts of the sizes and strides that the fusion's program reads, by name."""

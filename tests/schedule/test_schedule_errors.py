@@ -425,3 +425,37 @@ def test_an_error_leaves_the_schedule_as_it_was() -> None:
                 wrong()
         assert str(fd.fusion.user_schedule) == before
     fd.manual_validate([torch.randn(3, 5)])
+
+
+@pytest.mark.parametrize(
+    ("name", "misuse"),
+    [
+        ("split", lambda fd, b, c: b.split(None, 2)),
+        ("merge", lambda fd, b, c: b.merge("x")),
+        ("reorder", lambda fd, b, c: b.reorder({"a": 1})),
+        ("rfactor", lambda fd, b, c: c.rfactor(1)),
+        ("rfactor", lambda fd, b, c: c.rfactor(["x"])),
+        ("set_allocation_domain", lambda fd, b, c: b.set_allocation_domain(3, True)),
+        ("set_allocation_domain", lambda fd, b, c: b.set_allocation_domain([3], True)),
+        ("cache_after", lambda fd, b, c: b.cache_after("x")),
+        ("inline_at", lambda fd, b, c: fd.sched.inline_at(None)),
+        ("inline_most", lambda fd, b, c: fd.sched.inline_most([3])),
+        ("transform_like", lambda fd, b, c: fd.sched.transform_like(3)),
+        ("parallelize_like", lambda fd, b, c: fd.sched.parallelize_like(b, 0, ["x"])),
+        ("compute_at", lambda fd, b, c: fd.sched.compute_at(1, b, 2)),
+    ],
+)
+def test_what_is_no_tensor_or_axis_is_an_error_that_names_the_method(
+    name: str, misuse: Any
+) -> None:
+    with FusionDefinition() as fd:
+        b = fd.ops.neg(fd.define_tensor([-1, -1], contiguity=True))
+        c = fd.ops.sum(b, [1])
+        fd.add_output(c)
+        with pytest.raises((ScheduleError, TypeError), match=rf"{name}.*: expected .*, got"):
+            misuse(fd, b, c)
+
+
+def test_an_unknown_scheduling_function_has_neighbours() -> None:
+    with FusionDefinition() as fd, pytest.raises(AttributeError, match="did you mean inline_most"):
+        fd.sched.inline_mst()
