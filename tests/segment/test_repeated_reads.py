@@ -48,7 +48,8 @@ def _schedulers(
         ((512, 64, 256, 64), PRETENDED, ["transpose", "reduction"]),
         ((512, 200, 256, 200), PRETENDED, ["transpose", "reduction"]),
         ((512, 300, 256, 300), PRETENDED, ["reduction"]),
-        ((512, 16, 16, 16), PRETENDED, ["reduction", "pointwise"]),
+        ((512, 16, 16, 16), PRETENDED, ["transpose", "reduction"]),
+        ((2048, 16, 3, 16), PRETENDED, ["reduction"]),
         ((512, 3, 256, 3), SM_90, ["reduction", "pointwise"]),
     ],
 )
