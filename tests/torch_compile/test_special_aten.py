@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch._ops import OpOverload
 
+from pyfuser import explain
 from pyfuser.interface import CompiledFusion
 from pyfuser.ops.table import OPS
 from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, refusal
@@ -271,10 +272,14 @@ def test_overload(overload: OpOverload) -> None:
     assert not any(complaints), "\n".join(filter(None, complaints))
 
 
-@pytest.mark.parametrize("power", range(10))
+@pytest.mark.parametrize("power", range(-9, 10))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32], ids=str)
 def test_whole_powers(dtype: torch.dtype, power: int) -> None:
-    """Up to 8 they are products: integers wrap as in eager, floats are 3.5 units off at most."""
+    """Up to 8 they are products, or the reciprocals of products: integers wrap as in eager, floats
+    are 4 units off at most.
+    """
+    if power < 0 and not dtype.is_floating_point:
+        pytest.skip("integers have no negative powers")
     x = (torch.randn(1000) * 9).to(dtype)
     if dtype.is_floating_point:
         special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-30, 1e30]
@@ -286,3 +291,20 @@ def test_whole_powers(dtype: torch.dtype, power: int) -> None:
     eps = torch.finfo(dtype).eps
     torch.testing.assert_close(got, x.pow(power), rtol=4 * eps, atol=0, equal_nan=True)
     assert torch.equal(torch.signbit(got[:4]), torch.signbit(x.pow(power)[:4]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_identity_matrices_are_parts_of_kernels(dtype: torch.dtype, dynamic: bool) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows, columns = x.shape
+        square, wide = torch.eye(rows, dtype=dtype), torch.eye(rows, columns, dtype=dtype)
+        return x + wide, square, x.masked_fill(wide.bool(), 0).sum(), torch.eye(columns, 0)
+
+    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    for shape in [(5, 7), (7, 5), (1, 4)]:
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), function(x))
+    assert (
+        not explain(lambda x: (x - torch.eye(5)).square().sum(), torch.ones(5, 5)).graphs[0].outside
+    )

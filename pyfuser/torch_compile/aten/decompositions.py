@@ -42,6 +42,7 @@ _BY_TORCH = (
     "binary_cross_entropy_backward",
     "binary_cross_entropy_with_logits",
     "diag_embed",
+    "eye",
     "glu_backward",
     "nll_loss2d_backward",
     "nll_loss_backward",

@@ -185,10 +185,11 @@ _POWERS: dict[float, Any] = {
     -1.0: lambda x: x.op("reciprocal"),
     -2.0: lambda x: (x * x).op("reciprocal"),
 }
-# Powers that are products: the longest are at most 3.5 units in the last place off.
+# Powers that are products: the longest are at most 3.5 units in the last place off.  Their
+# reciprocals are half a unit more.
 _PRODUCTS = range(1, 9)
 
-CHEAP_EXPONENTS = frozenset((*_POWERS, *map(float, _PRODUCTS)))
+CHEAP_EXPONENTS = frozenset((*_POWERS, *(sign * float(n) for n in _PRODUCTS for sign in (1, -1))))
 
 
 def _pow_scalar(call: Call, x: Any, exponent: Any) -> Term:
@@ -200,6 +201,8 @@ def _pow_scalar(call: Call, x: Any, exponent: Any) -> Term:
         shorter = _POWERS.get(float(power))
         if shorter is not None and is_floating(call.dtype):
             return shorter(base)  # type: ignore[no-any-return]
+        if -power in _PRODUCTS and is_floating(call.dtype):
+            return _product(base, -int(power)).op("reciprocal")
     return base.op("pow", call.number(exponent, call.dtype))
 
 
