@@ -240,7 +240,7 @@ def test_schedules_of_foreign_tensors_are_errors() -> None:
 
     foreign = ir.Fusion()
     tensor = foreign.new_tensor(plain_domain([]), DataType.Float)
-    with pytest.raises(PyfuserError, match="schedule: expected a tensor of a FusionDefinition"):
+    with pytest.raises(PyfuserError, match="inline_at: expected a tensor of a FusionDefinition"):
         nvfuser_direct.schedule.inline_at(tensor)
 
 
