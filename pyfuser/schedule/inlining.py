@@ -252,20 +252,20 @@ def inline_most(
             sharing.inline(tensor, min(position, (most or {}).get(tensor, position)))
 
 
-def inline_tasks(scheduled: ScheduledFusion) -> None:
-    """Inlines all tensors as far as possible, but none into loops around the tasks of its readers.
+def inline_tasks(scheduled: ScheduledFusion, most: Mapping[TensorView, int] | None = None) -> None:
+    """`inline_most`, but no tensor is inlined into loops around the tasks of its readers.
 
     Tasks share no loop.  A tensor whose tasks aren't those of a reader, such as one that the reader
     repeats, is stored before the reader's tasks begin.
     """
-    inline_most(scheduled)
+    inline_most(scheduled, most=most)
     computed = [tensor for tensor in scheduled.fusion.tensors if tensor.expr is not None]
     read = [tensor for tensor in computed if tensor.uses_list]
     apart = {tensor: 0 for tensor in read if _has_own_tasks(scheduled[tensor])}
     if apart:
         for tensor in computed:
             scheduled[tensor].compute_at = 0
-        inline_most(scheduled, most=apart)
+        inline_most(scheduled, most={**(most or {}), **apart})
 
 
 def _has_own_tasks(schedule: TensorSchedule) -> bool:

@@ -15,7 +15,7 @@ from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.thread_parameters import ThreadedPointwise
 from .common import Layouts, merge_adjacent, merge_range, ordered_axes, parallelize_positions
-from .inlining import inline_most
+from .inlining import inline_most, inline_tasks
 from .propagation import transform_like
 from .vectors import Copies
 
@@ -54,4 +54,4 @@ def schedule_vectors(
     parallelize_positions(scheduled, reference, dict(enumerate(kinds)))
     inside = kinds.index(ParallelType.unswitch) + 1
     innermost = ordered_axes(reference)[-1]
-    copies.inline(scheduled, layouts, innermost, len(own.loop), inside)
+    copies.inline(scheduled, layouts, innermost, len(own.loop), inside, by=inline_tasks)

@@ -11,7 +11,7 @@ pad, a gather) that runs along its source's memory is such a copy itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -92,10 +92,16 @@ class Copies:
         return copies
 
     def inline(
-        self, scheduled: ScheduledFusion, layouts: Layouts, axis: IterDomain, loops: int, most: int
+        self,
+        scheduled: ScheduledFusion,
+        layouts: Layouts,
+        axis: IterDomain,
+        loops: int,
+        most: int,
+        by: Callable[..., None] = inline_most,
     ) -> None:
         """Inlines copies of inputs at position `most` or before, those of outputs outside the last
-        of `loops` loops, and all others as far as possible.
+        of `loops` loops, and all others as far as possible, `by` a function of `inlining`.
 
         The last loop of the copies of tensors that are contiguous along `axis` is a vector.  So is
         that of reads along it; of a reduction, which has a long part of a row or column in
@@ -112,7 +118,7 @@ class Copies:
             for read in layouts.reads:
                 if inner is not None and read.own.runs_along(inner):
                     limits |= self._vector_read(scheduled, read, loops - 1, most)
-        inline_most(scheduled, most=limits | self.limits)
+        by(scheduled, most=limits | self.limits)
 
     def _vector_read(
         self, scheduled: ScheduledFusion, read: ReadLeaf, position: int, most: int
