@@ -95,9 +95,9 @@ def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
     """Inlines all (or the selected) tensors as far as possible."""
     from ..schedule.inlining import inline_most as inline
 
-    chosen = _selected("inline_most", selected_tensors)
-    fusion = active_fusion("inline_most") if chosen is None else None
-    owner = fusion.user_schedule if fusion else _scheduled("inline_most", (chosen or [])[0])
+    op = "inline_most"
+    chosen = _selected(op, selected_tensors)
+    owner = _scheduled(op, chosen[0]) if chosen else active_fusion(op).user_schedule
     inline(owner, chosen)
 
 
@@ -315,9 +315,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def __getattr__(name: str) -> Callable[..., Any]:
     """Raises AttributeError, with names that are near; the functions are attributes."""
-    known = [
-        each for each, value in globals().items() if getattr(value, "__module__", "") == __name__
-    ]
-    near = difflib.get_close_matches(name, [each for each in known if each[0] != "_"], 3)
+    near = difflib.get_close_matches(name, FUNCTIONS, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else ""
     raise AttributeError(expected("sched", "the name of a scheduling function", repr(name), hint))

@@ -11,7 +11,7 @@ from ..errors import DefinitionError, expected
 from ..ir.bounds import larger, smaller
 from ..ir.exprs import GatherOp
 from ..ir.fusion import Fusion
-from ..ir.scalars import ONE, ZERO, Integer
+from ..ir.scalars import ONE, ZERO, Integer, IntExpr
 from ..ir.vals import Scalar, TensorView, Val
 from ..ir.windows import Window
 from .pointwise import (
@@ -67,26 +67,32 @@ def select(fusion: Fusion, operand: Val, index: Val | int, dim: int) -> TensorVi
         raise DefinitionError(
             expected("select", "an integer or a scalar as the index", repr(index))
         )
+    require_inside(fusion, "select", extent, index)
     number = index.constant if isinstance(index, Scalar) else index
-    match number, extent:
-        case int(), Integer(value=length) if not -length <= number < length:
-            what = f"an index in [{-length}, {length - 1}]"
-            raise DefinitionError(expected("select", what, number))
-    if isinstance(number, int) and not extent.is_constant:
-        needed = Integer.of(number + 1 if number >= 0 else -number)
-        require_equal(fusion, "select", smaller(extent, needed), needed)
     if isinstance(number, int) and number < 0:
         start = larger(extent + Integer.of(number), ZERO)
     else:
-        last = larger(extent - 1, ZERO)
-        place = size_of_scalar(fusion, "select", index)
-        if not isinstance(number, int):  # a number was compared above
-            require_equal(fusion, "select", smaller(extent, place + 1), place + 1)
-        start = smaller(place, last)
+        start = smaller(size_of_scalar(fusion, "select", index), larger(extent - 1, ZERO))
     windows: list[Window | None] = [None] * tensor.ndim
     if extent is not ONE:
         windows[dim] = Window(ZERO, ONE, start, ONE)
     return squeeze(fusion, sliced(fusion, tensor, tuple(windows)), [dim])
+
+
+def require_inside(fusion: Fusion, op: str, extent: IntExpr, index: Scalar | int) -> None:
+    """Records that an index is one of a dimension's; DefinitionError if it can't be."""
+    number = index.constant if isinstance(index, Scalar) else index
+    match number, extent:
+        case int(), Integer(value=length):
+            if not -length <= number < length:
+                what = f"an index in [{-length}, {length - 1}]"
+                raise DefinitionError(expected(op, what, number))
+            return
+        case int(), _:
+            needed: IntExpr = Integer.of(number + 1 if number >= 0 else -number)
+        case _:
+            needed = size_of_scalar(fusion, op, index) + 1
+    require_equal(fusion, op, smaller(extent, needed), needed)
 
 
 def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:

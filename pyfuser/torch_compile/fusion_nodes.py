@@ -97,11 +97,11 @@ class FusionNode:
 
     def _note_comparisons(self, sizes: Mapping[str, int]) -> None:
         """Notes the equalities of sizes that no guard of the graph implies."""
-        for pair, op in self.executor.fusion.required_by.items():
-            if op in _COMPARING and isinstance(pair, tuple):
-                a, b = pair
-                if all(symbol.name in sizes for symbol in a.symbols | b.symbols):
-                    _ = evaluate(a, sizes) == evaluate(b, sizes)
+        fusion = self.executor.fusion
+        for a, b in fusion.equal_extents:
+            is_known = all(symbol.name in sizes for symbol in a.symbols | b.symbols)
+            if is_known and fusion.required_by.get((a, b)) in _COMPARING:
+                _ = evaluate(a, sizes) == evaluate(b, sizes)
 
     def symbols(self, text: Callable[[Size], str]) -> dict[str, str]:
         """The texts of the sizes and strides that the fusion's program reads, by name."""

@@ -15,13 +15,18 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ...dtypes import DataType, compute_dtype, from_torch
-from ...errors import DefinitionError, expected
-from ...ir.bounds import smaller
 from ...ir.scalars import Integer, IntExpr
 from ...ir.strides import may_overlap
 from ...ir.vals import TensorView
-from ...ops.gather_builders import embedding_rows, gather, index, index_select, select
-from ...ops.pointwise import require_equal, size_of_scalar
+from ...ops.gather_builders import (
+    embedding_rows,
+    gather,
+    index,
+    index_select,
+    require_inside,
+    select,
+)
+from ...ops.pointwise import require_equal
 from ...ops.read_builders import cat, pad, slice, slice_scatter
 from ...ops.shape_builders import broadcast, size
 from ..sizes import hints
@@ -154,28 +159,20 @@ def _select_scatter(call: Call, x: Any, source: Any, dim: int, index: Any) -> Te
 
 def _require_place(call: Call, base: TensorView, dim: int, index: Any) -> None:
     """The index is one of the dimension's: tested now if that is known, else at each call."""
-    extent = call.meta.shape[dim]
-    value, total = _counted(index, extent), size_key(extent)
-    if isinstance(value, int) and isinstance(total, int):
-        if not 0 <= value < total:
-            what = f"an index in [{-total}, {total - 1}]"
-            raise DefinitionError(expected("select_scatter", what, meta_of(index)))
-        return
-    if isinstance(value, int):
-        needed: IntExpr = Integer.of(value + 1 if value >= 0 else -value)
-    else:
-        place = call.builder.sizes.entry(value)
-        needed = size_of_scalar(call.fusion, "select_scatter", place) + 1
-    size_there = base.axes[dim].size
-    require_equal(call.fusion, "select_scatter", smaller(size_there, needed), needed)
+    value, total = meta_of(index), size_key(call.meta.shape[dim])
+    is_known = isinstance(value, int) and isinstance(total, int)
+    extent = Integer.of(total) if is_known else base.axes[dim].size
+    place = value if isinstance(value, int) else call.builder.sizes.entry(value)
+    require_inside(call.fusion, "select_scatter", extent, place)
 
 
-def _require_sizes(call: Call, op: str, x: Any, source: Any, dim: int) -> None:
-    """The source is as long as the base along all other dimensions."""
+def _require_sizes(call: Call, op: str, x: Any, source: Any, dim: int | None = None) -> None:
+    """The source is as long as the base along all dimensions, or all but one."""
     base, part = list(call.tensor(x).axes), list(call.tensor(source).axes)
     sizes, others = list(call.sizes_of(x)), list(call.sizes_of(source))
-    for given in (base, sizes) if len(part) < len(base) else (base, sizes, part, others):
-        del given[dim]
+    if dim is not None:
+        for given in (base, sizes) if len(part) < len(base) else (base, sizes, part, others):
+            del given[dim]
     for own, other, a, b in zip(sizes, others, base, part, strict=True):
         if size_key(own) != size_key(other):
             require_equal(call.fusion, op, a.size, b.size)
@@ -205,9 +202,7 @@ def _slice_scatter(
     extent, length = call.sizes_of(x)[at], call.sizes_of(source)[at]
     first, last = _clamped(start, extent, 0), _clamped(stop, extent, torch.iinfo(torch.int64).max)
     if _is_whole(first, last, extent) and step == 1:
-        _require_sizes(call, "slice_scatter", x, source, at)
-        if size_key(extent) != size_key(length):
-            require_equal(call.fusion, "slice_scatter", base.axes[at].size, part.axes[at].size)
+        _require_sizes(call, "slice_scatter", x, source)
         return part
     if is_one(length) and size_key(last - first) == 1:
         _require_sizes(call, "slice_scatter", x, source, at)

@@ -68,7 +68,7 @@ def _nearest(
 
 
 def _in_steps(x: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
-    """Every so manieth element along each axis, from the first one on."""
+    """One element of each step along each axis, from the first one that is taken on."""
     for axis, (first, step) in enumerate(steps, 2):
         x = aten.slice.Tensor(x, axis, first, None, step)
     return x.clone(memory_format=torch.contiguous_format)
