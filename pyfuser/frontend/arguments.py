@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..dtypes import DataType
-from ..errors import ArgumentTypeError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ops.binding import plain_number
 
 
@@ -30,7 +30,8 @@ def plain(value: Any) -> Any:
 def with_plain_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function for `plain` arguments.
 
-    It raises ArgumentTypeError for a list parameter that gets something else.
+    It raises ArgumentTypeError for a list parameter that gets something else.  A DefinitionError
+    begins with the function's name, also where one of the operations it consists of is refused.
     """
     parameters = inspect.signature(function).parameters.values()
     wanted = {each.name: _list_of(each.name, str(each.annotation)) for each in parameters}
@@ -45,7 +46,13 @@ def with_plain_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
                 operation = f"{function.__name__}(): incompatible function arguments"
                 hint = f"the argument `{name}`"
                 raise ArgumentTypeError(expected(operation, what, repr(value), hint))
-        return function(*given, **named)
+        try:
+            return function(*given, **named)
+        except DefinitionError as error:
+            message = str(error)
+            if not message.startswith(function.__name__):
+                error.args = (f"{function.__name__}: {message}",)
+            raise
 
     return taking
 

@@ -14,7 +14,7 @@ from ..errors import DefinitionError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import LibraryOp, Option
 from ..ir.fusion import Fusion
-from ..ir.scalars import IntExpr
+from ..ir.scalars import ONE, IntExpr
 from ..ir.vals import TensorView, Val
 from .pointwise import (
     Argument,
@@ -22,6 +22,7 @@ from .pointwise import (
     as_val,
     joined_axis,
     new_tensor,
+    require_at_most,
     require_equal,
     size_of_scalar,
 )
@@ -156,6 +157,7 @@ def topk(
         raise DefinitionError(expected("topk", "an integer k", count))
     kept = size_of_scalar(fusion, "topk", count)
     sizes = sizes_of(tensor.axes)
+    require_at_most(fusion, "topk", "a k", kept, sizes[dim] if sizes else ONE)
     if sizes:
         sizes[dim] = kept
     results = [(sizes, tensor.dtype), (sizes, DataType.Int)]

@@ -27,7 +27,7 @@ from ..dtypes import (
     of_python_value,
 )
 from ..errors import DefinitionError, expected
-from ..ir.bounds import proves_at_most
+from ..ir.bounds import proves_at_most, smaller
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, PointwiseOp
 from ..ir.fusion import Fusion, plain_domain
@@ -129,6 +129,15 @@ def require_equal(fusion: Fusion, op: str, a: IntExpr, b: IntExpr) -> None:
     if (a, b) not in fusion.equal_extents:
         fusion.equal_extents.append((a, b))
         fusion.required_by[(a, b)] = op
+
+
+def require_at_most(fusion: Fusion, op: str, what: str, size: IntExpr, limit: IntExpr) -> None:
+    """Records that a size is at most another; DefinitionError, which names it, if it can't be."""
+    if isinstance(size, Integer) and isinstance(limit, Integer):
+        if size.value > limit.value:
+            raise DefinitionError(expected(op, f"{what} of at most {limit}", size))
+        return
+    require_equal(fusion, op, smaller(limit, size), size)
 
 
 def joined_axis(fusion: Fusion, op: str, axes: Sequence[IterDomain]) -> IterDomain:

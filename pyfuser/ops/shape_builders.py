@@ -10,7 +10,7 @@ from __future__ import annotations
 import cmath
 from collections.abc import Sequence
 
-from ..dtypes import DataType, is_floating
+from ..dtypes import DataType, fits, is_floating, is_integer
 from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.domains import IterDomain, IterType, TensorDomain
 from ..ir.exprs import (
@@ -205,6 +205,12 @@ def full(
     value = as_val(fusion, fill_value, "full")
     if not isinstance(value, Scalar):
         raise DefinitionError(expected("full", "a scalar to fill with", "a tensor"))
+    if is_integer(dtype) and isinstance(value.constant, int):
+        # As in torch, a negative number may wrap around in an unsigned dtype.
+        readings = (value.constant, abs(value.constant))
+        if not any(fits(number, dtype) for number in readings):
+            what = f"an integer of {dtype.value}"
+            raise DefinitionError(expected("full", what, value.constant))
     extents = [size_of_scalar(fusion, "full", entry) for entry in new_shape]
     output = new_tensor(fusion, [new_axis(fusion, extent) for extent in extents], dtype)
     fusion.add_expr(FullOp((real_scalar(fusion, value, dtype),), (output,)))

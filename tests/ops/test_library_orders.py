@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.errors import DefinitionError
+from pyfuser.errors import DefinitionError, InputError
 from tests.ops.library_definitions import (
     FLOATS,
     INTEGERS,
@@ -111,3 +111,9 @@ def test_wrong_orders_are_refused() -> None:
         }.items():
             with pytest.raises(DefinitionError, match=message):
                 call()
+
+
+def test_a_k_beyond_the_dimension_is_refused() -> None:
+    fd = defined(lambda fd, x, k: fd.ops.topk(x, k, 0), [numbers((4,)), 2])
+    with pytest.raises(InputError, match="to be at most i0, got 5 > 4; i0 is dimension 0"):
+        fd.execute([numbers((4,)), 5])
