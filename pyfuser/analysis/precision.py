@@ -8,7 +8,7 @@ errors on, and one bit more if the errors of two operands, or of operand and fun
 
     casts, views, neg, abs, relu, minimum, maximum, where, sqrt   b
     a maximum or minimum over axes                                b
-    a + b, a sum over axes, for numbers >= 0                      b
+    a + b, a sum over axes, for numbers of one sign; a - b, of two b
     a * b, a / b, 1 / a, 1 / sqrt(a)                              b + 1
     tanh, erf, and log1p for numbers >= 0                         b + 1: |x f'(x) / f(x)| <= 1
     everything else                                               ALL_BITS
@@ -22,6 +22,8 @@ cancellation. Read alone, tanh and erf have both signs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from ..dtypes import DataType
 from ..ir.exprs import VIEWS, Expr, PointwiseOp, ReductionOp
@@ -42,15 +44,14 @@ _CONTRACTIONS = ("tanh", "erf", "log1p")
 _PRODUCTS = ("mul", "div", "truediv", "reciprocal", "rsqrt")
 _PASSING = ("cast", "set", "sqrt")  # and the rows that keep values
 _POSITIVE_RESULTS = ("exp", "exp2", "sigmoid", "abs", "relu", "sqrt", "rsqrt", "cosh", "erfc")
-_KEEPING_SIGNS = (
-    *("set", "cast", "add", "mul", "div", "truediv", "reciprocal", "minimum", "maximum"),
-    *("log1p", "expm1", "tanh", "erf"),
-)
+_KEEPING_SIGNS = ("set", "cast", "reciprocal", "log1p", "expm1", "tanh", "erf")
+
+_Signs = Mapping[Val, int]
 
 
 def needed_bits(fusion: Fusion) -> dict[TensorView, int]:
     """The bits that each tensor needs, for those that are read or are outputs."""
-    positive = _not_negative(fusion)
+    signs = _signs(fusion)
     needed: dict[TensorView, int] = {}
 
     def read(tensor: TensorView, bits: int) -> None:
@@ -65,7 +66,7 @@ def needed_bits(fusion: Fusion) -> dict[TensorView, int]:
         result = max((needed.get(t, 0) for t in expr.tensor_outputs), default=0)
         for position, operand in enumerate(expr.inputs):
             if isinstance(operand, TensorView):
-                read(operand, _operand_bits(expr, position, result, positive))
+                read(operand, _operand_bits(expr, position, result, signs))
     return needed
 
 
@@ -92,21 +93,21 @@ def complement(expr: Expr) -> PointwiseOp | None:
     return None
 
 
-def _operand_bits(expr: Expr, position: int, result: int, positive: set[Val]) -> int:
+def _operand_bits(expr: Expr, position: int, result: int, signs: _Signs) -> int:
     """The bits that an operand needs for a result of `result` bits."""
     match expr:
         case ReductionOp(op="max" | "min" | "nanmax" | "nanmin"):
             return result
-        case ReductionOp(op="sum") if expr.inputs[0] in positive:
+        case ReductionOp(op="sum") if expr.inputs[0] in signs:
             return result
         case PointwiseOp(op="where"):
             return result if position else ALL_BITS
-        case PointwiseOp(op="add") if all(_is_positive(v, positive) for v in expr.inputs):
+        case PointwiseOp(op="add" | "sub") if _is_without_cancellation(expr, signs):
             return result
         case PointwiseOp(op=op) if op in _PRODUCTS:
             return result + 1
         case PointwiseOp(op=op) if op in _CONTRACTIONS:
-            exact = op == "log1p" and expr.inputs[0] not in positive
+            exact = op == "log1p" and signs.get(expr.inputs[0]) != 1
             return ALL_BITS if exact else result + 1
         case PointwiseOp(op=op) if op in _PASSING or OPS[op].keeps_values:
             return result if _is_floating(expr) else ALL_BITS
@@ -121,33 +122,63 @@ def _is_floating(expr: Expr) -> bool:
     return expr.output.dtype in (DataType.Float, *_HALF_PRECISION)
 
 
-def _not_negative(fusion: Fusion) -> set[Val]:
-    """The tensors without negative numbers: all elements are 0 (or -0), positive or NaN."""
-    found: set[Val] = set()
+def _signs(fusion: Fusion) -> dict[Val, int]:
+    """1 for the tensors of which no element is below 0, -1 for those of which none is above it.
+
+    Either may have 0, -0 and NaN.  Tensors that may have numbers of both signs are missing.
+    """
+    found: dict[Val, int] = {}
     for expr in fusion.exprs:
-        if _has_positive_result(expr, found):
-            found.update(expr.outputs)
+        sign = _result_sign(expr, found)
+        if sign:
+            found.update(dict.fromkeys(expr.outputs, sign))
     return found
 
 
-def _has_positive_result(expr: Expr, positive: set[Val]) -> bool:
+def _result_sign(expr: Expr, known: _Signs) -> int:
+    """1, -1, or 0 if the results may have both signs."""
+    signs = [_sign(value, known) for value in expr.inputs]
     match expr:
         case PointwiseOp(op=op) if op in _POSITIVE_RESULTS or complement(expr) is not None:
-            return True
+            return 1
         case PointwiseOp(op="mul") if expr.inputs[0] is expr.inputs[1]:
-            return True
+            return 1
+        case PointwiseOp(op="mul" | "div" | "truediv"):
+            return signs[0] * signs[1]
+        case PointwiseOp(op="neg"):
+            return -signs[0]
+        case PointwiseOp(op="minimum") if -1 in signs or any(map(_is_zero, expr.inputs)):
+            return -1
+        case PointwiseOp(op="maximum") if 1 in signs:
+            return 1
+        case PointwiseOp(op="add" | "sub"):
+            return signs[0] if _is_without_cancellation(expr, known) else 0
+        case PointwiseOp(op="minimum" | "maximum"):
+            return signs[0] if signs[0] == signs[1] else 0
         case PointwiseOp(op="where"):
-            return all(_is_positive(v, positive) for v in expr.inputs[1:])
+            return signs[1] if signs[1] == signs[2] else 0
         case PointwiseOp(op=op) if op in _KEEPING_SIGNS:
-            return all(_is_positive(v, positive) for v in expr.inputs)
-        case ReductionOp(op="sum" | "max"):
-            return expr.inputs[0] in positive
+            return signs[0]
+        case ReductionOp(op="sum" | "max" | "min"):
+            return signs[0]
         case _:
-            return isinstance(expr, VIEWS) and expr.inputs[0] in positive
+            return signs[0] if isinstance(expr, VIEWS) else 0
 
 
-def _is_positive(value: Val, positive: set[Val]) -> bool:
-    if isinstance(value, Scalar):
-        number = value.constant
-        return isinstance(number, int | float) and number >= 0
-    return value in positive
+def _is_without_cancellation(sum_or_difference: PointwiseOp, signs: _Signs) -> bool:
+    """True for a sum of numbers of one sign, and a difference of numbers of opposite signs."""
+    one, other = (_sign(value, signs) for value in sum_or_difference.inputs)
+    return one != 0 and (one == other if sum_or_difference.op == "add" else one == -other)
+
+
+def _sign(value: Val, known: _Signs) -> int:
+    if not isinstance(value, Scalar):
+        return known.get(value, 0)
+    number = value.constant
+    if not isinstance(number, int | float) or number != number:
+        return 0
+    return 1 if number >= 0 else -1
+
+
+def _is_zero(value: Val) -> bool:
+    return isinstance(value, Scalar) and value.constant == 0

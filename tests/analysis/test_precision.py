@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -32,6 +33,28 @@ KEPT: dict[str, tuple[str, int, Build]] = {
     "where": ("exp", 11, lambda fd, x, y: fd.ops.where(fd.ops.gt(y, 0.0), fd.ops.exp(x), y)),
     "maximum": ("exp", 11, lambda fd, x, y: fd.ops.maximum(y, fd.ops.exp(x))),
     "positive addition": ("exp", 11, lambda fd, x, y: fd.ops.add(fd.ops.exp(x), fd.ops.abs(y))),
+    "negative addition": (
+        "exp",
+        11,
+        lambda fd, x, y: fd.ops.add(fd.ops.neg(fd.ops.exp(x)), fd.ops.minimum(y, 0.0)),
+    ),
+    "opposite signs": (
+        "exp",
+        11,
+        lambda fd, x, y: fd.ops.sub(fd.ops.minimum(x, -0.0), fd.ops.exp(y)),
+    ),
+    "log of a sigmoid": (
+        "log1p",
+        12,
+        lambda fd, x, y: fd.ops.sub(
+            fd.ops.minimum(x, 0.0), fd.ops.log1p(fd.ops.exp(fd.ops.neg(fd.ops.abs(x))))
+        ),
+    ),
+    "negative sum": (
+        "exp",
+        12,
+        lambda fd, x, y: fd.ops.sum(fd.ops.mul(fd.ops.exp(x), fd.ops.neg(fd.ops.abs(y))), [1]),
+    ),
     "square": ("exp", 11, lambda fd, x, y: fd.ops.add(fd.ops.exp(x), fd.ops.mul(y, y))),
     "positive sum": ("exp", 11, lambda fd, x, y: fd.ops.sum(fd.ops.exp(x), [1])),
     "softplus": ("exp", 12, lambda fd, x, y: fd.ops.log1p(fd.ops.exp(x))),
@@ -43,6 +66,15 @@ EXACT: dict[str, tuple[str, Build]] = {
     "add": ("exp", lambda fd, x, y: fd.ops.add(fd.ops.exp(x), y)),
     "negative constant": ("exp", lambda fd, x, y: fd.ops.add(fd.ops.exp(x), -1.0)),
     "sub": ("exp", lambda fd, x, y: fd.ops.sub(fd.ops.exp(x), fd.ops.abs(y))),
+    "a difference of negative numbers": (
+        "exp",
+        lambda fd, x, y: fd.ops.sub(fd.ops.minimum(y, 0.0), fd.ops.neg(fd.ops.exp(x))),
+    ),
+    "a sum of opposite signs": (
+        "exp",
+        lambda fd, x, y: fd.ops.add(fd.ops.minimum(y, 0.0), fd.ops.exp(x)),
+    ),
+    "a NaN as a constant": ("exp", lambda fd, x, y: fd.ops.add(fd.ops.exp(x), math.nan)),
     "exp": ("sigmoid", lambda fd, x, y: fd.ops.exp(fd.ops.sigmoid(x))),
     "log": ("exp", lambda fd, x, y: fd.ops.log(fd.ops.exp(x))),
     "comparison": ("exp", lambda fd, x, y: fd.ops.where(fd.ops.gt(fd.ops.exp(x), y), x, y)),
