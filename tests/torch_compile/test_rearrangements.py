@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -95,9 +96,17 @@ SPLITS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def _in_parts() -> Iterator[Any]:
+    for name, function in SPLITS.items():
+        for dynamic in (False, True, None):
+            # Torch reasons about these sizes for half a minute.
+            is_long = name == "windows of windows" and dynamic
+            marks = [pytest.mark.long] if is_long else []
+            yield pytest.param(function, dynamic, marks=marks, id=f"{name}-{dynamic}")
+
+
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("dynamic", [False, True, None])
-@pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize(("function", "dynamic"), _in_parts())
 def test_rearranged_axes_in_parts(
     function: Callable[[Tensor], Tensor], dynamic: bool | None
 ) -> None:
