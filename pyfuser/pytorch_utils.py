@@ -26,6 +26,8 @@ def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype | type) -> DataType:
     """The DataType of a dtype of torch's or of a Python number type.  KeyError for any other."""
     if isinstance(dtype, type):
         return _PYTHON_TYPES[dtype]
+    if dtype is getattr(torch, "float4_e2m1fn_x2", None):  # torch 2.8; no kernel has it
+        return DataType.Float4_e2m1fn_x2
     try:
         return from_torch(dtype)
     except Exception:

@@ -312,6 +312,23 @@ def test_reshapes_of_tensors_without_elements(
             fd.execute([torch.randn([n or 1 for n in old])])
 
 
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("new", [[], [1], [1, 1, 1]])
+def test_reshapes_of_any_size_to_one_element(new: list[int], is_computed: bool) -> None:
+    with FusionDefinition() as fd:
+        x = float_tensor(fd, 2, True)
+        one = fd.ops.reshape(fd.ops.neg(x) if is_computed else x, new)
+        fd.add_output(one)
+        fd.add_output(fd.ops.add(x, fd.ops.reshape(one, [fd.ops.size(x, 0)])))
+    x = torch.randn(1, 1)
+    expected = -x if is_computed else x
+    one, total = fd.execute([x])
+    assert torch.equal(one, expected.reshape(new)) and torch.equal(total, x + expected)
+    for sizes in ((2, 1), (0, 3)):
+        with pytest.raises(InputError, match="reshape: expected the sizes"):
+            fd.execute([torch.randn(sizes)])
+
+
 def test_reshapes_to_sizes_that_are_scalars() -> None:
     """The second merges other axes than the first: one kernel, and wrong sizes are refused."""
     with FusionDefinition() as fd:

@@ -113,7 +113,9 @@ class MmaMacroArch(enum.Enum):
 
 def _publish_entries(*kinds: type[enum.Enum]) -> None:
     for kind in kinds:
-        entries = {name: (member, None) for name, member in kind.__members__.items()}
+        # A member that would be a keyword in Python has an underscore after its name.
+        members = kind.__members__.items()
+        entries = {name.removesuffix("_"): (member, None) for name, member in members}
         setattr(kind, "__entries", entries)
 
 

@@ -2,12 +2,14 @@
 
 A reduction's output keeps the reduced axes in its domain, as reduction axes.  Broadcast axes are
 never reduced: they are squeezed, and an expanded one multiplies (sum), raises to a power (prod) or
-has no effect (max, min).  `keepdim` is a broadcast afterwards.  Half-precision types are cast to
-Float around the reduction, so accumulators aren't rounded to half precision.
+has no effect (max, min); where it has no element, nothing is reduced.  `keepdim` is a broadcast
+afterwards.  Half-precision types are cast to Float around the reduction, so accumulators aren't
+rounded to half precision.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..dtypes import REDUCED_FLOATING, DataType, is_complex, is_floating
@@ -62,10 +64,8 @@ def reduce(
     flat, rest = _without_broadcasts(fusion, ready, reduced)
     output = _reduction(fusion, op, flat, rest) if rest else flat
     repeats = _expansion(fusion, tensor, reduced)
-    repeated = REDUCTIONS[op].repeated
-    if repeats is not None and repeated is not None:
-        combined = pointwise(fusion, repeated, output, repeats)
-        output = as_tensor(fusion, combined, op)
+    if repeats is not None:
+        output = _repeated(fusion, op, output, repeats)
     if output.dtype is not resolution.result:
         output = cast_tensor(fusion, output, resolution.result)
     return restored(fusion, output, reduced, tensor.ndim) if keepdim else output
@@ -89,9 +89,30 @@ def welford(
     mean, squares, count = _welford(fusion, flat, rest)
     repeats = _expansion(fusion, tensor, reduced)
     if repeats is not None:
-        squares = as_tensor(fusion, pointwise(fusion, "mul", squares, repeats), "welford")
-        count = as_tensor(fusion, pointwise(fusion, "mul", count, repeats), "welford")
+        squares = _repeated(fusion, "sum", squares, repeats)
+        count = _repeated(fusion, "sum", count, repeats)
+        mean = _or_none(fusion, "welford", mean, repeats, math.nan)
     return mean, squares, count
+
+
+def _repeated(fusion: Fusion, op: str, reduced: TensorView, repeats: int | Val) -> TensorView:
+    """The reduction of each element `repeats` times."""
+    row, dtype = REDUCTIONS[op], reduced.dtype
+    if row.repeated is not None:
+        combined = as_tensor(fusion, pointwise(fusion, row.repeated, reduced, repeats), op)
+        reduced = combined if combined.dtype is dtype else cast_tensor(fusion, combined, dtype)
+    return _or_none(fusion, op, reduced, repeats, row.identity(dtype))
+
+
+def _or_none(
+    fusion: Fusion, op: str, reduced: TensorView, repeats: int | Val, of_none: PythonNumber
+) -> TensorView:
+    """What is reduced, or `of_none` if elements that repeat no time leave nothing to reduce."""
+    if isinstance(repeats, int) and repeats:
+        return reduced
+    is_any = pointwise(fusion, "gt", repeats, 0)
+    made = as_tensor(fusion, pointwise(fusion, "where", is_any, reduced, of_none), op)
+    return made if made.dtype is reduced.dtype else cast_tensor(fusion, made, reduced.dtype)
 
 
 def var(

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import DefinitionError, UnsupportedError, expected
+from ..errors import DefinitionError, expected
 from ..ir.domains import IterDomain, TensorDomain
 from ..ir.equal_sizes import EqualSizes
 from ..ir.exprs import FullOp, ReshapeOp
 from ..ir.fusion import Fusion, broadcast_contiguity
 from ..ir.scalars import ONE, ZERO, Integer, IntExpr, ceil_div, product
 from ..ir.vals import TensorView, Val
+from ..ir.windows import Window
 from .pointwise import as_tensor, copy, new_tensor, require_equal, size_of_scalar
+from .read_builders import sliced
 from .shape_builders import (
     Shape,
     broadcast,
@@ -57,10 +59,22 @@ def reshape(fusion: Fusion, operand: Val, new_shape: Shape) -> TensorView:
     position = None
     if inferred is not None and new[inferred] is not ONE:
         position = sum(extent is not ONE for extent in new[:inferred])
+    if not kept or not flat.ndim:
+        flat = _single_element(fusion, flat, kept)
+        return broadcast(fusion, flat, [True] * len(new)) if new else flat
     if [axis.size for axis in flat.axes] != kept:
         flat = _regroup(fusion, flat, kept, position)
     flags = [extent is ONE for extent in new]
     return broadcast(fusion, flat, flags) if any(flags) else flat
+
+
+def _single_element(fusion: Fusion, tensor: TensorView, sizes: Sequence[IntExpr]) -> TensorView:
+    """The one element [] of a tensor, if the sizes and those of its axes turn out to be 1."""
+    require_equal(fusion, "reshape", product(axis.size for axis in tensor.axes), product(sizes))
+    if not tensor.ndim:
+        return tensor
+    first = sliced(fusion, tensor, (Window(ZERO, ONE, ZERO, ONE),) * tensor.ndim)
+    return squeeze(fusion, first, range(tensor.ndim))
 
 
 def _new_sizes(
@@ -214,10 +228,6 @@ def _regroup_axes(
     fusion: Fusion, axes: Sequence[IterDomain], sizes: Sequence[IntExpr], rest: int
 ) -> list[IterDomain]:
     """Merges the axes and splits the sizes off; the axis at `rest` gets the remainder."""
-    if not axes or not sizes:
-        what = "sizes that are known to be 1 where they are dropped or added"
-        got = f"[{', '.join(str(a.extent) for a in axes)}] to [{', '.join(map(str, sizes))}]"
-        raise UnsupportedError(expected("reshape", what, got))
     require_equal(fusion, "reshape", product(axis.extent for axis in axes), product(sizes))
     merged = axes[0]
     for axis in axes[1:]:

@@ -171,6 +171,8 @@ class LoopSharing:
                 mapping = producer_to_consumer(expr, tensor, consumer)
                 if position >= len(other) or not axes_match(axis, other[position], mapping, pairs):
                     return position, f"axis {axis} has no match in T{consumer.name}"
+                if other[position].parallel_type is ParallelType.vectorize:
+                    return position, f"axis {other[position]} of T{consumer.name} is vectorized"
             if pairs and self._disagree(readers, position):
                 return position, f"axis {axis} is broadcast to one consumer and not to another"
             if self.makes_cycle(tensor, position):

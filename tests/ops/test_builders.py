@@ -489,5 +489,3 @@ def test_errors_of_reshape() -> None:
         builders.reshape(fusion, x, [-1, -1])
     with pytest.raises(DefinitionError, match="reshape: expected no -1 beside a size of 0"):
         builders.reshape(fusion, tensor(fusion, [0, 4]), [-1, 0])
-    with pytest.raises(UnsupportedError, match="reshape: expected sizes that are known to be 1"):
-        builders.reshape(fusion, tensor(fusion, [-1]), [])

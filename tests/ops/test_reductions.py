@@ -451,6 +451,32 @@ def test_reduction_of_an_input_that_stands_still_along_the_lanes() -> None:
     torch.testing.assert_close(output, torch.sigmoid(given).amin(1, keepdim=True))
 
 
+EXPANSIONS: dict[str, Callable[[FusionDefinition, Any, Any], Any]] = {
+    "declared": lambda fd, x, n: x,
+    "a number": lambda fd, x, n: fd.ops.expand(x, [-1, 0]),
+    "a scalar": lambda fd, x, n: fd.ops.expand(x, [-1, n]),
+}
+
+
+@pytest.mark.parametrize("dims", [(1,), (0, 1)])
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+def test_elements_that_repeat_no_time(expansion: str, dims: Dims) -> None:
+    """Nothing is reduced: not even infinity times 0 is left."""
+    is_declared = expansion == "declared"
+    x = torch.empty(3, 0) if is_declared else torch.tensor([[3.0], [math.inf], [math.nan]])
+    with FusionDefinition() as fd:
+        source = fd.define_tensor([-1, -1 if is_declared else 1], contiguity=[True, None])
+        given = EXPANSIONS[expansion](fd, source, fd.define_scalar(dtype=DataType.Int))
+        for reduce in (fd.ops.sum, fd.ops.prod, fd.ops.max, fd.ops.min, fd.ops.nanmax):
+            fd.add_output(reduce(given, dims))
+        for output in (*fd.ops.var_mean(given, dims), *fd.ops.welford(given, dims)):
+            fd.add_output(output)
+    identities = (0, 1, -math.inf, math.inf, -math.inf, math.nan, math.nan, math.nan, 0, 0)
+    for output, identity in zip(fd.execute([x, 0]), identities, strict=True):
+        expected = torch.full([3][: 2 - len(dims)], identity, dtype=output.dtype)
+        torch.testing.assert_close(output, expected, equal_nan=True)
+
+
 def test_moments_of_complex_numbers() -> None:
     x = torch.randn(5, 7, dtype=torch.complex128)
     with FusionDefinition() as fd:

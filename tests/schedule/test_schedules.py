@@ -127,6 +127,31 @@ def test_outer_split_and_reorder() -> None:
     run(fd, MATRICES)
 
 
+SUMMANDS: dict[str, Callable[[FusionDefinition], Any]] = {
+    "broadcast": lambda fd: fd.ops.broadcast(
+        fd.define_tensor([-1], contiguity=True), [True, False]
+    ),
+    "permuted": lambda fd: fd.ops.permute(fd.ops.sin(float_matrix(fd)), [1, 0]),
+    "reduced": lambda fd: fd.ops.sum(float_matrix(fd), [0], keepdim=True),
+}
+
+
+@pytest.mark.parametrize("summand", SUMMANDS)
+def test_what_is_stored_in_vectors_is_computed_before_them(summand: str) -> None:
+    """Only copies, reads and pointwise operations can share a vectorized axis."""
+    with FusionDefinition() as fd:
+        y = fd.ops.add(float_matrix(fd), SUMMANDS[summand](fd))
+        fd.add_output(y)
+        y.cache_before()
+        y.split(1, 4)
+        fd.sched.transform_like(y)
+        y.axis(-1).parallelize(VECTORIZE)
+        fd.sched.inline_most()
+    sizes = {"broadcast": [(8,), (64,)], "permuted": [(8, 6), (64, 64)]}
+    others = sizes.get(summand, [(6, 8), (64, 64)])
+    run(fd, [((6, 8), others[0]), ((64, 64), others[1])])
+
+
 def vectorized(threads: int = 32, width: int = 4) -> FusionDefinition:
     """x * 2 + 1 with vector loads and stores."""
     with FusionDefinition() as fd:
