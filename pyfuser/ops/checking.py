@@ -63,7 +63,8 @@ def check_index(expr: GatherOp | IndexedWrite, index: torch.Tensor, size: int) -
     bad = (index < lowest) | (index >= size)
     if bool(bad.any()):
         place = int(bad.flatten().to(torch.uint8).argmax())
-        raise index_error(expr.op, int(index.flatten()[place]), expr.dim, size)
+        rank = expr.tensor_inputs[0].ndim
+        raise index_error(expr.op, int(index.flatten()[place]), expr.dim, size, rank)
     return torch.where(index < 0, index + size, index) if expr.wraps else index
 
 

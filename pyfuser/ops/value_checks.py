@@ -132,13 +132,15 @@ _NAMES = {"embedding_fwd": "embedding"}
 _COUNTED = ("index", "index_put")
 
 
-def index_error(op: str, index: int, dim: int, size: int) -> Exception:
-    """torch's error for an index out of range of a dimension, by the builder's name."""
+def index_error(op: str, index: int, dim: int, size: int, rank: int) -> Exception:
+    """torch's error for an index out of range of a tensor's dimension, by the builder's name."""
     kind: type[Exception] = IndexError
     counted = 0 if op in _COUNTED else dim  # torch counts the dimensions that are indexed
     text = f"index {index} is out of bounds for dimension {counted} with size {size}"
     match op:
         case "gather" | "take_along_axis" | "scatter" | "scatter_add" | "scatter_reduce":
+            kind = RuntimeError
+        case "index_add" if rank > 1:
             kind = RuntimeError
         case "embedding_fwd" | "index_select" if size == 0:
             kind, text = RuntimeError, "index_select(): self indexing axis dim should be positive"

@@ -27,7 +27,7 @@ with no_collection():  # some hundred modules load
     from .. import fallback
     from ..errors import InputError, PyfuserError, UnsupportedError, expected
     from .aten import check_classes, decompositions
-    from .cached_graphs import CachedGraph, cached, may_cache, serializable
+    from .cached_graphs import CachedGraph, cached, may_cache, serializable, unwrapped
     from .compiled_graph import (
         Call,
         compile_graph,
@@ -131,7 +131,7 @@ def compile_with(
     if opaque is not None:
         what = "tensors with memory that kernels can read"
         fallback.warn(UnsupportedError(expected("torch.compile", what, opaque)), "a graph")
-        return graph_module.forward
+        return _without_compiling(graph_module)
     # Does what torch._dynamo.backends.common.aot_autograd does, without importing Inductor.
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         again = partial(compile_with, options=options, compiler=compiler)
@@ -143,7 +143,7 @@ def compile_with(
     compile_forward = serializable(compile_one) if caches else compile_one
     keeping = cached(graph_module, options) if caches else nullcontext()
     try:
-        with no_collection(), keeping, distinct_gradients(graph_module):
+        with no_collection(), keeping, distinct_gradients(unwrapped(graph_module)):
             compiled = aot(
                 graph_module,
                 example_inputs,
@@ -159,9 +159,17 @@ def compile_with(
     except Exception as error:
         untraceable = expected("torch.compile", "a graph that AOTAutograd can trace", _name(error))
         fallback.warn(UnsupportedError(untraceable), "a graph")
-        return graph_module.forward
+        return _without_compiling(graph_module)
     made: Callable[..., Any] = _untraced(compiled)
     return made
+
+
+def _without_compiling(graph_module: torch.nn.Module) -> Callable[..., Any]:
+    """A graph as torch runs it.  One whose inputs were lists gets all its arguments in a list."""
+    forward: Callable[..., Any] = graph_module.forward
+    if unwrapped(graph_module) is graph_module:
+        return forward
+    return lambda arguments: forward(*arguments)
 
 
 # Dynamo reacts to these: it breaks the graph, or traces once more.

@@ -127,7 +127,7 @@ def may_cache(graph_module: torch.nn.Module, has_gradients: bool) -> bool:
     """
     if not IS_KNOWN or settings.cache_directory() is None or sources() is None:
         return False
-    inner = _plain(graph_module)
+    inner = unwrapped(graph_module)
     if not isinstance(inner, GraphModule):
         return False
     least = LEAST_CALLS_WITH_GRADIENTS if has_gradients else LEAST_CALLS
@@ -142,7 +142,7 @@ def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
 
     The backward is cut at once, for an entry has both graphs; it is compiled when it is needed.
     """
-    _plain(graph_module).__dict__["pyfuser"] = f"{__version__} {sources()} {chosen}"
+    unwrapped(graph_module).__dict__["pyfuser"] = f"{__version__} {sources()} {chosen}"
     _let_backends_be_left_out()
     kept = disk_cache()
     if kept is not None:
@@ -183,6 +183,6 @@ def serializable(compiler: Callable[[GraphModule, Sequence[Any]], Any]) -> Any:
     return SerializableAOTDispatchCompiler(CachedGraph, compiler)
 
 
-def _plain(graph_module: torch.nn.Module) -> torch.nn.Module:
-    """The graph itself; it is wrapped if its inputs are lists."""
+def unwrapped(graph_module: torch.nn.Module) -> Any:
+    """The graph itself, a GraphModule; it is wrapped if its inputs are lists."""
     return graph_module.gm if isinstance(graph_module, GmWrapper) else graph_module

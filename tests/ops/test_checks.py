@@ -104,6 +104,15 @@ def test_the_text_names_the_operation_the_value_and_the_size() -> None:
     assert str(division.value) == text
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((5,), 0), ((5, 3), 0), ((3, 5), 1)])
+def test_rows_that_are_added_out_of_range(shape: tuple[int, ...], dim: int) -> None:
+    def add(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x.index_add(dim, i, x.narrow(dim, 0, 1)) * 2
+
+    given = [torch.randn(shape), torch.tensor([5])]
+    require_refusal(compiled(add), given, eagers_error(add, given))
+
+
 def test_a_number_that_is_zero(noticed: list[Fusion]) -> None:
     x = torch.arange(20)
     for call in (lambda x: x // 0 + 1, lambda x: x % 0, lambda x: 7 // (x - 3)):

@@ -98,3 +98,12 @@ def test_nan_and_infinity_stay() -> None:
         return x * 2, x.relu(), x.exp(), x.amax(), x.sum(), x.isnan(), x / x, x.clamp(-1, 1)
 
     check(function, lambda: [torch.tensor(values)])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32])
+def test_integers_without_kernels_are_compared_by_torch(dtype: torch.dtype) -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return x == 3, torch.where(y > 0, x, x), y * 2
+
+    x, y = torch.arange(6).to(dtype), torch.randn(6)
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x, y), program(x, y))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
@@ -47,9 +48,18 @@ def of_something_empty(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([x[:0], (x * y.t()).sum(0, keepdim=True)])
 
 
+def of_losses_of_nothing(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    none, target = x[:0], y[:0].detach()
+    losses = (functional.mse_loss, functional.smooth_l1_loss, functional.huber_loss)
+    return tuple(loss(none, target, reduction="mean").nan_to_num() for loss in losses)
+
+
 @pytest.mark.parametrize(
     "function",
-    [of_views, of_inputs_given_back, of_one_input_only, of_a_change_in_place, of_something_empty],
+    [
+        *(of_views, of_inputs_given_back, of_one_input_only, of_a_change_in_place),
+        *(of_something_empty, of_losses_of_nothing),
+    ],
 )
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_gradients_are_eager_s(function: Callable[..., Any], dynamic: bool) -> None:

@@ -190,3 +190,36 @@ def test_strides_of_random_counts() -> None:
         torch.manual_seed(1)
         found.append(function(x))
     assert torch.equal(*found) and found[0].stride() == found[1].stride()
+
+
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows": lambda x: x[:, :, 1:],
+    "columns": lambda x: x[..., :-1],
+    "channels": lambda x: x[:, 1:],
+    "every other channel": lambda x: x[:, ::2],
+    "one image": lambda x: x[:1, :, 1:],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("sizes", [(2, 5, 6, 4), (2, 3, 5, 6, 4)])
+def test_strides_of_parts_of_channels_last_images(part: str, sizes: tuple[int, ...]) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        made = functional.batch_norm(x, None, None, training=True)
+        last = x.movedim(1, -1).shape
+        return made, torch.roll(x, 1, 2), made.movedim(1, -1).view(-1, last[-1]) * 2
+
+    x = PARTS[part](torch.randn(sizes).movedim(-1, 1))
+    for got, expected in zip(torch.compile(program, backend=BACKEND)(x), program(x), strict=True):
+        torch.testing.assert_close(got, expected)
+        assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("dim", [(), None, 1, (0, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_sums_without_nan(dim: tuple[int, ...] | int | None, dtype: torch.dtype) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.nansum(x * 2, dim), torch.nanmean(x, dim), torch.nansum(x, dim, dtype=x.dtype)
+
+    x = torch.tensor([[1.0, torch.nan, -3.0], [torch.nan, 0.5, torch.inf]], dtype=dtype)
+    torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))

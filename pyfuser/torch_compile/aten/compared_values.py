@@ -15,8 +15,6 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
-from ...dtypes import REDUCED_FLOATING, from_torch
-
 aten = torch.ops.aten
 
 _EXTREMA = frozenset(
@@ -55,4 +53,6 @@ def _compares(node: Node) -> bool:
 
 def _is_reduced(node: Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and from_torch(value.dtype) in REDUCED_FLOATING
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.dtype.is_floating_point and value.dtype.itemsize < torch.float32.itemsize

@@ -163,6 +163,16 @@ def _weight_norm(
     return v * (g / norm.to(g.dtype)), norm
 
 
+def _nansum(
+    x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> torch.Tensor | Any:
+    """The sum of what isn't NaN.  Traced, torch's own op keeps all dimensions if it gets none."""
+    are_floating = x.dtype.is_floating_point and (dtype or x.dtype).is_floating_point
+    if not are_floating or x.dtype.itemsize == 1:
+        return NotImplemented
+    return torch.where(x.isnan(), 0, x).sum(dim or None, keepdim, dtype=dtype)
+
+
 def _pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor | Any:
     """Torch's decomposition, but for empty images, which eager leaves in their shape."""
     if not x.numel():
@@ -195,6 +205,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **pooling.DECOMPOSITIONS,
     **upsampling.DECOMPOSITIONS,
     aten.linalg_cross.default: _cross,
+    aten.nansum.default: _nansum,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.native_dropout.default: partial(_native_dropout, _drawn_mask),
     aten._log_softmax.default: _log_softmax,

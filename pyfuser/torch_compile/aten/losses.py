@@ -22,6 +22,11 @@ def _mean_or_sum(loss: torch.Tensor, reduction: int) -> torch.Tensor:
     return loss.sum() if reduction == 2 else loss
 
 
+def _divisor(x: torch.Tensor, reduction: int) -> int:
+    """What the gradient of a sum is divided by.  Without elements it may be any number but 0."""
+    return x.numel() if reduction == 1 and x.numel() else 1
+
+
 def mse_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
     """The squared distance."""
     distance = x - target
@@ -32,7 +37,7 @@ def mse_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
     """Its gradient."""
-    factor = 2.0 / x.numel() if reduction == 1 else 2.0
+    factor = 2.0 / _divisor(x, reduction)
     return (x - target) * factor * grad
 
 
@@ -51,7 +56,7 @@ def smooth_l1_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
 ) -> torch.Tensor:
     """Its gradient."""
-    factor = 1.0 / x.numel() if reduction == 1 else 1.0
+    factor = 1.0 / _divisor(x, reduction)
     distance = x - target
     scaled = grad * factor
     inner = scaled if beta == 0 else distance * scaled / beta
@@ -71,7 +76,7 @@ def huber_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, delta: float
 ) -> torch.Tensor:
     """Its gradient."""
-    factor = 1.0 / x.numel() if reduction == 1 else 1.0
+    factor = 1.0 / _divisor(x, reduction)
     distance = x - target
     slope = torch.where(distance.abs() <= delta, distance, delta * distance.sign())
     return slope * factor * grad

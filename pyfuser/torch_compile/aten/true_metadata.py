@@ -118,9 +118,10 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
     """For an operation whose result is contiguous in eager, or channels-last if its input is."""
 
     def laid_out(x: Tensor, *rest: Any, **keywords: Any) -> Any:
-        if x.is_contiguous() or (keeps_channels_last and is_channels_last(x)):
+        kept = suggest_memory_format(x) if keeps_channels_last else torch.contiguous_format
+        if x.is_contiguous() or (kept != torch.contiguous_format and is_channels_last(x)):
             return NotImplemented
-        return op(x.contiguous(), *rest, **keywords)
+        return op(x.contiguous(memory_format=kept), *rest, **keywords)
 
     return laid_out
 
@@ -139,7 +140,7 @@ def _power_of_number(base: Any, x: Tensor) -> Tensor | Any:
 
 def _roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor | Any:
     """Images and videos whose channels are innermost in memory stay so; traced, they don't."""
-    if not dims or x.is_contiguous() or not is_channels_last(x):
+    if not dims or x.is_contiguous() or not has_channels_last_order(x):
         return NotImplemented
     order = [0, *range(2, x.dim()), 1]
     back = [order.index(dim) for dim in range(x.dim())]
@@ -154,7 +155,7 @@ def _channel_shuffle(x: Tensor, groups: Any) -> Tensor | Any:
     """
     if not x.numel():
         return NotImplemented
-    if x.is_contiguous() or suggest_memory_format(x) == torch.contiguous_format:
+    if x.is_contiguous() or not has_channels_last_order(x):
         batch, channels, *rest = x.shape
         parts = x.reshape(batch, groups, channels // groups, *rest).transpose(1, 2)
         return parts.clone(memory_format=torch.contiguous_format).view(x.shape)
@@ -163,8 +164,13 @@ def _channel_shuffle(x: Tensor, groups: Any) -> Tensor | Any:
     return parts.reshape(last.shape).movedim(-1, 1)
 
 
+def has_channels_last_order(x: Tensor) -> bool:
+    """True for images and videos whose channels are innermost in memory, also for parts of them."""
+    return suggest_memory_format(x) != torch.contiguous_format
+
+
 def is_channels_last(x: Tensor) -> bool:
-    """True for images and videos whose channels are innermost in memory."""
+    """True for whole images and videos whose channels are innermost in memory."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
 

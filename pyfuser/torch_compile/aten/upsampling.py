@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 
+from .true_metadata import has_channels_last_order
 from .widening import widened
 
 aten = torch.ops.aten
@@ -51,7 +51,7 @@ def _nearest(
 ) -> Tensor | Any:
     """The nearest elements; of those that a step is over, the middle one or the first."""
     given = scales or [None] * (x.dim() - 2)
-    if not x.numel() or _is_channels_last(x):
+    if not x.numel() or has_channels_last_order(x):
         return NotImplemented
     steps = _factors(output_size, x.shape[2:], [scale and 1 / scale for scale in given])
     if steps is not None:
@@ -74,16 +74,12 @@ def _in_steps(x: Tensor, steps: Sequence[tuple[int, int]]) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _is_channels_last(x: Tensor) -> bool:
-    return suggest_memory_format(x) != torch.contiguous_format
-
-
 def _nearest_backward(
     gradient: Tensor, output_size: Sequence[Any], input_size: Sequence[Any], *scales: float | None
 ) -> Tensor | Any:
     sizes = input_size[2:]
     factors = _factors(sizes, output_size, scales or [None] * len(sizes))
-    if factors is None or not gradient.numel() or _is_channels_last(gradient):
+    if factors is None or not gradient.numel() or has_channels_last_order(gradient):
         return NotImplemented
     parts = [gradient]
     for axis, factor in enumerate(factors, 2):
