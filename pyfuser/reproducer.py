@@ -1,9 +1,9 @@
 """Reproducer scripts: turns a definition and a description of its inputs into a Python program.
 
-Inputs are described only by dtype, sizes and strides, never by their values; scalars by value.  A
-script runs by itself wherever pyfuser is installed.  `write` saves one for a compilation that
-failed, in the directory named by PYFUSER_REPRODUCER_DIR or a temporary one.  It never fails itself,
-and a process writes at most MOST_SCRIPTS.
+Inputs are described by dtype, sizes and strides, and integers by the range of their values, which
+may be indices; scalars by value.  A script runs by itself wherever pyfuser is installed.  `write`
+saves one for a compilation that failed, in the directory named by PYFUSER_REPRODUCER_DIR or a
+temporary one.  It never fails itself, and a process writes at most MOST_SCRIPTS.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .ops.binding import Input
 from .ops.metadata import TensorLike
 
 MOST_SCRIPTS = 16
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 _lock = threading.Lock()
 _written = 0
@@ -35,26 +36,31 @@ _temporary: str | None = None
 
 @dataclass(frozen=True, slots=True)
 class TensorDescription:
-    """What a reproducer needs to know about a tensor."""
+    """What a reproducer needs to know about a tensor; `values` is the range of integers."""
 
     dtype: torch.dtype
     device: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     is_contiguous: bool
+    values: range | None = None
 
     def __str__(self) -> str:
         if self.is_contiguous:
-            return (
-                f"torch.testing.make_tensor({self.shape}, dtype={self.dtype}, "
-                f"device='{self.device}')"
-            )
+            return self._made(self.shape)
         span = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         elements = span + 1 if all(self.shape) else 0
-        source = (
-            f"torch.testing.make_tensor(({elements},), dtype={self.dtype}, device='{self.device}')"
-        )
-        return f"{source}.as_strided({self.shape}, {self.stride})"
+        return f"{self._made((elements,))}.as_strided({self.shape}, {self.stride})"
+
+    def _made(self, shape: tuple[int, ...]) -> str:
+        """New memory of any values."""
+        is_exponent = self.dtype is getattr(torch, "float8_e8m0fnu", None)  # no make_tensor has it
+        dtype = torch.uint8 if is_exponent else self.dtype
+        kind = f"dtype={dtype}, device='{self.device}'"
+        if self.values is not None:
+            kind += f", low={self.values.start}, high={self.values.stop}"
+        made = f"torch.testing.make_tensor({shape}, {kind})"
+        return f"{made}.view({self.dtype})" if is_exponent else made
 
 
 Description = TensorDescription | PythonNumber
@@ -69,11 +75,24 @@ def descriptions(inputs: Sequence[Input]) -> list[Description]:
             tuple(value.shape),
             tuple(value.stride()),
             is_contiguous(tuple(value.shape), tuple(value.stride())),
+            _values(value),
         )
         if isinstance(value, TensorLike)
         else value
         for value in inputs
     ]
+
+
+def _values(tensor: object) -> range | None:
+    """The range of a tensor's integers; None for other numbers, and where none can be read."""
+    if type(tensor) is not torch.Tensor or tensor.dtype not in _INTEGERS:
+        return None
+    if tensor.is_meta or not tensor.numel():
+        return None
+    least, greatest = map(int, torch.aminmax(tensor))
+    # make_tensor takes no bound that the dtype doesn't have.
+    stop = min(greatest + 1, torch.iinfo(tensor.dtype).max)
+    return range(min(least, stop - 1), stop)
 
 
 def literal(description: Description) -> str:

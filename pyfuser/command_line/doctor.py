@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .. import __version__, options
 from ..devices.bandwidth import copy_bandwidth
@@ -41,7 +41,8 @@ class Finding:
 
 def run() -> int:
     """Prints the findings."""
-    table = Table("what", "found", "to get it", title="pyfuser doctor")
+    found = Column("found", overflow="fold")  # nothing is cut off a name
+    table = Table("what", found, "to get it", title="pyfuser doctor")
     for finding in findings():
         mark = "[yellow]" if finding.remedy else ""
         table.add_row(finding.what, f"{mark}{finding.found}", finding.remedy)

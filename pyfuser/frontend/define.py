@@ -22,6 +22,7 @@ from ..ir.strides import contiguity_flags
 from ..ir.vals import PythonNumber, Scalar
 from ..ops.pointwise import constant, require_dtype
 from ..ops.shape_builders import require_sequence
+from .arguments import plain
 from .fusion import Fusion
 from .guard import fusion_to_define
 from .tensor_view import TensorView
@@ -125,7 +126,7 @@ def _define_shaped(
     fusion = fusion_to_define("define_tensor")
     require_dtype("define_tensor", dtype)
     require_sequence("define_tensor", shape, "sizes")
-    rank = len(shape)
+    rank, shape = len(shape), plain(shape)
     _checked_shape(shape)
     order = _wrapped_order(stride_order, rank)
     flags = _contiguity_of(shape, contiguity, order)

@@ -20,7 +20,7 @@ import torch
 
 from .. import reproducer
 from ..dtypes import DataType, from_torch
-from ..errors import DefinitionError, InputError, UnsupportedError, expected
+from ..errors import ArgumentTypeError, DefinitionError, InputError, UnsupportedError, expected
 from ..ir.text import translate
 from ..ir.vals import PythonNumber, Scalar, Val
 from ..ops.random_state import with_random_state
@@ -141,7 +141,7 @@ class FusionDefinition:
     def add_output(self, output: Val, alias_input: Val | None = None) -> None:
         """Declares an output; with `alias_input` it updates that input and isn't returned."""
         if not isinstance(output, TensorView):
-            raise DefinitionError(expected("add_output", "a tensor", repr(output)))
+            raise ArgumentTypeError(expected("add_output", "a tensor", repr(output)))
         self.fusion.add_output(output, alias_input)
 
     def validate_definition(self) -> tuple[bool, str | None]:

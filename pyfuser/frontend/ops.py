@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..dtypes import DataType
-from ..errors import DefinitionError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from ..ops import builders
 from ..ops.pointwise import require_dtype
@@ -315,8 +315,10 @@ def _pointwise(name: str) -> Callable[..., Val]:
         if named:
             missing = [n for n in names[len(operands) :] if n not in named]
             if missing or len(named) + len(operands) != len(names):
-                raise DefinitionError(expected(name, f"operands {names}", sorted(named)))
+                raise ArgumentTypeError(expected(name, f"operands {names}", sorted(named)))
             operands += tuple(named[n] for n in names[len(operands) :])
+        if len(operands) != len(names):
+            raise ArgumentTypeError(expected(name, f"operands {names}", len(operands)))
         return builders.pointwise(fusion_to_define(name).graph, name, *operands)
 
     function.__name__ = function.__qualname__ = name

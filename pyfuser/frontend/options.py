@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from .. import options
-from ..errors import DefinitionError, UnsupportedError
+from ..errors import ArgumentTypeError, DefinitionError, UnsupportedError, expected
 from ..ir.exprs import Expr, LibraryOp
 from .profiler import PythonProfiler
 
@@ -79,6 +79,10 @@ def check_products(exprs: Iterable[Expr], disable: Sequence[str]) -> None:
 def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
     """Raises DefinitionError for an option that the interface doesn't have."""
     for kind, given, known in (("enable", enable, ENABLE), ("disable", disable, DISABLE)):
+        if isinstance(given, str):
+            operation = "execute(): incompatible function arguments"
+            hint = f"the argument `_{kind}_options`"
+            raise ArgumentTypeError(expected(operation, "a list of options", repr(given), hint))
         for option in given:
             if option not in known:
                 raise DefinitionError(f"Unrecognized {kind}_option: {option}")

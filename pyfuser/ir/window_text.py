@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import UnsupportedError, expected
-from .bounds import proves_at_most
+from .bounds import larger, proves_at_most
 from .exprs import Expr, WindowOp
-from .scalars import ONE, ZERO, IntExpr, ceil_div
+from .scalars import ONE, ZERO, IntExpr, Min, ceil_div
 from .vals import Scalar, TensorView
 from .windows import Window
 
@@ -173,8 +173,19 @@ class WindowText:
         for dim in reversed(range(len(windows))):
             window = windows[dim]
             if window is not None and single[dim]:
-                made = f"fd.ops.select({made}, {self.size(window.offset)}, dim={dim})"
+                index = _index_of(window, source.axes[dim].size)
+                made = f"fd.ops.select({made}, {self.size(index)}, dim={dim})"
         return f"broadcast({made}, is_broadcast_dim={list(single)})"
+
+
+def _index_of(window: Window, size: IntExpr) -> IntExpr:
+    """The index that `select` was given: an index that isn't inside is clamped, and refused."""
+    last = larger(size - ONE, ZERO)
+    match window.offset:
+        case Min(a=index, b=other) | Min(b=index, a=other) if other is last:
+            return index
+        case offset:
+            return offset
 
 
 def _shown(window: Window) -> IntExpr:

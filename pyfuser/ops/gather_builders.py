@@ -146,4 +146,7 @@ def _add(
 
 def embedding_rows(fusion: Fusion, operand: Val, weight: Val) -> TensorView:
     """The rows of a weight selected by the operand, an index of any rank."""
+    rank = as_tensor(fusion, weight, "embedding_fwd").ndim
+    if rank != 2:
+        raise DefinitionError(expected("embedding_fwd", "a weight of rank 2", f"rank {rank}"))
     return _take(fusion, weight, operand, 0, "embedding_fwd")

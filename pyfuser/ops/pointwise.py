@@ -26,7 +26,7 @@ from ..dtypes import (
     is_integer,
     of_python_value,
 )
-from ..errors import DefinitionError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.bounds import proves_at_most, smaller
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, PointwiseOp
@@ -46,7 +46,7 @@ Argument = Val | PythonNumber
 def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
     """A value unchanged; a Python or numpy number as a constant of its own dtype.
 
-    Raises DefinitionError for anything else, and for a value of another fusion.
+    Raises ArgumentTypeError for anything else, DefinitionError for a value of another fusion.
     """
     if isinstance(operand, Val):
         if operand.fusion is not fusion:
@@ -58,25 +58,25 @@ def as_val(fusion: Fusion, operand: Argument, op: str = "operand") -> Val:
         if isinstance(operand, np.generic):
             return as_val(fusion, operand.item(), op)
         what = "a tensor, a scalar or a Python number"
-        raise DefinitionError(expected(op, what, repr(operand))) from None
+        raise ArgumentTypeError(expected(op, what, repr(operand))) from None
     return constant(fusion, operand, dtype, op)
 
 
 def require_dtype(op: str, dtype: object) -> None:
-    """DefinitionError if something else, such as a torch dtype, is given for a DataType."""
+    """ArgumentTypeError if something else, such as a torch dtype, is given for a DataType."""
     if isinstance(dtype, DataType):
         return
     hint = ""
     if isinstance(dtype, torch.dtype):
         with suppress(KeyError):
             hint = f"did you mean {from_torch(dtype)}?"
-    raise DefinitionError(expected(op, "a DataType", repr(dtype), hint))
+    raise ArgumentTypeError(expected(op, "a DataType", repr(dtype), hint))
 
 
 def as_tensor(fusion: Fusion, operand: object, op: str) -> TensorView:
     """The operand, checked to be a tensor of this fusion."""
     if not isinstance(operand, TensorView):
-        raise DefinitionError(expected(op, "a tensor", repr(operand)))
+        raise ArgumentTypeError(expected(op, "a tensor", repr(operand)))
     as_val(fusion, operand, op)
     return operand
 
@@ -316,11 +316,14 @@ def _difference(value: Val) -> IntExpr | None:
 def size_of_scalar(fusion: Fusion, op: str, entry: Argument) -> IntExpr:
     """A number or an integer scalar as a size; a scalar that isn't one yet gets a symbol.
 
-    A floating scalar is cast to Int first.  Raises DefinitionError for a negative number.
+    A floating scalar is cast to Int first.  Raises DefinitionError for a negative number, and for
+    one that isn't whole.
     """
     value = as_val(fusion, entry, op)
     if not isinstance(value, Scalar):
         raise DefinitionError(expected(op, "a size", "a tensor"))
+    if isinstance(value.constant, float) and not value.constant.is_integer():
+        raise DefinitionError(expected(op, "a whole number", value.constant))
     if not is_integer(value.dtype):
         converted = cast(fusion, value, DataType.Int)
         assert isinstance(converted, Scalar)

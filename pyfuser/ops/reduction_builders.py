@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 
 from ..dtypes import REDUCED_FLOATING, DataType, is_complex, is_floating
-from ..errors import DefinitionError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.domains import IterDomain, IterType
 from ..ir.exprs import BroadcastOp, ReductionOp, WelfordOp
 from ..ir.fusion import Fusion, plain_domain
@@ -34,7 +34,9 @@ def normalised_dims(op: str, tensor: TensorView, dims: Dims) -> list[int]:
     if not given:
         raise DefinitionError(expected(op, "at least one dimension", "none"))
     for dim in given:
-        if not isinstance(dim, int) or not -max(rank, 1) <= dim < max(rank, 1):
+        if not isinstance(dim, int):
+            raise ArgumentTypeError(expected(op, "dimensions", repr(dim)))
+        if not -max(rank, 1) <= dim < max(rank, 1):
             what = f"dimensions in [{-max(rank, 1)}, {max(rank, 1) - 1}]"
             raise DefinitionError(expected(op, what, dim))
     wrapped = sorted(dim % max(rank, 1) for dim in given)

@@ -22,6 +22,7 @@ from pyfuser import (
 )
 from pyfuser.errors import (
     DefinitionError,
+    InputError,
     PyfuserError,
     ScheduleError,
     UnsupportedError,
@@ -47,6 +48,45 @@ def test_repr_and_repro_scripts_run() -> None:
     assert names["inputs"][0].stride() == (4, 2) and Engine.made == 2
     assert "inputs = [" not in fd.repro_script_for()
     assert "make_tensor((2, 3)" in fd.repro_script_for([torch.zeros(2, 3), 1.0])
+
+
+INDICES = [torch.int64, torch.int32]
+
+
+@pytest.mark.parametrize("dtype", INDICES)
+@pytest.mark.parametrize("indices", [[0, 2, 1, 2], [2], []])
+def test_a_repro_script_has_indices_that_are_inside(dtype: torch.dtype, indices: list[int]) -> None:
+    x, index = torch.randn(3, 4), torch.tensor(indices, dtype=dtype)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.index_select(fd.from_pytorch(x), fd.from_pytorch(index), 0))
+    exec(fd.repro_script_for([x, index]), {})
+
+
+def test_a_repro_script_of_every_dtype() -> None:
+    dtypes = [torch.uint8, torch.int8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2]
+    dtypes += [torch.float8_e8m0fnu] if hasattr(torch, "float8_e8m0fnu") else []
+    for dtype in dtypes:
+        x = torch.full((3, 2), 255, dtype=torch.uint8).view(dtype)
+        for given in (x, x.t(), x[:, 1:]):
+            with FusionDefinition() as fd:
+                fd.add_output(fd.ops.permute(fd.from_pytorch(given), [1, 0]))
+            exec(fd.repro_script_for([given]), {})
+
+
+def test_a_printed_select_refuses_what_the_definition_refuses() -> None:
+    with FusionDefinition() as fd:
+        x, index = fd.define_tensor([-1, -1]), fd.define_scalar(dtype=DataType.Int)
+        fd.add_output(fd.ops.select(x, index, 0))
+    assert "select(tv0, c0, dim=0)" in str(fd)
+    names: dict[str, Any] = {"FusionDefinition": FusionDefinition, "DataType": DataType}
+    exec(repr(fd), names)
+    with FusionDefinition() as again:
+        names["nvfuser_fusion"](again)
+    x = torch.randn(3, 5)
+    assert torch.equal(again.execute([x, 2])[0], x[2])
+    for definition in (fd, again):
+        with pytest.raises(InputError, match="select: expected"):
+            definition.execute([x, 7])
 
 
 def test_print_math_shows_live_expressions() -> None:

@@ -52,6 +52,18 @@ MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.ops.cumsum(matrix(fd), 0, "a"), DefinitionError, "cumsum: add: expected a ten"),
     (lambda fd: fd.ops.var(matrix(fd), [1], "a"), DefinitionError, "var: sub: expected a tensor"),
     (lambda fd: fd.ops.topk(fd.define_tensor([3]), 4), DefinitionError, "a k of at most 3, got 4"),
+    (lambda fd: fd.ops.sin(), ArgumentTypeError, "sin: expected operands ('x',), got 0"),
+    (lambda fd: fd.ops.sin(y=matrix(fd)), ArgumentTypeError, "operands ('x',), got ['y']"),
+    (lambda fd: fd.ops.add(matrix(fd), None), ArgumentTypeError, "or a Python number, got None"),
+    (lambda fd: fd.ops.sum(matrix(fd), "a"), ArgumentTypeError, "expected dimensions, got 'a'"),
+    (lambda fd: fd.ops.cast(matrix(fd), torch.int8), ArgumentTypeError, "mean DataType.Int8?"),
+    (lambda fd: fd.ops.iota(5.5), DefinitionError, "iota: expected a whole number, got 5.5"),
+    (lambda fd: fd.ops.pad(matrix(fd), [0.5, 1]), DefinitionError, "a whole number, got 0.5"),
+    (
+        lambda fd: fd.ops.embedding_fwd(fd.define_tensor([-1], dtype=DataType.Int), matrix(fd, 3)),
+        DefinitionError,
+        "embedding_fwd: expected a weight of rank 2, got rank 3",
+    ),
     (scattered, DefinitionError, "scatter: expected one of set, sum, prod, max, min, got 'add'"),
     (lambda fd: fd.define_scalar(2**40, DataType.Int32), DefinitionError, "an integer of int, got"),
     (lambda fd: fd.ops.cat([matrix(fd, 0)], 0), DefinitionError, "got one of rank 0"),
@@ -257,3 +269,18 @@ def test_the_log_sum_of_attention_in_half_precision_is_valid(dtype: DataType) ->
     torch.manual_seed(0)
     kind = torch.float16 if dtype is DataType.Half else torch.bfloat16
     fd.validate([torch.randn(2, 3, 16, 8).to(kind) for _ in range(3)])
+
+
+def test_options_are_a_list() -> None:
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(matrix(fd)))
+    with pytest.raises(ArgumentTypeError, match="a list of options, got 'fast_math'"):
+        fd.execute([torch.randn(2, 3)], _enable_options="fast_math")
+
+
+def test_numpy_integers_are_sizes() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([np.int64(2), np.int32(-1)])
+        fd.add_output(fd.ops.neg(x))
+    given = torch.randn(2, 3)
+    assert torch.equal(fd.execute([given])[0], -given)
