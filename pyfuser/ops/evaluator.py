@@ -243,7 +243,7 @@ class Evaluator:
                 end = start + step * max(count - 1, 0)
                 part = slice(min(start, end), max(start, end) + (count > 0), abs(step))
                 source = source[(slice(None),) * dim + (part,)]
-                source = source.flip(dim) if step < 0 else source
+                source = _flipped(source, dim) if step < 0 else source
             elif source.dim() and output.axes[dim].is_broadcast and sizes[dim] == 1:
                 source = source.narrow(
                     dim, 0, min(source.shape[dim], 1)
@@ -407,6 +407,13 @@ def reduced_dims(output: TensorView) -> tuple[int, ...]:
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def _flipped(source: torch.Tensor, dim: int) -> torch.Tensor:
+    """The elements in the opposite order; torch's own flip doesn't have all dtypes."""
+    if source.dtype is not torch.uint64:
+        return source.flip(dim)
+    return source.view(torch.int64).flip(dim).view(torch.uint64)
 
 
 def _squeezed(source: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:

@@ -324,3 +324,10 @@ def test_numbers_of_uint64_convert() -> None:
     assert convert_number(2**64 - 1, DataType.UInt64) == 2**64 - 1
     assert convert_number(2**64 - 1, DataType.Int) == -1
     assert convert_number(2**64 - 1, DataType.Bool) is True
+
+
+def test_flips_of_uint64() -> None:
+    fusion = Fusion()
+    fusion.add_output(builders.flip(fusion, tensor(fusion, [-1], DataType.UInt64), [0]))
+    x = torch.tensor([1, 2, 2**63 - 1], dtype=torch.uint64)
+    assert evaluate(fusion, [x])[0].tolist() == [2**63 - 1, 2, 1]
