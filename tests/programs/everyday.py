@@ -164,6 +164,11 @@ NORMS = (
     "torch.nn.functional.conv1d(z, z[:2, :, :3])", "torch.nn.functional.max_pool2d(q, 2)",
     "torch.nn.functional.avg_pool2d(q.relu(), 2) + 1",
     "q.to(memory_format=torch.channels_last).relu() + 1",
+    "a = q.to(memory_format=torch.channels_last)[:, :, 1:]; a.roll(1, 2) * 2",
+    "torch.nn.functional.batch_norm(q.to(memory_format=torch.channels_last)[:, 1:], None, None, "
+    "training=True)",
+    "torch.where(m, torch.nan, x).nansum(1)", "torch.nanmean(torch.where(m, torch.nan, x), 0)",
+    "torch.where(m, torch.nan, x).nansum()",
     "q.permute(0, 2, 3, 1).reshape(q.shape[0], -1, 3) @ torch.ones(3, 4)",
     "torch.nn.functional.interpolate(q, scale_factor=2)", "torch.einsum('ij,kj->ik', x, y)",
     "torch.nn.functional.glu(x)", "a, e = x.chunk(2, -1); torch.nn.functional.silu(a) * e",

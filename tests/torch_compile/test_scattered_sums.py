@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from tests.support.compiled import fresh as fresh
 from tests.support.compiled import sources as sources
+from tests.support.long_cases import long
 
 Function = Callable[[Tensor], Tensor]
 
@@ -57,8 +58,13 @@ def _gradient(function: Function, x: Tensor) -> Tensor:
     return x.grad
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("dynamic", "dtype"),
+    [
+        *[(False, torch.float32), (False, torch.bfloat16), (True, torch.float32)],
+        long(True, torch.bfloat16),
+    ],
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_gradients_are_those_of_eager(name: str, dynamic: bool, dtype: torch.dtype) -> None:
     function = FUNCTIONS[name]

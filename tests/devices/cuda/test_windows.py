@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from pyfuser.devices.cuda.emulator.runtime import EmulatedKernel, emulated
 from tests.cuda.host_compiler import requires_host_compiler
+from tests.support.long_cases import long
 
 pytestmark = requires_host_compiler
 
@@ -41,7 +42,7 @@ def run(name: str, x: Tensor) -> tuple[Tensor, list[EmulatedKernel]]:
     return found, runtime.kernels
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [long(torch.float32), torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_all_widths(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYFUSER_STRICT", "1")
