@@ -14,6 +14,7 @@ from pyfuser.compiler import prepare, rough_sizes, segmented
 from pyfuser.target.target import Target
 from tests.support.compiled import fresh as fresh
 from tests.support.fences import fenced
+from tests.support.long_cases import long
 from tests.support.targets import PRETENDED, SM_90
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -83,9 +84,17 @@ def test_a_tensor_that_is_read_once_is_not_copied() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("rows", "columns", "length"), [(257, 131, 3), (300, 1031, 17), (70, 90, 101)]
+    ("rows", "columns", "length", "dtype"),
+    [
+        *[
+            (257, 131, 3, torch.float32),
+            (300, 1031, 17, torch.float32),
+            (70, 90, 101, torch.float32),
+        ],
+        *[(257, 131, 3, torch.bfloat16), long(300, 1031, 17, torch.bfloat16)],
+        long(70, 90, 101, torch.bfloat16),
+    ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_results_are_those_of_eager(
     function: Function, rows: int, columns: int, length: int, dtype: torch.dtype
 ) -> None:

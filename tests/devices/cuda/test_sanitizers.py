@@ -14,6 +14,7 @@ import pytest
 
 from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.folders import ROOT
+from tests.support.long_cases import first
 
 pytestmark = requires_host_compiler
 
@@ -66,28 +67,37 @@ def sanitized(script: str) -> str:
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [
-        ("", "nothing found 32.0"),
-        # A large variable that comes into scope several times.
-        (
-            "for (int i = 0; i < 2 + zero; ++i) {"
-            " float large[200]; float* of_large = large;"
-            " for (int j = 0; j < 200 + zero; ++j) of_large[j] = i;"
-            " element[zero] = of_large[199 + zero]; }",
-            "nothing found 32.0",
-        ),
-        (
-            "element[4 + zero] = 1;",
-            "kernel.cu:5: .* (outside of a local array|larger than its object)",
-        ),
-        ("own[0] = element[zero - 1];", "kernel.cu:5: .* reads 4 bytes outside of a local array"),
-        ("own[0] = large * 4;", "kernel.cu:5: .* a signed integer overflows"),
-        ("own[0] = 1 << (zero + 32);", "kernel.cu:5: .* a shift by more bits than there are"),
-        ("own[0] = flags[0] ? 1 : 2;", "kernel.cu:5: .* a bool or an enumeration has an invalid"),
-        ("own[0] = own[zero + 4];", "kernel.cu:5: .* an index is outside of its array"),
-        ("if (threadIdx.x) __syncthreads();", "barrier divergence"),
-        ("out[0] = threadIdx.x;", "race in global memory"),
-    ],
+    first(
+        6,
+        [
+            ("", "nothing found 32.0"),
+            # A large variable that comes into scope several times.
+            (
+                "for (int i = 0; i < 2 + zero; ++i) {"
+                " float large[200]; float* of_large = large;"
+                " for (int j = 0; j < 200 + zero; ++j) of_large[j] = i;"
+                " element[zero] = of_large[199 + zero]; }",
+                "nothing found 32.0",
+            ),
+            (
+                "element[4 + zero] = 1;",
+                "kernel.cu:5: .* (outside of a local array|larger than its object)",
+            ),
+            (
+                "own[0] = element[zero - 1];",
+                "kernel.cu:5: .* reads 4 bytes outside of a local array",
+            ),
+            ("own[0] = large * 4;", "kernel.cu:5: .* a signed integer overflows"),
+            ("own[0] = 1 << (zero + 32);", "kernel.cu:5: .* a shift by more bits than there are"),
+            (
+                "own[0] = flags[0] ? 1 : 2;",
+                "kernel.cu:5: .* a bool or an enumeration has an invalid",
+            ),
+            ("own[0] = own[zero + 4];", "kernel.cu:5: .* an index is outside of its array"),
+            ("if (threadIdx.x) __syncthreads();", "barrier divergence"),
+            ("out[0] = threadIdx.x;", "race in global memory"),
+        ],
+    ),
 )
 def test_what_the_sanitizers_find(body: str, message: str) -> None:
     found = sanitized(SCRIPT.replace("BODY)", f"{body!r})", 1))
