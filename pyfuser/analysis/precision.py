@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..dtypes import DataType
+from ..dtypes import DataType, is_floating
 from ..ir.exprs import VIEWS, Expr, PointwiseOp, ReductionOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
@@ -125,13 +125,15 @@ def _is_floating(expr: Expr) -> bool:
 def _signs(fusion: Fusion) -> dict[Val, int]:
     """1 for the tensors of which no element is below 0, -1 for those of which none is above it.
 
-    Either may have 0, -0 and NaN.  Tensors that may have numbers of both signs are missing.
+    Either may have 0, -0 and NaN.  Tensors that may have numbers of both signs are missing, and
+    integers, which wrap around.
     """
     found: dict[Val, int] = {}
     for expr in fusion.exprs:
         sign = _result_sign(expr, found)
         if sign:
-            found.update(dict.fromkeys(expr.outputs, sign))
+            floating = (output for output in expr.outputs if is_floating(output.dtype))
+            found.update(dict.fromkeys(floating, sign))
     return found
 
 

@@ -74,6 +74,12 @@ EXACT: dict[str, tuple[str, Build]] = {
         "exp",
         lambda fd, x, y: fd.ops.add(fd.ops.minimum(y, 0.0), fd.ops.exp(x)),
     ),
+    "a sum with an integer that may have wrapped around": (
+        "exp",
+        lambda fd, x, y: fd.ops.add(
+            fd.ops.exp(x), fd.ops.cast(fd.ops.cast(fd.ops.abs(y), DataType.Int8), DataType.Float)
+        ),
+    ),
     "a NaN as a constant": ("exp", lambda fd, x, y: fd.ops.add(fd.ops.exp(x), math.nan)),
     "exp": ("sigmoid", lambda fd, x, y: fd.ops.exp(fd.ops.sigmoid(x))),
     "log": ("exp", lambda fd, x, y: fd.ops.log(fd.ops.exp(x))),

@@ -118,9 +118,9 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
     """For an operation whose result is contiguous in eager, or channels-last if its input is."""
 
     def laid_out(x: Tensor, *rest: Any, **keywords: Any) -> Any:
-        kept = suggest_memory_format(x) if keeps_channels_last else torch.contiguous_format
-        if x.is_contiguous() or (kept != torch.contiguous_format and is_channels_last(x)):
+        if x.is_contiguous() or (keeps_channels_last and is_channels_last(x)):
             return NotImplemented
+        kept = suggest_memory_format(x) if keeps_channels_last else torch.contiguous_format
         return op(x.contiguous(memory_format=kept), *rest, **keywords)
 
     return laid_out
