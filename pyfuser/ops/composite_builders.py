@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from ..dtypes import DataType, compute_dtype, is_integer
-from ..errors import DefinitionError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
 from .gather_builders import embedding_rows
@@ -26,7 +26,7 @@ def triu(fusion: Fusion, arg: Val, diagonal: Argument = 0) -> TensorView:
         raise DefinitionError(expected("triu", "a tensor of rank 2 or more", tensor.ndim))
     offset = as_val(fusion, diagonal, "triu")
     if isinstance(offset, TensorView) or not is_integer(offset.dtype):
-        raise DefinitionError(expected("triu", "an integer diagonal", offset))
+        raise ArgumentTypeError(expected("triu", "an integer diagonal", offset))
     rank = tensor.ndim
     positions = []
     for dim in (rank - 2, rank - 1):

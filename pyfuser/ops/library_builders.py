@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..dtypes import COMPLEX, DataType, is_integer
-from ..errors import DefinitionError, expected
+from ..errors import ArgumentTypeError, DefinitionError, expected
 from ..ir.domains import IterDomain
 from ..ir.exprs import LibraryOp, Option
 from ..ir.fusion import Fusion
@@ -154,7 +154,7 @@ def topk(
     dim = library_dim("topk", dim, tensor)
     count = as_val(fusion, k, "topk")
     if isinstance(count, TensorView) or not is_integer(count.dtype):
-        raise DefinitionError(expected("topk", "an integer k", count))
+        raise ArgumentTypeError(expected("topk", "an integer k", count))
     kept = size_of_scalar(fusion, "topk", count)
     sizes = sizes_of(tensor.axes)
     require_at_most(fusion, "topk", "a k", kept, sizes[dim] if sizes else ONE)

@@ -316,14 +316,14 @@ def _difference(value: Val) -> IntExpr | None:
 def size_of_scalar(fusion: Fusion, op: str, entry: Argument) -> IntExpr:
     """A number or an integer scalar as a size; a scalar that isn't one yet gets a symbol.
 
-    A floating scalar is cast to Int first.  Raises DefinitionError for a negative number, and for
-    one that isn't whole.
+    A floating scalar is cast to Int first.  Raises DefinitionError for a negative number,
+    ArgumentTypeError for one that isn't whole.
     """
     value = as_val(fusion, entry, op)
     if not isinstance(value, Scalar):
         raise DefinitionError(expected(op, "a size", "a tensor"))
     if isinstance(value.constant, float) and not value.constant.is_integer():
-        raise DefinitionError(expected(op, "a whole number", value.constant))
+        raise ArgumentTypeError(expected(op, "a whole number", value.constant))
     if not is_integer(value.dtype):
         converted = cast(fusion, value, DataType.Int)
         assert isinstance(converted, Scalar)

@@ -57,8 +57,8 @@ MISUSE: list[tuple[Define, type[Exception], str]] = [
     (lambda fd: fd.ops.add(matrix(fd), None), ArgumentTypeError, "or a Python number, got None"),
     (lambda fd: fd.ops.sum(matrix(fd), "a"), ArgumentTypeError, "expected dimensions, got 'a'"),
     (lambda fd: fd.ops.cast(matrix(fd), torch.int8), ArgumentTypeError, "mean DataType.Int8?"),
-    (lambda fd: fd.ops.iota(5.5), DefinitionError, "iota: expected a whole number, got 5.5"),
-    (lambda fd: fd.ops.pad(matrix(fd), [0.5, 1]), DefinitionError, "a whole number, got 0.5"),
+    (lambda fd: fd.ops.iota(5.5), ArgumentTypeError, "iota: expected a whole number, got 5.5"),
+    (lambda fd: fd.ops.pad(matrix(fd), [0.5, 1]), ArgumentTypeError, "a whole number, got 0.5"),
     (
         lambda fd: fd.ops.embedding_fwd(fd.define_tensor([-1], dtype=DataType.Int), matrix(fd, 3)),
         DefinitionError,
