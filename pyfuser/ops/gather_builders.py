@@ -21,7 +21,6 @@ from .pointwise import (
     joined_axis,
     new_tensor,
     require_at_most,
-    require_equal,
     size_of_scalar,
 )
 from .read_builders import sliced
@@ -93,7 +92,7 @@ def require_inside(fusion: Fusion, op: str, extent: IntExpr, index: Scalar | int
             needed: IntExpr = Integer.of(number + 1 if number >= 0 else -number)
         case _:
             needed = size_of_scalar(fusion, op, index) + 1
-    require_equal(fusion, op, smaller(extent, needed), needed)
+    require_at_most(fusion, op, "an index", needed, extent)
 
 
 def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
@@ -106,7 +105,8 @@ def gather(fusion: Fusion, operand: Val, index: Val, dim: int) -> TensorView:
     dim = _aligned_dim("gather", tensor, positions, dim)
     for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True)):
         if d != dim and a.size is not ONE:  # one element is read at all positions
-            require_at_most(fusion, "gather", f"a dimension {d} of the index", b.size, a.size)
+            where = f" in dimension {d}"
+            require_at_most(fusion, "gather", "an index", b.size, a.size, where)
     axes = [
         copy_axis(fusion, b) if d == dim or a.is_broadcast else new_axis(fusion, b.size)
         for d, (a, b) in enumerate(zip(tensor.axes, positions.axes, strict=True))

@@ -131,11 +131,13 @@ def require_equal(fusion: Fusion, op: str, a: IntExpr, b: IntExpr) -> None:
         fusion.required_by[(a, b)] = op
 
 
-def require_at_most(fusion: Fusion, op: str, what: str, size: IntExpr, limit: IntExpr) -> None:
+def require_at_most(
+    fusion: Fusion, op: str, what: str, size: IntExpr, limit: IntExpr, where: str = ""
+) -> None:
     """Records that a size is at most another; DefinitionError, which names it, if it can't be."""
     if isinstance(size, Integer) and isinstance(limit, Integer):
         if size.value > limit.value:
-            raise DefinitionError(expected(op, f"{what} of at most {limit}", size))
+            raise DefinitionError(expected(op, f"{what} of at most {limit}{where}", size))
         return
     require_equal(fusion, op, smaller(limit, size), size)
 
