@@ -26,6 +26,7 @@ from .move_split_cat import move_split_cat
 from .move_windows import move_windows
 from .nan_skipping_extrema import nan_skipping_extrema
 from .narrow_reads import narrow_reads
+from .one_hot_sums import one_hot_sums
 from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
@@ -43,6 +44,7 @@ PIPELINE: tuple[Pass, ...] = (
     cast_chains,
     identities,
     constant_predicates,
+    one_hot_sums,
     broadcast_squeeze,
     move_permutes,
     expand_permute,

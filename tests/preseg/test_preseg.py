@@ -59,6 +59,14 @@ def _constant_predicates(fusion: Fusion) -> TensorView:
     return builders.logical_not(fusion, builders.isnan(fusion, tensor(fusion, 1, INT)))
 
 
+def _one_hot_sums(fusion: Fusion) -> TensorView:
+    target = fusion.new_tensor(plain_domain([fusion.ids.broadcast()]), INT)
+    fusion.add_input(target)
+    positions = builders.iota(fusion, builders.size(fusion, tensor(fusion, 1), 0))
+    hot = builders.eq(fusion, positions, target)
+    return builders.sum(fusion, builders.where(fusion, hot, -1.0, 0.0), [0])
+
+
 def _broadcast_squeeze(fusion: Fusion) -> TensorView:
     wide = builders.broadcast(fusion, tensor(fusion, 1), [False, True])
     return builders.exp(fusion, builders.squeeze(fusion, wide, [1]))
@@ -146,6 +154,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "cast_chains": _cast_chains,
     "identities": _identities,
     "constant_predicates": _constant_predicates,
+    "one_hot_sums": _one_hot_sums,
     "broadcast_squeeze": _broadcast_squeeze,
     "move_permutes": _move_permutes,
     "expand_permute": _expand_permute,

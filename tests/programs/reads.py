@@ -147,6 +147,9 @@ def one_hot(m: Maker) -> Made:
     return m.choice((
         f"torch.nn.functional.one_hot(({i} % 4).long(), 4)",
         f"torch.nn.functional.one_hot(({i} % 4).long(), 5).sum(-2)",
+        f"(torch.nn.functional.one_hot(({i} % 4).long(), 5) * ({i} + 1)[..., None]).sum(-1)",
+        f"torch.where({i}[..., None] == torch.arange(4), 1 / {i}[..., None], 0.0).sum(-1)",
+        f"(({i}[..., None] == torch.arange(3)).float() / {i}[..., None]).sum(-1)",
         f"({i}[..., None] == torch.arange(4))", f"torch.tensor([0, 2, 4])[({i} % 3).long()]",
     ))  # fmt: skip
 
