@@ -119,7 +119,7 @@ def _titles(selection: Selection) -> tuple[str, bool, int, int, str]:
 
 
 def work_of(selection: Selection) -> Work:
-    """The inputs of a row, always the same, and the gradients of its outputs."""
+    """The inputs of a row, always the same, and the gradients of its outputs, laid out as these."""
     case = selection.case
     inputs = inputs_of(case, selection.rows, selection.columns, selection.dtype, "cpu")
     if not selection.training:
@@ -128,7 +128,7 @@ def work_of(selection: Selection) -> Work:
         each.requires_grad_(each.is_floating_point())
     generator = torch.Generator().manual_seed(1)
     gradients = [
-        torch.randn(each.shape, generator=generator).to(each.dtype)
+        torch.empty_like(each).copy_(torch.randn(each.shape, generator=generator))
         for each in outputs_of(case.reference(*inputs))
     ]
     return Work(case, inputs, gradients)
