@@ -37,6 +37,7 @@ from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, IotaOp, PointwiseOp,
 from ..ir.fusion import Fusion
 from ..ir.vals import PythonNumber, Scalar, TensorView, Val
 from ..ops import builders
+from ..ops.binding import convert_number
 from .rewriting import Rewriter, is_constant, rewrite, same_shape
 
 # Expressions that a row is followed through.
@@ -119,26 +120,42 @@ class _Rows:
         return self._split(value) if self._left >= 0 else None
 
     def _split(self, value: Val) -> _Row | None:
-        expr, constant = value.expr, _constant(value)
+        constant = _constant(value)
         if constant is not None:
             number = _number(self.fusion, constant, value.dtype)
-            return _Row(number, number, constant == 0)
-        if not isinstance(value, TensorView) or self._is_repeated(value):
+            return _Row(number, number, is_constant(number, 0))
+        if not isinstance(value, TensorView):
+            return None
+        if self._is_repeated(value):
             return _Row(value, value)
+        row = self._operation(value.expr)
+        if row is None:
+            return None
+        there, others = (self._as(each, value.dtype) for each in (row.there, row.others))
+        return _Row(there, others, row.is_zero)
+
+    def _operation(self, expr: Expr | None) -> _Row | None:
         if not isinstance(expr, PointwiseOp):
             return None
         match expr.op, expr.inputs:
             case ("eq", (a, b)):
                 return self._compared(a, b) or self._compared(b, a)
-            case ("set", (x,)):
+            case (("set" | "cast"), (x,)):
                 return self.split(x)
-            case ("cast", (x,)):
-                return self._cast(self.split(x), value.dtype)
             case ("where", (chosen, a, b)):
                 return self._chosen(chosen, a, b)
             case ("mul", (a, b)):
-                return self._product(a, b, value.dtype)
+                return self._product(a, b)
         return None
+
+    def _as(self, value: Val, dtype: DataType) -> Val:
+        """A value of a row in the dtype of the tensor that has it: a constant is rounded to it."""
+        if isinstance(value, Scalar) and value.constant is not None:
+            return _number(self.fusion, value.constant, dtype)
+        if value.dtype is dtype:
+            return value
+        made: Val = builders.cast(self.fusion, value, dtype)
+        return made
 
     def _is_repeated(self, value: TensorView) -> bool:
         axis = value.axes[self.dim] if value.ndim > self.dim else None
@@ -154,9 +171,9 @@ class _Rows:
         if value.dtype not in (DataType.Int, DataType.Int32):
             return False
         expr = value.expr
+        while isinstance(expr, PointwiseOp) and expr.op == "set":
+            expr = expr.inputs[0].expr
         match expr:
-            case PointwiseOp(op="set", inputs=(x,)):
-                return self._is_position(x)
             case BroadcastOp(inputs=(TensorView(expr=IotaOp(inputs=(start, step))),)):
                 is_along = not expr.flags[self.dim]
             case IotaOp(inputs=(start, step)):
@@ -175,18 +192,6 @@ class _Rows:
         yes, no = (_number(self.fusion, each, DataType.Bool) for each in (True, False))
         return _Row(yes, no, is_zero=True)
 
-    def _cast(self, row: _Row | None, dtype: DataType) -> _Row | None:
-        if row is None:
-            return None
-        there, others = (self._cast_one(each, dtype) for each in (row.there, row.others))
-        return _Row(there, others, row.is_zero)
-
-    def _cast_one(self, value: Val, dtype: DataType) -> Val:
-        if isinstance(value, Scalar) and value.constant in (0, 1):
-            return _number(self.fusion, value.constant, dtype)
-        made: Val = builders.cast(self.fusion, value, dtype)
-        return made
-
     def _chosen(self, chosen: Val, a: Val, b: Val) -> _Row | None:
         condition, first, second = self.split(chosen), self.split(a), self.split(b)
         if condition is None or first is None or second is None:
@@ -195,23 +200,23 @@ class _Rows:
             return _Row(first.there, second.others, second.is_zero)
         return None
 
-    def _product(self, a: Val, b: Val, dtype: DataType) -> _Row | None:
+    def _product(self, a: Val, b: Val) -> _Row | None:
         first, second = self.split(a), self.split(b)
         if first is None or second is None:
             return None
-        there = self._times(first.there, second.there, dtype)
-        others = self._times(first.others, second.others, dtype)
+        there = self._times(first.there, second.there)
+        others = self._times(first.others, second.others)
         if there is None or others is None:
             return None
         return _Row(there, others, first.is_zero or second.is_zero)
 
-    def _times(self, a: Val, b: Val, dtype: DataType) -> Val | None:
+    def _times(self, a: Val, b: Val) -> Val | None:
         """The product of two elements; None for constants that might have to be rounded."""
         for one, other in ((a, b), (b, a)):
             if is_constant(one, 0) and _is_finite(other):
-                return _number(self.fusion, 0, dtype)
-            if is_constant(one, 1) and isinstance(other, Scalar) and other.constant is not None:
-                return _number(self.fusion, other.constant, dtype)
+                return one
+            if is_constant(one, 1) and isinstance(other, Scalar):
+                return other
         if isinstance(a, Scalar) and isinstance(b, Scalar):
             return None
         made: Val = builders.mul(self.fusion, a, b)
@@ -220,12 +225,13 @@ class _Rows:
 
 def _constant(value: Val) -> PythonNumber | None:
     """The number that all elements are, if it is known."""
-    if isinstance(value, Scalar):
-        return value.constant
-    match value.expr:
-        case FullOp() | BroadcastOp() | ExpandOp() | PointwiseOp(op="set"):
-            return _constant(value.expr.inputs[0])
-    return None
+    while not isinstance(value, Scalar):
+        match value.expr:
+            case FullOp() | BroadcastOp() | ExpandOp() | PointwiseOp(op="set"):
+                value = value.expr.inputs[0]
+            case _:
+                return None
+    return value.constant
 
 
 def _is_finite(value: Val) -> bool:
@@ -236,9 +242,5 @@ def _is_finite(value: Val) -> bool:
 
 
 def _number(fusion: Fusion, number: PythonNumber, dtype: DataType) -> Scalar:
-    """A constant of this dtype."""
-    if is_floating(dtype):
-        number = float(number)  # type: ignore[arg-type]
-    elif is_integer(dtype):
-        number = int(number)  # type: ignore[arg-type]
-    return fusion.new_scalar(dtype, constant=number)
+    """A constant, rounded to this dtype."""
+    return fusion.new_scalar(dtype, constant=convert_number(number, dtype))

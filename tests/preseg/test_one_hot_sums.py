@@ -51,6 +51,14 @@ def scaled_twice(
     return fd.ops.mul(fd.ops.mul(fd.ops.cast(hot, DataType.Float), 0.3), own)
 
 
+def rounded(
+    fd: FusionDefinition, hot: TensorView, own: TensorView, other: TensorView
+) -> TensorView:
+    """A constant is rounded where it becomes an element, and stays so in a wider dtype."""
+    half = fd.ops.where(hot, fd.ops.full([], 0.1, DataType.BFloat16), 0.0)
+    return fd.ops.mul(fd.ops.cast(half, DataType.Double), fd.ops.cast(own, DataType.Double))
+
+
 def how_many(
     fd: FusionDefinition, hot: TensorView, own: TensorView, other: TensorView
 ) -> TensorView:
@@ -77,7 +85,16 @@ def inverted(
     return fd.ops.where(hot, 0.0, own)
 
 
-REPLACED = (minus_one, own_value, scaled, cast_and_scaled, zero_of_bfloat16, scaled_twice, how_many)
+REPLACED = (
+    minus_one,
+    own_value,
+    scaled,
+    cast_and_scaled,
+    zero_of_bfloat16,
+    scaled_twice,
+    rounded,
+    how_many,
+)
 KEPT = (smoothed, of_the_row, inverted)
 
 
@@ -143,10 +160,11 @@ def test_two_rows_compared_apart() -> None:
     assert total.tolist() == [1.0, 0.0, 0.0]
 
 
-def test_a_long_product_is_followed_without_recursion() -> None:
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_long_chain_is_followed_without_recursion(is_copied: bool) -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], [True, True], DataType.Float)
         for _ in range(3000):
-            x = fd.ops.mul(x, 1.5)
+            x = fd.ops.set(x) if is_copied else fd.ops.mul(x, 1.5)
         fd.add_output(fd.ops.sum(x, 1))
     assert is_reduced(fd)
