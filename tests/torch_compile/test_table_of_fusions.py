@@ -156,7 +156,7 @@ TABLE = {
         lambda t, x: functional.cross_entropy(x, t),
         [(256,), (256, 1000)],
         [INNER, REDUCTION],
-        [INNER],
+        [POINTWISE],
         indices=1000,
     ),
     "attention weights": Row(attention, [(2, 8, 64, 64), (64, 64)], [INNER], [INNER], fixed=1),

@@ -425,9 +425,12 @@ def scatter(
         lanes //= 2
     unroll = inner_unroll(columns, lanes, unroll_factor(facts.work))
     # Each task reads all indices, so there are no more tasks than cores unless rows make them.
+    # Blocks are powers of two or three times one: two cores share 768 columns evenly.
     block = lanes
     while block < columns and rows * columns > block * processor.cores:
-        block *= 2
+        between = 3 * block // 2
+        is_enough = columns <= between or rows * columns <= between * processor.cores
+        block = between if is_enough and between % lanes == 0 else 2 * block
     return ScatterParameters(lanes, unroll, block, prefetch=prefetch)
 
 
