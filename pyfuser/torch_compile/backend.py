@@ -26,6 +26,7 @@ with no_collection():  # some hundred modules load
 
     from .. import fallback
     from ..errors import InputError, PyfuserError, UnsupportedError, expected
+    from . import quick_calls
     from .aten import check_classes, decompositions
     from .cached_graphs import CachedGraph, cached, may_cache, serializable, unwrapped
     from .compiled_graph import (
@@ -127,6 +128,15 @@ def compile_with(
         made: Call = _untraced(_untraced(compile_one)(traced, inputs, False))
         return made
 
+    inferring: tuple[Call, Any] | None = None
+
+    def compile_inference(traced: GraphModule, inputs: Sequence[Any]) -> Call:
+        nonlocal inferring
+        made = compile_one(traced, inputs)
+        context = TracingContext.try_get()
+        inferring = made, None if context is None else context.fw_metadata
+        return made
+
     opaque = _without_storage(example_inputs)
     if opaque is not None:
         what = "tensors with memory that kernels can read"
@@ -140,16 +150,16 @@ def compile_with(
     check_classes(graph_module)
     keep_upsampling_whole(graph_module)
     aot: Any = aot_module_simplified
-    compile_forward = serializable(compile_one) if caches else compile_one
+    kept = serializable if caches else lambda compiler: compiler
     keeping = cached(graph_module, options) if caches else nullcontext()
     try:
         with no_collection(), keeping, distinct_gradients(unwrapped(graph_module)):
             compiled = aot(
                 graph_module,
                 example_inputs,
-                fw_compiler=compile_forward,
+                fw_compiler=kept(compile_one),
                 bw_compiler=compile_backward,
-                inference_compiler=compile_forward,
+                inference_compiler=kept(compile_inference),
                 partition_fn=partition_joint_graph(options.rematerialise),
                 decompositions=decompositions(options.fused_random, has_gradients),
                 keep_inference_input_mutations=True,
@@ -160,6 +170,11 @@ def compile_with(
         untraceable = expected("torch.compile", "a graph that AOTAutograd can trace", _name(error))
         fallback.warn(UnsupportedError(untraceable), "a graph")
         return _without_compiling(graph_module)
+    if unwrapped(graph_module) is graph_module:  # otherwise a call has one list of arguments
+        if inferring is not None:
+            compiled = quick_calls.inference(compiled, *inferring)
+        elif has_gradients:
+            compiled = quick_calls.training(compiled)
     made: Callable[..., Any] = _untraced(compiled)
     return made
 
