@@ -133,8 +133,7 @@ def compile_with(
     def compile_inference(traced: GraphModule, inputs: Sequence[Any]) -> Call:
         nonlocal inferring
         made = compile_one(traced, inputs)
-        context = TracingContext.try_get()
-        inferring = made, None if context is None else context.fw_metadata
+        inferring = made, _metadata()
         return made
 
     opaque = _without_storage(example_inputs)
@@ -208,9 +207,15 @@ def _backward_may_run_again() -> None:
     """Notes that the backward overwrites none of the tensors saved for it, while the forward is
     compiled.  AOTAutograd assumes that it does, and refuses `backward(retain_graph=True)`.
     """
+    metadata = _metadata()
+    if metadata is not None:
+        metadata.bw_donated_idxs = []
+
+
+def _metadata() -> Any:
+    """What AOTAutograd knows about the graph that is being compiled; None if it doesn't say."""
     context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        context.fw_metadata.bw_donated_idxs = []
+    return None if context is None else context.fw_metadata
 
 
 def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:

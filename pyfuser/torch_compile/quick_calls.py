@@ -24,6 +24,22 @@ from torch._dynamo.eval_frame import innermost_fn
 
 from .compiled_graph import Call
 
+# The metadata of the torch that this module knows.  Another one may describe graphs that need what
+# is left out here, so it keeps its own functions.
+_FIELDS = frozenset(
+    """
+    act_input_indices bw_donated_idxs compile_id_str deterministic grad_enabled_mutation
+    graphsafe_rng_device graphsafe_rng_state_index
+    indices_of_inputs_that_requires_grad_with_mutations_in_bw input_info keep_input_mutations
+    mutated_inp_stream_indices num_backward_tokens num_graphsafe_rng_states
+    num_intermediate_bases num_opaque_objects_saved_for_bw num_symints_saved_for_bw
+    num_tensors_saved_with_no_vc_check output_info static_input_indices
+    subclass_fw_graph_out_meta subclass_inp_meta subclass_tangent_meta
+    tangent_source_stack_traces tokens traced_tangent_metas traced_tangents
+    traced_tangents_descs
+    """.split()  # noqa: SIM905
+)
+
 try:
     from torch._C import _get_obj_in_tls, _is_key_in_tls
     from torch._C._functorch import peek_interpreter_stack
@@ -34,8 +50,9 @@ try:
         ViewAndMutationMeta,
     )
 
-    IS_KNOWN = hasattr(torch.autograd.function.BackwardCFunction, "apply_boxed")
-except ImportError:  # another torch, whose functions may have other attributes
+    _is_boxed = hasattr(torch.autograd.function.BackwardCFunction, "apply_boxed")
+    IS_KNOWN = _is_boxed and set(ViewAndMutationMeta.__dataclass_fields__) == _FIELDS
+except ImportError:
     IS_KNOWN = False
 
 _Call = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""Training calls after the first, whose graphs leave most of AOTAutograd's work out."""
+"""Calls after the first, which leave out most of what AOTAutograd does for each call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch._dynamo import compiled_autograd
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
+from pyfuser.torch_compile import quick_calls
 from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
 
@@ -260,7 +261,7 @@ def test_threads_train_one_function() -> None:
     assert not wrong
 
 
-def changing_a_view(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+def giving_a_view_too(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     x = x * 1
     return x.view(-1)[::2], x
 
@@ -287,7 +288,7 @@ ALONE = [
     of_constants_too,
     of_reshaped_products,
     of_overlapping_windows,
-    changing_a_view,
+    giving_a_view_too,
     changing_an_input,
     giving_an_input_back,
     of_numbers_too,
@@ -332,3 +333,10 @@ def test_inputs_in_a_list() -> None:
         x, y = _inputs()
         torch.testing.assert_close(total([x, y]), x + y)
         torch.testing.assert_close(total([x]), x)
+
+
+def test_another_torch_keeps_its_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick_calls, "IS_KNOWN", False)
+    compiled, (x, y) = _trained(of_rows), _leaves()
+    assert not _is_quick(compiled(x, y))
+    torch.testing.assert_close(_step(compiled, [x, y]), _step(of_rows, [x, y]))
