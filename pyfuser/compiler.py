@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from . import fallback, options
 from .analysis.layouts import Layout, specialise
-from .analysis.normalised import normalised
+from .analysis.normalised import Nested, nested, normalised
 from .devices.runtime import Runtime
 from .fallback import Report
 from .ir.exprs import ReadOp, ReshapeOp
@@ -77,8 +77,8 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
     """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge; few, if
     pairs are compared along them.
 
-    Only whether normalised rows and columns are too long for one kernel depends on the sizes
-    themselves.
+    Only whether normalised rows and columns are too long for one kernel, and rows of reduced parts
+    right for one, depends on the sizes themselves.
     """
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
     paired = paired_sizes(prepared)
@@ -102,8 +102,18 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
             splits_columns |= target.splits_columns(length, count * length, each.bytes_each)
         if each.are_rows:
             splits_rows |= target.row_refusal(count, length, each.bytes_each, True) is not None
+    nests_rows = any(_is_one_kernel(each, sizes, target) for each in nested(prepared))
     disabled = options.disabled_schedulers()
-    return SizeInfo.of(known, target, disabled, splits_columns, splits_rows)
+    return SizeInfo.of(known, target, disabled, splits_columns, splits_rows, nests_rows)
+
+
+def _is_one_kernel(each: Nested, sizes: Mapping[str, int], target: Target) -> bool:
+    """True if the target should reduce the parts of these rows and their results together."""
+    if not {symbol.name for symbol in each.elements.symbols} <= sizes.keys():
+        return False
+    rows, elements = evaluate(each.rows, sizes), evaluate(each.elements, sizes)
+    length = elements // max(rows, 1)
+    return target.nested_refusal(rows, length, evaluate(each.part, sizes), each.bytes_each) is None
 
 
 def compile_program(

@@ -1,11 +1,12 @@
 """Rows and columns that a definition normalises: it reduces axes, and reads the result again along
-them.
+them; and rows whose parts it reduces before their results.
 
 Columns are those of an axis inside which another one lies.  Of rows, only those of several axes are
 listed: a plan is made for rough sizes, whose product says little.
 
 Asked before layouts are known, of the order of the axes in the definition.  It tells the target the
-sizes (`SizeInfo.splits_columns`, `splits_rows`); an answer that a layout makes wrong costs speed.
+sizes (`SizeInfo.splits_columns`, `splits_rows`, `nests_rows`); an answer that a layout makes wrong
+costs speed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..dtypes import size_in_bytes
+from ..ir.domains import IterDomain
 from ..ir.exprs import BroadcastOp, Expr
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, product
@@ -33,6 +35,16 @@ class Normalised:
     bytes_each: int
     are_columns: bool
     are_rows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """So many rows, of `elements` in all, whose parts of length `part` are reduced first."""
+
+    rows: IntExpr
+    elements: IntExpr
+    part: IntExpr
+    bytes_each: int
 
 
 @lru_cache(maxsize=256)
@@ -55,14 +67,62 @@ def normalised(fusion: Fusion) -> tuple[Normalised, ...]:
     return tuple(each for each in made if each.are_columns or each.are_rows)
 
 
-def _normalised(reduction: Expr) -> Normalised:
+@lru_cache(maxsize=256)
+def nested(fusion: Fusion) -> tuple[Nested, ...]:
+    """The reductions along the innermost axis with others, along it, of nothing but their results.
+
+    Computed once per fusion.
+    """
+    found: list[Nested] = []
+    before: dict[Val, frozenset[Expr]] = {}  # the first reductions that a value follows from
+    for expr in fusion.live_exprs():
+        firsts = frozenset[Expr]().union(*(before.get(each, ()) for each in expr.inputs))
+        if expr.accumulates and firsts:
+            found += (_nested(first, expr) for first in firsts if _is_nested(first, expr))
+        elif expr.accumulates and _is_inner(expr):
+            firsts = frozenset([expr])
+        if firsts:
+            before.update(dict.fromkeys(expr.outputs, firsts))
+    return tuple(dict.fromkeys(found))
+
+
+def _is_nested(first: Expr, then: Expr) -> bool:
+    """True if a reduction is of some of the axes that the first keeps, the innermost among them."""
+    kept = sum(not axis.is_reduction for axis in _axes(first))
+    return _is_inner(then) and len(_axes(then)) == kept
+
+
+def _nested(first: Expr, then: Expr) -> Nested:
+    return Nested(
+        _size(then, is_reduced=False),
+        product(axis.size for axis in _axes(first)),
+        _size(first, is_reduced=True),
+        size_in_bytes(first.inputs[0].dtype),
+    )
+
+
+def _axes(reduction: Expr) -> list[IterDomain]:
+    """The axes of what is reduced, without those of one element."""
     result = reduction.outputs[0]
     assert isinstance(result, TensorView)
-    axes = result.domain.logical
-    kinds = [axis.is_reduction for axis in axes if not axis.is_broadcast]
+    return [axis for axis in result.domain.logical if not axis.is_broadcast]
+
+
+def _is_inner(reduction: Expr) -> bool:
+    axes = _axes(reduction)
+    return bool(axes) and axes[-1].is_reduction
+
+
+def _size(reduction: Expr, is_reduced: bool) -> IntExpr:
+    """The product of the axes that are reduced, or kept."""
+    return product(axis.size for axis in _axes(reduction) if axis.is_reduction == is_reduced)
+
+
+def _normalised(reduction: Expr) -> Normalised:
+    kinds = [axis.is_reduction for axis in _axes(reduction)]
     return Normalised(
-        product(axis.size for axis in axes if not axis.is_reduction),
-        product(axis.size for axis in axes if axis.is_reduction),
+        _size(reduction, is_reduced=False),
+        _size(reduction, is_reduced=True),
         size_in_bytes(reduction.inputs[0].dtype),
         are_columns=True in kinds and not all(kinds[kinds.index(True) :]),
         are_rows=sum(kinds) > 1 and kinds[-1],

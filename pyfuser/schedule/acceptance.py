@@ -181,6 +181,32 @@ def persistent_refusal(
     return sizes.target.row_refusal(rows, columns, summary.row_bytes, is_inner)
 
 
+def nested_refusal(summary: Summary, innermost: int, sizes: SizeInfo) -> str | None:
+    """Reductions of parts of a row, whose results are reduced along the rest of the row.
+
+    The first reduce the axis that is innermost in memory, numbered `innermost`; each of the next
+    kinds reduces only axes that the one before kept.
+    """
+    if len(summary.signatures) < 2 or summary.is_ordered:
+        return "not several kinds of reductions"
+    if not sizes.nests_rows:
+        return "rows whose parts are too short, or that are too few or too long for one kernel"
+    first, *others = sorted(summary.signatures, key=lambda s: -len(s.reduced | s.kept))
+    if innermost not in first.reduced:
+        return "the first reduction isn't of the axis that is innermost in memory"
+    kept = first.kept
+    for signature in others:
+        if signature.reduced | signature.kept != kept:
+            return "a reduction isn't of the results of another"
+        kept = signature.kept
+    base = first.reduced | first.kept
+    reach = backward_closure(base, summary.steps)
+    if reach is None or not summary.axes <= reach or not summary.post_axes <= base:
+        return "a tensor has an axis that the input of the first reduction doesn't have"
+    is_in_rows = all(kept <= axes for axes in summary.outputs)
+    return None if is_in_rows else "an output doesn't have all axes that the last reduction keeps"
+
+
 def inner_outer_refusal(
     summary: Summary, innermost: int, sizes: SizeInfo, extents: Sequence[IntExpr]
 ) -> str | None:

@@ -23,7 +23,7 @@ from ..ir.scalars import IntExpr, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.table import REDUCTIONS
-from ..target.cascade import Levels
+from ..target.cascade import BLOCK, LONGEST_CHAIN, Levels
 from .common import Layouts, first_of_range
 from .rewrite import rfactor
 
@@ -71,6 +71,32 @@ def rfactor_blocks(
         rfactor(scheduled, tensor, list(range(start + left - count, start + left)))
         left -= count
     return left
+
+
+def split_each(
+    scheduled: ScheduledFusion, reference: TensorView, start: int, stop: int
+) -> list[int]:
+    """Splits each of the loops [start, stop) that may be a long chain of its own into blocks.
+
+    Returns the positions of the loops along the blocks.
+    """
+    own = scheduled[reference]
+    found: list[int] = []
+    for position in reversed(range(start, stop)):
+        extent = own.loop[position].extent
+        if not extent.is_constant or extent.value > LONGEST_CHAIN:
+            own.split(position, BLOCK)
+            found = [position + 1, *(after + 1 for after in found)]
+    return found
+
+
+def rfactor_each(scheduled: ScheduledFusion, tensor: TensorView, blocks: Sequence[int]) -> None:
+    """Makes partial results for the blocks that `split_each` found along what a tensor reduces."""
+    if not _rounds(tensor):
+        return
+    for position in reversed(blocks):
+        if scheduled[tensor].loop[position].is_reduction:
+            rfactor(scheduled, tensor, [position])
 
 
 def _rounds(tensor: TensorView) -> bool:

@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
-from ..target.parameters import ReductionParameters
+from ..target.parameters import ReductionFacts, ReductionParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedReduction
 from .common import Layouts, fork_outputs, reductions
+from .nested_rows import is_nested, nested_facts, schedule_nested
 from .outer_persistent import schedule_outer
 from .recomputation import recompute_cheap
 from .reduction import reduction_facts, schedule_inner
@@ -28,14 +29,18 @@ from .threaded_rows import schedule_rows
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> ReductionParameters:
     """The target's decisions."""
-    return target.inner_persistent(reduction_facts(fusion), sizes)
+    return target.inner_persistent(_facts(fusion), sizes)
 
 
 def candidates(
     fusion: Fusion, chosen: ReductionParameters, sizes: Mapping[str, int], target: Target
 ) -> Sequence[object]:
     """Other parameters that are worth measuring."""
-    return target.candidates(reduction_facts(fusion), chosen, sizes, is_persistent=True)
+    return target.candidates(_facts(fusion), chosen, sizes, is_persistent=True)
+
+
+def _facts(fusion: Fusion) -> ReductionFacts:
+    return nested_facts(fusion) if is_nested(fusion) else reduction_facts(fusion)
 
 
 def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion:
@@ -43,6 +48,10 @@ def schedule(fusion: Fusion, parameters: ReductionParameters) -> ScheduledFusion
     copy, _ = fusion.clone()
     recompute_cheap(copy, parameters.keeps, keeps_reads=parameters.keeps_reads)
     scheduled = ScheduledFusion(copy, scheduler="inner_persistent", parameters=parameters)
+    if is_nested(fusion):
+        fork_outputs(scheduled)
+        schedule_nested(scheduled, parameters)
+        return scheduled
     if isinstance(parameters, ThreadedReduction):
         schedule_rows(scheduled, parameters)
         return scheduled

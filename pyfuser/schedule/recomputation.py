@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ..analysis.costs import is_expensive, recomputation_cost
 from ..analysis.iteration_space import IterationSpace
 from ..analysis.mapping import downstream
+from ..dtypes import size_in_bytes
 from ..ir.exprs import Expr, FullOp, IotaOp, PointwiseOp, WindowOp
 from ..ir.fusion import Cloner, Fusion, plain_domain
 from ..ir.vals import TensorView, Val
@@ -123,6 +124,54 @@ def _ends_of_chains(fusion: Fusion) -> set[TensorView]:
     return ends
 
 
+def _ends_of_passes(
+    fusion: Fusion, after: AbstractSet[Val], ends: AbstractSet[TensorView]
+) -> set[TensorView]:
+    """The tensors that later passes read, if keeping these takes no more memory than keeping what
+    is expensive before them.
+
+    A value that was only rounded is kept as narrow as it was before.
+
+    Before:  T1 = exp(T0); T2 = log(T0); T3 = mul(T1, T2); T4 = sum(T3); T5 = div(T3, T4)
+    Kept:    T3, and neither T1 nor T2
+    """
+    behind: dict[TensorView, frozenset[TensorView]] = {}
+    for expr in fusion.exprs:
+        nothing = frozenset[TensorView]()
+        before = nothing.union(*(behind.get(tensor, nothing) for tensor in expr.tensor_inputs))
+        for tensor in expr.tensor_outputs:
+            is_kept = is_expensive(expr) or tensor in ends
+            if not is_reduction(expr):
+                behind[tensor] = frozenset([tensor]) if is_kept else before
+    passes = _Passes(fusion, after)
+    found: set[TensorView] = set()
+    replaced: set[TensorView] = set()
+    for expr in reversed(fusion.exprs):
+        if is_reduction(expr):
+            passes.add_reduction(expr)
+            continue
+        for tensor in expr.tensor_outputs:
+            groups, _ = passes.readers(tensor)
+            if len(groups) > 1 and behind[tensor]:
+                found.add(_unrounded(tensor))
+                replaced |= behind[tensor]
+    return found if _bytes_each(found) <= _bytes_each(replaced) else set()
+
+
+def _unrounded(tensor: TensorView) -> TensorView:
+    """The computed tensor of a narrower type of which this is a cast; else itself."""
+    expr = tensor.expr
+    if not isinstance(expr, PointwiseOp) or expr.op != "cast":
+        return tensor
+    (source,) = expr.tensor_inputs
+    is_narrower = size_in_bytes(source.dtype) < size_in_bytes(tensor.dtype)
+    return source if is_narrower and source.expr is not None else tensor
+
+
+def _bytes_each(tensors: AbstractSet[TensorView]) -> int:
+    return sum(size_in_bytes(tensor.dtype) for tensor in tensors)
+
+
 def recompute_cheap(
     fusion: Fusion,
     keeps: bool = True,
@@ -139,8 +188,10 @@ def recompute_cheap(
     Before:  T2 = sub(T0, T1); T3 = sum(T2); T4 = mul(T2, T3)
     After:   T2 = sub(T0, T1); T3 = sum(T2); T5 = sub(T0, T1); T4 = mul(T5, T3)
     """
-    passes = _Passes(fusion, after)
     ends = _ends_of_chains(fusion)
+    if keeps:
+        ends |= _ends_of_passes(fusion, after, ends)
+    passes = _Passes(fusion, after)
     for expr in reversed(list(fusion.exprs)):
         if is_reduction(expr):
             passes.add_reduction(expr)

@@ -173,19 +173,28 @@ def schedule_inner(
         ranges = whole_ranges(scheduled.fusion, reference, layouts)
     axes, _ = split_axes(reference, layouts)
     rows, others = arrange(scheduled, reference, layouts)
-    chains = _row_loops(scheduled, reference, rows, others, parameters, scheduled.fusion.tensors)
+    chains = row_loops(scheduled, reference, rows, others, parameters, scheduled.fusion.tensors)
     for first, tensors in ranges:
         assert parameters.whole is not None
         for tensor in tensors:
             scheduled[tensor].loop = list(tensor.domain.logical)
         _arrange_like(scheduled, first, axes, layouts)
-        chains |= _row_loops(scheduled, first, rows, 0, parameters.whole, tensors)
+        chains |= row_loops(scheduled, first, rows, 0, parameters.whole, tensors)
     for tensor in reductions(scheduled.fusion):
-        start, counts = chains[tensor]
-        left = rfactor_blocks(scheduled, tensor, start, counts)
-        rfactor(scheduled, tensor, list(range(start, start + left)))
-        rfactor(scheduled, tensor, [start])
+        rfactor_rows(scheduled, tensor, *chains[tensor])
     inline_most(scheduled)
+
+
+def rfactor_rows(
+    scheduled: ScheduledFusion, tensor: TensorView, start: int, counts: Sequence[int]
+) -> None:
+    """Makes partial results of a row's reduction: of blocks, of the unrolled vectors, of lanes.
+
+    The chain of loops that it combines begins at `start`; `counts` has its levels.
+    """
+    left = rfactor_blocks(scheduled, tensor, start, counts)
+    rfactor(scheduled, tensor, list(range(start, start + left)))
+    rfactor(scheduled, tensor, [start])
 
 
 def _arrange_like(
@@ -201,7 +210,7 @@ def _arrange_like(
     merge_range(scheduled, tensor, min(kept, 1), len(own.loop))
 
 
-def _row_loops(
+def row_loops(
     scheduled: ScheduledFusion,
     reference: TensorView,
     rows: int,

@@ -40,6 +40,7 @@ from .acceptance import (
     greedy_refusal,
     has_transposed_input,
     inner_outer_refusal,
+    nested_refusal,
     persistent_refusal,
     pointwise_refusal,
     reads_nothing,
@@ -170,11 +171,18 @@ def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
 
 
 def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
-    """A normalization over axes that include the innermost one in memory."""
+    """A normalization over axes that include the innermost one in memory, or reductions of parts of
+    a row and of their results."""
     reason = _refuse_persistent(facts, sizes)
     if reason is None and not innermost_is_reduced(facts):
-        reason = "the innermost axis in memory is not reduced"
-    return reason
+        return "the innermost axis in memory is not reduced"
+    return reason and _refuse_nested(facts, sizes) and reason
+
+
+def _refuse_nested(facts: Facts, sizes: SizeInfo) -> str | None:
+    """Reductions of parts of a row, and of their results."""
+    innermost = innermost_axis(facts)
+    return _problem(facts, sizes) or nested_refusal(facts.summary, innermost, sizes)
 
 
 def refuse_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:

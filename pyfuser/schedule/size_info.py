@@ -24,7 +24,8 @@ class SizeInfo:
     that sizes within a factor of two share their plan.  Without them only structure decides.
     `disabled` has the names of schedulers that take nothing.  `splits_columns` if columns are too
     long to be normalised by one kernel (`Target.splits_columns`), `splits_rows` if rows of several
-    axes are (`Target.row_refusal`).
+    axes are (`Target.row_refusal`).  `nests_rows` if one kernel should reduce the parts of some
+    rows and then their results (`Target.nested_refusal`).
     """
 
     target: Target
@@ -32,6 +33,7 @@ class SizeInfo:
     disabled: frozenset[str] = frozenset()
     splits_columns: bool = False
     splits_rows: bool = False
+    nests_rows: bool = False
 
     @staticmethod
     def of(
@@ -40,10 +42,11 @@ class SizeInfo:
         disabled: frozenset[str] = frozenset(),
         splits_columns: bool = False,
         splits_rows: bool = False,
+        nests_rows: bool = False,
     ) -> SizeInfo:
         """The magnitudes of bound sizes (symbol name -> size in elements)."""
         ordered = tuple(sorted((name, size.bit_length()) for name, size in sizes.items()))
-        return SizeInfo(target, ordered, disabled, splits_columns, splits_rows)
+        return SizeInfo(target, ordered, disabled, splits_columns, splits_rows, nests_rows)
 
     def elements(self, extents: Iterable[IntExpr]) -> int | None:
         """About the product of the extents (too small by less than a factor of 2 per symbol)."""

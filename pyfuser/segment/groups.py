@@ -24,6 +24,7 @@ from ..schedule.acceptance import (
     Summary,
     greedy_refusal,
     inner_outer_refusal,
+    nested_refusal,
     persistent_refusal,
     pointwise_refusal,
     reduced_bytes,
@@ -224,6 +225,8 @@ class Groups:
         if persistent is None:
             return None
         if inner_outer_refusal(summary, innermost, self.sizes, extents) is None:
+            return None
+        if nested_refusal(summary, innermost, self.sizes) is None:
             return None
         if reason == NORMALIZATION:
             return str(Refusal("inner_persistent", persistent))

@@ -154,6 +154,13 @@ class Target(ABC):
         """
 
     @abstractmethod
+    def nested_refusal(self, rows: int, row: int, part: int, bytes_each: int) -> str | None:
+        """Why one kernel shouldn't reduce parts of rows and then their results; None if it should.
+
+        A row has `row` elements of `bytes_each` bytes, each of its parts `part`.
+        """
+
+    @abstractmethod
     def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
         """True if kernels for each pass normalise columns faster than one that reads them twice.
 

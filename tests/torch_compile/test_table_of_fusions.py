@@ -71,6 +71,7 @@ class Row:
 
 
 MATRIX, ROW, IMAGE = (256, 512), (512,), (4, 64, 14, 14)
+IMAGES = (16, *IMAGE[1:])
 
 TABLE = {
     "softmax": Row(lambda x: x.softmax(-1), [MATRIX], [INNER], [INNER]),
@@ -109,15 +110,15 @@ TABLE = {
     "instance norm": Row(lambda x: functional.instance_norm(x), [IMAGE], [INNER], [INNER]),
     "instance norm with weights": Row(
         lambda x, w, b: functional.instance_norm(x, None, None, w, b),
-        [IMAGE, (64,), (64,)],
+        [IMAGES, (64,), (64,)],
         [INNER],
         [INNER, REDUCTION, REDUCTION],
     ),
     "group norm": Row(
         lambda x, w, b: functional.group_norm(x, 8, w, b),
-        [IMAGE, (64,), (64,)],
+        [IMAGES, (64,), (64,)],
         [INNER],
-        GROUP_GRADIENTS,
+        [INNER, REDUCTION, REDUCTION],
     ),
     "group norm, channels last": Row(
         lambda x, w, b: functional.group_norm(x.permute(0, 3, 1, 2), 8, w, b),
@@ -139,9 +140,9 @@ TABLE = {
     ),
     "group norm and SiLU": Row(
         lambda x, w, b: functional.silu(functional.group_norm(x, 8, w, b)),
-        [IMAGE, (64,), (64,)],
+        [IMAGES, (64,), (64,)],
         [INNER],
-        GROUP_GRADIENTS,
+        [INNER, REDUCTION, REDUCTION],
     ),
     "bias and GELU": Row(
         lambda x, b: functional.gelu(x + b), [MATRIX, ROW], [POINTWISE], [REDUCTION]

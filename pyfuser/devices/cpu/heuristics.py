@@ -77,6 +77,9 @@ _VERY_MUCH_WORK = 96
 _WORK_OF_PASSES = 32
 _MOST_COMPUTED = (7, 6)  # of the elements of a short row: a ratio of integers, as sizes are
 
+# The least elements of the parts of a row that are reduced before their results are.
+LEAST_PART = 2 * _FEW_COLUMNS
+
 # Steps of a row in which those at the ends of windows are few.
 _STEPS_OF_WINDOWS = 8
 

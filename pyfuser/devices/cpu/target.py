@@ -112,6 +112,16 @@ class CpuTarget(Target):
             f"workers, and too long rows for some of them, or for 4 * {cache} bytes of cache"
         )
 
+    def nested_refusal(self, rows: int, row: int, part: int, bytes_each: int) -> str | None:
+        cores, cache = self.processor.cores, self.processor.l2_bytes
+        if rows < 2 * cores:
+            return f"{rows} rows for {cores} workers"
+        if part < heuristics.LEAST_PART:
+            return f"parts of {part} elements or more are shorter than {heuristics.LEAST_PART}"
+        if row * bytes_each > cache:
+            return f"a row of {row} elements or more doesn't fit in {cache} bytes of cache"
+        return None
+
     def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
         return length >= _SPLIT_COLUMNS and elements * bytes_each >= self.processor.l2_bytes
 

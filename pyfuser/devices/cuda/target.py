@@ -149,6 +149,9 @@ class CudaTarget(Target):
             f"{self.multiprocessors} multiprocessors, and one doesn't fit in {self.l1_bytes} bytes"
         )
 
+    def nested_refusal(self, rows: int, row: int, part: int, bytes_each: int) -> str | None:
+        return "no schedule for threads reduces parts of rows and then their results"
+
     def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
         return self._column_refusal(elements // max(length, 1), length, bytes_each) is not None
 
