@@ -1,7 +1,7 @@
 """Splits reductions across the grid in two: partial results in scratch memory, then the rest.
 
-Runs first in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.  A
-reduction axis whose loop is shared with a producer runs as that one's does.
+Runs early in lowering, because it rewrites the computation (by rfactor) and so adds a tensor.  A
+reduction axis whose loop is shared runs as the tensors' do that share it.
 
 Before:  T1[i | rblockIdx.x, r] = sum(T0)
 After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch
@@ -11,6 +11,7 @@ After:   T2[i | iblockIdx.x, r] = sum(T0)     T2 in global scratch
 from __future__ import annotations
 
 from ..analysis.mapping import consumers
+from ..ir.disjoint_sets import DisjointSets
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.schedule import MemoryType, ScheduledFusion
 from ..ir.vals import TensorView
@@ -23,20 +24,27 @@ def _is_grid_reduction(axis: IterDomain) -> bool:
 
 def _mark_shared_loops(scheduled: ScheduledFusion) -> None:
     """Makes serial reduction axes run over the grid if they share a loop that does."""
+    loops: DisjointSets[tuple[TensorView, int]] = DisjointSets()
+    for tensor in scheduled.fusion.tensors:
+        for position in range(scheduled[tensor].compute_at):
+            for _, consumer in consumers(tensor):
+                loops.join((tensor, position), (consumer, position))
+        if tensor.expr is not None:
+            first = tensor.expr.tensor_outputs[0]
+            for position in range(len(scheduled[tensor].loop)):
+                loops.join((first, position), (tensor, position))
     kinds: dict[tuple[TensorView, int], ParallelType] = {}
-    for tensor in scheduled.fusion.tensors:  # producers come first
-        schedule = scheduled[tensor]
-        for position in range(schedule.compute_at):
-            kind = schedule.loop[position].parallel_type
-            if kind is ParallelType.serial:
-                kind = kinds.get((tensor, position), kind)
-            if not kind.is_grid:
-                continue
-            for expr, consumer in consumers(tensor):
-                kinds[consumer, position] = kind
-                axis = scheduled[consumer].loop[position]
-                if expr.accumulates and axis.is_reduction:
-                    axis.parallel_type = kind
+    for tensor in scheduled.fusion.tensors:
+        for position, axis in enumerate(scheduled[tensor].loop):
+            if axis.parallel_type.is_grid:
+                kinds[loops.find((tensor, position))] = axis.parallel_type
+    for tensor in scheduled.fusion.tensors:
+        if tensor.expr is None or not tensor.expr.accumulates:
+            continue
+        for position, axis in enumerate(scheduled[tensor].loop):
+            kind = kinds.get(loops.find((tensor, position)))
+            if kind is not None and axis.is_reduction and axis.parallel_type is ParallelType.serial:
+                axis.parallel_type = kind
 
 
 def split_grid_reductions(scheduled: ScheduledFusion) -> ScheduledFusion:

@@ -72,7 +72,9 @@ class LoopStructure:
                     schedule.loop[position], other[position], mapping, pairs
                 ):
                     what = f"axis {position} of T{tensor.name} to match T{consumer.name}"
-                    raise ScheduleError(expected("inline", what, f"{schedule.loop[position]}"))
+                    own = schedule.loop[position : position + 1]
+                    got = f"{own[0]}" if own else f"T{tensor.name} with fewer axes"
+                    raise ScheduleError(expected("inline", what, got))
                 for axis, partner in pairs.items():
                     extent = self.extents[consumer].get(partner, partner.extent)
                     if extent is not ONE:

@@ -165,8 +165,8 @@ def name_symbols(kernel: Kernel, target: Target) -> None:
 # Passes before and after the schedule becomes a kernel.
 SCHEDULE_PASSES: tuple[Callable[[ScheduledFusion], object], ...] = (
     drop_dead,
-    split_grid_reductions,
     schedule_siblings_alike,
+    split_grid_reductions,
 )
 KERNEL_PASSES: tuple[Callable[[Kernel, Target], None], ...] = (
     share_buffers,

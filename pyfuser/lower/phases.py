@@ -3,7 +3,8 @@
 If a consumer reads a tensor in global scratch from another block than the one that wrote it, the
 consumer goes into a later phase.  A tensor in registers or shared memory can't be read that way:
 this is an error in the schedule.  A tensor in registers that is read in a later phase moves to
-scratch memory.
+scratch memory; what was computed by every block for itself is then written by one, so phases are
+assigned again.
 
 The end of a launch is such a synchronisation.  If the consumer reads only what the blocks along one
 axis of the grid have written, it can also be run by the last of these blocks, in the same launch.
@@ -82,6 +83,24 @@ def _check_visible(
 
 def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
     """The phase of every computed tensor; moves registers read across phases to scratch."""
+    while True:
+        phase_of, edges = _phases(indexer)
+        moved = {
+            producer
+            for producer, consumer in edges
+            if phase_of[producer] < phase_of[consumer]
+            and indexer.scheduled[producer].memory_type is not MemoryType.global_
+        }
+        if not moved:
+            return phase_of
+        for tensor in moved:
+            indexer.scheduled[tensor].memory_type = MemoryType.global_
+
+
+def _phases(
+    indexer: Indexer,
+) -> tuple[dict[TensorView, int], list[tuple[TensorView, TensorView]]]:
+    """The phase of every computed tensor where they are now, and the (producer, consumer) pairs."""
     structure, scheduled = indexer.structure, indexer.scheduled
     cluster = {
         t: structure.place(t, 0) if scheduled[t].loop else (t, -1) for t in structure.tensors
@@ -132,10 +151,8 @@ def assign_phases(indexer: Indexer) -> dict[TensorView, int]:
         what = f"T{consumer.name} to come after the grid-wide sync after T{producer.name}"
         got = "loops shared with tensors on both sides of it"
         raise ScheduleError(expected("schedule", what, got, "inline less"))
-    for producer, consumer, _ in edges:
-        if phase[cluster[producer]] < phase[cluster[consumer]]:
-            scheduled[producer].memory_type = MemoryType.global_
-    return {tensor: phase[cluster[tensor]] for tensor in structure.tensors}
+    phase_of = {tensor: phase[cluster[tensor]] for tensor in structure.tensors}
+    return phase_of, [(producer, consumer) for producer, consumer, _ in edges]
 
 
 def last_block_axis(

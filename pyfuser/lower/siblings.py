@@ -1,12 +1,21 @@
-"""Gives all outputs of one expression (welford's three) the schedule of the first.
+"""Gives all outputs of one expression (welford's three) the same schedule.
 
-Runs before the loop structure is computed, because an expression is one statement in one place.
+It is that of the first, or of the first that a user has scheduled.
+
+Runs first in lowering, because an expression is one statement in one place.
 """
 
 from __future__ import annotations
 
-from ..ir.schedule import ScheduledFusion
+from ..errors import ScheduleError, expected
+from ..ir.domains import ParallelType
+from ..ir.exprs import Expr
+from ..ir.scalars import IntExpr
+from ..ir.schedule import ScheduledFusion, TensorSchedule
+from ..ir.vals import TensorView
 from ..schedule.propagation import Replay
+
+_Loop = tuple[IntExpr, ParallelType]
 
 
 def schedule_siblings_alike(scheduled: ScheduledFusion) -> ScheduledFusion:
@@ -15,11 +24,10 @@ def schedule_siblings_alike(scheduled: ScheduledFusion) -> ScheduledFusion:
     for expr in fusion.exprs:
         if len(expr.tensor_outputs) < 2:
             continue
-        leader, *siblings = expr.tensor_outputs
+        leader = _leader(scheduled, expr)
+        siblings = [tensor for tensor in expr.tensor_outputs if tensor is not leader]
         source = scheduled[leader]
         used = [scheduled[t].compute_at for t in expr.tensor_outputs if t.uses_list]
-        if not siblings:
-            continue
         position = min(used, default=0)
         source.compute_at = position
         for sibling in siblings:
@@ -36,3 +44,27 @@ def schedule_siblings_alike(scheduled: ScheduledFusion) -> ScheduledFusion:
                 loop.append(made)
             target.loop, target.compute_at = loop, position
     return scheduled
+
+
+def _leader(scheduled: ScheduledFusion, expr: Expr) -> TensorView:
+    """The output whose loops all have.  ScheduleError if users gave them different ones."""
+    changed = [t for t in expr.tensor_outputs if _loops(scheduled[t]) != _unscheduled(t)]
+    if not scheduled.is_by_hand or not changed:
+        return expr.tensor_outputs[0]
+    leader = changed[0]
+    for tensor in changed[1:]:
+        if _loops(scheduled[tensor]) != _loops(scheduled[leader]):
+            what = (
+                f"T{tensor.name} to have the loops of T{leader.name}, beside which it is computed"
+            )
+            got = f"{scheduled[tensor].loop} and {scheduled[leader].loop}"
+            raise ScheduleError(expected("schedule", what, got))
+    return leader
+
+
+def _loops(schedule: TensorSchedule) -> list[_Loop]:
+    return [(axis.extent, axis.parallel_type) for axis in schedule.loop]
+
+
+def _unscheduled(tensor: TensorView) -> list[_Loop]:
+    return [(axis.extent, ParallelType.serial) for axis in tensor.domain.logical]

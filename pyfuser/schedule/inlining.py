@@ -48,6 +48,11 @@ class LoopSharing:
         for tensor in self.tensors:
             for position in range(scheduled[tensor].compute_at):
                 for _, consumer in consumers(tensor):
+                    for each in (tensor, consumer):
+                        if position >= len(scheduled[each].loop):
+                            what = f"axis {position} of T{tensor.name} to match T{consumer.name}"
+                            got = f"T{each.name} with fewer axes"
+                            raise ScheduleError(expected("inline", what, got))
                     self.join(tensor, consumer, position)
 
     def _reach(self) -> None:

@@ -190,10 +190,11 @@ def transform_like(
     """Replays the reference's loop transformations on all (or the given) tensors.
 
     Returns the tensors whose loops could not be made this way (because of a reshape); they keep
-    their loops.
+    their loops.  ScheduleError, and nothing changes, if a tensor would lose loops that it shares.
     """
     correspondence = Correspondence(scheduled)
     failed: list[TensorView] = []
+    found: dict[TensorView, list[IterDomain]] = {}
     for target in tensors or scheduled.fusion.tensors:
         if target is reference:
             continue
@@ -201,8 +202,14 @@ def transform_like(
         loop = _replayed_loop(scheduled, replayer, scheduled[reference].loop, target)
         if loop is None:
             failed.append(target)
-        else:
-            scheduled[target].loop = loop
+            continue
+        shared = scheduled[target].compute_at
+        if len(loop) < shared:
+            what = f"T{target.name} to keep the loops that it shares with its consumers ({shared})"
+            raise ScheduleError(expected("transform_like", what, f"{len(loop)} loops"))
+        found[target] = loop
+    for target, loop in found.items():
+        scheduled[target].loop = loop
     return failed
 
 

@@ -69,6 +69,7 @@ def cache_before(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
     allocation = domain.allocation and [pairs[a] for a in domain.allocation]
     tensor.domain = TensorDomain(axes, domain.contiguity, None, allocation)
     source.loop = list(axes)
+    source.compute_at = min(source.compute_at, len(axes))
     outputs: list[Val] = [copy if v is tensor else v for v in expr.outputs]
     fusion.redefine(expr, expr.rebuild(expr.inputs, outputs))
     position = fusion.exprs.index(copy.expr) if copy.expr else 0

@@ -10,14 +10,13 @@ deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 
 from ...dtypes import DataType, size_in_bytes
 from ...errors import InternalError, expected
 from ...ir.domains import GRID, ParallelType
 from ...ir.kernel import (
-    Access,
     Allocate,
     Buffer,
     Compute,
@@ -34,7 +33,6 @@ from ...ir.kernel import (
 from ...ir.kernel_queries import accesses, walk
 from ...ir.scalar_queries import coefficient_of
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
-from ...ir.schedule import MemoryType
 from .conversions import storage_type
 from .jit import function_attributes
 from .kernel_code import CpuKernelCode, expensive_operations, slot_names
@@ -47,6 +45,7 @@ from .scopes import Scopes, flatten
 from .short_rows import MOST_PLACES
 from .statement_facts import has_short_nans, register_buffers, widest
 from .statements import StatementEmitter
+from .written_once import WrittenOnce
 
 STACK_BYTES = 16 << 10  # larger buffers go to the workspace: threads may have small stacks
 MAXIMUM_LANES = 64
@@ -99,10 +98,12 @@ class PhaseGenerator:
         self.statements = StatementEmitter(self.writer, self.scopes, self)
         self.pointers: dict[Buffer, Value] = {}
         self.lanes: Lanes | None = None
+        self.grid_index: dict[ParallelType, Value] = {}
         self.open_grid: set[ParallelType] = set()
         self.serial_loops: list[For] = []
         self.copied_buffers = copied_buffers(phase.body)
         self.widened: dict[Buffer, int] = {}
+        self.once = WrittenOnce(self)
         self.registers = register_buffers(phase.body)
         self.has_bfloat16 = any(t.buffer.dtype is DataType.BFloat16 for t in kernel.tensors)
 
@@ -184,7 +185,6 @@ class PhaseGenerator:
 
     def bind_grid(self, kind: ParallelType, index: Value) -> None:
         """Gives every loop symbol of a grid type the task's coordinate."""
-        self.grid_index = getattr(self, "grid_index", {})
         self.grid_index[kind] = index
         for statement in walk(self.phase.body):
             if isinstance(statement, For) and statement.parallel_type is kind:
@@ -261,37 +261,21 @@ class PhaseGenerator:
                 case Allocate(buffer=buffer):
                     self._allocate(buffer)
                 case Compute() | Initialise() | Reduce() | Scan() | Scatter():
-                    missing = self._missing_grid(statement)
-                    if missing:
-                        self.branch_on(missing[0], partial(self.statements.emit, statement))
-                    else:
+                    condition = self.once.condition(statement)
+                    if condition is None:
                         self.statements.emit(statement)
+                    else:
+                        self.branch_on(condition, partial(self.statements.emit, statement))
                 case _:
                     pass  # barriers: threads are loops here
 
-    def _missing_grid(
-        self, statement: Compute | Initialise | Reduce | Scan | Scatter
-    ) -> list[Value]:
-        """Conditions: only task 0 of an axis writes global memory that doesn't have this axis."""
-        outputs: Sequence[Access]
-        match statement:
-            case Compute(output=output) | Scan(output=output) | Scatter(output=output):
-                outputs = (output,)
-            case Initialise() | Reduce():
-                outputs = statement.outputs
-        if all(o.buffer.memory is not MemoryType.global_ for o in outputs):
-            return []
-        conditions = []
-        for kind in self.phase.grid:
-            if kind not in self.open_grid:
-                zero = self.writer.constant(0, I64)
-                conditions.append(self.writer.icmp("eq", self.grid_index[kind], zero))
-        if len(conditions) > 1:
-            joined = conditions[0]
-            for condition in conditions[1:]:
-                joined = self.writer.and_(joined, condition)
-            return [joined]
-        return conditions
+    def in_workspace(self, size: IntExpr, offset: int = 0) -> Value:
+        """The address of so many bytes of the thread's workspace, an offset after their start."""
+        with self.scopes.at(0):
+            start = self.scopes.integer(self.workspace + offset)
+            pointer = self.writer.element_pointer(self.workspace_pointer, "i8", start)
+        self.workspace = self.workspace + ceil_div(size, 64) * 64
+        return pointer
 
     def _allocate(self, buffer: Buffer) -> None:
         if buffer in self.registers:
@@ -315,12 +299,10 @@ class PhaseGenerator:
                     else memory
                 )
             return
-        with self.scopes.at(0):
-            offset = self.scopes.integer(self.workspace + around * bytes_each)
-            self.pointers[buffer] = self.writer.element_pointer(
-                self.workspace_pointer, "i8", offset
-            )
-        self.workspace = self.workspace + ceil_div((size + 2 * around) * bytes_each, 64) * 64
+        bytes_around = around * bytes_each
+        self.pointers[buffer] = self.in_workspace(
+            size * bytes_each + 2 * bytes_around, bytes_around
+        )
 
     def _for(self, loop: For) -> None:
         kind = loop.parallel_type

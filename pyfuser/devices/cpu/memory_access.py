@@ -66,7 +66,7 @@ class MemoryAccess(Conditions):
         rest, constant = split_constant(self.scopes.resolve(index))
         pointer = self.phase.pointers[access.buffer]
         if rest is not ZERO:
-            key = ("address", access.buffer, rest)
+            key = ("address", pointer, rest)  # a cut loop's halves may have a buffer each
             found = self.scopes.known(key)
             if found is None:
                 offset = self.scopes.integer(rest)
