@@ -41,6 +41,13 @@ def view_of(
     """A view of a tensor's memory, starting `offset` elements after its first one."""
     if _native_view is not None:
         return _native_view(base, shape, stride, offset)  # type: ignore[no-any-return]
+    return alias_of(base, shape, stride, offset)
+
+
+def alias_of(
+    base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> torch.Tensor:
+    """A view, as `view_of` makes, whose changes autograd sees as changes of the base."""
     return base.as_strided(shape, stride, base.storage_offset() + offset)
 
 
@@ -125,6 +132,11 @@ class LibraryCalls:
     def view(self, base: str, shape: str, stride: str, offset: str) -> str:
         """An expression for a view of memory."""
         function = self.writer.constant("view_of", _native_view or view_of)
+        return f"{function}({base}, {shape}, {stride}, {offset})"
+
+    def alias(self, base: str, shape: str, stride: str, offset: str) -> str:
+        """An expression for a view that shares the count of changes with its base."""
+        function = self.writer.constant("alias_of", alias_of)
         return f"{function}({base}, {shape}, {stride}, {offset})"
 
     def copied(self, text: str, stride: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import keyword
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,8 +49,8 @@ def require_64_bits(number: int) -> None:
 
 
 _RESERVED = frozenset(
-    """args by_torch call convert_number device empty evaluate_scalar math refused require_memory
-    run slot switched_off torch view_of with_strides""".split()  # noqa: SIM905
+    """alias_of args by_torch call convert_number device empty evaluate_scalar math refused
+    require_memory run slot switched_off torch view_of with_strides""".split()  # noqa: SIM905
 ) | frozenset(keyword.kwlist)
 # (the names of `Writer` constants without a prefix)
 
@@ -165,29 +166,46 @@ class GraphWriter:
             self.writer.memory_check(self.traced.runtimes[device], of_device)
 
     def _write_results(self) -> None:
+        """Returns the results, as different objects: by these, autograd tells them apart.
+
+        What the caller changes in one is changed in all that are in the same memory.  Autograd has
+        to know, so they count their changes together.
+        """
+        views = self.traced.views
+        nodes = {each for each in self.traced.outputs if isinstance(each, Node) and each in views}
+        sharing = Counter(map(views.base, nodes))
         texts: list[str] = []
         owners: dict[str, Any] = {}
         for result in self.traced.outputs:
-            text = self._result(result)
-            if owners.setdefault(text, result) is not result and result in self.traced.views:
-                text = self._view_text(result)  # autograd tells outputs apart by their objects
+            is_shared = isinstance(result, Node) and sharing[views.base(result)] > 1
+            text = self._result(result, is_shared)
+            if owners.setdefault(text, result) is not result and result in nodes:
+                text = self._alias_text(result)
             texts.append(text)
         self.writer.line(f"return ({''.join(f'{text}, ' for text in texts)})")
 
-    def _result(self, result: Any) -> str:
-        """The text of a result.
+    def _result(self, result: Any, is_shared: bool) -> str:
+        """The text of a result, which `is_shared` if others are in its memory.
 
         A view of an argument is made by the graph's own operations if sizes are symbolic: autograd
         then has no other record of them than the tensor itself, and derives the gradient of a view
         by sizes and strides differently if elements overlap.
         """
-        is_replayed = (
-            isinstance(result, Node)
-            and result in self.traced.views
-            and not self.traced.sizes.is_static
-            and self.traced.views.base(result).op == "placeholder"
-        )
-        return self._replayed(result) if is_replayed else self._argument(result)
+        views = self.traced.views
+        if not isinstance(result, Node) or result not in views:
+            return self._argument(result)
+        base = views.base(result)
+        if base.op == "placeholder":
+            is_static = self.traced.sizes.is_static
+            return self._argument(result) if is_static else self._replayed(result)
+        if is_shared and not views[result].is_whole(views[base]):
+            return self._alias_text(result)
+        return self._argument(result)
+
+    def _alias_text(self, result: Node) -> str:
+        """An expression for a result in the memory of another, whose changes it counts."""
+        text = self._view_text(result, self.library.alias)
+        return f"{text}.detach()" if result.target is aten.detach.default else text
 
     def _replayed(self, node: Node) -> str:
         """An expression for a view, by the operations that lead from its base to it."""
@@ -241,11 +259,12 @@ class GraphWriter:
             return self._tensor(node)
         return self._view_text(node)
 
-    def _view_text(self, node: Node) -> str:
-        """An expression for a new tensor that is a view of the node's base."""
+    def _view_text(self, node: Node, made: Callable[..., str] | None = None) -> str:
+        """An expression for a new tensor that is a view of the node's base, `made` by `library`."""
         view = self.traced.views[node]
         shape, stride = self._sizes(view.shape), self._sizes(view.stride)
-        return self.library.view(self._tensor(view.base), shape, stride, self._size(view.offset))
+        make = self.library.view if made is None else made
+        return make(self._tensor(view.base), shape, stride, self._size(view.offset))
 
     def _pointer(self, node: Node) -> str:
         """The address of a node's first element, without a tensor for it."""

@@ -99,3 +99,41 @@ def test_views_of_an_updated_argument(name: str, dynamic: bool) -> None:
             ]
             assert shared[0] == shared[1]
         assert torch.equal(given, expected)
+
+
+def _doubled(x: Tensor, *views: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+    y = x * 2
+    return tuple(view(y) for view in views)
+
+
+SHARING: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "a tensor and a part of it": lambda x: _doubled(x, lambda y: y, lambda y: y[1:]),
+    "two parts": lambda x: _doubled(x, lambda y: y[:3], lambda y: y[1:]),
+    "a part, then the tensor": lambda x: _doubled(x, lambda y: y.t(), lambda y: y),
+    "the same elements": lambda x: _doubled(x, lambda y: y, lambda y: y.view(4, 6)),
+    "detached": lambda x: _doubled(x, lambda y: y, lambda y: y.detach()),
+    "chunks": lambda x: (x * 2).chunk(2),
+    "chunks of products": lambda x: (x @ x.t()).chunk(2, 1),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", SHARING)
+def test_autograd_notices_changes_of_results_that_share_memory(name: str, dynamic: bool) -> None:
+    """As eager does, it refuses a gradient of what was changed through another result."""
+    compiled = torch.compile(SHARING[name], backend=BACKEND, dynamic=dynamic)
+    for _ in range(3):  # later calls take another way than the first
+        first, second = compiled(torch.randn(4, 6))
+        weight = torch.ones(first.shape, requires_grad=True)
+        loss = (weight * first).sum()
+        second.add_(100)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_a_detached_result_may_get_a_history() -> None:
+    compiled = torch.compile(SHARING["detached"], backend=BACKEND)
+    first, second = compiled(torch.randn(4, 6))
+    second.mul_(torch.full((4, 6), 2.0, requires_grad=True))
+    assert second.requires_grad and not first.requires_grad
+    assert torch.equal(first, second)
