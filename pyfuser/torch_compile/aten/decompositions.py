@@ -33,6 +33,7 @@ from . import (
     true_metadata,
     upsampling,
 )
+from .implemented import is_implemented
 from .widening import is_half, widened
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -232,18 +233,21 @@ def _table() -> dict[OpOverload, Callable[..., Any]]:
         **channels_last.DECOMPOSITIONS,
         **{op: _either(f, channels_last.DECOMPOSITIONS.get(op)) for op, f in _OWN.items()},
     }
-    return {op: _or_whole(function) for op, function in {**chosen, **own}.items()}
+    return {op: _or_whole(op, function) for op, function in {**chosen, **own}.items()}
 
 
 def _is_functional(overload: OpOverload) -> bool:
     return not overload._schema.is_mutable
 
 
-def _or_whole(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Leaves an op whole if its decomposition asks about a size that only data decide (nonzero)."""
+def _or_whole(op: OpOverload, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Leaves an op whole if its decomposition asks about a size that only data decide (nonzero), or
+    if eager doesn't implement it."""
 
     @wraps(decomposition)
     def decompose(*args: Any, **keywords: Any) -> Any:
+        if not is_implemented(op, args, keywords):
+            return NotImplemented
         try:
             return decomposition(*args, **keywords)
         except GuardOnDataDependentSymNode:
@@ -267,7 +271,7 @@ def decompositions(
     further = _FUSED_RANDOM if fused_random else {}
     if not has_gradients:
         further = {**further, **channels_last.INFERENCE}
-    chosen = _table() | {op: _or_whole(function) for op, function in further.items()}
+    chosen = _table() | {op: _or_whole(op, function) for op, function in further.items()}
     # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
     fma = getattr(prims, "fma", None)
     return chosen if fma is None else {**chosen, fma.default: _multiply_add}

@@ -30,6 +30,7 @@ from . import (
     shapes,
     special,
 )
+from .implemented import is_implemented
 from .translation import Cost, Table, Translation, arguments
 
 TRANSLATIONS: Table = {
@@ -79,6 +80,8 @@ def refusal(node: Node) -> str | None:
     if row is None:
         return "no translation of this operation"
     reason = _metadata_refusal(node)
+    if reason is None and not is_implemented(node.target, node.args, node.kwargs):  # type: ignore[arg-type]
+        reason = "torch doesn't implement it for these dtypes"
     if reason is None and row.check is not None:
         reason = row.check(node, *arguments(node))
     return reason
