@@ -175,7 +175,7 @@ def test_every_pass_can_be_seen() -> None:
 def test_show_lists_passes_and_prints_what_one_leaves(capsys: pytest.CaptureFixture[str]) -> None:
     path = "docs/examples/softmax.py"
     assert show.run(path, "cpu", "lower") == 0
-    assert "schedule_siblings_alike\nbuild_nests\n" in capsys.readouterr().out
+    assert "split_grid_reductions\nbuild_nests\n" in capsys.readouterr().out
     assert show.run(path, "sm_90", None, after="synchronise") == 0
     assert "after synchronise, sm_90" in capsys.readouterr().out
     assert show.run(path, "cpu", None, after="two_pass_moments") == 0
