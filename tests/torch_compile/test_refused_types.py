@@ -50,3 +50,17 @@ def test_as_in_eager(name: str, dtype: torch.dtype, dynamic: bool) -> None:
             compiled(x)
     else:
         torch.testing.assert_close(compiled(x), expected)
+
+
+def test_no_random_numbers_are_drawn_by_asking() -> None:
+    """A dropout's mask is drawn from a tensor of booleans."""
+    for rewrites in (1, 2):
+        x = torch.ones(5, rewrites, requires_grad=True)
+        compiled = torch.compile(functional.dropout, backend=BACKEND, dynamic=False)
+        torch.manual_seed(3)
+        result = compiled(x, 0.5)
+        result.sum().backward()
+        after = torch.rand(())
+        torch.manual_seed(3)
+        torch.testing.assert_close(result, functional.dropout(x, 0.5))
+        assert torch.equal(after, torch.rand(()))
