@@ -104,9 +104,13 @@ def _rank(tensor: TensorView) -> int:
     return sum(not axis.is_broadcast for axis in tensor.axes)
 
 
+def _most_axes(fusion: Fusion) -> int:
+    return max((_rank(t) for expr in fusion.exprs for t in expr.tensor_outputs), default=0)
+
+
 def _ends_of_chains(fusion: Fusion) -> set[TensorView]:
     """The tensors that cost as much to compute again as an expensive one, from what is kept."""
-    most = max((_rank(t) for expr in fusion.exprs for t in expr.tensor_outputs), default=0)
+    most = _most_axes(fusion)
     costs: dict[TensorView, int] = {}
     ends: set[TensorView] = set()
     for expr in fusion.exprs:
@@ -135,12 +139,13 @@ def _ends_of_passes(
     Before:  T1 = exp(T0); T2 = log(T0); T3 = mul(T1, T2); T4 = sum(T3); T5 = div(T3, T4)
     Kept:    T3, and neither T1 nor T2
     """
+    most = _most_axes(fusion)
     behind: dict[TensorView, frozenset[TensorView]] = {}
     for expr in fusion.exprs:
         nothing = frozenset[TensorView]()
         before = nothing.union(*(behind.get(tensor, nothing) for tensor in expr.tensor_inputs))
         for tensor in expr.tensor_outputs:
-            is_kept = is_expensive(expr) or tensor in ends
+            is_kept = _rank(tensor) == most and (is_expensive(expr) or tensor in ends)
             if not is_reduction(expr):
                 behind[tensor] = frozenset([tensor]) if is_kept else before
     passes = _Passes(fusion, after)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition
-from pyfuser.ir.exprs import IotaOp
+from pyfuser.ir.exprs import IotaOp, PointwiseOp
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run
 from pyfuser.schedule.recomputation import recompute_cheap
@@ -65,3 +65,42 @@ def test_numbers_of_a_row_are_computed_in_each_pass_that_reads_them() -> None:
     wanted = torch.arange(70.0) - b
     (got,) = fd.execute([a, b])
     torch.testing.assert_close(got, (a + wanted) * wanted.sum(1, keepdim=True))
+
+
+def kept(fd: FusionDefinition) -> list[DataType]:
+    """The types of the values that later passes over a row read from a buffer."""
+    fusion = run(fd.fusion.definition)
+    before = set(fusion.exprs)
+    recompute_cheap(fusion)
+    copies = (expr for expr in fusion.exprs if isinstance(expr, PointwiseOp) and expr.op == "set")
+    return [expr.output.dtype for expr in copies if expr not in before]
+
+
+def test_what_follows_from_two_expensive_values_is_kept_alone() -> None:
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True)
+        both = fd.ops.mul(fd.ops.exp(x), fd.ops.sin(x))
+        fd.add_output(fd.ops.div(both, fd.ops.sum(both, [1], True)))
+    assert kept(fd) == [DataType.Float]
+
+
+def test_what_was_rounded_is_kept_as_narrow() -> None:
+    """The gradient of a norm and the function after it, both of bfloat16."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1, -1], contiguity=True, dtype=DataType.BFloat16)
+        gate = fd.ops.sigmoid(fd.ops.cast(x, DataType.Float))
+        slope = fd.ops.cast(fd.ops.mul(gate, fd.ops.sub(1.0, gate)), DataType.BFloat16)
+        wide = fd.ops.cast(slope, DataType.Float)
+        fd.add_output(fd.ops.sub(wide, fd.ops.sum(wide, [1], True)))
+    assert kept(fd) == [DataType.BFloat16]
+    value = torch.randn(7, 130).bfloat16()
+    gate_ = value.double().sigmoid()
+    wanted = (gate_ * (1 - gate_)).bfloat16().double()
+    (got,) = fd.execute([value])
+    wanted = wanted - wanted.sum(1, keepdim=True)
+    torch.testing.assert_close(got.double(), wanted, rtol=1e-2, atol=1e-2)
+
+
+def test_values_of_whole_rows_keep_nothing() -> None:
+    """A function of a row's sum is a number; what follows from it is computed again."""
+    assert kept(norms(2)) == []
