@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from .command_line import compatibility, doctor, operations, profile, show, tune
+from .nvfuser_direct_version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +59,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pyfuser", description="A fusion compiler for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"pyfuser {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     shown = commands.add_parser(
         "show", help="print the compiler's stages for a script's fusions and graphs"

@@ -1,6 +1,7 @@
 """Options from the environment, read where they are used, so that a test can set them.
 
-`overridden` replaces some of them in the current thread while something runs.
+`overridden` replaces some of them in the current thread while something runs.  Switches are off if
+they are 0, false, no or off.
 
 PYFUSER_STRICT=1            a fusion that can't be compiled raises instead of running through torch
 PYFUSER_DUMP=stage,...      prints the named stages (fusion, preseg, segments, parameters,
@@ -54,9 +55,15 @@ def _variable(name: str) -> str:
     return os.environ.get(name, "") if found is None else found
 
 
+def _is_on(name: str, default: bool = False) -> bool:
+    """The value of a switch: 0, false, no and off switch it off, anything else on."""
+    text = _variable(name).strip().lower()
+    return text not in ("0", "false", "no", "off") if text else default
+
+
 def strict() -> bool:
     """True if a failed compilation must raise instead of falling back."""
-    return _variable("PYFUSER_STRICT") not in ("", "0")
+    return _is_on("PYFUSER_STRICT")
 
 
 def dump_stages() -> frozenset[str]:
@@ -76,7 +83,7 @@ def _stages(text: str) -> frozenset[str]:
 
 def compiler_process() -> bool:
     """True unless the second process for LLVM is switched off."""
-    return _variable("PYFUSER_COMPILER_PROCESS") != "0"
+    return _is_on("PYFUSER_COMPILER_PROCESS", default=True)
 
 
 def disabled_schedulers() -> frozenset[str]:
@@ -95,7 +102,7 @@ def cache_directory() -> Path | None:
 
     Warns once about a missing home.
     """
-    if _variable("PYFUSER_DISABLE_CACHE") not in ("", "0"):
+    if _is_on("PYFUSER_DISABLE_CACHE"):
         return None
     configured = os.environ.get("PYFUSER_CACHE_DIR")
     if configured:

@@ -73,7 +73,7 @@ def test_the_options_are_those_of_the_code() -> None:
         name
         for source in SOURCES
         for name in re.findall(
-            r'(?:environ(?:\.get)?|_variable)[(\[]\s*"(PYFUSER_\w+)"',
+            r'(?:environ(?:\.get)?|_variable|_is_on)[(\[]\s*"(PYFUSER_\w+)"',
             source.read_text(encoding="utf-8"),
         )
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import pyfuser
 from benchmarks import __main__ as benchmarks
 from benchmarks.report import Results
 from pyfuser import options
@@ -415,3 +416,20 @@ def test_profile_without_a_compiler_says_what_is_missing(
     assert main(["profile", str(ROOT / "docs" / "examples" / "softmax.py")]) == 1
     message = "expected g++, which compiles the kernels for this machine, got none; install GCC"
     assert message in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"pyfuser {pyfuser.__version__}\n"
+
+
+@pytest.mark.parametrize("text", ["0", "false", "No", " off "])
+def test_a_switch_is_off(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("PYFUSER_STRICT", "PYFUSER_DISABLE_CACHE", "PYFUSER_COMPILER_PROCESS")
+    for value, is_on in ((text, False), ("1", True), ("yes", True)):
+        for name in names:
+            monkeypatch.setenv(name, value)
+        found = options.strict(), options.cache_directory() is None, options.compiler_process()
+        assert found == (is_on,) * 3
