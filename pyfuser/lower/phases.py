@@ -109,6 +109,7 @@ def _phases(
     launched: dict[ParallelType, IntExpr] = {}
     for tensor in structure.tensors:
         launched |= _thread_loops(indexer, tensor)
+    needing = _needing(indexer)
     for producer in structure.tensors:
         for expr, consumer in consumers(producer):
             if consumer not in structure.extents:
@@ -119,10 +120,12 @@ def _phases(
             memory = scheduled[producer].memory_type
             _check_visible(producer, memory, foreign)
             # A tensor in global memory with no loop over a grid axis is written by one block; any
-            # other tensor is computed by all blocks.
-            readers = _thread_loops(indexer, consumer)
-            if scheduled[consumer].memory_type is not MemoryType.global_:
-                readers = launched
+            # other tensor is computed by all blocks, though what they compute may be of no use.
+            readers = set(_thread_loops(indexer, consumer))
+            if cluster[producer] == cluster[consumer]:
+                readers = needing[consumer]
+            elif scheduled[consumer].memory_type is not MemoryType.global_:
+                readers = set(launched)
             missing = [
                 kind
                 for kind in readers
@@ -153,6 +156,18 @@ def _phases(
         raise ScheduleError(expected("schedule", what, got, "inline less"))
     phase_of = {tensor: phase[cluster[tensor]] for tensor in structure.tensors}
     return phase_of, [(producer, consumer) for producer, consumer, _ in edges]
+
+
+def _needing(indexer: Indexer) -> dict[TensorView, set[ParallelType]]:
+    """The axes along which blocks need a tensor: those of its loops, and of what they compute from
+    it before it is in memory."""
+    found: dict[TensorView, set[ParallelType]] = {}
+    for tensor in reversed(indexer.structure.tensors):
+        found[tensor] = set(_thread_loops(indexer, tensor))
+        if indexer.scheduled[tensor].memory_type is not MemoryType.global_:
+            readers = (consumer for _, consumer in consumers(tensor))
+            found[tensor] |= set().union(*(found.get(each, set()) for each in readers))
+    return found
 
 
 def last_block_axis(
