@@ -28,7 +28,7 @@ from .ops.regrouping import regrouped, regrouping
 from .parts import KernelPart, Part, ScheduledPart, part_of
 from .preseg.one_pass_moments import cut_apart, one_pass_moments
 from .preseg.pipeline import run as simplify
-from .schedule.acceptance import view_source
+from .schedule.facts import view_source
 from .schedule.registry import BY_LIBRARY
 from .schedule.size_info import SizeInfo
 from .segment.drafts import cost_of

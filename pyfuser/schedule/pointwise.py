@@ -30,7 +30,6 @@ from ..target.parameters import PointwiseFacts, PointwiseParameters
 from ..target.target import Target
 from ..target.thread_parameters import ThreadedPointwise
 from . import threaded_pointwise
-from .acceptance import examine, reference_tensor
 from .common import (
     Layouts,
     fork_outputs,
@@ -46,6 +45,7 @@ from .common import (
     touched_bytes,
     work_each,
 )
+from .facts import examine, reference_tensor
 from .inlining import inline_most, inline_tasks
 from .propagation import transform_like
 from .shared_reads import Copies, share_reads, with_shared_reads

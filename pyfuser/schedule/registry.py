@@ -2,7 +2,7 @@
 
 A scheduler turns a Fusion into a ScheduledFusion in three steps: `can_schedule` refuses with a
 reason or accepts, `heuristics` lets the target decide the parameters from sizes, and `schedule`
-makes the loops.  The first is here (over the facts of `acceptance`); the other two, and the
+makes the loops.  The first is here (over `facts.Facts`); the other two, and the
 `candidates` that the tuner measures, are functions of the module `pyfuser.schedule.<name>`,
 imported when first used.  The order follows nvFuser's public
 source.  The reduction scheduler refuses whatever needs persistence, so normalizations fall through
@@ -35,16 +35,18 @@ from ..target.target import Target
 from .acceptance import (
     NO_REFERENCE,
     NORMALIZATION,
-    Facts,
-    examine,
     greedy_refusal,
-    has_transposed_input,
     inner_outer_refusal,
     nested_refusal,
     persistent_refusal,
     pointwise_refusal,
-    reads_nothing,
     reduction_refusal,
+)
+from .facts import (
+    Facts,
+    examine,
+    has_transposed_input,
+    reads_nothing,
     reference_tensor,
     uncomputed,
     unlike_outputs,

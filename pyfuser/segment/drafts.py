@@ -17,7 +17,7 @@ from ..ir.scalar_queries import evaluate
 from ..ir.scalars import product
 from ..ir.segmented import PartKind, SegmentedFusion
 from ..ir.vals import TensorView
-from ..schedule.acceptance import Facts, examine_exprs
+from ..schedule.facts import Facts, examine_exprs
 from ..schedule.registry import AutomaticScheduler
 from ..schedule.size_info import SizeInfo
 from .units import Unit, UnitGraph, free_exprs

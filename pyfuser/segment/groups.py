@@ -27,9 +27,9 @@ from ..schedule.acceptance import (
     nested_refusal,
     persistent_refusal,
     pointwise_refusal,
-    reduced_bytes,
     reduction_refusal,
 )
+from ..schedule.facts import reduced_bytes
 from ..schedule.registry import DISABLED, Refusal
 from ..schedule.size_info import SizeInfo
 from .memory_directions import Direction, crossing, directions, has_fixed_order

@@ -17,7 +17,7 @@ from ..analysis.costs import is_cut
 from ..analysis.iteration_space import Axes, IterationSpace
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
-from ..schedule.acceptance import Facts
+from ..schedule.facts import Facts
 from ..schedule.size_info import SizeInfo
 
 # The axes of a tensor, and which of them is innermost in its memory.

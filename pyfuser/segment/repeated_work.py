@@ -17,7 +17,7 @@ from ..analysis.costs import is_expensive
 from ..analysis.iteration_space import IterationSpace
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
-from ..schedule.acceptance import Facts
+from ..schedule.facts import Facts
 from ..schedule.size_info import SizeInfo
 
 

@@ -19,7 +19,7 @@ from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.segmented import Segment, SegmentedFusion
 from ..ir.vals import TensorView
-from ..schedule.acceptance import Facts, examine, examine_exprs
+from ..schedule.facts import Facts, examine, examine_exprs
 from ..schedule.registry import BY_LIBRARY, AutomaticScheduler, closest, find
 from ..schedule.size_info import SizeInfo
 from .boundary import make_segment

@@ -32,7 +32,7 @@ from ..ir.exprs import (
 )
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
-from ..schedule.acceptance import tensor_exprs
+from ..schedule.facts import tensor_exprs
 from ..target.target import Target
 
 

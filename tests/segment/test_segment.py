@@ -13,7 +13,7 @@ from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.segmented import segment_fusion
 from pyfuser.ir.vals import TensorView
 from pyfuser.ops import builders
-from pyfuser.schedule.acceptance import examine, reference_tensor
+from pyfuser.schedule.facts import examine, reference_tensor
 from pyfuser.schedule.registry import SCHEDULERS, Refusal, scheduler
 from pyfuser.schedule.size_info import SizeInfo
 from tests.segment.fusions import (

@@ -16,7 +16,7 @@ from pyfuser.ir.schedule import ScheduledFusion
 from pyfuser.ops import builders
 from pyfuser.ops.binding import bind
 from pyfuser.ops.evaluator import evaluate
-from pyfuser.schedule.acceptance import examine
+from pyfuser.schedule.facts import examine
 from pyfuser.schedule.registry import find
 from pyfuser.schedule.size_info import SizeInfo
 from tests.cuda.cubins import require_cubin, requires_nvrtc

@@ -20,7 +20,7 @@ from pyfuser.ops import builders
 from pyfuser.ops.binding import bind
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg import run as simplified
-from pyfuser.schedule.acceptance import examine
+from pyfuser.schedule.facts import examine
 from pyfuser.schedule.registry import find
 from pyfuser.schedule.size_info import SizeInfo
 from tests.cuda.cubins import require_cubin, requires_nvrtc
