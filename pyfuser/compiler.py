@@ -19,6 +19,7 @@ from .fallback import Report
 from .ir.exprs import ReadOp, ReshapeOp
 from .ir.fusion import Fusion
 from .ir.scalar_queries import evaluate
+from .ir.scalars import IntExpr
 from .ir.schedule import ScheduledFusion
 from .ir.segmented import PartKind, Segment, SegmentedFusion
 from .ir.verify import verify_segmented
@@ -95,7 +96,7 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
     known = {name: rough(name, size) for name, size in sizes.items()}
     splits_columns = splits_rows = False
     for each in normalised(prepared):
-        if not {symbol.name for symbol in (each.count * each.length).symbols} <= sizes.keys():
+        if not _are_bound(each.count * each.length, sizes):
             continue
         count, length = evaluate(each.count, sizes), evaluate(each.length, sizes)
         if each.are_columns:
@@ -107,9 +108,13 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
     return SizeInfo.of(known, target, disabled, splits_columns, splits_rows, nests_rows)
 
 
+def _are_bound(size: IntExpr, sizes: Mapping[str, int]) -> bool:
+    return {symbol.name for symbol in size.symbols} <= sizes.keys()
+
+
 def _is_one_kernel(each: Nested, sizes: Mapping[str, int], target: Target) -> bool:
     """True if the target should reduce the parts of these rows and their results together."""
-    if not {symbol.name for symbol in each.elements.symbols} <= sizes.keys():
+    if not _are_bound(each.elements, sizes):
         return False
     rows, elements = evaluate(each.rows, sizes), evaluate(each.elements, sizes)
     length = elements // max(rows, 1)

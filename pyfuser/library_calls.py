@@ -129,14 +129,12 @@ class LibraryCalls:
         copying = self.writer.constant("with_strides", with_strides)
         self.writer.line(f"if {name}.stride() != {stride}: {name} = {copying}({name}, {stride})")
 
-    def view(self, base: str, shape: str, stride: str, offset: str) -> str:
-        """An expression for a view of memory."""
-        function = self.writer.constant("view_of", _native_view or view_of)
-        return f"{function}({base}, {shape}, {stride}, {offset})"
-
-    def alias(self, base: str, shape: str, stride: str, offset: str) -> str:
-        """An expression for a view that shares the count of changes with its base."""
-        function = self.writer.constant("alias_of", alias_of)
+    def view(self, base: str, shape: str, stride: str, offset: str, is_alias: bool = False) -> str:
+        """An expression for a view of memory; an alias counts its changes with the base's."""
+        if is_alias:
+            function = self.writer.constant("alias_of", alias_of)
+        else:
+            function = self.writer.constant("view_of", _native_view or view_of)
         return f"{function}({base}, {shape}, {stride}, {offset})"
 
     def copied(self, text: str, stride: str) -> str:

@@ -13,6 +13,7 @@ axis of the grid have written, it can also be run by the last of these blocks, i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from ..analysis.mapping import consumers
 from ..errors import ScheduleError, expected
@@ -106,10 +107,9 @@ def _phases(
         t: structure.place(t, 0) if scheduled[t].loop else (t, -1) for t in structure.tensors
     }
     edges: list[tuple[TensorView, TensorView, int]] = []
-    launched: dict[ParallelType, IntExpr] = {}
-    for tensor in structure.tensors:
-        launched |= _thread_loops(indexer, tensor)
-    needing = _needing(indexer)
+    own = {t: _thread_loops(indexer, t).keys() for t in structure.tensors}
+    launched = set[ParallelType]().union(*own.values())
+    needing = _needing(indexer, own)
     for producer in structure.tensors:
         for expr, consumer in consumers(producer):
             if consumer not in structure.extents:
@@ -121,17 +121,12 @@ def _phases(
             _check_visible(producer, memory, foreign)
             # A tensor in global memory with no loop over a grid axis is written by one block; any
             # other tensor is computed by all blocks, though what they compute may be of no use.
-            readers = set(_thread_loops(indexer, consumer))
+            readers: AbstractSet[ParallelType] = own[consumer]
             if cluster[producer] == cluster[consumer]:
                 readers = needing[consumer]
             elif scheduled[consumer].memory_type is not MemoryType.global_:
-                readers = set(launched)
-            missing = [
-                kind
-                for kind in readers
-                if kind.is_grid and kind not in _thread_loops(indexer, producer)
-            ]
-            crosses = any(kind.is_grid for kind in foreign) or bool(missing)
+                readers = launched
+            crosses = any(kind.is_grid for kind in (*foreign, *(readers - own[producer])))
             later = int(memory is MemoryType.global_ and crosses)
             edges.append((producer, consumer, later))
     phase = dict.fromkeys(set(cluster.values()), 0)
@@ -158,12 +153,14 @@ def _phases(
     return phase_of, [(producer, consumer) for producer, consumer, _ in edges]
 
 
-def _needing(indexer: Indexer) -> dict[TensorView, set[ParallelType]]:
-    """The axes along which blocks need a tensor: those of its loops, and of what they compute from
-    it before it is in memory."""
+def _needing(
+    indexer: Indexer, own: Mapping[TensorView, AbstractSet[ParallelType]]
+) -> dict[TensorView, set[ParallelType]]:
+    """The axes along which blocks need a tensor: those of its `own` loops, and of what they compute
+    from it before it is in memory."""
     found: dict[TensorView, set[ParallelType]] = {}
     for tensor in reversed(indexer.structure.tensors):
-        found[tensor] = set(_thread_loops(indexer, tensor))
+        found[tensor] = set(own[tensor])
         if indexer.scheduled[tensor].memory_type is not MemoryType.global_:
             readers = (consumer for _, consumer in consumers(tensor))
             found[tensor] |= set().union(*(found.get(each, set()) for each in readers))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..analysis.iteration_space import IterationSpace
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.schedule import ScheduledFusion
@@ -27,7 +28,7 @@ from .reduction import reduction_facts, rfactor_rows, row_loops
 
 def is_nested(fusion: Fusion) -> bool:
     """True if some reductions keep fewer axes than others."""
-    space = Layouts(fusion).space
+    space = IterationSpace.of_fusion(fusion)
     return len({space.axes(tensor) for tensor in reductions(fusion)}) > 1
 
 

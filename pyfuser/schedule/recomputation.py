@@ -148,6 +148,8 @@ def _ends_of_passes(
             is_kept = _rank(tensor) == most and (is_expensive(expr) or tensor in ends)
             if not is_reduction(expr):
                 behind[tensor] = frozenset([tensor]) if is_kept else before
+    if not any(behind.values()):
+        return set()  # as in most norms: only numbers of rows are expensive
     passes = _Passes(fusion, after)
     found: set[TensorView] = set()
     replaced: set[TensorView] = set()

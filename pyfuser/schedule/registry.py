@@ -175,16 +175,12 @@ def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
 def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
     """A normalization over axes that include the innermost one in memory, or reductions of parts of
     a row and of their results."""
+    if nested_refusal(facts.summary, innermost_axis(facts), sizes) is None:
+        return _problem(facts, sizes)
     reason = _refuse_persistent(facts, sizes)
     if reason is None and not innermost_is_reduced(facts):
-        return "the innermost axis in memory is not reduced"
-    return reason and _refuse_nested(facts, sizes) and reason
-
-
-def _refuse_nested(facts: Facts, sizes: SizeInfo) -> str | None:
-    """Reductions of parts of a row, and of their results."""
-    innermost = innermost_axis(facts)
-    return _problem(facts, sizes) or nested_refusal(facts.summary, innermost, sizes)
+        reason = "the innermost axis in memory is not reduced"
+    return reason
 
 
 def refuse_outer_persistent(facts: Facts, sizes: SizeInfo) -> str | None:

@@ -204,7 +204,7 @@ class GraphWriter:
 
     def _alias_text(self, result: Node) -> str:
         """An expression for a result in the memory of another, whose changes it counts."""
-        text = self._view_text(result, self.library.alias)
+        text = self._view_text(result, is_alias=True)
         return f"{text}.detach()" if result.target is aten.detach.default else text
 
     def _replayed(self, node: Node) -> str:
@@ -259,12 +259,12 @@ class GraphWriter:
             return self._tensor(node)
         return self._view_text(node)
 
-    def _view_text(self, node: Node, made: Callable[..., str] | None = None) -> str:
-        """An expression for a new tensor that is a view of the node's base, `made` by `library`."""
+    def _view_text(self, node: Node, is_alias: bool = False) -> str:
+        """An expression for a new tensor that is a view of the node's base."""
         view = self.traced.views[node]
         shape, stride = self._sizes(view.shape), self._sizes(view.stride)
-        make = self.library.view if made is None else made
-        return make(self._tensor(view.base), shape, stride, self._size(view.offset))
+        base, offset = self._tensor(view.base), self._size(view.offset)
+        return self.library.view(base, shape, stride, offset, is_alias)
 
     def _pointer(self, node: Node) -> str:
         """The address of a node's first element, without a tensor for it."""

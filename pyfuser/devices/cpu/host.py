@@ -23,7 +23,7 @@ _SYSFS_CPU = Path("/sys/devices/system/cpu/cpu0")
 # Of a third cache, a core has at most this much: others have the rest, on other cores or in other
 # virtual machines.  Measured with two cores of an Emerald Rapids, whose cache has 300 MiB, between
 # calls of other libraries: stored past the caches, results of 16 MiB take 0.55 to 0.8 of the time,
-# of 6 MiB and gradients of 6 MiB each the same to 0.7.  A kernel that reads them next takes as long
+# two or three results of 6 MiB each 0.65 to 1.  A kernel that reads them next takes as long
 # for 12 MiB and more, and up to 1.2 times as long for 8 MiB.  On a Granite Rapids (480 MiB),
 # kernels that touch 64 to 96 MiB are as fast as out of cache.
 _MOST_L3_OF_CORE = 12 << 20

@@ -31,7 +31,10 @@ class WrittenOnce:
         self._copied: set[Buffer] = set()
 
     def condition(self, statement: Writing) -> Value | None:
-        """When a task runs a statement; None for always."""
+        """When a task runs a statement; None for always.
+
+        If it computes something for each task, too, its results in memory are copied.
+        """
         phase = self._phase
         outputs = _outputs(statement)
         stored = [o.buffer for o in outputs if o.buffer.memory is MemoryType.global_]

@@ -1,7 +1,8 @@
 """The tables of all families, and facts about nodes that need no translation.
 
-`refusal` is called for every node of every graph, so it only reads metadata; the partitioner also
-asks for the cost of a node.
+`refusal` is called for every node of every graph, so it only reads metadata, and asks torch once
+for other dtypes than floating-point ones (implemented.py); the partitioner also asks for the cost
+of a node.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def refusal(node: Node) -> str | None:
     if row is None:
         return "no translation of this operation"
     reason = _metadata_refusal(node)
-    if reason is None and not is_implemented(node.target, node.args, node.kwargs):  # type: ignore[arg-type]
+    assert isinstance(node.target, OpOverload)
+    if reason is None and not is_implemented(node.target, node.args, node.kwargs):
         reason = "torch doesn't implement it for these dtypes"
     if reason is None and row.check is not None:
         reason = row.check(node, *arguments(node))
