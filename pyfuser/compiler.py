@@ -29,8 +29,8 @@ from .ops.regrouping import regrouped, regrouping
 from .parts import KernelPart, Part, ScheduledPart, part_of
 from .preseg.one_pass_moments import cut_apart, one_pass_moments
 from .preseg.pipeline import run as simplify
+from .schedule import registry
 from .schedule.facts import view_source
-from .schedule.registry import BY_LIBRARY
 from .schedule.size_info import SizeInfo
 from .segment.drafts import cost_of
 from .segment.repeated_reads import FEW_PAIRED, copy_repeated_reads, paired_sizes
@@ -104,7 +104,7 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
         if each.are_rows:
             splits_rows |= target.row_refusal(count, length, each.bytes_each, True) is not None
     nests_rows = any(_is_one_kernel(each, sizes, target) for each in nested(prepared))
-    disabled = options.disabled_schedulers()
+    disabled = options.disabled_schedulers(registry.NAMES)
     return SizeInfo.of(known, target, disabled, splits_columns, splits_rows, nests_rows)
 
 
@@ -219,7 +219,7 @@ def segmented_fusion(
     except Exception as error:
         report(error, fusion)
         outputs = [t for t in fusion.outputs if t.expr is not None]
-        name, kind = BY_LIBRARY.name, BY_LIBRARY.kind
+        name, kind = registry.BY_LIBRARY.name, registry.BY_LIBRARY.kind
         whole = Segment(fusion.live_exprs(), list(fusion.inputs), outputs, name, kind)  # type: ignore[arg-type]
         return SegmentedFusion(fusion, [whole])
 

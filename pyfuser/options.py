@@ -68,16 +68,16 @@ def strict() -> bool:
 
 def dump_stages() -> frozenset[str]:
     """The stages to print, from PYFUSER_DUMP; warns once about an unknown name."""
-    return _stages(_variable("PYFUSER_DUMP"))
+    return _known_names("PYFUSER_DUMP", _variable("PYFUSER_DUMP"), _STAGES)
 
 
 @functools.lru_cache(maxsize=64)
-def _stages(text: str) -> frozenset[str]:
+def _known_names(variable: str, text: str, known: frozenset[str]) -> frozenset[str]:
     """The names in `text`; cached, so that there is one warning per text."""
     names = frozenset(filter(None, map(str.strip, text.split(","))))
-    for name in sorted(names - _STAGES):
-        known = ", ".join(sorted(_STAGES))
-        warnings.warn(f"PYFUSER_DUMP: expected some of {known}, got {name}", stacklevel=3)
+    for name in sorted(names - known):
+        listed = ", ".join(sorted(known))
+        warnings.warn(f"{variable}: expected some of {listed}, got {name}", stacklevel=4)
     return names
 
 
@@ -86,9 +86,10 @@ def compiler_process() -> bool:
     return _is_on("PYFUSER_COMPILER_PROCESS", default=True)
 
 
-def disabled_schedulers() -> frozenset[str]:
-    """The names of the schedulers that are switched off."""
-    return frozenset(filter(None, _variable("PYFUSER_DISABLE_SCHEDULERS").split(",")))
+def disabled_schedulers(known: frozenset[str]) -> frozenset[str]:
+    """Which of the `known` schedulers are switched off; warns once about another name."""
+    text = _variable("PYFUSER_DISABLE_SCHEDULERS")
+    return _known_names("PYFUSER_DISABLE_SCHEDULERS", text, known) & known
 
 
 def reproducer_directory() -> Path | None:

@@ -320,6 +320,9 @@ SCHEDULERS: tuple[AutomaticScheduler, ...] = (
 )
 
 
+NAMES = frozenset(scheduler.name for scheduler in SCHEDULERS)
+
+
 def scheduler(name: str) -> AutomaticScheduler:
     """The scheduler of this name; KeyError if there is none."""
     return {s.name: s for s in SCHEDULERS}[name]

@@ -100,7 +100,8 @@ class Explanation:
             yield _outside_table(graph)
         saved = f"{self.bytes_saved / 2**20:.1f} MiB"
         yield (
-            f"{len(self.graphs)} graphs, {self.region_count} regions, {self.kernel_count} kernels; "
+            f"{_counted(len(self.graphs), 'graph')}, {_counted(self.region_count, 'region')}, "
+            f"{_counted(self.kernel_count, 'kernel')}; "
             f"{saved} of intermediate results stay in registers and caches"
         )
         for reason in self.graph_breaks:
@@ -237,3 +238,7 @@ def _outside_table(graph: GraphReport) -> Table:
         why = reasons.get(op, "alone it isn't worth a kernel")
         table.add_row(op.removeprefix("aten::"), str(count), why)
     return table
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,6 +18,7 @@ from pyfuser.__main__ import main
 from pyfuser.command_line import doctor, operations, show
 from pyfuser.devices.cuda import nvrtc
 from pyfuser.ops.table import OPS, REDUCTIONS
+from pyfuser.schedule import registry
 from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.folders import ROOT
 
@@ -261,12 +262,19 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 
 def test_an_unknown_stage_to_dump_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYFUSER_DUMP", "kernel,kernels")
-    options._stages.cache_clear()
+    options._known_names.cache_clear()
     with pytest.warns(UserWarning, match="PYFUSER_DUMP: expected some of .*, got kernels"):
         assert "kernel" in options.dump_stages()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         options.dump_stages()
+
+
+def test_an_unknown_scheduler_to_disable_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYFUSER_DISABLE_SCHEDULERS", "greedy, transposes")
+    options._known_names.cache_clear()
+    with pytest.warns(UserWarning, match="SCHEDULERS: expected some of .*, got transposes"):
+        assert options.disabled_schedulers(registry.NAMES) == {"greedy"}
 
 
 def test_the_stages_to_dump_are_those_of_show() -> None:
