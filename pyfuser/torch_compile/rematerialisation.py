@@ -24,6 +24,7 @@ from torch.fx import GraphModule, Node
 from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
 from .fusion_nodes import is_dense
+from .norms_of_gradients import drop_unread_statistics, write_out_norms
 from .saved_layouts import note_saved
 from .views import base_of, is_updated, tensor_of
 
@@ -37,6 +38,7 @@ def partition_joint_graph(rematerialise: bool) -> Partitioner:
     partitioner = _min_cut if rematerialise else partitioners.default_partition
 
     def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[Any, Any]:
+        drop_unread_statistics(joint.graph)
         forward, backward = partitioner(joint, inputs, **keywords)
         save_old_values(forward, keywords["num_fwd_outputs"])
         note_saved(forward, keywords["num_fwd_outputs"])
@@ -108,6 +110,7 @@ def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphMod
     partitioner = _partitioner_with(
         get_default_op_list=lambda: extended, fx_graph_cse=without_common_subexpressions
     )
+    write_out_norms(joint.graph)
     return partitioner(joint, inputs, compiler="inductor", **keywords)
 
 
