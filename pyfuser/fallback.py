@@ -7,7 +7,6 @@ where it is.  This module also reports what is wrong with the inputs that a kern
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import torch
 from . import options, reproducer
 from .errors import InternalError, PyfuserError, UnsupportedError, expected
 from .ir.fusion import Fusion
+from .locks import ForkSafeLock
 from .ops.binding import Input
 from .ops.evaluator import evaluate, raise_refused
 
@@ -28,7 +28,7 @@ Script = Callable[[], str]
 Report = Callable[[Exception, Fusion], None]
 
 _warned: OrderedDict[str, None] = OrderedDict()
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def run(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:

@@ -28,6 +28,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from .errors import InputError, expected
+
 _STAGES = frozenset(
     (
         *("graph", "regions", "call"),
@@ -92,9 +94,24 @@ def disabled_schedulers(known: frozenset[str]) -> frozenset[str]:
     return _known_names("PYFUSER_DISABLE_SCHEDULERS", text, known) & known
 
 
+def with_disabled_schedulers(names: frozenset[str]) -> dict[str, str]:
+    """What to override so that these schedulers are switched off, too."""
+    already = _variable("PYFUSER_DISABLE_SCHEDULERS")
+    return {"PYFUSER_DISABLE_SCHEDULERS": ",".join((already, *sorted(names)))} if names else {}
+
+
+def pool_bytes() -> int | None:
+    """The most bytes of freed memory that the CPU memory pool keeps; None for the default."""
+    configured = _variable("PYFUSER_POOL_BYTES").strip()
+    try:
+        return max(0, int(configured)) if configured else None
+    except ValueError:
+        raise InputError(expected("PYFUSER_POOL_BYTES", "a number", configured)) from None
+
+
 def reproducer_directory() -> Path | None:
     """The directory for reproducer scripts, or None for a temporary directory."""
-    configured = os.environ.get("PYFUSER_REPRODUCER_DIR")
+    configured = _variable("PYFUSER_REPRODUCER_DIR")
     return Path(configured) if configured else None
 
 
@@ -105,7 +122,7 @@ def cache_directory() -> Path | None:
     """
     if _is_on("PYFUSER_DISABLE_CACHE"):
         return None
-    configured = os.environ.get("PYFUSER_CACHE_DIR")
+    configured = _variable("PYFUSER_CACHE_DIR")
     if configured:
         return Path(configured)
     base = os.environ.get("XDG_CACHE_HOME")

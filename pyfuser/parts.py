@@ -7,7 +7,6 @@ can't be compiled, the fallback computes the part.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +28,7 @@ from .kernel_builds import (
     kernel_code,
     lowered,
 )
+from .locks import ForkSafeLock
 from .lower.work import Excess, excess, total_runs
 from .schedule.registry import AutomaticScheduler, scheduler
 from .target.parameters import without_kept_rows
@@ -103,7 +103,7 @@ class KernelPart(Part):
     kept: dict[object, Code | None] = field(default_factory=dict)
     codes: dict[Variant, Code] = field(default_factory=dict)
     narrow: dict[object, Predicate | None] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: ForkSafeLock = field(default_factory=ForkSafeLock)
 
     def work(self, sizes: Mapping[str, int], target: Target) -> tuple[int, Excess | None]:
         """How many statements the kernel for these sizes runs, and the excess if they are too many.

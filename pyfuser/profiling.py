@@ -16,7 +16,6 @@ it is compiled while a Recorder records.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from .ir.domains import ParallelType
 from .ir.scalar_queries import substitute
 from .ir.scalars import IntExpr
 from .ir.vals import TensorView
+from .locks import ForkSafeLock
 from .parts import KernelPart, LibraryPart, Part
 from .plan_text import Writer, tuple_text
 from .plan_writer import ProgramWriter
@@ -128,7 +128,7 @@ def bytes_of(tensor: torch.Tensor) -> int:
 
 
 _recorders: list[Recorder] = []
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def active_recorder() -> Recorder | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,14 @@ from .ir.fusion import Fusion
 from .ir.strides import is_contiguous
 from .ir.text import translate
 from .ir.vals import PythonNumber
+from .locks import ForkSafeLock
 from .ops.binding import Input
 from .ops.metadata import TensorLike
 
 MOST_SCRIPTS = 16
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _written = 0
 _temporary: str | None = None
 

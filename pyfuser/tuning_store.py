@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import re
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,6 +28,7 @@ from .disk_cache import TrustedDirectory
 from .errors import expected
 from .ir.fusion import Fusion
 from .ir.keys import structure_key
+from .locks import ForkSafeLock
 from .nvfuser_direct_version import __version__
 from .schedule.registry import AutomaticScheduler
 from .target.parameter_records import from_record, to_record
@@ -125,7 +125,7 @@ class TuningStore:
         self._machines: set[str] = set()
         self._entries: dict[str, Entry | None] = {}
         self._complained: set[str] = set()
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._listed: set[str] | None = None
 
     @property

@@ -21,8 +21,8 @@ PACKAGE = ROOT / "pyfuser"
 
 # From the bottom to the top.  Names of one row don't import each other, but for ALLOWED below.
 LAYERS = (
-    {"errors", "options", "memory", "nvfuser_direct_version", "other_names"},
-    {"sources", "collection"},
+    {"errors", "locks", "memory", "nvfuser_direct_version", "other_names"},
+    {"options", "sources", "collection"},
     {"trace"},
     {"dtypes"},
     {"ir"},

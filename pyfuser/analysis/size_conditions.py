@@ -5,6 +5,8 @@ something from the sizes of a call (a layout class, a heuristic's parameters) is
 numbers without noticing: arithmetic gives new ones, and the outcome of every comparison is recorded
 in `SizeConditions`.  Other sizes for which all the recorded conditions hold lead to the same
 decisions.  A plan checks the conditions in one line, and is valid for all sizes that satisfy them.
+An operation whose answer can't be recorded raises TypeError; int(n), hashing, formatting and the
+functions of `math` are what Python doesn't let a number notice, and record nothing.
 
     conditions = SizeConditions()
     n = conditions.number(Symbol.of("i0"), 1000)
@@ -17,7 +19,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from math import gcd
 from operator import index
+from typing import NoReturn, SupportsIndex
 
+from ..errors import expected
 from ..ir.scalars import (
     ZERO,
     Integer,
@@ -215,6 +219,38 @@ class SizeNumber(int):
 
     def __rmod__(self, other: int) -> int:
         return self._made(int(other) % int(self), mod(_expr(other), self.expr))
+
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: int) -> tuple[int, int]:
+        return other // self, other % self
+
+    def __lshift__(self, bits: int) -> int:
+        return self * (1 << index(bits))
+
+    def __rshift__(self, bits: int) -> int:
+        return self // (1 << index(bits))
+
+    def __pos__(self) -> int:
+        return self
+
+    __trunc__ = __floor__ = __ceil__ = __pos__
+
+    def __round__(self, digits: SupportsIndex = 0) -> int:
+        return self
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else self
+
+    def _refuse(self, *operands: object) -> NoReturn:
+        """Raises TypeError: the answer would hold for this size only, and nothing would say so."""
+        what = "+, -, *, //, %, <<, >> or a comparison; int(n) has no conditions"
+        raise TypeError(expected("size", what, "another operation"))
+
+    __truediv__ = __rtruediv__ = __float__ = __complex__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _refuse
+    __rlshift__ = __rrshift__ = __pow__ = __rpow__ = _refuse
 
     def bit_length(self) -> int:
         """The bit length, which later sizes must have as well."""

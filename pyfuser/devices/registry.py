@@ -9,13 +9,13 @@ that don't need a device: `cpu`, `sm_90`.
 from __future__ import annotations
 
 import pkgutil
-import threading
 from collections.abc import Callable
 from importlib import import_module
 
 import torch
 
 from ..errors import InputError, UnsupportedError, expected
+from ..locks import ForkSafeLock
 from ..target.target import Target
 from .runtime import Runtime
 
@@ -23,7 +23,7 @@ RuntimeOf = Callable[[torch.device], Runtime]
 
 _runtimes: dict[torch.device, Runtime] = {}
 _registered: dict[str, RuntimeOf] = {}
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 
 
 def runtime_of(device: torch.device) -> Runtime:

@@ -7,11 +7,11 @@ returned by `switched_off`, which is non-empty while its device is off.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 from weakref import WeakSet
 
+from ..locks import ForkSafeLock
 from . import registry
 from .registry import has_runtime
 
@@ -26,7 +26,7 @@ class Watcher(Protocol):
 _overrides: dict[str, bool] = {}
 _off: dict[str, set[str]] = {}
 _watchers: WeakSet[Watcher] = WeakSet()
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _changes = 0
 
 

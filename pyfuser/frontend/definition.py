@@ -23,6 +23,7 @@ from ..dtypes import DataType, from_torch
 from ..errors import ArgumentTypeError, DefinitionError, InputError, UnsupportedError, expected
 from ..ir.text import translate
 from ..ir.vals import PythonNumber, Scalar, Val
+from ..locks import ForkSafeLock
 from ..ops.random_state import with_random_state
 from . import define, ops, schedule, validation
 from .executors import (
@@ -61,6 +62,7 @@ class FusionDefinition:
         self.sched: ModuleType = schedule
         self._fusion: Fusion | None = None
         self._fusion_guard: FusionGuard | None = None
+        self._preparing = ForkSafeLock()
         self._run: Run | None = None
         self._repro_inputs: list[Any] | None = None
         self._profile: FusionProfile | None = None
@@ -191,8 +193,9 @@ class FusionDefinition:
             if save_repro_inputs:
                 self._repro_inputs = reproducer.descriptions(flattened(inputs))
         if has_options:
+            engine = self.fec.engine_without(_disable_options)
             with applied(_enable_options, _disable_options):
-                return run(flattened(inputs))
+                return engine.execute(flattened(inputs))
         try:
             return run(inputs)
         except (InputError, AttributeError, TypeError, ValueError):
@@ -216,12 +219,12 @@ class FusionDefinition:
         )
         check_options(enable, disable)
         check_device(device)
-        if "fec" not in self.__dict__:
-            valid, message = self.validate_definition()
-            if not valid:
-                raise UnsupportedError(message)
-            self.fec = FusionExecutorCache(self.fusion)
-            del self._fusion
+        with self._preparing:
+            if "fec" not in self.__dict__:
+                valid, message = self.validate_definition()
+                if not valid:
+                    raise UnsupportedError(message)
+                self.fec = FusionExecutorCache(self.fusion)
         check_products(self.fec.fusion().graph.exprs, disable)
         self._run = self.fec.engine.execute
         return self._run

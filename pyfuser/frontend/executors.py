@@ -22,7 +22,7 @@ from ..ops.random_state import with_any_random_state
 from .device_mesh import Sharding, sharding_of
 from .enums import SchedulerType
 from .fusion import Fusion, require_fusion
-from .options import applied, check_products
+from .options import applied, check_products, schedulers_of
 from .params import (
     CompileParams,
     LaunchParams,
@@ -87,18 +87,27 @@ class FusionExecutorCache:
     def __init__(self, fusion: Fusion, fusion_id: int = 0, auto_schedule: bool = True) -> None:
         require_fusion("FusionExecutorCache", fusion)
         self._fusion, self.fusion_id, self.auto_schedule = fusion, fusion_id, auto_schedule
-        self._engine: CompiledFusion | None = None
+        self._engines: dict[frozenset[str], CompiledFusion] = {}
+        self._latest: CompiledFusion | None = None
 
     @property
     def engine(self) -> CompiledFusion:
         """The compiled fusion; made on first use."""
-        if self._engine is None:
+        return self.engine_without(())
+
+    def engine_without(self, disable: Sequence[str]) -> CompiledFusion:
+        """The compiled fusion for these options: its plans use none of the disabled schedulers."""
+        schedulers = schedulers_of(disable)
+        found = self._engines.get(schedulers)
+        if found is None:
             from ..interface import CompiledFusion
             from ..preseg.allocation_orders import with_inherited_orders
 
-            self._engine = CompiledFusion(with_inherited_orders(self._fusion.definition))
+            made = CompiledFusion(with_inherited_orders(self._fusion.definition))
+            found = self._engines.setdefault(schedulers, made)
             self._fusion.is_executed = True
-        return self._engine
+        self._latest = found
+        return found
 
     def fusion(self) -> Fusion:
         """The definition."""
@@ -117,7 +126,7 @@ class FusionExecutorCache:
         check_device(device)
         check_products(self._fusion.graph.exprs, _disable_options)
         with applied(_enable_options, _disable_options):
-            return self.engine.execute(flattened(inputs))
+            return self.engine_without(_disable_options).execute(flattened(inputs))
 
     def is_compiled(self, inputs: Sequence[Any], device: object = 0) -> bool:
         """True if a call with these inputs would compile nothing."""
@@ -135,7 +144,7 @@ class FusionExecutorCache:
 
     def get_most_recent_scheduled_ir(self, tensor_transforms: bool = False) -> str:
         """The schedules of the last execution, as text.  InputError before the first one."""
-        plans = () if self._engine is None else self._engine.executor.plans
+        plans = () if self._latest is None else self._latest.executor.plans
         if not plans:
             message = expected("get_most_recent_scheduled_ir", "an execution", "none")
             raise InputError(f"{message}; call execute first")

@@ -7,12 +7,12 @@ A definition is compiled only once, however often it is written: the key is the 
 from __future__ import annotations
 
 import functools
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from ..errors import DefinitionError, expected
+from ..locks import ForkSafeLock
 from .definition import FusionDefinition
 from .executors import FusionExecutorCache
 from .fusion import Fusion
@@ -34,7 +34,7 @@ class LRUCache:
         self.max_fusions = max_fusions
         self._entries: OrderedDict[Fusion, _Entry] = OrderedDict()
         self._compiled = self._lookups = self._hits = 0
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def cache_compile(self, fusion: Fusion) -> FusionExecutorCache:
         """The executor of an equal fusion, or a new one."""

@@ -88,6 +88,11 @@ def check_options(enable: Sequence[str], disable: Sequence[str]) -> None:
                 raise DefinitionError(f"Unrecognized {kind}_option: {option}")
 
 
+def schedulers_of(disable: Sequence[str]) -> frozenset[str]:
+    """The schedulers that these options switch off."""
+    return frozenset(name for option, name in _SCHEDULERS.items() if option in disable)
+
+
 @contextmanager
 def applied(enable: Sequence[str], disable: Sequence[str]) -> Iterator[None]:
     """Applies the options that act while an execution runs, and those of the environment."""
@@ -96,9 +101,7 @@ def applied(enable: Sequence[str], disable: Sequence[str]) -> Iterator[None]:
     variables: dict[str, str] = {}
     for option in disable:
         variables |= _VARIABLES.get(option, {})
-    schedulers = [name for option, name in _SCHEDULERS.items() if option in disable]
-    if schedulers:
-        variables["PYFUSER_DISABLE_SCHEDULERS"] = ",".join(schedulers)
+    variables |= options.with_disabled_schedulers(schedulers_of(disable))
     with ExitStack() as stack:
         stack.enter_context(options.overridden(variables))
         if "kernel_profile" in enable:

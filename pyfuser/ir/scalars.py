@@ -3,10 +3,11 @@
     expr ::= Integer | Symbol | Sum | FloorDiv | CeilDiv | Mod | Min | Max | Xor
 
 Expressions are interned (equal expressions are one object) and canonical: a `Sum` is a polynomial
-whose monomials are sorted products of atoms with integer coefficients.  Two index computations with
-the same meaning are therefore the same object, and a stride with respect to a loop index can be
-read off.  All sizes and indices are non-negative.  A `Symbol` may carry an exclusive upper bound,
-which is what allows divisions and predicates to be removed (`(4*i + j) // 4 -> i` when `j < 4`).
+whose monomials are sorted products of atoms with integer coefficients.  Equal polynomials of the
+same atoms are therefore one object, and a stride with respect to a loop index can be read off.
+Sizes and indices are non-negative; differences and constants may be negative.  A `Symbol` may carry
+an exclusive upper bound, which allows divisions and predicates to be removed
+(`(4*i + j) // 4 -> i` when `j < 4`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd
-from weakref import WeakValueDictionary
+
+from .interning import Interned
 
 Monomial = tuple["IntExpr", ...]
 
 # Arithmetic is memoised: the loops and accesses of one kernel repeat it many times.
 MEMORY = 1 << 15
 
-_interned: WeakValueDictionary[tuple[object, ...], IntExpr] = WeakValueDictionary()
+_interned = Interned()
 
 
 class IntExpr:
-    """A non-negative symbolic integer; compared and hashed by identity.
+    """A symbolic integer; compared and hashed by identity.
 
     `__reduce__` makes pickle intern what it loads.
     """
@@ -86,12 +88,12 @@ class Integer(IntExpr):
     def of(value: int) -> Integer:
         """The interned constant `value`."""
         key = ("Integer", value)
-        found = _interned.get(key)
+        found: Integer | None = _interned.get(key)
         if found is None:
-            found = Integer()
-            found._value, found._text, found._symbols = value, str(value), frozenset()
-            _interned[key] = found
-        return found  # type: ignore[return-value]
+            made = Integer()
+            made._value, made._text, made._symbols = value, str(value), frozenset()
+            found = _interned.keep(key, made)
+        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         return Integer.of, (self._value,)
@@ -112,13 +114,13 @@ class Symbol(IntExpr):
     def of(name: str, upper: IntExpr | None = None) -> Symbol:
         """The interned symbol with this name and bound."""
         key = ("Symbol", name, upper)
-        found = _interned.get(key)
+        found: Symbol | None = _interned.get(key)
         if found is None:
-            found = Symbol()
-            found.name, found.upper, found._text = name, upper, name
-            found._symbols = frozenset((found,))
-            _interned[key] = found
-        return found  # type: ignore[return-value]
+            made = Symbol()
+            made.name, made.upper, made._text = name, upper, name
+            made._symbols = frozenset((made,))
+            found = _interned.keep(key, made)
+        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         return Symbol.of, (self.name, self.upper)
@@ -200,12 +202,12 @@ _FORMATS: dict[type[Binary], str] = {
 def binary(kind: type[Binary], a: IntExpr, b: IntExpr) -> IntExpr:
     """The interned atom with these operands, as they are."""
     key = (kind, a, b)
-    found = _interned.get(key)
+    found: IntExpr | None = _interned.get(key)
     if found is None:
         made = kind()
         made.a, made.b, made._symbols = a, b, None
         made._text = _FORMATS[kind].format(_grouped(a), _grouped(b))
-        _interned[key] = found = made
+        found = _interned.keep(key, made)
     return found
 
 
@@ -241,9 +243,9 @@ def _monomial_text(monomial: Monomial, coefficient: int) -> str:
 def from_terms(terms: Mapping[Monomial, int]) -> IntExpr:
     """The canonical expression with these monomials and coefficients."""
     key = ("terms", frozenset(terms.items()))
-    found = _interned.get(key)
+    found: IntExpr | None = _interned.get(key)
     if found is None:
-        found = _interned[key] = _canonical(terms)
+        found = _interned.keep(key, _canonical(terms))
     return found
 
 
@@ -262,12 +264,12 @@ def _canonical(terms: Mapping[Monomial, int]) -> IntExpr:
 
 
 def _sum(ordered: tuple[tuple[Monomial, int], ...]) -> IntExpr:
-    found = _interned.get(("Sum", ordered))
+    found: IntExpr | None = _interned.get(("Sum", ordered))
     if found is None:
         made = Sum()
         made.terms, made._symbols = ordered, None
         made._text = " + ".join(_monomial_text(m, c) for m, c in ordered).replace("+ -", "- ")
-        _interned[("Sum", ordered)] = found = made
+        found = _interned.keep(("Sum", ordered), made)
     return found
 
 
@@ -464,9 +466,10 @@ def upper_bound(atom: IntExpr) -> IntExpr | None:
 
 
 def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntExpr | None:
-    """The value with every bounded atom at its maximum; None if a bounded one is negated.
+    """The value with every bounded atom at its maximum, or at 0 where it is subtracted.
 
-    With `only`, just these symbols are set to their maximum; the others stay symbolic.
+    With `only`, just these symbols are replaced, the others stay symbolic; None if one of them has
+    no bound.
     """
     result: IntExpr = ZERO
     for monomial, coefficient in terms_of(expr):
@@ -474,13 +477,10 @@ def maximum_value(expr: IntExpr, only: frozenset[Symbol] | None = None) -> IntEx
         for atom in monomial:
             stays = only is not None and not atom.symbols & only
             bound = None if stays else upper_bound(atom)
-            if bound is not None and coefficient < 0:
-                bound = ONE  # an index that is subtracted is largest at 0
-                largest = ZERO
-                continue
             if bound is None and only is not None and atom.symbols & only:
                 return None
-            largest = largest * (atom if bound is None else bound - 1)
+            most = atom if bound is None else bound - 1 if coefficient > 0 else ZERO
+            largest = largest * most
         result = result + largest
     return result
 

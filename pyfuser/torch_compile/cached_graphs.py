@@ -14,7 +14,6 @@ version and sources, and the backend's options.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +28,7 @@ from torch.fx import GraphModule
 
 from .. import options as settings
 from ..disk_cache import disk_cache, untrusted
+from ..locks import ForkSafeLock
 from ..nvfuser_direct_version import __version__
 from ..sources import sources
 from .compiled_graph import Call, compile_graph, undisturbed
@@ -65,7 +65,7 @@ class CachedGraph(OutputCode):
         self._text: bytes | str = _dumped(graph_module)
         self._graph: GraphModule | None = graph_module
         self._call: Call | None = None
-        self._lock: Any = threading.Lock()
+        self._lock: Any = ForkSafeLock()
 
     def __call__(self, inputs: Any) -> Any:
         """Runs the graph; empties the list of arguments."""
@@ -92,7 +92,7 @@ class CachedGraph(OutputCode):
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Makes a graph from the cache callable; a backward is compiled when it is needed."""
         assert isinstance(self._text, bytes)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._graph = _loaded(self._text)
         if not graph_kwargs["is_backward"]:
             self.compiled()

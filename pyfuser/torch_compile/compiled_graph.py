@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
@@ -25,6 +25,7 @@ from ..collection import no_collection
 from ..devices.registry import has_runtime
 from ..devices.switches import switched_off
 from ..executor import Resolved
+from ..locks import ForkSafeLock
 from ..trace import graph_trace
 from .graph import prepare
 from .graph_passes.cpu_scalars import devices
@@ -114,6 +115,10 @@ def compile_graph(graph_module: GraphModule, tunes: bool = False) -> Call:
         return by_torch
 
 
+def _raise(error: Exception, args: list[Any]) -> NoReturn:
+    raise error
+
+
 def undisturbed(compiler: Callable[[GraphModule], Call], graph_module: GraphModule) -> Call:
     """The graph by this compiler, whatever is being traced or dispatched around this call."""
     with _disable_current_modes(), no_collection():
@@ -125,7 +130,7 @@ def _compiled_when_on(
 ) -> Call:
     """A graph that torch runs until fusing on one of its devices is switched on again."""
     made: list[Call] = []
-    lock = threading.Lock()
+    lock = ForkSafeLock()
 
     def call(args: list[Any]) -> Sequence[Any]:
         if not made:
@@ -174,12 +179,15 @@ def boxed(call: Call) -> Call:
 
 
 def compile_in_background(graph_module: GraphModule, tunes: bool = False) -> Call:
-    """A graph that torch runs until a thread has compiled it."""
+    """A graph that torch runs until a thread has compiled it; the next call raises its error."""
     current = [interpreted(graph_module)]
     copy = GraphModule(graph_module, deepcopy(graph_module.graph))
 
     def compile_it() -> None:
-        current[0] = compile_graph(copy, tunes)
+        try:
+            current[0] = compile_graph(copy, tunes)
+        except Exception as error:  # what can't be compiled is an error in strict mode
+            current[0] = partial(_raise, error)
 
     def call(args: list[Any]) -> Sequence[Any]:
         return current[0](args)

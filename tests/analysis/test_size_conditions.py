@@ -32,11 +32,16 @@ def lengths(a: int, b: int, c: int) -> object:
     return a.bit_length(), (a * b).bit_length(), 12 * a > 5 * c
 
 
+def rounded(a: int, b: int, c: int) -> object:
+    rows, left = divmod(a, 7)
+    return [rows >> 2 > 3, left, round(b) << 1 > 100, abs(c - b) < 9, +a > 5]
+
+
 def layout(a: int, b: int, c: int) -> object:
     return layout_of([a, b, 4], [4 * b, 4, c])
 
 
-DECISIONS: tuple[Decision, ...] = (block, thirds, lengths, layout)
+DECISIONS: tuple[Decision, ...] = (block, thirds, lengths, rounded, layout)
 
 
 def holds(conditions: SizeConditions, sizes: Mapping[str, int]) -> bool:
@@ -110,3 +115,12 @@ def test_nothing_is_known_of_a_symbol_that_stands_for_an_expression() -> None:
     assert conditions.number(half, 1) - 1 != 1
     assert holds(conditions, {"s // 2": 1})
     assert not holds(conditions, {"s // 2": 2})
+
+
+@pytest.mark.parametrize(
+    "operation", [lambda n: n / 2, lambda n: n & 7, lambda n: 1 << n, lambda n: n**2, float]
+)
+def test_what_cannot_be_recorded_is_refused(operation: Callable[[int], object]) -> None:
+    number = SizeConditions().number(Symbol.of("a"), 12)
+    with pytest.raises(TypeError, match="size: expected .*int\\(n\\) has no conditions"):
+        operation(number)

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import pyfuser as nvfuser_direct
-from pyfuser import FusionDefinition, SchedulerType, TensorView
+from pyfuser import FusionDefinition, SchedulerType, TensorView, options
 from pyfuser.devices.cuda.emulator.runtime import emulated
 from pyfuser.devices.cuda.occupancy import registers_of_a_block
 from pyfuser.errors import DefinitionError, InputError, ScheduleError
+from pyfuser.frontend.options import applied
 from pyfuser.frontend.params import (
     check_compile_params,
     decisions_of,
@@ -23,6 +24,7 @@ from pyfuser.frontend.params import (
     params_of,
 )
 from pyfuser.kernel_builds import lowered
+from pyfuser.schedule import registry
 from pyfuser.target.parameters import InnerOuterParameters, PointwiseParameters, ReductionParameters
 from pyfuser.target.thread_parameters import ThreadedPointwise, ThreadedReduction
 from tests.cuda.cubins import requires_nvrtc
@@ -421,16 +423,27 @@ def test_cache_operators_are_in_the_text_of_cuda_kernels(operator: str, intrinsi
 
 
 def test_disabled_schedulers_take_nothing() -> None:
+    """Also after a call with them, whose plans must not be used."""
     x = torch.randn(40, 30)
+    with FusionDefinition() as fd:
+        t = fd.from_pytorch(x)
+        fd.add_output(fd.ops.mul(fd.ops.cumsum(t, 1), fd.ops.exp(t)))
 
     def schedulers(disable: list[str]) -> list[str]:
-        with FusionDefinition() as fd:
-            t = fd.from_pytorch(x)
-            fd.add_output(fd.ops.mul(fd.ops.cumsum(t, 1), fd.ops.exp(t)))
         (got,) = fd.execute([x], _disable_options=disable)
         torch.testing.assert_close(got, x.cumsum(1) * x.exp())
-        (program,) = fd.fec.engine.executor.programs.values()
+        engine = fd.fec.engine_without(disable)
+        (program,) = engine.executor.programs.values()
         return [part.segment.scheduler for part in program.parts]
 
     assert schedulers([]) == ["greedy"]
     assert schedulers(["greedy_scheduler"]) == ["expr_eval", "pointwise"]
+    assert schedulers([]) == ["greedy"]
+
+
+def test_options_add_to_the_disabled_schedulers_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYFUSER_DISABLE_SCHEDULERS", "transpose")
+    with applied([], ["greedy_scheduler"]):
+        assert options.disabled_schedulers(registry.NAMES) == {"transpose", "greedy"}

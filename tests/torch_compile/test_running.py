@@ -24,9 +24,11 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from benchmarks import peak_memory
+from pyfuser import UnsupportedError
 from pyfuser.devices.registry import target_for
 from pyfuser.interface import compiled_kernel_count
 from pyfuser.profiling import Recorder, recording
+from pyfuser.torch_compile import compiled_graph
 from tests.support.compiled import BACKEND, graph_count
 from tests.support.compiled import fresh as fresh
 from tests.support.folders import ROOT
@@ -321,6 +323,22 @@ def test_asynchronous_compilation_answers_from_the_first_call() -> None:
         time.sleep(0.01)
     assert compiled_kernel_count() > before
     torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_strict_mode_raises_what_a_background_compilation_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+
+    def refuse(graph_module: object, tunes: bool) -> Any:
+        raise UnsupportedError("this graph isn't for kernels")
+
+    monkeypatch.setattr(compiled_graph, "compile_graph", refuse)
+    compiled = torch.compile(torch.exp, backend=BACKEND, options={"async_compile": True})
+    with pytest.raises(UnsupportedError, match="isn't for kernels"):
+        for _ in range(200):
+            compiled(torch.ones(3))
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])

@@ -51,7 +51,8 @@ class CompilerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what follows
+        self._writing = threading.Lock()  # of the pipe to the process
         self._waiting: dict[int, Answer] = {}
         self._number = 0
         self.is_alive = True
@@ -68,22 +69,30 @@ class CompilerProcess:
         plain = (*request[:3], tuple(request.processor))
         with self._lock:
             self._number += 1
-            self._waiting[self._number] = answer
-            if self.is_alive:
-                try:
-                    assert self._process.stdin is not None
-                    pickle.dump((self._number, plain), self._process.stdin)
-                    self._process.stdin.flush()
-                except OSError:
-                    self._give_up()
-            else:
+            number = self._number
+            self._waiting[number] = answer
+            if not self.is_alive:
+                self._give_up()
+                return answer
+        try:
+            self._send(pickle.dumps((number, plain)))
+        except (OSError, ValueError):  # ValueError: closed meanwhile
+            with self._lock:
                 self._give_up()
         return answer
 
+    def _send(self, request: bytes) -> None:
+        """Waits while the pipe is full, without the lock that the answers need."""
+        with self._writing:
+            assert self._process.stdin is not None
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+
     def close(self) -> None:
         """Ends the process; requests without an answer won't get one."""
-        with contextlib.suppress(OSError), self._lock:
+        with self._lock:
             self.is_alive = False
+        with contextlib.suppress(OSError), self._writing:
             assert self._process.stdin is not None
             self._process.stdin.close()
         self._reap()

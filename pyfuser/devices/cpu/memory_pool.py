@@ -42,8 +42,8 @@ from typing import Any
 import torch
 import torch.utils.dlpack
 
-from ...errors import InputError, expected
 from ...memory import MemoryStats, register_pool
+from ...options import pool_bytes
 from ..tensor_memory import EmptyStrided
 from .jit import CompiledModule, compile_module
 from .native_function import native_function
@@ -270,12 +270,9 @@ def _gil_function(module: CompiledModule, name: str, result: Any, *arguments: An
 
 def _default_limit() -> int:
     """Most free bytes that the pool keeps, from the environment or from the machine's memory."""
-    configured = os.environ.get("PYFUSER_POOL_BYTES")
+    configured = pool_bytes()
     if configured is not None:
-        try:
-            return max(0, int(configured))
-        except ValueError:
-            raise InputError(expected("PYFUSER_POOL_BYTES", "a number", configured)) from None
+        return configured
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(memory // 8, 1 << 30)
 

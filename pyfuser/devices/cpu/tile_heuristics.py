@@ -6,7 +6,6 @@ stage (`schedule/staged_tiles.py`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
@@ -242,8 +241,9 @@ def _ahead(
     if row_bytes >= 4 * _BYTES_AHEAD:
         return _BYTES_AHEAD
     squares = line_elements(processor, facts) * row_bytes
-    # the nearest power of two: there are few kernels
-    return min(1 << round(math.log2(squares)), _MOST_BYTES_AHEAD)
+    power = 1 << (squares.bit_length() - 1)
+    nearest = 2 * power if 2 * squares >= 3 * power else power  # there are few kernels
+    return min(nearest, _MOST_BYTES_AHEAD)
 
 
 def _are_apart(facts: PointwiseFacts, rows: int) -> bool:

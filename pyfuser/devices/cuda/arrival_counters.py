@@ -11,11 +11,11 @@ the graph sets the counters of each launch to zero.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import torch
 
+from ...locks import ForkSafeLock
 from ..tensor_memory import EmptyStrided
 
 # cudaStreamPerThread: one handle for a stream of each thread.
@@ -39,7 +39,7 @@ class ArrivalCounters:
         self._of_streams: dict[int, torch.Tensor] = {}
         self._of_graphs: torch.Tensor | None = None
         self._taken = 0
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def prepare(self) -> None:
         """Sets the counters of captured launches to zero, for all streams; not during a capture."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from ...locks import ForkSafeLock
 from ..runtime import ObjectCache
 from . import nvrtc
 from .device_helpers import with_device_helpers
@@ -38,7 +38,7 @@ class CubinCompiler:
         self.cache: ObjectCache | None = None
         self._compile_text = compile_text
         self._cubins: OrderedDict[str, Future[bytes]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def start(self, text: str) -> Future[bytes]:
         """Begins compiling a kernel's text in a thread, unless that has been done."""

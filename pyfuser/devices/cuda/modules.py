@@ -13,11 +13,11 @@ capture unloads nothing, as waiting would end the capture.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ...locks import ForkSafeLock
 from .driver import Driver
 
 # Modules of some 20 KB each that are unloaded together: the GPU is waited for once for all of them.
@@ -51,7 +51,7 @@ class LoadedModules:
         self._driver, self._synchronize, self._is_capturing = driver, synchronize, is_capturing
         self._free_unused = free_unused
         self._dropped: list[Any] = []
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def load(self, cubin: bytes, where: str) -> LoadedModule:
         """The module of a cubin; see Driver.load."""

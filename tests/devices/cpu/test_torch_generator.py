@@ -122,3 +122,27 @@ def test_compiled_dropout_draws_eagers_numbers(monkeypatch: pytest.MonkeyPatch) 
     compiled = torch.compile(program, backend="pyfuser")
     require_same_draws(lambda: compiled(x), lambda: program(x))
     assert sorted(drawn) == ["bernoulli", "uniform_double", "uniform_float"]
+
+
+def test_numbers_that_another_thread_drew_meanwhile_are_not_drawn_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if the other thread ran while the native code draws."""
+    if not torch_generator._is_equal_to_torch("uniform_float"):
+        pytest.skip("torch makes numbers in another way on this processor")
+    drawer, others = torch_generator._drawer(), []
+
+    class Interrupted:
+        converters = drawer.converters
+
+        @staticmethod
+        def draw(*arguments: Any) -> None:
+            others.append(torch.rand(2000))
+            drawer.draw(*arguments)
+
+    monkeypatch.setattr(torch_generator, "_drawer", Interrupted)
+    torch.manual_seed(7)
+    made = torch_generator.rand([2000], device=torch.device("cpu"))
+    torch.manual_seed(7)
+    wanted = torch.rand(4000)
+    assert torch.equal(torch.cat([*others, made]), wanted)

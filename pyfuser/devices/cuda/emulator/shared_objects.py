@@ -9,11 +9,12 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import functools
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ....locks import ForkSafeLock
 
 _LIBRARIES = ("libm.so.6", "libgcc_s.so.1", "libstdc++.so.6")
 _MOST_LOADED = 1024
@@ -25,7 +26,7 @@ class SharedObject:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+        self._path, self._lock = path, ForkSafeLock()
 
     @staticmethod
     def of(path: Path) -> SharedObject:
@@ -55,7 +56,7 @@ class SharedObject:
 
 _known: dict[Path, SharedObject] = {}
 _unused: OrderedDict[SharedObject, ctypes.CDLL] = OrderedDict()  # loaded; used last comes last
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 @functools.cache
