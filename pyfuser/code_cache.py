@@ -11,7 +11,6 @@ sources.
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import zlib
@@ -21,7 +20,7 @@ from typing import Any
 
 from .disk_cache import disk_cache
 from .ir.fusion import Fusion
-from .ir.keys import structure_key
+from .ir.keys import kept_structure_key
 from .ir.vals import Scalar, TensorView, Val
 from .sources import sources
 from .target.target import Code, Target
@@ -54,13 +53,8 @@ def _key(fusion: Fusion, scheduler: str, parameters: object, target: Target) -> 
     version = sources() if target.keeps_code else None
     if version is None:
         return None
-    facts = ("code", version, repr(target), scheduler, repr(parameters), _structure(fusion))
+    facts = ("code", version, repr(target), scheduler, repr(parameters), kept_structure_key(fusion))
     return "\n".join(facts)
-
-
-@functools.lru_cache(maxsize=256)
-def _structure(fusion: Fusion) -> str:
-    return structure_key(fusion)
 
 
 # -- entries: the fusion's values are stored as their names

@@ -78,8 +78,8 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
     """Sizes as coarsely as segmentation needs them: below workers, short, usual, and huge; few, if
     pairs are compared along them.
 
-    Only whether normalised rows and columns are too long for one kernel, and rows of reduced parts
-    right for one, depends on the sizes themselves.
+    Whether normalised rows and columns are too long for one kernel, and rows of reduced parts right
+    for one, is decided by the sizes themselves, and part of the answer.
     """
     short, usual, huge = 1 << 5, 1 << 10, 1 << 18
     paired = paired_sizes(prepared)
@@ -194,8 +194,8 @@ def _bounded(
 def _reshaped_inputs(fusion: Fusion) -> set[int]:
     """The names of reshapes that are views of inputs and are read at computed positions.
 
-    What is read so has to be in memory, and a view is.  An input that the fusion updates is read
-    before that, which no view shows.
+    A tensor that is read at computed positions must be in memory; a view of an input is.  An input
+    that the fusion updates is read before that, which no view shows.
     """
     updated, found = set(fusion.aliases.values()), set[int]()
     for expr in fusion.exprs:

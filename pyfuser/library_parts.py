@@ -19,6 +19,7 @@ from typing import Protocol
 import torch
 from torch._ops import OpOverload
 
+from .analysis.costs import is_copy
 from .dtypes import COMPLEX, FLOATING, DataType, to_torch
 from .errors import InternalError, expected
 from .ir.exprs import (
@@ -102,11 +103,6 @@ def _drops_expanded(expr: Expr) -> bool:
 def is_shown(expr: Expr | None) -> bool:
     """True if the elements of the output are those of the input, unchanged."""
     return is_shown_by_strides(expr) or is_copy(expr)
-
-
-def is_copy(expr: Expr | None) -> bool:
-    """True for expressions that give the elements their own memory if they are an output."""
-    return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
 
 
 def shown_from(tensor: TensorView, inputs: Collection[Val]) -> list[Expr] | None:

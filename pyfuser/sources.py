@@ -1,6 +1,7 @@
-"""A digest of pyfuser's own files: part of the key of everything on disk that its code decides.
+"""A digest of pyfuser's Python files: part of the key of everything on disk that its code decides.
 
-Without it, an edited pyfuser would find what it made before.
+Without it, an edited pyfuser would find what it made before.  (Texts of other files, .ll and .cuh,
+are part of the kernels' own keys.)
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from . import options
 from .disk_cache import TrustedDirectory
 from .errors import expected
 from .ir.fusion import Fusion
-from .ir.keys import structure_key
+from .ir.keys import kept_structure_key
 from .locks import ForkSafeLock
 from .nvfuser_direct_version import __version__
 from .schedule.registry import AutomaticScheduler
@@ -178,7 +178,7 @@ class TuningStore:
         self, target: Target, scheduler: AutomaticScheduler, fusion: Fusion, result: Result
     ) -> None:
         """Stores a result, in place of an earlier one of the same shape class."""
-        machine, structure = target.machine(), structure_key(fusion)
+        machine, structure = target.machine(), kept_structure_key(fusion)
         version = str(__version__)
         name = _name(version, machine, scheduler.name, structure)
         with self._lock:
@@ -208,7 +208,7 @@ class TuningStore:
         machine = target.machine()
         if _machine_digest(machine) not in self._machines:
             return None
-        name = _name(str(__version__), machine, scheduler.name, _structure(fusion))
+        name = _name(str(__version__), machine, scheduler.name, kept_structure_key(fusion))
         found = self.entry(name)
         if found is None:
             return None
@@ -223,11 +223,6 @@ def tuning_store() -> TuningStore:
 @functools.cache
 def _store_of(cache: Path | None) -> TuningStore:
     return TuningStore(None if cache is None else cache / "tuning")
-
-
-@functools.lru_cache(maxsize=256)
-def _structure(fusion: Fusion) -> str:
-    return structure_key(fusion)
 
 
 # -- the files

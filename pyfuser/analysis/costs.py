@@ -31,8 +31,8 @@ def is_repeatable(expr: Expr) -> bool:
     return not is_cut(expr)
 
 
-def is_copy(expr: Expr) -> bool:
-    """True if elements are moved unchanged, whatever their dtype: nothing is computed."""
+def is_copy(expr: Expr | None) -> bool:
+    """True if elements are moved unchanged, whatever their dtype, to memory of their own."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
 
 

@@ -1,8 +1,8 @@
 """The active fusion: the Fusion to which the functions of `ops` add, as in the interface.
 
-This is the only ambient state of pyfuser, and it stays in the front end: everything below gets the
-fusion as an argument.  A FusionGuard is active from its creation until it is released; guards nest,
-and each thread has its own.
+No other state of a definition is ambient, and this one stays in the front end: everything below
+gets the fusion as an argument.  (Options are in options.py, observers in trace.py.)  A FusionGuard
+is active from its creation until it is released; guards nest, and each thread has its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Fusion: what to compute.
 
-    fusion ::= inputs, expr..., outputs, aliases {output -> input that is updated in place}
+    fusion ::= inputs, expr..., outputs, aliases {output -> input that is updated in place},
+               hidden outputs (of the aliases: not returned),
+               random state (the inputs that are a generator's seed and offset)
 
 A Fusion says nothing about loops.  Expressions are kept in definition order, which is topological.
 `equal_extents` collects the pairs of sizes that the definition forces to be equal (by adding two
@@ -42,9 +44,9 @@ class Fusion:
         self.hidden_outputs: set[Val] = set()
         self.aliases: dict[Val, Val] = {}
         self.overwritten: set[Val] = set()
-        """Inputs whose memory may be reused for an output, element by element."""
+        """Of a segment: inputs whose memory an output may reuse, element by element."""
         self.repeats: dict[Val, Val] = {}
-        """Inputs that are another input once more, with its strides: see Segment.apart."""
+        """Of a segment: inputs that repeat another input, with its strides: see Segment.apart."""
         self.exprs: list[Expr] = []
         self.equal_extents: list[tuple[IntExpr, IntExpr]] = []
         self.required_by: dict[object, str] = {}

@@ -8,6 +8,8 @@ structures, such as the layers of a model, are numbered alike.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from .domains import history, without_reductions
 from .fusion import Fusion
 from .text import translate
@@ -33,8 +35,14 @@ def _memory_order(tensor: TensorView) -> str:
     return f"{', '.join(order)} {domain.contiguity}"
 
 
+@lru_cache(maxsize=256)
+def kept_structure_key(fusion: Fusion) -> str:
+    """The `structure_key` of a fusion that doesn't change any more."""
+    return structure_key(fusion)
+
+
 def structure_key(fusion: Fusion) -> str:
-    """A text that is equal for two fusions exactly if they compute the same thing.
+    """A text: two fusions that share it compute the same thing, with values of the same numbers.
 
     It is the printed definition together with facts that aren't printed: memory layouts of tensors,
     the origin of reshaped axes, dtypes of constants, which outputs are written over inputs, and

@@ -96,7 +96,7 @@ def build_nests(scheduled: ScheduledFusion, target: Target, name: str) -> Kernel
     structure = LoopStructure(scheduled)
     check_schedule(scheduled, structure, target.threads_are_hardware)
     indexer = Indexer(structure, target.threads_are_hardware)
-    phase_of = assign_phases(indexer)
+    phase_of = assign_phases(indexer)  # may move tensors to other memory: their indices change
     indexer = Indexer(structure, target.threads_are_hardware)
     memory = KernelMemory(indexer)
     builder = NestBuilder(indexer, memory)

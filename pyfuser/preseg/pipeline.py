@@ -2,7 +2,8 @@
 
 PIPELINE is the order of the passes, written once; each pass's file explains its place. `run` works
 on a copy, verifies after each pass, and can stop after the n-th pass or report each one. Invariant:
-inputs and outputs keep their number and order, and outputs their elements, bit by bit.
+inputs and outputs keep their number and order, and outputs their values, up to the rounding of sums
+in another order.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import functools
 import importlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import IterationSpace
@@ -54,7 +54,7 @@ from .facts import (
 )
 from .size_info import SizeInfo
 
-__all__ = ["SCHEDULERS", "Parameters", "Refusal", "Scheduler", "SizeInfo", "find", "scheduler"]
+__all__ = ["SCHEDULERS", "Parameters", "Refusal", "SizeInfo", "find", "scheduler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +70,6 @@ class Refusal:
 
 # A scheduler's decisions: a frozen dataclass, so that kernels can be cached by it and it prints.
 Parameters = Hashable
-
-
-class Scheduler(Protocol):
-    """One way to make a kernel out of a fusion."""
-
-    @property
-    def name(self) -> str:
-        """The name that users and printed segments see."""
-
-    def can_schedule(self, fusion: Fusion, sizes: SizeInfo) -> Refusal | None:
-        """None when the scheduler takes the fusion, else why not."""
-
-    def heuristics(self, fusion: Fusion, sizes: Mapping[str, int], target: Target) -> Parameters:
-        """The target's decisions for these sizes."""
-
-    def schedule(self, fusion: Fusion, parameters: Parameters) -> ScheduledFusion:
-        """The loops that the parameters specify."""
 
 
 # -- the rules

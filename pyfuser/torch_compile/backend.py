@@ -2,7 +2,8 @@
 
 Dynamo passes a graph.  AOTAutograd makes it functional, differentiates it, applies pyfuser's choice
 of decompositions, and cuts it into forward and backward; each of them becomes a `CompiledGraph`.
-torch's configuration is left unchanged.
+torch's configuration is left unchanged; cached_graphs.py and torch_digest.py say what they replace
+in torch to keep graphs on disk.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from .reshapes import (
     is_plain,
     is_pointwise_node,
     move_reshape,
+    shape_of,
     view_node,
     with_layout,
     with_shape,
@@ -46,7 +47,7 @@ def move_readers_of_reshapes(graph: Graph) -> None:
 def _try(graph: Graph, node: Node) -> None:
     reshaped = {each: s for each in node.all_input_nodes if (s := _reshaped(each)) is not None}
     sources = list(reshaped.values())
-    if len(set(map(_shape, sources))) != 1 or set(map(_shape, reshaped)) != {_shape(node)}:
+    if len(set(map(shape_of, sources))) != 1 or set(map(shape_of, reshaped)) != {shape_of(node)}:
         return
     value, like = tensor_of(node), tensor_of(sources[0])
     assert value is not None and like is not None
@@ -65,7 +66,7 @@ def _try(graph: Graph, node: Node) -> None:
 
     crossed = [each for each in node.all_input_nodes if not _can_be_viewed(each, value, like)]
     if not all(
-        _shape(each) == _shape(node) and can_be_reshaped(each, like, node) for each in crossed
+        shape_of(each) == shape_of(node) and can_be_reshaped(each, like, node) for each in crossed
     ):
         return
     views: list[tuple[Node, Node]] = []
@@ -128,8 +129,3 @@ def _broadcast_shape(
     else:
         return None
     return [*own[:first], *inside, *own[last:]]
-
-
-def _shape(node: Node) -> tuple[object, ...]:
-    value = tensor_of(node)
-    return () if value is None else sizes_of(value.shape)

@@ -42,7 +42,7 @@ class _Shapes:
     @staticmethod
     def of(source: Node, result: torch.Tensor) -> _Shapes:
         """Those of a reshape with a result like this."""
-        old, new = _shape(source), sizes_of(result.shape)
+        old, new = shape_of(source), sizes_of(result.shape)
         suffix = 0
         while suffix < min(len(old), len(new)) and old[-1 - suffix] == new[-1 - suffix]:
             suffix += 1
@@ -100,7 +100,7 @@ def _collect(
     if len(chosen) >= _MOST_NODES or not is_plain(node):
         return False
     # The result must get its shape from one operand, not by broadcasting several.
-    if not any(_shape(operand) == shapes.old for operand in node.all_input_nodes):
+    if not any(shape_of(operand) == shapes.old for operand in node.all_input_nodes):
         return False
     chosen[node] = None
     for user in node.users:
@@ -112,7 +112,7 @@ def _collect(
 
 
 def _leads_to(user: Node, shape: tuple[Size, ...]) -> bool:
-    return user.target in RESHAPES and is_plain(user) and _shape(user) == shape
+    return user.target in RESHAPES and is_plain(user) and shape_of(user) == shape
 
 
 def _leads_on(user: Node) -> bool:
@@ -127,7 +127,7 @@ def _fits(operand: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
     value = tensor_of(operand)
     if value is None:
         return False  # a size among the arguments
-    shape = _shape(operand)
+    shape = shape_of(operand)
     if shape != shapes.old:
         leading = shape[: max(len(shape) - shapes.suffix, 0)]
         return all(size == 1 for size in leading)
@@ -143,7 +143,7 @@ def _fits(operand: Node, shapes: _Shapes, chosen: dict[Node, None]) -> bool:
 def _seen_before(node: Node, shapes: _Shapes) -> Node | None:
     """The source of an earlier reshape, if it already has the wanted shape."""
     source = node.args[0] if node.target in RESHAPES else None
-    if isinstance(source, Node) and _shape(source) == shapes.new and is_plain(source):
+    if isinstance(source, Node) and shape_of(source) == shapes.new and is_plain(source):
         return source
     return None
 
@@ -171,7 +171,7 @@ def _reshaped(graph: Graph, node: Node, shapes: _Shapes, made: dict[Node, Node])
 
 def _operand(graph: Graph, node: Node, shapes: _Shapes) -> Node:
     """An operand as the reshaped op reads it."""
-    shape, value = _shape(node), tensor_of(node)
+    shape, value = shape_of(node), tensor_of(node)
     assert value is not None
     if shape == shapes.old:
         before = _seen_before(node, shapes)
@@ -216,7 +216,8 @@ def _replace_users(
         user.replace_input_with(old, back)
 
 
-def _shape(node: Node) -> tuple[Size, ...]:
+def shape_of(node: Node) -> tuple[Size, ...]:
+    """The sizes of a tensor; () for another node."""
     value = tensor_of(node)
     return () if value is None else sizes_of(value.shape)
 
