@@ -123,7 +123,7 @@ def register_fusion(fusion: Fusion) -> FusionKey:
 
 
 def registered_fusion(key: int) -> CompiledFusion:
-    """The fusion registered under a key.  InputError for a key that was never issued."""
+    """The fusion registered under a key.  InputError for a number that names no fusion."""
     if isinstance(key, FusionKey):
         return key.fusion
     found = _numbered.get(key)

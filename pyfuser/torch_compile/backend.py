@@ -95,75 +95,77 @@ def backend(
     return compile_with(graph_module, example_inputs, chosen)
 
 
+Compiler = Callable[[GraphModule], Call]
+
 _untraced: Any = disable  # Dynamo doesn't trace such a function or its callees
+
+
+class _Compilers:
+    """What AOTAutograd calls with the graphs that it makes of one Dynamo graph.
+
+    compiler    for each graph; None for pyfuser's
+    caches      True if compiled graphs are kept on disk
+    inferring   the compiled graph of an inference, and its metadata, once it is there
+    """
+
+    def __init__(self, compiler: Compiler | None, options: BackendOptions, caches: bool) -> None:
+        compile_now = partial(compile_graph, tunes=options.autotune)
+        in_background = partial(compile_in_background, tunes=options.autotune)
+        self._compiler = in_background if options.async_compile else compiler or compile_now
+        self._caches = caches
+        self.inferring: tuple[Call, Any] | None = None
+
+    def forward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
+        """Of a graph without a backward, too."""
+        note_input_aliases(traced)
+        _backward_may_run_again()
+        made = self._compiled(traced)
+        if isinstance(made, CachedGraph):
+            made.compiled()
+        return made
+
+    def inference(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
+        """A graph without gradients."""
+        made = self.forward(traced, inputs)
+        self.inferring = made, _metadata()
+        return made
+
+    def backward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
+        """Dynamo must trace neither the compiler nor its result: the backward may be compiled, and
+        is run, while another function is being traced.
+        """
+        made: Call = _untraced(_untraced(self._compiled)(traced))
+        return made
+
+    def _compiled(self, traced: GraphModule) -> Call:
+        return CachedGraph(traced) if self._caches else undisturbed(self._compiler, traced)
 
 
 def compile_with(
     graph_module: GraphModule,
     example_inputs: Sequence[Any],
     options: BackendOptions,
-    compiler: Callable[[GraphModule], Call] | None = None,
+    compiler: Compiler | None = None,
 ) -> Callable[..., Any]:
     """AOTAutograd with `compiler` for each of its graphs, or pyfuser's, whose graphs are cached."""
-    # A cached graph is compiled later, without measuring.
-    is_plain = not options.async_compile and not options.autotune
-    has_gradients = _has_gradients(graph_module, example_inputs)
-    caches = compiler is None and is_plain and may_cache(graph_module, has_gradients)
-
-    def compile_one(traced: GraphModule, _: Sequence[Any], is_forward: bool = True) -> Call:
-        if is_forward:
-            note_input_aliases(traced)
-            _backward_may_run_again()
-        if caches:
-            graph = CachedGraph(traced)
-            if is_forward:
-                graph.compiled()
-            return graph
-        if options.async_compile:
-            return undisturbed(partial(compile_in_background, tunes=options.autotune), traced)
-        return undisturbed(compiler or partial(compile_graph, tunes=options.autotune), traced)
-
-    def compile_backward(traced: GraphModule, inputs: Sequence[Any]) -> Call:
-        # Dynamo must trace neither the compiler nor its result: the backward may be
-        # compiled, and is run, while another function is being traced.
-        made: Call = _untraced(_untraced(compile_one)(traced, inputs, False))
-        return made
-
-    inferring: tuple[Call, Any] | None = None
-
-    def compile_inference(traced: GraphModule, inputs: Sequence[Any]) -> Call:
-        nonlocal inferring
-        made = compile_one(traced, inputs)
-        inferring = made, _metadata()
-        return made
-
     opaque = _without_storage(example_inputs)
     if opaque is not None:
         what = "tensors with memory that kernels can read"
         fallback.warn(UnsupportedError(expected("torch.compile", what, opaque)), "a graph")
         return _without_compiling(graph_module)
-    # Does what torch._dynamo.backends.common.aot_autograd does, without importing Inductor.
     if any(isinstance(x, (list, tuple, dict)) for x in example_inputs):
         again = partial(compile_with, options=options, compiler=compiler)
         flattened: Callable[..., Any] = flatten_graph_inputs(graph_module, example_inputs, again)
         return flattened
     check_classes(graph_module)
     keep_upsampling_whole(graph_module)
-    aot: Any = aot_module_simplified
-    kept = serializable if caches else lambda compiler: compiler
-    keeping = cached(graph_module, options) if caches else nullcontext()
+    # A cached graph is compiled later, without measuring.
+    is_plain = not options.async_compile and not options.autotune
+    has_gradients = _has_gradients(graph_module, example_inputs)
+    caches = compiler is None and is_plain and may_cache(graph_module, has_gradients)
+    compilers = _Compilers(compiler, options, caches)
     try:
-        with no_collection(), keeping, distinct_gradients(unwrapped(graph_module)):
-            compiled = aot(
-                graph_module,
-                example_inputs,
-                fw_compiler=kept(compile_one),
-                bw_compiler=compile_backward,
-                inference_compiler=kept(compile_inference),
-                partition_fn=partition_joint_graph(options.rematerialise),
-                decompositions=decompositions(options.fused_random, has_gradients),
-                keep_inference_input_mutations=True,
-            )
+        compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers, caches)
     except _MEANT_FOR_DYNAMO:
         raise
     except Exception as error:
@@ -171,12 +173,38 @@ def compile_with(
         fallback.warn(UnsupportedError(untraceable), "a graph")
         return _without_compiling(graph_module)
     if unwrapped(graph_module) is graph_module:  # otherwise a call has one list of arguments
-        if inferring is not None:
-            compiled = quick_calls.inference(compiled, *inferring)
+        if compilers.inferring is not None:
+            compiled = quick_calls.inference(compiled, *compilers.inferring)
         elif has_gradients:
             compiled = quick_calls.training(compiled)
     made: Callable[..., Any] = _untraced(compiled)
     return made
+
+
+def _by_aot_autograd(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    options: BackendOptions,
+    compilers: _Compilers,
+    caches: bool,
+) -> Callable[..., Any]:
+    """As torch._dynamo.backends.common.aot_autograd does it, without importing Inductor."""
+    aot: Any = aot_module_simplified
+    kept = serializable if caches else lambda compiler: compiler
+    keeping = cached(graph_module, options) if caches else nullcontext()
+    has_gradients = _has_gradients(graph_module, example_inputs)
+    with no_collection(), keeping, distinct_gradients(unwrapped(graph_module)):
+        compiled: Callable[..., Any] = aot(
+            graph_module,
+            example_inputs,
+            fw_compiler=kept(compilers.forward),
+            bw_compiler=compilers.backward,
+            inference_compiler=kept(compilers.inference),
+            partition_fn=partition_joint_graph(options.rematerialise),
+            decompositions=decompositions(options.fused_random, has_gradients),
+            keep_inference_input_mutations=True,
+        )
+    return compiled
 
 
 def _without_compiling(graph_module: torch.nn.Module) -> Callable[..., Any]:
