@@ -104,7 +104,7 @@ class PhaseGenerator:
         self.copied_buffers = copied_buffers(phase.body)
         self.widened: dict[Buffer, int] = {}
         self.once = WrittenOnce(self)
-        self.registers = register_buffers(phase.body)
+        self.registers = register_buffers(phase)
         self.has_bfloat16 = any(t.buffer.dtype is DataType.BFloat16 for t in kernel.tensors)
 
     # -- the function

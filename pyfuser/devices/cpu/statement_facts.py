@@ -6,18 +6,21 @@ Kernel, statements -> the width of lanes, the buffers that are registers, the Na
 from __future__ import annotations
 
 from ...dtypes import FLOAT8, DataType, compute_dtype, is_floating, size_in_bytes
+from ...ir.domains import GRID
 from ...ir.kernel import (
     Allocate,
     Buffer,
     Compute,
+    For,
     Initialise,
     Kernel,
+    Phase,
     Reduce,
     Scan,
     Scatter,
     Statement,
 )
-from ...ir.kernel_queries import walk
+from ...ir.kernel_queries import accesses, walk
 from ...ir.scalars import ONE
 from ...ir.schedule import MemoryType
 from ...ops.random_numbers import DISTRIBUTIONS
@@ -53,15 +56,27 @@ def widest(statement: Statement) -> int:
             return 1
 
 
-def register_buffers(body: list[Statement]) -> set[Buffer]:
-    """Local buffers of one element that one kind of statement writes, without accumulation."""
+def register_buffers(phase: Phase) -> set[Buffer]:
+    """Local buffers of one element that one kind of statement writes, without accumulation.
+
+    A register is known only where it was computed, so these are in the loops that read them.
+    """
     found: set[Buffer] = set()
-    accumulated: set[Buffer] = set()
-    for statement in walk(body):
+    excluded: set[Buffer] = set()
+    for statement in walk(phase.body):
         match statement:
             case Allocate(buffer=buffer):
                 if buffer.memory is MemoryType.local and buffer.size is ONE:
                     found.add(buffer)
             case Initialise() | Reduce():
-                accumulated.update(o.buffer for o in statement.outputs)
-    return found - accumulated
+                excluded.update(o.buffer for o in statement.outputs)
+            case For(parallel_type=kind) if kind in GRID and statement.stop is not phase.grid[kind]:
+                excluded |= _buffers_from_outside(statement)  # some tasks have no such loop
+    return found - excluded
+
+
+def _buffers_from_outside(loop: For) -> set[Buffer]:
+    """The buffers that the body of a loop accesses and doesn't allocate."""
+    inside = list(walk(loop.body))
+    used = {access.buffer for statement in inside for access in accesses(statement)}
+    return used - {each.buffer for each in inside if isinstance(each, Allocate)}

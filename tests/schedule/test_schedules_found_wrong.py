@@ -1,0 +1,46 @@
+"""Schedules by hand that were once computed wrongly, or ended in an error of Python or LLVM.
+
+All were found by random schedules (tests/programs/draw_schedules.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pyfuser import DataType, FusionDefinition, ParallelType
+
+pytestmark = pytest.mark.usefixtures("poison")
+
+GRID_X, BLOCK_X, VECTORIZE = (
+    ParallelType.grid_x, ParallelType.block_x, ParallelType.vectorize
+)  # fmt: skip
+
+
+# -- registers
+
+
+def test_a_register_of_tasks_that_are_not_all_of_them() -> None:
+    """A tensor without elements is in memory, so there is a task even if the others have none."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([-1], contiguity=True)
+        y = fd.ops.mul(x, 0.125)
+        z = fd.ops.add(x, y)
+        fd.add_output(z)
+        fd.add_output(fd.ops.full(shape=[0], fill_value=0, dtype=DataType.Int))
+        z.axis(0).parallelize(GRID_X)
+        fd.sched.parallelize_like(z)
+    fd.manual_validate([torch.randn(2)])
+    fd.manual_validate([torch.randn(0)])
+
+
+def test_registers_of_two_loops_over_different_tasks() -> None:
+    with FusionDefinition() as fd:
+        x, other = (fd.define_tensor([-1], contiguity=True) for _ in range(2))
+        y = fd.ops.exp(x)
+        fd.add_output(fd.ops.neg(y))
+        fd.add_output(fd.ops.neg(other))
+        for tensor in (y, *fd.fusion.outputs()):
+            tensor.axis(0).parallelize(GRID_X)
+    for sizes in ((3, 7), (7, 3)):
+        fd.manual_validate([torch.randn(size) for size in sizes])
