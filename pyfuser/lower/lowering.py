@@ -223,6 +223,8 @@ def _extents(
                 found[kind] = loop.extent if known is None else maximum(known, loop.extent)
     for tensor in tensors:
         if structure.scheduled[tensor].memory_type is MemoryType.global_:
-            for kind in found.keys() - {loop.parallel_type for loop in structure.loops(tensor)}:
+            loops = structure.loops(tensor)
+            own = {loop.parallel_type for loop in loops if loop.extent is not ONE}
+            for kind in found.keys() - own:
                 found[kind] = maximum(found[kind], ONE)
     return {kind: found[kind] for kind in kinds if kind in found}

@@ -44,3 +44,18 @@ def test_registers_of_two_loops_over_different_tasks() -> None:
             tensor.axis(0).parallelize(GRID_X)
     for sizes in ((3, 7), (7, 3)):
         fd.manual_validate([torch.randn(size) for size in sizes])
+
+
+# -- launch extents
+
+
+def test_a_broadcast_axis_over_the_grid_beside_no_elements() -> None:
+    """The first task writes the only element; its axis is put on the grid like the empty one."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([1, 1])
+        empty = fd.define_tensor([0, 2])
+        fd.add_output(fd.ops.neg(x))
+        fd.add_output(fd.ops.neg(empty))
+        for tensor in fd.fusion.outputs():
+            tensor.axis(0).parallelize(GRID_X)
+    fd.manual_validate([torch.randn(1, 1), torch.randn(0, 2)])

@@ -158,6 +158,8 @@ class PhaseGenerator:
             w.branch_if(with_branch, first, done)
             w.label(first)
             scopes.enter()
+            for kind in self.phase.grid:
+                self.bind_grid(kind, w.constant(0, I64))
             self.body(self.phase.body)
             scopes.leave()
             w.branch(done)
