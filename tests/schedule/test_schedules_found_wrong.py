@@ -59,3 +59,14 @@ def test_a_broadcast_axis_over_the_grid_beside_no_elements() -> None:
         for tensor in fd.fusion.outputs():
             tensor.axis(0).parallelize(GRID_X)
     fd.manual_validate([torch.randn(1, 1), torch.randn(0, 2)])
+
+
+# -- vectors
+
+
+def test_lanes_of_no_elements() -> None:
+    with FusionDefinition() as fd:
+        y = fd.ops.exp(fd.define_tensor([2, 0]))
+        fd.add_output(y)
+        y.axis(1).parallelize(BLOCK_X)
+    fd.manual_validate([torch.randn(2, 0)])

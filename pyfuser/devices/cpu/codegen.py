@@ -415,7 +415,7 @@ class PhaseGenerator:
         extent = loop.stop
         if isinstance(extent, Integer):
             size = extent.value
-            if size & (size - 1) == 0:
+            if size and size & (size - 1) == 0:
                 return min(size, 4 * native, MAXIMUM_LANES)
             while native > 2 and native // 2 >= size:
                 native //= 2
