@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.costs import is_copy
-from ..analysis.mapping import producers
+from ..analysis.mapping import producer_to_consumer, producers
+from ..analysis.matching import axes_match
 from ..analysis.precision import ALL_BITS, needed_bits, own_bits
 from ..dtypes import DataType, compute_dtype
 from ..errors import ScheduleError, expected
 from ..ir.domains import ParallelType
 from ..ir.exprs import (
+    Expr,
     FullOp,
     GatherOp,
     IotaOp,
@@ -180,7 +182,7 @@ class NestBuilder:
                 loop = self.scheduled[tensor].loop
                 reduced = [p for p in range(len(loop)) if loop[p].is_reduction]
                 block = self._block(tensor, reduced)
-                if not block and self._adds_partials(expr):
+                if not block and self._adds_partials(expr, tensor):
                     predicate = ()
                 return Reduce(expr.name, outputs, tuple(inputs), predicate, block)
             case ScanOp(op=scan):
@@ -228,16 +230,29 @@ class NestBuilder:
             if loop.extent is not ONE and loop.parallel_type.is_block
         )
 
-    def _adds_partials(self, expr: ReductionOp | WelfordOp) -> bool:
-        """True if a reduction reads another's results and both are in registers.
+    def _adds_partials(self, expr: ReductionOp | WelfordOp, tensor: TensorView) -> bool:
+        """True if a reduction reads another's results in the same loops, both in registers.
 
         These hold the identity where nothing was reduced, also beyond the edge of the tensor, so no
         predicate is needed to exclude them.
         """
         partials = (t.expr for t in expr.tensor_inputs)
-        return all(isinstance(p, ReductionOp) and p.op == expr.name for p in partials) and all(
-            self.scheduled[t].memory_type is MemoryType.local
-            for t in (*expr.tensor_inputs, *expr.tensor_outputs)
+        return (
+            all(isinstance(p, ReductionOp) and p.op == expr.name for p in partials)
+            and all(
+                self.scheduled[t].memory_type is MemoryType.local
+                for t in (*expr.tensor_inputs, *expr.tensor_outputs)
+            )
+            and all(self._has_loops_of(expr, t, tensor) for t in expr.tensor_inputs)
+        )
+
+    def _has_loops_of(self, expr: Expr, producer: TensorView, tensor: TensorView) -> bool:
+        """True if each loop of a tensor is one over which the producer has elements."""
+        mapping = producer_to_consumer(expr, producer, tensor)
+        own = [axis for axis in self.scheduled[producer].loop if not axis.is_reduction]
+        return all(
+            any(axes_match(axis, each, mapping, {}) for axis in own)
+            for each in self.scheduled[tensor].loop
         )
 
 

@@ -61,6 +61,20 @@ def test_a_broadcast_axis_over_the_grid_beside_no_elements() -> None:
     fd.manual_validate([torch.randn(1, 1), torch.randn(0, 2)])
 
 
+# -- reductions
+
+
+@pytest.mark.parametrize("name", ["sum", "max"])
+def test_partial_results_read_over_more_than_there_are(name: str) -> None:
+    with FusionDefinition() as fd:
+        total = getattr(fd.ops, name)(fd.define_tensor([-1], contiguity=True), [0])
+        fd.add_output(fd.ops.neg(total))
+        total.split(0, 2, False)
+        total.rfactor([0])
+        total.split(0, 16)
+    fd.manual_validate([torch.randn(37)])
+
+
 # -- vectors
 
 
