@@ -75,6 +75,30 @@ def test_partial_results_read_over_more_than_there_are(name: str) -> None:
     fd.manual_validate([torch.randn(37)])
 
 
+@pytest.mark.parametrize("kind", [ParallelType.serial, BLOCK_X])
+def test_a_mean_in_a_register_beside_a_count_in_memory(kind: ParallelType) -> None:
+    """The iteration that has no element comes first, so it isn't cut off."""
+    with FusionDefinition() as fd:
+        mean, _, count = fd.ops.welford(fd.define_tensor([-1, -1], contiguity=True), [0])
+        negative = fd.ops.neg(mean)
+        fd.add_output(negative)
+        fd.add_output(count)
+        mean.split(0, 2).reverse(0)
+        mean.axis(2).parallelize(kind)
+        negative.axis(0).parallelize(kind)
+    fd.manual_validate([torch.randn(37, 20)])
+
+
+def test_rows_beyond_the_last_have_no_count_in_memory() -> None:
+    with FusionDefinition() as fd:
+        mean, _, count = fd.ops.welford(fd.define_tensor([-1, -1], contiguity=True), [1])
+        fd.add_output(fd.ops.neg(mean))
+        fd.add_output(count)
+        mean.split(0, 16).reverse(0)
+        mean.axis(2).parallelize(BLOCK_X)
+    fd.manual_validate([torch.randn(1, 37)])
+
+
 # -- vectors
 
 

@@ -255,12 +255,11 @@ class StatementEmitter(ReadAccess):
 
     def _accumulated(self, access: Access, active: Value | None) -> Value:
         """The reduction so far; all lanes of a local buffer, because all are written back."""
-        is_global = access.buffer.memory is MemoryType.global_
-        return self.load(access, active if is_global else None)
+        return self.load(access, active if _is_global(access) else None)
 
     def _where_any(self, active: Value | None, access: Access, update: Callable[[], None]) -> None:
         """Updates an accumulator; in global memory only if some lane has something to add."""
-        if active is None or access.buffer.memory is not MemoryType.global_:
+        if active is None or not _is_global(access):
             update()
         else:
             self.phase.branch_on(self.writer.any(active), update)
@@ -381,7 +380,7 @@ class StatementEmitter(ReadAccess):
             saved, self.lanes = self.lanes, None
             self._where_any(
                 active,
-                statement.outputs[0],
+                next((o for o in statement.outputs if _is_global(o)), statement.outputs[0]),
                 lambda: self._accumulate_welford(statement, state, dtype, None),
             )
             self.lanes = saved
@@ -393,5 +392,11 @@ class StatementEmitter(ReadAccess):
     ) -> None:
         old = [self._accumulated(access, active) for access in statement.outputs]
         new = combine_welford(self.writer, old, state, dtype)
+        if active is not None:  # the count may be in memory, and isn't read then; the mean is kept
+            new = [self.writer.select(active, a, b) for a, b in zip(new, old, strict=True)]
         for access, value in zip(statement.outputs, new, strict=True):
             self.store(access, value, active)
+
+
+def _is_global(access: Access) -> bool:
+    return access.buffer.memory is MemoryType.global_
