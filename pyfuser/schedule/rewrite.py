@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ..errors import ScheduleError, expected
-from ..ir.domains import IterDomain, IterType, TensorDomain
+from ..ir.domains import IterDomain, IterType, TensorDomain, history
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import broadcast_contiguity, plain_domain
-from ..ir.schedule import MemoryType, ScheduledFusion
+from ..ir.schedule import MemoryType, ScheduledFusion, TensorSchedule
 from ..ir.vals import TensorView, Val
 from .propagation import Replay
 
@@ -107,6 +107,7 @@ def rfactor_results(
         raise ScheduleError(
             expected("rfactor", f"some but not all reduction axes of T{tensor.name}", list(axes))
         )
+    _require_reduced_parts(schedule)
     old_loop, old_logical = list(schedule.loop), list(tensor.domain.logical)
     old_root = list(tensor.domain.root_or_logical)
     made = tuple(
@@ -123,6 +124,18 @@ def rfactor_results(
     scheduled.fusion.add_expr(second)
     scheduled.fusion.exprs.insert(position + 1, scheduled.fusion.exprs.pop())
     return made
+
+
+def _require_reduced_parts(schedule: TensorSchedule) -> None:
+    """ScheduleError if a reduced loop is made of an axis that isn't reduced: it becomes logical."""
+    logical = schedule.tensor.domain.logical
+    for loop in schedule.loop:
+        if loop.is_reduction:
+            sources = {axis for expr in history([loop], logical) for axis in expr.inputs}
+            kept = [axis for axis in logical if axis in sources and not axis.is_reduction]
+            if kept:
+                what = f"reduction axes of T{schedule.tensor.name} without others merged into them"
+                raise ScheduleError(expected("rfactor", what, f"{loop}, made of {kept[0]}"))
 
 
 def _rfactor_one(

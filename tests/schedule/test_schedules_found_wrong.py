@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pyfuser import DataType, FusionDefinition, ParallelType
+from pyfuser.errors import ScheduleError
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -97,6 +98,16 @@ def test_rows_beyond_the_last_have_no_count_in_memory() -> None:
         mean.split(0, 16).reverse(0)
         mean.axis(2).parallelize(BLOCK_X)
     fd.manual_validate([torch.randn(1, 37)])
+
+
+def test_rfactor_of_an_axis_with_a_broadcast_merged_into_it() -> None:
+    with FusionDefinition() as fd:
+        total = fd.ops.sum(fd.define_tensor([-1, 1]), [0])
+        fd.add_output(total)
+        total.merge(1, 0).split(0, 2)
+        with pytest.raises(ScheduleError, match="rfactor: expected reduction axes of T1 without"):
+            total.rfactor([0])
+    fd.manual_validate([torch.randn(7, 1)])
 
 
 # -- vectors
