@@ -64,7 +64,7 @@ def check_schedule(
             if kind in (ParallelType.unroll, ParallelType.vectorize):
                 _check_constant(structure, tensor, position, kind)
             if kind is ParallelType.vectorize:
-                _check_vectorized(scheduled, tensor, axis, position)
+                _check_vectorized(structure, tensor, axis, position)
 
 
 def check_threads(
@@ -104,15 +104,16 @@ def _check_constant(
 
 
 def _check_vectorized(
-    scheduled: ScheduledFusion, tensor: TensorView, axis: IterDomain, position: int
+    structure: LoopStructure, tensor: TensorView, axis: IterDomain, position: int
 ) -> None:
     """A vector is one access to consecutive elements: the innermost axis of a contiguous copy."""
-    loop = scheduled[tensor].loop
-    if any(a for a in loop[position + 1 :] if a.extent is not ONE):
+    scheduled, loops = structure.scheduled, structure.loops(tensor)
+    if any(loop.extent is not ONE for loop in loops[position + 1 :]):
         what = f"the innermost axis of T{tensor.name}"
         raise ScheduleError(expected("vectorize", what, f"axis {axis} at {position}"))
-    size = axis.extent.value if isinstance(axis.extent, Integer) else 0
-    if size & (size - 1) or size > 16:
+    extent = loops[position].extent
+    size = extent.value if isinstance(extent, Integer) else 0
+    if size not in (1, 2, 4, 8, 16):
         what = f"axis {axis} of T{tensor.name} to be a power of two up to 16 long"
         raise ScheduleError(expected("vectorize", what, size))
     expr = tensor.expr

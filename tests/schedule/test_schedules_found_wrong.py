@@ -113,9 +113,29 @@ def test_rfactor_of_an_axis_with_a_broadcast_merged_into_it() -> None:
 # -- vectors
 
 
+def test_a_vector_around_an_expanded_axis() -> None:
+    """The output runs over all elements of an axis that its input repeats."""
+    with FusionDefinition() as fd:
+        y = fd.ops.neg(fd.define_tensor([-1], contiguity=[None]))
+        fd.add_output(y)
+        y.split(0, 2, False)
+        y.axis(0).parallelize(VECTORIZE)
+    with pytest.raises(ScheduleError, match="vectorize: expected the innermost axis of T1"):
+        fd.manual_execute([torch.randn(1).expand(7)])
+
+
 def test_lanes_of_no_elements() -> None:
     with FusionDefinition() as fd:
         y = fd.ops.exp(fd.define_tensor([2, 0]))
         fd.add_output(y)
         y.axis(1).parallelize(BLOCK_X)
     fd.manual_validate([torch.randn(2, 0)])
+
+
+def test_a_vector_of_no_elements() -> None:
+    with FusionDefinition() as fd:
+        y = fd.ops.exp(fd.define_tensor([0]))
+        fd.add_output(y)
+        y.axis(0).parallelize(VECTORIZE)
+    with pytest.raises(ScheduleError, match="to be a power of two up to 16 long, got 0"):
+        fd.manual_execute([torch.randn(0)])
