@@ -210,7 +210,7 @@ class TensorView(vals.TensorView):
             if new_contiguity is not True or len(axes) != len(loop):
                 what = "loops without gaps, each once"
                 raise DefinitionError(expected("set_allocation_domain", what, axes))
-            self._schedule.allocation = tuple(axes)
+            self._schedule.allocation = tuple(axis for axis in axes if not axis.is_reduction)
             return
         if set(axes) != set(self.domain.logical) or len(axes) != len(self.domain.logical):
             what = f"the logical axes of T{self.name}, each once"

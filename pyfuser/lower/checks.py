@@ -43,6 +43,7 @@ def check_schedule(
             raise UnsupportedError(expected("schedule", "expressions that kernels compute", got))
     for tensor in structure.tensors:
         schedule = scheduled[tensor]
+        _check_allocation(scheduled, tensor)
         seen: set[ParallelType] = set()
         if isinstance(tensor.expr, ScanOp):
             scanned_positions(structure, tensor)  # raises if they aren't in order
@@ -65,6 +66,19 @@ def check_schedule(
                 _check_constant(structure, tensor, position, kind)
             if kind is ParallelType.vectorize:
                 _check_vectorized(structure, tensor, axis, position)
+
+
+def _check_allocation(scheduled: ScheduledFusion, tensor: TensorView) -> None:
+    """The order that a user gives the elements of a buffer is one of the loops as they are."""
+    schedule = scheduled[tensor]
+    if not scheduled.is_by_hand or schedule.allocation is None:
+        return
+    loops = {axis for axis in schedule.loop if not axis.is_reduction}
+    if set(schedule.allocation) != loops:
+        what = f"T{tensor.name} to have the loops that its elements are ordered by"
+        got = f"{schedule.loop}, made after the order {list(schedule.allocation)}"
+        hint = "set the order last"
+        raise ScheduleError(expected("set_allocation_domain", what, got, hint))
 
 
 def check_threads(

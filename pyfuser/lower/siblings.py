@@ -42,6 +42,9 @@ def schedule_siblings_alike(scheduled: ScheduledFusion) -> ScheduledFusion:
                     made = fusion.ids.broadcast()
                 made.parallel_type = axis.parallel_type
                 loop.append(made)
+            if target.allocation is not None and len(target.loop) == len(loop):
+                new = dict(zip(target.loop, loop, strict=True))
+                target.allocation = tuple(new.get(axis, axis) for axis in target.allocation)
             target.loop, target.compute_at = loop, position
     return scheduled
 

@@ -52,7 +52,10 @@ def cache_after(
 
 
 def cache_before(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
-    """definition -> copy -> tensor.  Returns the copy, in local memory; it takes over the loops."""
+    """definition -> copy -> tensor.  Returns the copy, in local memory; it takes over the loops.
+
+    The order of its elements is one of loops, too.
+    """
     fusion, expr = scheduled.fusion, tensor.expr
     if expr is None:
         what = f"T{tensor.name} to be computed"
@@ -63,7 +66,8 @@ def cache_before(scheduled: ScheduledFusion, tensor: TensorView) -> TensorView:
         tensor.dtype,
     )
     source = scheduled[tensor]
-    scheduled[copy].loop = source.loop
+    scheduled[copy].loop, scheduled[copy].allocation = source.loop, source.allocation
+    source.allocation = None
     axes = [fusion.ids.new(a.extent, a.iter_type, a.expanded_extent) for a in copy.axes]
     pairs = dict(zip(copy.axes, axes, strict=True))
     allocation = domain.allocation and [pairs[a] for a in domain.allocation]

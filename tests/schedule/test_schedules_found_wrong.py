@@ -5,6 +5,8 @@ All were found by random schedules (tests/programs/draw_schedules.py).
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -139,3 +141,52 @@ def test_a_vector_of_no_elements() -> None:
         y.axis(0).parallelize(VECTORIZE)
     with pytest.raises(ScheduleError, match="to be a power of two up to 16 long, got 0"):
         fd.manual_execute([torch.randn(0)])
+
+
+# -- the order of elements in memory
+
+
+def sums(fd: FusionDefinition) -> tuple[Any, Any]:
+    """The columns' sums and their negatives."""
+    total = fd.ops.sum(fd.define_tensor([-1, -1], contiguity=True), [0])
+    negative = fd.ops.neg(total)
+    fd.add_output(negative)
+    return total, negative
+
+
+def test_the_order_of_elements_has_no_reduced_loops() -> None:
+    with FusionDefinition() as fd:
+        total, _ = sums(fd)
+        total.split(1, 4)
+        total.set_allocation_domain([total.axis(i) for i in (2, 0, 1)], True)
+    fd.manual_validate([torch.randn(5, 10)])
+
+
+def test_the_order_of_one_of_several_results() -> None:
+    with FusionDefinition() as fd:
+        mean, squares, _ = fd.ops.welford(fd.define_tensor([-1, -1], contiguity=True), [0])
+        fd.add_output(fd.ops.add(mean, squares))
+        mean.split(1, 4)
+        fd.sched.transform_like(mean)
+        squares.set_allocation_domain([squares.axis(i) for i in (2, 0, 1)], True)
+    fd.manual_validate([torch.randn(5, 10)])
+
+
+def test_a_copy_before_takes_over_the_order() -> None:
+    with FusionDefinition() as fd:
+        total, _ = sums(fd)
+        total.split(1, 4)
+        total.set_allocation_domain([total.axis(i) for i in (2, 0, 1)], True)
+        total.cache_before()
+    fd.manual_validate([torch.randn(5, 10)])
+
+
+def test_loops_that_change_after_the_order_was_set() -> None:
+    with FusionDefinition() as fd:
+        total, negative = sums(fd)
+        negative.split(0, 4)
+        fd.sched.transform_like(negative)
+        total.set_allocation_domain([total.axis(i) for i in (0, 1, 2)], True)
+        fd.sched.transform_like(negative)
+    with pytest.raises(ScheduleError, match="set_allocation_domain: expected T1 to have the loops"):
+        fd.manual_execute([torch.randn(5, 10)])
