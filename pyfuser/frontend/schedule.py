@@ -69,7 +69,8 @@ def bounded_transform_backward(
 
     op = "bounded_transform_backward"
     owner, ends = _scheduled(op, source), _selected(op, to) or []
-    propagation.bounded_transform_backward(owner, source, pos, ends, propagate_parallel_type)
+    with owner.kept_on_error():
+        propagation.bounded_transform_backward(owner, source, pos, ends, propagate_parallel_type)
 
 
 def parallelize_like(
@@ -98,7 +99,8 @@ def inline_most(selected_tensors: Sequence[TensorView] = ()) -> None:
     op = "inline_most"
     chosen = _selected(op, selected_tensors)
     owner = _scheduled(op, chosen[0]) if chosen else active_fusion(op).user_schedule
-    inline(owner, chosen)
+    with owner.kept_on_error():
+        inline(owner, chosen)
 
 
 def inline_at(
@@ -111,7 +113,9 @@ def inline_at(
     from ..schedule.inlining import inline_at as inline
 
     selected = _selected("inline_at", selected_tensors)
-    inline(_scheduled("inline_at", reference_tv), reference_tv, pos, best_effort, selected)
+    owner = _scheduled("inline_at", reference_tv)
+    with owner.kept_on_error():
+        inline(owner, reference_tv, pos, best_effort, selected)
 
 
 def compute_at(
@@ -124,7 +128,9 @@ def compute_at(
     from ..schedule.inlining import compute_at as inline
 
     _scheduled("compute_at", producer)
-    inline(_scheduled("compute_at", consumer), producer, consumer, position, mode)
+    owner = _scheduled("compute_at", consumer)
+    with owner.kept_on_error():
+        inline(owner, producer, consumer, position, mode)
 
 
 def warp_specialize(

@@ -12,7 +12,8 @@ that a tensor shares with its consumers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..errors import ScheduleError, expected
@@ -208,6 +209,25 @@ class ScheduledFusion:
         """The tensor's domain with the loop domain of this schedule."""
         d = tensor.domain
         return TensorDomain(d.logical, d.contiguity, d.root, d.allocation, self[tensor].loop)
+
+    @contextmanager
+    def kept_on_error(self) -> Iterator[None]:
+        """Loops, parallel types and compute positions are what they were if the body raises."""
+        before = {
+            tensor: (list(each.loop), [axis.parallel_type for axis in each.loop], each.compute_at)
+            for tensor, each in self.schedules.items()
+        }
+        try:
+            yield
+        except ScheduleError:
+            for tensor in self.schedules.keys() - before.keys():
+                del self.schedules[tensor]
+            for tensor, (loop, kinds, position) in before.items():
+                each = self.schedules[tensor]
+                each.loop, each.compute_at = loop, position
+                for axis, kind in zip(loop, kinds, strict=True):
+                    axis.parallel_type = kind
+            raise
 
     def clone(self, extents: Mapping[Symbol, IntExpr] | None = None) -> ScheduledFusion:
         """A copy over a copy of the fusion, with sizes substituted."""

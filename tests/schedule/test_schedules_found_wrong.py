@@ -190,3 +190,22 @@ def test_loops_that_change_after_the_order_was_set() -> None:
         fd.sched.transform_like(negative)
     with pytest.raises(ScheduleError, match="set_allocation_domain: expected T1 to have the loops"):
         fd.manual_execute([torch.randn(5, 10)])
+
+
+# -- refused calls
+
+
+def test_what_is_refused_for_one_tensor_changes_no_other() -> None:
+    with FusionDefinition() as fd:
+        y = fd.ops.exp(fd.define_tensor([-1, -1], contiguity=True))
+        total = fd.ops.sum(y, [1])
+        z = fd.ops.neg(fd.ops.neg(fd.ops.broadcast(total, [False, True])))
+        fd.add_output(z)
+        before = str(fd.fusion.user_schedule)
+        for refused in (
+            lambda: fd.sched.inline_at(z, 2),
+            lambda: fd.sched.compute_at(y, z, 2),
+        ):
+            with pytest.raises(ScheduleError, match="inline_at: expected T2 to be inlined at 2"):
+                refused()
+            assert str(fd.fusion.user_schedule) == before
