@@ -45,7 +45,7 @@ format: $(STAMP) ## apply ruff's automatic fixes
 golden: $(STAMP) ## rewrite the expected texts of the golden tests (then read the difference)
 	$(BIN)/python -m pytest -q --long --update-golden $(PYTEST_ARGS)
 
-fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions"
+fuzz: $(STAMP) ## random programs against eager; FUZZ_ARGS="--seconds 3600 --seeds 0:10000 --strict --fusions" (or --schedules)
 	$(BIN)/python -m tests.programs --workers $(WORKERS) $(FUZZ_ARGS)
 
 bench: $(PEERS) ## measure functions and call overhead against eager torch, Inductor, JAX and others; BENCH_ARGS="--cases softmax"

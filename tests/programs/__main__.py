@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import re
 import sys
 import threading
 import time
@@ -16,20 +17,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.programs.draw_schedules import drawn
 from tests.programs.generate import generate
 from tests.programs.outcome import Outcome
 from tests.programs.program import Program
+from tests.programs.scheduled_case import ScheduledCase
 from tests.programs.shrink import pattern, shrunk
-from tests.programs.workers import FusionSeed, ProgramSeed, Worker
+from tests.programs.shrink_schedules import smaller_case
+from tests.programs.workers import FusionSeed, ProgramSeed, ScheduleSeed, Worker
 
 
 @dataclass
 class Failure:
-    """A failing program, original and shrunk."""
+    """A failing program, shrunk."""
 
     seed: int
     outcome: Outcome
-    program: Program | None
+    program: Program | ScheduledCase | None
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Results:
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
     fallbacks: dict[str, list[int]] = field(default_factory=dict)
     excused: dict[str, list[int]] = field(default_factory=dict)
+    refused: dict[str, list[int]] = field(default_factory=dict)
     schedulers: collections.Counter[str] = field(default_factory=collections.Counter)
     count: int = 0
     fell_back: int = 0
@@ -70,6 +75,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes (1)")
     parser.add_argument("--strict", action="store_true", help="a fallback is a failure")
     parser.add_argument("--fusions", action="store_true", help="FusionDefinitions, not programs")
+    parser.add_argument("--schedules", action="store_true", help="schedules by hand, not programs")
     parser.add_argument("--shrink", type=float, default=60, help="seconds for each failure (60)")
     parser.add_argument("--report", type=Path, help="append each failure to this file when found")
     parser.add_argument("--most", type=int, default=25, help="statements of a program (25)")
@@ -94,20 +100,31 @@ def work(options: argparse.Namespace, seeds: Iterator[int], begin: float, result
             seed = next(seeds, None)
         if seed is None:
             break
-        wanted = FusionSeed(seed) if options.fusions else ProgramSeed(seed, options.most)
-        program, outcome = worker.judge(wanted)
+        program, outcome = worker.judge(wanted(options, seed))
         with results.lock:
             note(results, seed, outcome)
         if not outcome.failed:
             continue
         failure = Failure(seed, outcome, None)
         if not options.fusions:
-            program = program or generate(seed, options.most)
+            program = program or again(options, seed)
             failure = shrink(worker, seed, program, outcome, options.shrink)
         with results.lock:
             results.failures.append(failure)
             publish(describe(failure), options.report)
     worker.stop()
+
+
+def wanted(options: argparse.Namespace, seed: int) -> FusionSeed | ScheduleSeed | ProgramSeed:
+    """What a worker is to make of a seed."""
+    if options.fusions:
+        return FusionSeed(seed)
+    return ScheduleSeed(seed) if options.schedules else ProgramSeed(seed, options.most)
+
+
+def again(options: argparse.Namespace, seed: int) -> Program | ScheduledCase:
+    """What the worker made of a seed, if it couldn't say because it ended."""
+    return drawn((), seed).case if options.schedules else generate(seed, options.most)
 
 
 def publish(text: str, report: Path | None) -> None:
@@ -125,6 +142,11 @@ def note(results: Results, seed: int, outcome: Outcome) -> None:
     results.fell_back += bool(outcome.fallbacks)
     for reason in outcome.fallbacks:
         results.fallbacks.setdefault(pattern(reason), []).append(seed)
+    refusals = (
+        [outcome.message, *outcome.refusals] if outcome.kind == "refused" else outcome.refusals
+    )
+    for message in refusals:
+        results.refused.setdefault(refusal(message), []).append(seed)
     if outcome.kind in ("torch", "invalid"):
         results.excused.setdefault(pattern(outcome.signature), []).append(seed)
     results.schedulers.update(outcome.schedulers)
@@ -134,12 +156,21 @@ def note(results: Results, seed: int, outcome: Outcome) -> None:
         print(f"{total} programs: {dict(results.kinds)}", file=sys.stderr, flush=True)
 
 
+def refusal(message: str) -> str:
+    """What refusals have in common: the call, and what it expected."""
+    return pattern(re.sub(r"(?<![A-Za-z])[ibr][A-Za-z]*[.\w]*\{.*?\}", "AXIS", message))
+
+
 def shrink(
-    worker: Worker, seed: int, program: Program, outcome: Outcome, seconds: float
+    worker: Worker, seed: int, program: Program | ScheduledCase, outcome: Outcome, seconds: float
 ) -> Failure:
     """The failure with the smallest program found."""
-    small = shrunk(program, outcome, lambda p: worker.judge(p)[1], seconds) if seconds else program
-    if small != program:
+    small = program
+    if isinstance(program, ScheduledCase):
+        small = smaller_case(program, outcome, lambda case: worker.judge(case)[1], seconds)
+    elif seconds:
+        small = shrunk(program, outcome, lambda p: worker.judge(p)[1], seconds)
+    if small is not program:
         outcome = worker.judge(small)[1]
     return Failure(seed, outcome, small)
 
@@ -163,7 +194,12 @@ def report(results: Results, seconds: float) -> None:
         print(f"{results.count} fusions, kernels by scheduler: {dict(results.schedulers)}")
     share = 100 * results.fell_back / max(total, 1)
     print(f"{results.fell_back} programs ({share:.2f} %) of which a part fell back to torch")
-    for kind, found in (("fell back", results.fallbacks), ("torch's own", results.excused)):
+    reasons = (
+        ("fell back", results.fallbacks),
+        ("torch's own", results.excused),
+        ("refused", results.refused),
+    )
+    for kind, found in reasons:
         for reason, seeds in sorted(found.items(), key=lambda item: -len(item[1])):
             print(f"  {kind} {len(seeds)} times, e.g. seeds {seeds[:5]}: {reason}")
     groups = collections.defaultdict(list)

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Outcome:
-    """How a program fared.  `kind`: ok, wrong, raised, invalid, torch, crash, hang."""
+    """How a program fared.  `kind`: ok, wrong, raised, invalid, torch, refused, crash, hang.
+
+    `refusals` are the messages of the calls of a schedule by hand that were refused.
+    """
 
     kind: str
     message: str = ""
@@ -16,6 +19,7 @@ class Outcome:
     seconds: float = 0.0
     count: int = 1
     schedulers: dict[str, int] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.programs.outcome import Outcome
 from tests.programs.program import Program
+from tests.programs.scheduled_case import ScheduledCase
 
 # A process is replaced after this many programs, which bounds the memory of torch and kernels.
 PROGRAMS_PER_PROCESS = 250
@@ -35,7 +36,15 @@ class FusionSeed:
     number: int
 
 
-Wanted = ProgramSeed | FusionSeed | Program
+@dataclass(frozen=True)
+class ScheduleSeed:
+    """The number of a random schedule by hand."""
+
+    number: int
+
+
+Wanted = ProgramSeed | FusionSeed | ScheduleSeed | Program | ScheduledCase
+Made = Program | ScheduledCase | None
 
 
 def serve(connection: Connection, strict: bool, threads: int) -> None:
@@ -49,6 +58,7 @@ def serve(connection: Connection, strict: bool, threads: int) -> None:
     from tests.programs.check import check
     from tests.programs.fusions import check_fusions
     from tests.programs.generate import generate
+    from tests.programs.schedules import check_schedule, judge
 
     torch.set_num_threads(threads)
     while True:
@@ -57,14 +67,19 @@ def serve(connection: Connection, strict: bool, threads: int) -> None:
         except EOFError:
             return
         begin = time.monotonic()
-        program = None
-        if isinstance(wanted, FusionSeed):
-            outcome = check_fusions(wanted.number)
-        else:
-            program = wanted
-            if isinstance(wanted, ProgramSeed):
-                program = generate(wanted.number, wanted.most)
-            outcome = check(program)
+        program: Made = None
+        match wanted:
+            case FusionSeed(number):
+                outcome = check_fusions(number)
+            case ScheduleSeed(number):
+                program, outcome = check_schedule(number)
+            case ScheduledCase():
+                program, outcome = wanted, judge(wanted)
+            case ProgramSeed(number, most):
+                program = generate(number, most)
+                outcome = check(program)
+            case Program():
+                program, outcome = wanted, check(wanted)
         outcome.seconds = time.monotonic() - begin
         connection.send((program, outcome))
 
@@ -88,19 +103,19 @@ class Worker:
         self.connection: Any = None
         self.served = 0
 
-    def judge(self, wanted: Wanted) -> tuple[Program | None, Outcome]:
+    def judge(self, wanted: Wanted) -> tuple[Made, Outcome]:
         """The outcome of a seed's program, or of a program."""
         if self.process is None or self.served >= PROGRAMS_PER_PROCESS:
             self.stop()
             self._start()
         self.served += 1
-        given = wanted if isinstance(wanted, Program) else None
+        given = wanted if isinstance(wanted, Program | ScheduledCase) else None
         self.connection.send(wanted)
         if not self._answers():
             self.stop()
             return given, Outcome("hang", f"no answer within {self.timeout:.0f} s")
         try:
-            result: tuple[Program | None, Outcome] = self.connection.recv()
+            result: tuple[Made, Outcome] = self.connection.recv()
             return result
         except EOFError:
             self.process.join()

@@ -44,7 +44,12 @@ _KINDS: tuple[tuple[int, dict[str, Step]], ...] = (
     (2, indexed.STEPS | indexed.COMPOSITES),
     (1, library.STEPS | library.COMPOSITES),
 )
-_WEIGHTED = tuple(tuple(kind.items()) for weight, kind in _KINDS for _ in range(weight))
+Kinds = tuple[tuple[tuple[str, Step], ...], ...]
+_WEIGHTED: Kinds = tuple(tuple(kind.items()) for weight, kind in _KINDS for _ in range(weight))
+# The same without what torch computes.
+IN_KERNELS: Kinds = tuple(
+    tuple(kind.items()) for weight, kind in _KINDS[:-1] for _ in range(weight)
+)
 STEPS: dict[str, Step] = {
     name: step for _, kind in _KINDS for name, step in kind.items()
 } | pointwise.COMPLEX
@@ -85,9 +90,7 @@ def fusions(draw: Draw, name: str | None = None, large: bool = False) -> RandomF
     # A definition prints the exception that interrupts it; hypothesis abandons examples that way.
     with contextlib.redirect_stdout(io.StringIO()), FusionDefinition() as fd:
         made = RandomFusion(fd, draw)
-        full = _large_shape(made) if large else _small_shape(made)
-        for _ in range(made.number(1, 3)):
-            _add_input(made, full)
+        add_inputs(made, _large_shape(made) if large else small_shape(made))
         count = made.number(0 if name else 1, 4)
         place = made.number(0, count)
         for number in range(count + 1):
@@ -95,11 +98,18 @@ def fusions(draw: Draw, name: str | None = None, large: bool = False) -> RandomF
                 made.take(name, STEPS[name])
             else:
                 made.take(*made.one_of(made.one_of(_WEIGHTED)))
-        _add_outputs(made)
+        add_outputs(made)
     return made
 
 
-def _small_shape(made: RandomFusion) -> Shape:
+def add_inputs(made: RandomFusion, full: Shape) -> None:
+    """One to three inputs like this shape."""
+    for _ in range(made.number(1, 3)):
+        _add_input(made, full)
+
+
+def small_shape(made: RandomFusion) -> Shape:
+    """Up to four short dimensions."""
     rank = made.one_of((2, 2, 3, 1, 4, 0))
     sizes = (*SIZES, 0) if made.flag(12) else SIZES
     shape = tuple(made.one_of(sizes if rank < 4 else sizes[:5]) for _ in range(rank))
@@ -125,7 +135,7 @@ def _add_input(made: RandomFusion, full: Shape) -> None:
     assert made.values[-1].dtype is from_torch(dtype)
 
 
-def _add_outputs(made: RandomFusion) -> None:
+def add_outputs(made: RandomFusion) -> None:
     """The values that nothing reads, some of those that are read, and an update of an input."""
     inputs = set(made.fd.fusion.inputs())
     computed = [value for value in made.values if value.tensor not in inputs]
