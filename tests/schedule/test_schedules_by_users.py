@@ -14,8 +14,8 @@ from tests.programs.scheduled_case import ScheduledCase
 from tests.programs.schedules import check_schedule, judge
 from tests.programs.shrink_schedules import smaller_case
 
-# Of the same drawn schedules, half run; most of the others read what other threads have.
-SEEDS = 200
+# Two thirds of them run; the others are refused.
+SEEDS = 150
 
 
 def test_schedules_are_refused_or_compute_what_the_evaluator_does() -> None:
@@ -36,7 +36,7 @@ def test_the_same_seed_makes_the_same_schedule() -> None:
 
 
 def test_the_schedules_have_everything_in_them() -> None:
-    text = "\n".join(line for seed in range(300) for line in drawn((), seed).case.lines)
+    text = "\n".join(line for seed in range(250) for line in drawn((), seed).case.lines)
     for wanted in (
         "split", "merge", "reorder", "swizzle", "reverse", "rfactor", "cache_before", "cache_after",
         "cached_uses", "transform_like", "bounded_transform_backward", "parallelize_like",
