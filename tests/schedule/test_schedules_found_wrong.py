@@ -92,6 +92,7 @@ def test_a_mean_in_a_register_beside_a_count_in_memory(kind: ParallelType) -> No
     fd.manual_validate([torch.randn(37, 20)])
 
 
+@pytest.mark.cpu
 def test_rows_beyond_the_last_have_no_count_in_memory() -> None:
     with FusionDefinition() as fd:
         mean, _, count = fd.ops.welford(fd.define_tensor([-1, -1], contiguity=True), [1])
