@@ -24,6 +24,7 @@ from ..ir.scalar_functions import maximum
 from ..ir.scalars import ONE, ZERO, Integer, IntExpr
 from ..ir.schedule import MemoryType, TensorSchedule
 from ..ir.vals import TensorView
+from ..ops.checking import may_refuse
 from .indexing import Indexer
 
 
@@ -157,10 +158,15 @@ def _needing(
     indexer: Indexer, own: Mapping[TensorView, AbstractSet[ParallelType]]
 ) -> dict[TensorView, set[ParallelType]]:
     """The axes along which blocks need a tensor: those of its `own` loops, and of what they compute
-    from it before it is in memory."""
+    from it before it is in memory.
+
+    What refuses values needs right ones in every block that computes it.
+    """
+    launched = set[ParallelType]().union(*own.values())
     found: dict[TensorView, set[ParallelType]] = {}
     for tensor in reversed(indexer.structure.tensors):
-        found[tensor] = set(own[tensor])
+        refuses = tensor.expr is not None and may_refuse(tensor.expr)
+        found[tensor] = set(launched if refuses else own[tensor])
         if indexer.scheduled[tensor].memory_type is not MemoryType.global_:
             readers = (consumer for _, consumer in consumers(tensor))
             found[tensor] |= set().union(*(found.get(each, set()) for each in readers))

@@ -210,3 +210,21 @@ def test_what_is_refused_for_one_tensor_changes_no_other() -> None:
             with pytest.raises(ScheduleError, match="inline_at: expected T2 to be inlined at 2"):
                 refused()
             assert str(fd.fusion.user_schedule) == before
+
+
+# -- phases
+
+
+def test_an_index_that_only_one_block_writes_is_not_read_by_the_others() -> None:
+    """They don't need what they read with it, but an index out of range is refused."""
+    with FusionDefinition() as fd:
+        table, other = (fd.define_tensor([-1], contiguity=True) for _ in range(2))
+        index = fd.ops.add(fd.define_tensor([-1], contiguity=True, dtype=DataType.Int), 1)
+        z = fd.ops.exp(other)
+        for output in (index, fd.ops.neg(fd.ops.index_select(table, index, 0)), z):
+            fd.add_output(output)
+        fd.sched.inline_most()
+        z.axis(0).parallelize(GRID_X)
+    inputs = [torch.randn(9), torch.randn(50), torch.randint(0, 8, (20,))]
+    with pytest.raises(ScheduleError, match="a read across blocks inside a shared loop"):
+        fd.manual_validate(inputs)
