@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import GmWrapper
 from torch._functorch import config as functorch_config
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from .. import options as settings
 from ..disk_cache import disk_cache, untrusted
@@ -124,16 +124,26 @@ def _loaded(text: bytes) -> GraphModule:
 def may_cache(graph_module: torch.nn.Module, has_gradients: bool) -> bool:
     """True if a graph is worth keeping, this torch can, nobody has switched that off, and only this
     user (or root) can have written what would be loaded.
+
+    A graph with a float among its arguments isn't kept: where tracing needs its value (`alpha=lr`),
+    this is part of the graph, but neither of the key nor of the guards that torch keeps.
     """
     if not IS_KNOWN or settings.cache_directory() is None or sources() is None:
         return False
     inner = unwrapped(graph_module)
-    if not isinstance(inner, GraphModule):
+    if not isinstance(inner, GraphModule) or any(map(_is_float_argument, inner.graph.nodes)):
         return False
     least = LEAST_CALLS_WITH_GRADIENTS if has_gradients else LEAST_CALLS
     if sum(node.op.startswith("call") for node in inner.graph.nodes) < least:
         return False
     return untrusted(Path(cache_dir())) is None
+
+
+def _is_float_argument(node: Node) -> bool:
+    """True for a float that changed from call to call: Dynamo passes the graph a tensor of it."""
+    if not isinstance(node.meta.get("example_value"), torch.SymFloat):
+        return False
+    return node.target == "item" and all(n.op == "placeholder" for n in node.all_input_nodes)
 
 
 @contextmanager

@@ -235,3 +235,16 @@ def test_smaller_graphs_are_kept_if_they_have_gradients(monkeypatch: pytest.Monk
     x = torch.randn(5)
     torch.testing.assert_close(step(again(torch.cos), [x]), step(torch.cos, [x]))
     assert events() == MISS
+
+
+def test_a_float_that_changes_is_not_that_of_an_earlier_call() -> None:
+    """A learning rate: as a tensor where it is multiplied, and as a number in `alpha`."""
+
+    def descend(x: Tensor, rate: float) -> Tensor:
+        return (x * rate).add(x.sin(), alpha=rate)
+
+    x = torch.randn(5)
+    for rates in ((0.1, 0.05, 0.02), (0.3, 0.2, 0.05)):
+        compiled = again(descend)
+        for rate in rates:
+            torch.testing.assert_close(compiled(x, rate), descend(x, rate))
