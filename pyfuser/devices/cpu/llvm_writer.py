@@ -64,7 +64,19 @@ class FunctionWriter(InstructionWriter):
             return Value(f"splat ({scalar.typed})", type)
         first = self.pure(type, f"insertelement {type} poison, {scalar.typed}, i32 0")
         zeros = f"<{lanes} x i32> zeroinitializer"
-        return self.pure(type, f"shufflevector {first.typed}, {type} poison, {zeros}")
+        made = self.pure(type, f"shufflevector {first.typed}, {type} poison, {zeros}")
+        self.computed_by[made.name] = "splat", scalar
+        return made
+
+    def shared_by_lanes(self, vector: Value) -> Value | None:
+        """The scalar that all lanes of a vector are; None if they may differ, and for a scalar."""
+        function, scalar = self.computed_by.get(vector.name, ("", vector))
+        if function == "splat":
+            return scalar
+        start = f"splat ({vector.type.element} "
+        if not vector.name.startswith(start):
+            return None
+        return Value(vector.name.removeprefix(start).removesuffix(")"), vector.type.with_lanes(1))
 
     def extractelement(self, vector: Value, index: int | Value) -> Value:
         """One lane as a scalar."""

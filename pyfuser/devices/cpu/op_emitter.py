@@ -22,6 +22,8 @@ from pyfuser.devices.cpu.llvm_writer import FunctionWriter, Value
 from pyfuser.devices.cpu.vector_math import VECTOR_MATH, integer
 from pyfuser.devices.cpu.vector_math.exponential import exp_beside_one
 from pyfuser.devices.cpu.vector_math.half_precision import COMPLEMENTS, ROUTINES, routine_for
+from pyfuser.devices.cpu.vector_math.half_precision.common import TIERS
+from pyfuser.devices.cpu.vector_math.half_precision.division import divided_by_one_number
 from pyfuser.dtypes import DataType
 from pyfuser.errors import InternalError, UnsupportedError, expected
 from pyfuser.ops.dtype_rules import Resolution
@@ -98,6 +100,8 @@ def _half_precision(w: FunctionWriter, op: str, args: Sequence[Value], bits: int
     routine = routine_for(ROUTINES, op, bits)
     if routine is not None:
         return routine(w, bits, *args)
+    if op in ("div", "truediv") and bits <= TIERS[-1]:
+        return divided_by_one_number(w, *args)
     if op == "add":
         one = w.constant(1.0, args[0].type).name
         for number, other in (args, args[::-1]):
