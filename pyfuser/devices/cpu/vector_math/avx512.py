@@ -44,6 +44,20 @@ def exponent_and_mantissa(w: FunctionWriter, x: Value) -> tuple[Value, Value]:
     return w.fsub(*exponents), mantissa
 
 
+def reciprocal(w: FunctionWriter, x: Value) -> Value:
+    """1 / x for floats, with a relative error of at most 2**-14.
+
+    Exact for powers of two, infinities and zeros; infinite below 2**-128.
+    """
+    lanes = _REGISTER_BITS // x.type.bits
+    type, mask = x.type.with_lanes(lanes), LLVMType(f"i{lanes}")
+    function = "llvm.x86.avx512.rcp14.ps.512"
+    w.declarations.setdefault(function, f"declare {type} @{function}({type}, {type}, {mask})")
+    rest = f"{type} zeroinitializer, {mask} -1"
+    calls = (f"call {type} @{function}({each.typed}, {rest})" for each in w.pieces(x, lanes))
+    return w.joined([w.pure(type, call) for call in calls])
+
+
 def _by_registers(
     w: FunctionWriter,
     name: str,

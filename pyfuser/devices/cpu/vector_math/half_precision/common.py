@@ -38,6 +38,17 @@ def tier(bits: int) -> int:
     return next(t for t in TIERS if bits <= t)
 
 
+def inverted(w: FunctionWriter, bits: int, x: Value) -> Value:
+    """1 / x for x >= 2**-126.
+
+    Measured on a processor with AVX-512, where a division of a vector takes as long as ten
+    multiplications: see `avx512.reciprocal`, whose 14 bits are enough for bfloat16.
+    """
+    if tier(bits) == TIERS[0] and avx512.applies(w, x.type):
+        return avx512.reciprocal(w, x)
+    return w.fdiv(w.constant(1.0, x.type), x)
+
+
 def exp2_of(w: FunctionWriter, bits: int, t: Value, lowest: float = LOWEST) -> Value:
     """2**t, 0 below `lowest`; overflows for t within 2**-12 of 128, too."""
     type, coefficients = t.type, EXP2[tier(bits)]

@@ -22,6 +22,7 @@ from pyfuser.devices.cpu.vector_math.common import (
 from pyfuser.devices.cpu.vector_math.half_precision.common import (
     LOWEST_NORMAL,
     exp2_of,
+    inverted,
     tier,
 )
 
@@ -53,7 +54,7 @@ def sigmoid(w: FunctionWriter, bits: int, x: Value) -> Value:
     """1 / (1 + e**-x); 0 below -88, as in `vector_math`."""
     one = w.constant(1.0, x.type)
     power = exp2_of(w, bits, w.fmul(x, w.constant(-_LOG2_E, x.type)), LOWEST_NORMAL)
-    return w.fdiv(one, w.fadd(power, one))
+    return inverted(w, bits, w.fadd(power, one))
 
 
 def silu(w: FunctionWriter, bits: int, x: Value) -> Value:
@@ -65,7 +66,7 @@ def one_plus_tanh(w: FunctionWriter, bits: int, x: Value) -> Value:
     """1 + tanh(x), with a small relative error for negative x, too."""
     half = w.constant(0.5, x.type)
     power = exp2_of(w, bits, w.fmul(x, w.constant(-2 * _LOG2_E, x.type)), LOWEST_NORMAL)
-    return w.fdiv(w.constant(1.0, x.type), w.fma(power, half, half))
+    return inverted(w, bits, w.fma(power, half, half))
 
 
 def expm1(w: FunctionWriter, bits: int, x: Value) -> Value:
@@ -82,7 +83,7 @@ def tanh(w: FunctionWriter, bits: int, x: Value) -> Value:
     type = x.type
     t = w.fmul(x, w.constant(2 * _LOG2_E, type))
     numerator = _exp2_minus_one(w, bits, w.fmin_number(w.constant(64.0, type), t), 0)
-    ratio = w.fdiv(numerator, w.fadd(numerator, w.constant(2.0, type)))
+    ratio = w.fmul(numerator, inverted(w, bits, w.fadd(numerator, w.constant(2.0, type))))
     return _small_is_itself(w, x, ratio)
 
 
