@@ -61,7 +61,7 @@ def test_the_examples_of_the_readme_run(capsys: pytest.CaptureFixture[str]) -> N
     for example in re.findall(r"```python\n(.*?)```", readme, re.DOTALL):
         exec(compile(example, "README.md", "exec"), {})
         printed.append(capsys.readouterr().out)
-    of_model, of_kernel = printed
+    _, of_model, of_kernel = printed
     assert "native_layer_norm" in of_model and "no graph breaks" in of_model
     assert "def nvfuser_fusion(fd : FusionDefinition)" in of_kernel
 
