@@ -121,11 +121,14 @@ def _columns(
 def _balanced_parts(target: CudaTarget, blocks: int, most: int) -> int:
     """Into how many parts each block is cut: a power of two, so that there are two blocks for each
     multiprocessor, or up to six if these are then more equally distributed.
+
+    How equally is a question of this call's size; a plan is used for others that are as large.
     """
     best, best_share, parts = 1, 0.0, 1
     while parts <= most and blocks * parts <= 6 * target.multiprocessors:
-        rounds = -(-blocks * parts // target.multiprocessors)
-        share = min(blocks * parts / (max(rounds, 2) * target.multiprocessors), _EQUAL_SHARES)
+        number = int(blocks * parts)
+        rounds = -(-number // target.multiprocessors)
+        share = min(number / (max(rounds, 2) * target.multiprocessors), _EQUAL_SHARES)
         if share > best_share:
             best, best_share = parts, share
         parts *= 2
