@@ -98,8 +98,9 @@ class FusionDefinition:
         return found
 
     def _defined(self) -> Fusion | None:
-        cache = self.__dict__.get("fec")
-        return self.__dict__.get("_fusion") if cache is None else cache.fusion()
+        found: Fusion | None = self.__dict__.get("_fusion")
+        cache = self.__dict__.get("fec")  # another thread may just have passed it the fusion
+        return found if found is not None or cache is None else cache.fusion()
 
     # -- defining
 
@@ -225,6 +226,7 @@ class FusionDefinition:
                 if not valid:
                     raise UnsupportedError(message)
                 self.fec = FusionExecutorCache(self.fusion)
+                self.__dict__.pop("_fusion", None)
         check_products(self.fec.fusion().graph.exprs, disable)
         self._run = self.fec.engine.execute
         return self._run

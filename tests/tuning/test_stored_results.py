@@ -123,6 +123,6 @@ def test_without_a_disk_cache_results_are_kept_in_memory(
 
 
 def test_no_key_is_made_if_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_store, "structure_key", lambda fusion: pytest.fail("a key"))
+    monkeypatch.setattr(tuning_store, "kept_structure_key", lambda fusion: pytest.fail("a key"))
     fd, x = softmax(), torch.randn(512, 1000)
     torch.testing.assert_close(fd.execute([x])[0], x.softmax(1))
