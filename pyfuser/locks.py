@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 import weakref
-from types import TracebackType
 
 
 class ForkSafeLock:
@@ -27,12 +26,7 @@ class ForkSafeLock:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._lock.release()
 
     def open_after_fork(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from pyfuser import FusionDefinition
 from pyfuser.ir.scalars import Symbol, floor_div
 from pyfuser.locks import ForkSafeLock
+from tests.support.concurrency import in_threads
 from tests.support.folders import ROOT
 
 
@@ -29,25 +30,15 @@ def often_interrupted() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def in_threads(work: Callable[[int], object], count: int = 4) -> list[object]:
-    """The results of `work(number)` in threads that start together; the first error is raised."""
-    start, results, errors = threading.Barrier(count), [None] * count, []
+def results_of_threads(work: Callable[[int], object], count: int = 4) -> list[object]:
+    """The results of `work(number)` in threads that often interrupt each other."""
+    results: list[object] = [None] * count
 
     def run(number: int) -> None:
-        start.wait()
-        try:
-            results[number] = work(number)
-        except Exception as error:
-            errors.append(error)
+        results[number] = work(number)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
     with often_interrupted():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if errors:
-        raise errors[0]
+        in_threads(count, run)
     return results
 
 
@@ -56,7 +47,7 @@ def test_equal_expressions_of_several_threads_are_one_object() -> None:
         symbols = [Symbol.of(f"in_threads_{number}") for number in range(3000)]
         return [*symbols, *(floor_div(each + 1, 7) for each in symbols)]
 
-    first, *others = in_threads(expressions)
+    first, *others = results_of_threads(expressions)
     for other in others:
         assert all(a is b for a, b in zip(first, other, strict=True))
 
@@ -66,7 +57,7 @@ def test_a_definition_is_first_executed_by_several_threads() -> None:
     for _ in range(20):
         with FusionDefinition() as fd:
             fd.add_output(fd.ops.add(fd.from_pytorch(x), 1))
-        for (got,) in in_threads(lambda _, fd=fd: fd.execute([x])):
+        for (got,) in results_of_threads(lambda _, fd=fd: fd.execute([x])):
             assert torch.equal(got, x + 1)
 
 

@@ -104,15 +104,15 @@ class _Compilers:
     """What AOTAutograd calls with the graphs that it makes of one Dynamo graph.
 
     compiler    for each graph; None for pyfuser's
-    caches      True if compiled graphs are kept on disk
+    keeps       True if compiled graphs are kept on disk
     inferring   the compiled graph of an inference, and its metadata, once it is there
     """
 
-    def __init__(self, compiler: Compiler | None, options: BackendOptions, caches: bool) -> None:
+    def __init__(self, compiler: Compiler | None, options: BackendOptions, keeps: bool) -> None:
         compile_now = partial(compile_graph, tunes=options.autotune)
         in_background = partial(compile_in_background, tunes=options.autotune)
         self._compiler = in_background if options.async_compile else compiler or compile_now
-        self._caches = caches
+        self.keeps = keeps
         self.inferring: tuple[Call, Any] | None = None
 
     def forward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
@@ -138,7 +138,7 @@ class _Compilers:
         return made
 
     def _compiled(self, traced: GraphModule) -> Call:
-        return CachedGraph(traced) if self._caches else undisturbed(self._compiler, traced)
+        return CachedGraph(traced) if self.keeps else undisturbed(self._compiler, traced)
 
 
 def compile_with(
@@ -162,10 +162,10 @@ def compile_with(
     # A cached graph is compiled later, without measuring.
     is_plain = not options.async_compile and not options.autotune
     has_gradients = _has_gradients(graph_module, example_inputs)
-    caches = compiler is None and is_plain and may_cache(graph_module, has_gradients)
-    compilers = _Compilers(compiler, options, caches)
+    keeps = compiler is None and is_plain and may_cache(graph_module, has_gradients)
+    compilers = _Compilers(compiler, options, keeps)
     try:
-        compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers, caches)
+        compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers, has_gradients)
     except _MEANT_FOR_DYNAMO:
         raise
     except Exception as error:
@@ -186,13 +186,12 @@ def _by_aot_autograd(
     example_inputs: Sequence[Any],
     options: BackendOptions,
     compilers: _Compilers,
-    caches: bool,
+    has_gradients: bool,
 ) -> Callable[..., Any]:
     """As torch._dynamo.backends.common.aot_autograd does it, without importing Inductor."""
     aot: Any = aot_module_simplified
-    kept = serializable if caches else lambda compiler: compiler
-    keeping = cached(graph_module, options) if caches else nullcontext()
-    has_gradients = _has_gradients(graph_module, example_inputs)
+    kept = serializable if compilers.keeps else lambda compiler: compiler
+    keeping = cached(graph_module, options) if compilers.keeps else nullcontext()
     with no_collection(), keeping, distinct_gradients(unwrapped(graph_module)):
         compiled: Callable[..., Any] = aot(
             graph_module,

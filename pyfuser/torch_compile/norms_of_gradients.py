@@ -46,14 +46,9 @@ def drop_unread_statistics(joint: Graph) -> None:
 def write_out_norms(joint: Graph) -> None:
     """Writes out the results of norms for gradients, if all that read them are pointwise."""
     gradients = _gradients(joint)
-    for node in list(joint.nodes):
-        norm = _norm(node)
-        readers = (
-            [] if norm is None else sorted(_readers(norm.result, gradients), key=itemgetter(1))
-        )
-        if norm is None or not readers:
-            continue
-        if any(_cost(reader) not in ("cheap", "heavy") for _, reader in readers):
+    for norm in list(filter(None, map(_norm, joint.nodes))):
+        readers = sorted(_readers(norm.result, gradients), key=itemgetter(1))
+        if not readers or any(_cost(each) not in ("cheap", "heavy") for _, each in readers):
             continue
         with joint.inserting_before(readers[0][1]):
             copies = {norm.result: norm.written_out(joint)}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -17,27 +18,48 @@ from tests.programs.outcome import Outcome
 from tests.programs.program import NAME, Input, Program, Statement
 from tests.programs.running import Lockstep
 
-Judge = Callable[[Program], Outcome]
+Case = TypeVar("Case")
 
 
-def shrunk(program: Program, outcome: Outcome, judge: Judge, seconds: float) -> Program:
+def shrunk(
+    program: Program, outcome: Outcome, judge: Callable[[Program], Outcome], seconds: float
+) -> Program:
     """The smallest program found within a time that fails as `outcome` says."""
+
+    def smaller(program: Program) -> Iterator[Program]:
+        return map(without_dead_code, candidates(program))
+
+    return smallest(program, smaller, size, judge, outcome, seconds)
+
+
+def smallest(
+    case: Case,
+    candidates: Callable[[Case], Iterable[Case]],
+    size: Callable[[Case], tuple[int, ...]],
+    judge: Callable[[Case], Outcome],
+    outcome: Outcome,
+    seconds: float,
+    key: Callable[[Case], Hashable] = lambda case: case,
+) -> Case:
+    """The smallest case found within a time that fails as `outcome` says.
+
+    Cases with the same `key` are tried once.
+    """
     end = time.monotonic() + seconds
-    tried = {program}
+    tried = {key(case)}
     progress = True
     while progress and time.monotonic() < end:
         progress = False
-        for candidate in candidates(program):
+        for candidate in candidates(case):
             if time.monotonic() > end:
                 break
-            candidate = without_dead_code(candidate)
-            if candidate in tried or size(candidate) >= size(program):
+            if key(candidate) in tried or size(candidate) >= size(case):
                 continue
-            tried.add(candidate)
+            tried.add(key(candidate))
             if _same(judge(candidate), outcome):
-                program, progress = candidate, True
+                case, progress = candidate, True
                 break
-    return program
+    return case
 
 
 def _same(a: Outcome, b: Outcome) -> bool:

@@ -6,7 +6,6 @@ Greedy, like the shrinking of programs: a change stays if the case still fails i
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,35 +18,24 @@ from pyfuser.errors import PyfuserError
 from pyfuser.ops.evaluator import evaluate
 from tests.programs.outcome import Outcome
 from tests.programs.scheduled_case import ScheduledCase, names_of
-from tests.programs.shrink import pattern
-
-Judge = Callable[[ScheduledCase], Outcome]
+from tests.programs.shrink import smallest
 
 _NAME = re.compile(r"\b(?:tv|made|c)\d+(?:_\d+)?\b")
 _INPUT = re.compile(r"= fd\.define_tensor\(|= fd\.define_scalar\(None")
 
 
 def smaller_case(
-    case: ScheduledCase, outcome: Outcome, judge: Judge, seconds: float
+    case: ScheduledCase,
+    outcome: Outcome,
+    judge: Callable[[ScheduledCase], Outcome],
+    seconds: float,
 ) -> ScheduledCase:
     """The smallest case found within a time that fails as `outcome` says."""
-    end = time.monotonic() + seconds
-    tried: set[tuple[str, ...]] = {case.lines}
-    progress = True
-    while progress and time.monotonic() < end:
-        progress = False
-        for candidate in _candidates(case):
-            if time.monotonic() > end:
-                break
-            candidate = _without_unread_inputs(candidate)
-            if candidate.lines in tried or _size(candidate) >= _size(case):
-                continue
-            tried.add(candidate.lines)
-            found = judge(candidate)
-            if found.kind == outcome.kind and pattern(found.message) == pattern(outcome.message):
-                case, progress = candidate, True
-                break
-    return case
+
+    def smaller(case: ScheduledCase) -> Iterator[ScheduledCase]:
+        return map(_without_unread_inputs, _candidates(case))
+
+    return smallest(case, smaller, _size, judge, outcome, seconds, key=lambda case: case.lines)
 
 
 def _size(case: ScheduledCase) -> tuple[int, ...]:
