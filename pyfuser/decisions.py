@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .caches.tuning_store import Result, tuning_store
 from .ir.fusion import Fusion
 from .schedule.registry import AutomaticScheduler
 from .target.parameters import without_cascade
 from .target.target import Target
-from .tuning_store import Result, tuning_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The executor: from the inputs of a call to its outputs, by a plan.
 
-A plan is straight-line Python (plans.py) for all calls of one structure: dtypes, layout classes,
+A plan is straight-line Python (plans/) for all calls of one structure: dtypes, layout classes,
 and sizes for which the target's heuristics make the same decisions.  A call tries the existing
 plans, beginning with the most recent one; each plan checks whether the call is one of its own.  If
 none accepts, a new plan is made: the inputs are bound and checked, and missing kernels are
@@ -36,7 +36,7 @@ from .ops.binding import Input, bind, plain_number
 from .ops.metadata import TensorLike, device_of, filled_in, is_cpu_scalar
 from .ops.random_state import with_any_random_state, with_random_state
 from .ops.regrouping import regrouped, regrouping
-from .plans import Plan, stride_name, write_plan
+from .plans.plan import Plan, stride_name, write_plan
 from .profiling import active_recorder
 
 MOST_PLANS = 256  # per fusion; a plan takes some 10 KB; above this the oldest are dropped

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import options
-from .code_cache import load_code
+from .caches.code_cache import load_code
+from .caches.disk_cache import DiskCache, disk_cache
 from .devices.runtime import LoadedKernel, Runtime
-from .disk_cache import DiskCache, disk_cache
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel, Predicate, all_hold
 from .ir.schedule import ScheduledFusion

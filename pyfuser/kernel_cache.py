@@ -1,4 +1,4 @@
-"""A map that keeps, in this process, what compilation makes; disk_cache.py is for all processes.
+"""A map that keeps, in this process, what compilation makes; caches/ keeps it on disk.
 
 KernelCache is a bounded map for many threads.  The first thread that asks for a key makes the
 value; other threads that ask for the same key wait for it, and other keys are unaffected.  A

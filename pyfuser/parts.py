@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import fallback
-from .code_cache import store_code
+from .caches.code_cache import store_code
 from .decisions import Decision, decide
 from .devices.runtime import LoadedKernel, Runtime
 from .errors import InternalError, UnsupportedError, expected
@@ -71,7 +71,7 @@ class Part:
 
 @dataclass(eq=False)
 class LibraryPart(Part):
-    """A part that torch computes, because no kernel of the target can (library_calls.py)."""
+    """A part that torch computes, because no kernel of the target can (plans/library_calls.py)."""
 
 
 @dataclass(eq=False)

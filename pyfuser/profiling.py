@@ -1,41 +1,24 @@
 """Profiles of calls: the time each part of a program takes, and the bytes it reads and writes.
 
-While a `Recorder` records, plans are written with a clock around every part, so other plans have no
-trace of it:
-
-    call = begin(...)
-    since = clock()
-    launch(...)
-    call.part(0, since, (x0,), (t2,), (8,), ())
-    call.end()
-
-The clock waits until the device has done everything launched before.  A part's time includes the
-allocation of its outputs.  A graph of torch.compile is timed, call by call and fusion by fusion, if
-it is compiled while a Recorder records.
+While a `Recorder` records, plans are written with a clock around every part (plans/clock.py), so
+other plans have no trace of it.  The clock waits until the device has done everything launched
+before.  A part's time includes the allocation of its outputs.  A graph of torch.compile is timed,
+call by call and fusion by fusion, if it is compiled while a Recorder records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from time import perf_counter
 
 import torch
 
-from .compiler import Program
-from .devices.runtime import LoadedKernel, Runtime
+from .devices.runtime import Runtime
 from .devices.switches import forget_plans
-from .ir.domains import ParallelType
-from .ir.scalar_queries import substitute
-from .ir.scalars import IntExpr
-from .ir.vals import TensorView
 from .locks import ForkSafeLock
-from .parts import KernelPart, LibraryPart, Part
-from .plan_text import Writer, tuple_text
-from .plan_writer import ProgramWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,63 +131,3 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
         with _lock:
             _recorders.remove(recorder)
         forget_plans()
-
-
-class PlanClock:
-    """Writes the statements that time the parts of one program.
-
-    `prefix` keeps its names apart from those of other programs in the same text.
-    """
-
-    def __init__(
-        self, recorder: Recorder, program: Program, writer: Writer, prefix: str = ""
-    ) -> None:
-        self.writer, self.call, self.since = writer, f"{prefix}call", f"{prefix}since"
-        kinds = tuple(kind_of(part) for part in program.parts)
-        begin = partial(recorder.begin, program.runtime, kinds)
-        writer.line(f"{self.call} = {writer.constant(f'{prefix}begin', begin)}()")
-
-    def start(self) -> None:
-        """Before a part."""
-        self.writer.line(f"{self.since} = {self.call}.clock()")
-
-    def stop(
-        self, program: ProgramWriter, number: int, part: Part, built: LoadedKernel | None
-    ) -> None:
-        """After a part."""
-        inputs, outputs = (
-            tuple_text([program.described(v) for v in values if isinstance(v, TensorView)])
-            for values in (part.segment.inputs, part.segment.outputs)
-        )
-        grid, block = "()", "()"
-        if built is not None:
-            phase, joined = built.kernel.phases[0], built.kernel.joined
-
-            def text(extent: IntExpr) -> str:
-                return program.sizes.text(substitute(extent, joined))
-
-            grid, block = (_extents(each, text) for each in (phase.grid, phase.block))
-        arguments = f"{number}, {self.since}, {inputs}, {outputs}, {grid}, {block}"
-        self.writer.line(f"{self.call}.part({arguments})")
-
-    def finish(self) -> None:
-        """After the last part."""
-        self.writer.line(f"{self.call}.end()")
-
-
-def clock_for(program: Program, writer: Writer, prefix: str = "") -> PlanClock | None:
-    """The clock of a program that is written now; None while nothing records."""
-    recorder = active_recorder()
-    return None if recorder is None else PlanClock(recorder, program, writer, prefix)
-
-
-def kind_of(part: Part) -> str:
-    """The name of what runs a part."""
-    if isinstance(part, KernelPart):
-        return part.segment.scheduler
-    return "library" if isinstance(part, LibraryPart) else "view"
-
-
-def _extents(extents: dict[ParallelType, IntExpr], text: Callable[[IntExpr], str]) -> str:
-    ordered = sorted(extents.items(), key=lambda item: item[0].value)
-    return tuple_text([text(extent) for _, extent in ordered])

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import DataType, FusionDefinition, code_cache, parts, sources
-from pyfuser.disk_cache import disk_cache
+from pyfuser import DataType, FusionDefinition, parts
+from pyfuser.caches import code_cache, sources
+from pyfuser.caches.disk_cache import disk_cache
 from pyfuser.executor import Executor
 from pyfuser.ir.scalar_functions import maximum, minimum
 from pyfuser.ir.scalars import IntExpr, Symbol, ceil_div, floor_div, mod

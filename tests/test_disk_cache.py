@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from pyfuser import kernel_builds, options
+from pyfuser.caches.disk_cache import _DIGEST_BYTES, _MAGIC, DiskCache, disk_cache, untrusted
 from pyfuser.devices.registry import runtime_of
-from pyfuser.disk_cache import _DIGEST_BYTES, _MAGIC, DiskCache, disk_cache, untrusted
 from tests.support.folders import ROOT
 
 
@@ -329,7 +329,7 @@ import types
 from pathlib import Path
 package = sys.modules["pyfuser"] = types.ModuleType("pyfuser")
 package.__path__ = ["pyfuser"]
-from pyfuser.disk_cache import DiskCache
+from pyfuser.caches.disk_cache import DiskCache
 cache = DiskCache(Path(sys.argv[1]))
 seed, rounds, size = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 print("ready", flush=True)

@@ -16,11 +16,11 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import COMPLEX, FLOATING, KERNEL_DTYPES, to_torch
-from pyfuser.library_calls import overload_into
-from pyfuser.library_parts import overload_of
 from pyfuser.ops.dtype_rules import OperandType, resolve
 from pyfuser.ops.evaluator import evaluate
 from pyfuser.ops.table import OPS
+from pyfuser.plans.library_calls import overload_into
+from pyfuser.plans.library_parts import overload_of
 from pyfuser.preseg.allocation_orders import with_inherited_orders
 from tests.support.folders import ROOT
 

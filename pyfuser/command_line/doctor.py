@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from .. import __version__, options
+from ..caches.disk_cache import untrusted
 from ..devices.bandwidth import copy_bandwidth
 from ..devices.cuda import nvrtc
 from ..devices.registry import runtime_of
-from ..disk_cache import untrusted
 from ..errors import PyfuserError
 from ..frontend.options import DISABLE, ENABLE
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ..autotuning import tune_definition
+from ..caches.tuning_store import tuning_store
 from ..devices.cuda.target import CudaTarget
 from ..devices.registry import target_of
 from ..errors import InputError, PyfuserError, expected
@@ -22,7 +23,6 @@ from ..target.target import Target
 from ..tuning.programs import tune
 from ..tuning.report import Report, rows_of
 from ..tuning.session import Session
-from ..tuning_store import tuning_store
 from .show import Recorded, made_up, recording
 
 

@@ -3,7 +3,7 @@
 A row of LIBRARY_OPS belongs to a `LibraryOp` of the same name: its reference takes the expression's
 arguments by their names.  The builders (library_builders.py) give the results axes and dtypes; the
 evaluator calls the reference; plans call it too, unless torch can write the result into memory of
-the runtime (pyfuser/library_operations.py).  Invariant: a reference returns the dtypes that the
+the runtime (plans/library_operations.py).  Invariant: a reference returns the dtypes that the
 builder gives its outputs, for operands of the dtypes that the builder accepts.
 """
 

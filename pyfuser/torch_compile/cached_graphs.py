@@ -2,9 +2,9 @@
 
 Tracing a model takes longer than compiling its kernels.  AOTAutograd's cache keeps what tracing
 finds: a second process traces with Dynamo, and gets forward and backward as they were cut.  An
-entry holds the cut graphs, not their kernels, which have a cache of their own (disk_cache.py); so
-an entry is valid on any processor, and `torch.compiler.save_cache_artifacts` may move it to
-another machine.
+entry holds the cut graphs, not their kernels, which have a cache of their own
+(caches/disk_cache.py); so an entry is valid on any processor, and
+`torch.compiler.save_cache_artifacts` may move it to another machine.
 
 torch decides about keys, guards and files, and leaves out what it can't describe; it loads entries
 with pickle, from a directory of its own (TORCHINDUCTOR_CACHE_DIR), which has to meet the conditions
@@ -27,10 +27,10 @@ from torch._functorch import config as functorch_config
 from torch.fx import GraphModule, Node
 
 from .. import options as settings
-from ..disk_cache import disk_cache, untrusted
+from ..caches.disk_cache import disk_cache, untrusted
+from ..caches.sources import sources
 from ..locks import ForkSafeLock
 from ..nvfuser_direct_version import __version__
-from ..sources import sources
 from .compiled_graph import Call, compile_graph, undisturbed
 from .torch_digest import set_digest
 

@@ -27,7 +27,7 @@ from ..ir.strides import memory_order
 from ..ir.vals import Scalar, TensorView
 from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
-from ..plans import stride_name
+from ..plans.plan import stride_name
 from .aten import build_region
 from .partition import Region
 from .sizes import GraphSizes, Size, hints, size_of, sizes_of

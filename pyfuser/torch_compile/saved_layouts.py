@@ -13,7 +13,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from ..ir.strides import dense_strides, memory_order
-from ..library_calls import with_strides
+from ..plans.library_calls import with_strides
 from .fusion_nodes import is_dense
 from .sizes import hints
 from .views import tensor_of

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from ..disk_cache import DiskCache
+from ..caches.disk_cache import DiskCache
 
 try:
     from torch._inductor.codecache import torch_key

@@ -28,10 +28,10 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr
 from ..ir.vals import Val
-from ..library_calls import LibraryCalls, writes_into_memory
-from ..plan_text import Sizes, Writer, condition_texts, is_number, span_text, tuple_text
-from ..plan_writer import PlanValue, ProgramWriter
-from ..profiling import clock_for
+from ..plans.clock import clock_for
+from ..plans.library_calls import LibraryCalls, writes_into_memory
+from ..plans.program_writer import PlanValue, ProgramWriter
+from ..plans.text import Sizes, Writer, condition_texts, is_number, span_text, tuple_text
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..analysis.size_conditions import SizeConditions
+from ..caches.tuning_store import Result, operations_of, sizes_of, tuning_store
 from ..compiler import Program
 from ..devices.runtime import LoadedKernel, Runtime
 from ..executor import strides_of
@@ -19,8 +20,7 @@ from ..ir.segmented import PartKind, Segment
 from ..ir.vals import TensorView
 from ..ops.binding import bind
 from ..parts import KernelPart, Part
-from ..plans import write_plan
-from ..tuning_store import Result, operations_of, sizes_of, tuning_store
+from ..plans.plan import write_plan
 from .measuring import Contestant, judge
 from .report import Row
 from .samples import copied

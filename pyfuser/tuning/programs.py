@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from .. import fallback
+from ..caches.tuning_store import operations_of
 from ..devices.switches import forget_plans
 from ..executor import Executor
 from ..ir.vals import Scalar, TensorView, Val
 from ..ops.binding import Binding, bind
 from ..ops.random_state import with_any_random_state
 from ..parts import KernelPart
-from ..tuning_store import operations_of
 from .kernels import tune_kernel
 from .report import Row
 from .samples import laid_out, samples

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..tuning_store import Entry, Result
+from ..caches.tuning_store import Entry, Result
 
 # A heuristic is worth a look if it is this much slower than the best that was found.
 _FAR = 1.1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyfuser.disk_cache import DiskCache
+from pyfuser.caches.disk_cache import DiskCache
 from pyfuser.torch_compile import torch_digest
 
 

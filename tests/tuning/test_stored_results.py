@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pyfuser
-from pyfuser import tuning_store
+from pyfuser.caches import tuning_store
 
 from .tuned import (
     likes_unroll_of_four,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from pyfuser import FusionDefinition, tuning_store
+from pyfuser import FusionDefinition
+from pyfuser.caches import tuning_store
 from pyfuser.tuning.measuring import Contestant
 
 

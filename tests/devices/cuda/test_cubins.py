@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pyfuser import can_fuse_on_gpu
+from pyfuser.caches.disk_cache import DiskCache
 from pyfuser.command_line import doctor
 from pyfuser.devices.cuda import cubins, nvrtc
 from pyfuser.devices.cuda.cubins import CubinCompiler, cubin_compiler
@@ -18,7 +19,6 @@ from pyfuser.devices.cuda.driver import Driver
 from pyfuser.devices.cuda.runtime import target_of_gpu
 from pyfuser.devices.cuda.target import CudaTarget
 from pyfuser.devices.registry import runtime_of
-from pyfuser.disk_cache import DiskCache
 from pyfuser.errors import CompilationError, UnsupportedError
 from tests.cuda.cubins import requires_nvrtc
 from tests.cuda.fake_driver import ATTRIBUTES, FakeDriver, fake_gpus

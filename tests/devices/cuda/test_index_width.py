@@ -21,7 +21,7 @@ from pyfuser.ir.fusion import Fusion
 from pyfuser.ir.kernel import Kernel
 from pyfuser.ir.scalar_queries import evaluate
 from pyfuser.ops.binding import bind
-from pyfuser.plans import stride_name
+from pyfuser.plans.plan import stride_name
 from tests.cuda.emulate import cuda_kernel
 from tests.cuda.host_compiler import requires_host_compiler
 from tests.cuda.random_schedules import example

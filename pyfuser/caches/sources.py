@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 _IMPORTED = time.time()
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parents[1]  # pyfuser
 
 
 @functools.cache

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from .ir.exprs import LibraryOp
+from ..ir.exprs import LibraryOp
+from ..ops.library_ops import LIBRARY_OPS
 from .library_calls import LibraryCalls
-from .ops.library_ops import LIBRARY_OPS
 
 aten = torch.ops.aten
 

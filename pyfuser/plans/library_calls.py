@@ -1,10 +1,10 @@
 """Library calls: how a plan calls torch for what no kernel computes, and makes views of memory.
 
-This module has everything that the writers of plans need for that: plan_writer.py for the parts of
-a definition, the torch.compile wrapper for the nodes of a graph.  A call goes to a resolved
-overload.  If torch can write the result into existing memory (`out=`), it is written into the
-runtime's memory; a result that may differ from its metadata is checked.  Nothing here waits for a
-device.
+This module has everything that the writers of plans need for that: program_writer.py for the
+parts of a definition, the torch.compile wrapper for the nodes of a graph.  A call goes to a
+resolved overload.  If torch can write the result into existing memory (`out=`), it is written
+into the runtime's memory; a result that may differ from its metadata is checked.  Nothing here
+waits for a device.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .devices.runtime import Runtime
-from .plan_text import Writer
+from ..devices.runtime import Runtime
+from .text import Writer
 
 aten = torch.ops.aten
 

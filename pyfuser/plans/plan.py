@@ -23,19 +23,19 @@ from typing import Any
 
 import torch
 
-from .analysis.size_conditions import SizeConditions
-from .compiler import Program
-from .devices.runtime import LoadedKernel
-from .dtypes import FLOATING, INTEGERS, DataType, integers_of, to_torch
-from .ir.equal_sizes import representatives
-from .ir.fusion import Fusion
-from .ir.scalars import ONE, Integer, IntExpr, Symbol, product
-from .ir.vals import Scalar, TensorView, Val
-from .ops.binding import Input
-from .ops.metadata import TensorLike, TensorMetadata
-from .plan_text import Sizes, Writer, condition_texts, span_text
-from .plan_writer import PlanValue, ProgramWriter
-from .profiling import clock_for
+from ..analysis.size_conditions import SizeConditions
+from ..compiler import Program
+from ..devices.runtime import LoadedKernel
+from ..dtypes import FLOATING, INTEGERS, DataType, integers_of, to_torch
+from ..ir.equal_sizes import representatives
+from ..ir.fusion import Fusion
+from ..ir.scalars import ONE, Integer, IntExpr, Symbol, product
+from ..ir.vals import Scalar, TensorView, Val
+from ..ops.binding import Input
+from ..ops.metadata import TensorLike, TensorMetadata
+from .clock import clock_for
+from .program_writer import PlanValue, ProgramWriter
+from .text import Sizes, Writer, condition_texts, span_text
 
 Run = Callable[[Sequence[Any]], "list[torch.Tensor] | None"]
 

@@ -19,10 +19,10 @@ from typing import Protocol
 import torch
 from torch._ops import OpOverload
 
-from .analysis.costs import is_copy
-from .dtypes import COMPLEX, FLOATING, DataType, to_torch
-from .errors import InternalError, expected
-from .ir.exprs import (
+from ..analysis.costs import is_copy
+from ..dtypes import COMPLEX, FLOATING, DataType, to_torch
+from ..errors import InternalError, expected
+from ..ir.exprs import (
     BroadcastOp,
     ExpandOp,
     Expr,
@@ -37,19 +37,19 @@ from .ir.exprs import (
     WindowOp,
     is_shown_by_strides,
 )
-from .ir.scalars import IntExpr
-from .ir.segmented import Segment
-from .ir.vals import Scalar, TensorView, Val
-from .ir.windows import Window
+from ..ir.scalars import IntExpr
+from ..ir.segmented import Segment
+from ..ir.vals import Scalar, TensorView, Val
+from ..ir.windows import Window
+from ..ops.binding import convert_number
+from ..ops.checking import may_refuse
+from ..ops.evaluator import reduced_dims
+from ..ops.op import Op
+from ..ops.pointwise import resolve_expr
+from ..ops.table import OPS, SCANS
 from .library_calls import LibraryCalls, overload_into
 from .library_operations import call_text, write_into, writes_into_memory
-from .ops.binding import convert_number
-from .ops.checking import may_refuse
-from .ops.evaluator import reduced_dims
-from .ops.op import Op
-from .ops.pointwise import resolve_expr
-from .ops.table import OPS, SCANS
-from .plan_text import Sizes, tuple_text
+from .text import Sizes, tuple_text
 
 aten = torch.ops.aten
 

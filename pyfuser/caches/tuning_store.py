@@ -23,16 +23,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import options
+from .. import options
+from ..errors import expected
+from ..ir.fusion import Fusion
+from ..ir.keys import kept_structure_key
+from ..locks import ForkSafeLock
+from ..nvfuser_direct_version import __version__
+from ..schedule.registry import AutomaticScheduler
+from ..target.parameter_records import from_record, to_record
+from ..target.target import Machine, Target
 from .disk_cache import TrustedDirectory
-from .errors import expected
-from .ir.fusion import Fusion
-from .ir.keys import kept_structure_key
-from .locks import ForkSafeLock
-from .nvfuser_direct_version import __version__
-from .schedule.registry import AutomaticScheduler
-from .target.parameter_records import from_record, to_record
-from .target.target import Machine, Target
 
 _FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}\.json")
 

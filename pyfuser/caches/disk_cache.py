@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import options
+from .. import options
 
 DEFAULT_MOST_BYTES = 512 << 20
 _MAGIC = b"pyfuser cache 1\n"

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from .analysis.size_conditions import SizeConditions
-from .devices.runtime import Runtime
-from .errors import InternalError, expected
-from .ir.scalars import (
+from ..analysis.size_conditions import SizeConditions
+from ..devices.runtime import Runtime
+from ..errors import InternalError, expected
+from ..ir.scalars import (
     Binary,
     CeilDiv,
     FloorDiv,

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from ..ir.fusion import Fusion
+from ..ir.keys import kept_structure_key
+from ..ir.vals import Scalar, TensorView, Val
+from ..target.target import Code, Target
 from .disk_cache import disk_cache
-from .ir.fusion import Fusion
-from .ir.keys import kept_structure_key
-from .ir.vals import Scalar, TensorView, Val
 from .sources import sources
-from .target.target import Code, Target
 
 Name = tuple[str, int]
 

@@ -3,7 +3,7 @@
 `ProgramWriter` writes the statements of one program (allocate, launch, free).  The executor makes a
 function of one program from them, the torch.compile backend one of a whole graph.  A plan is
 written once per structure: values that depend on the sizes of a call are straight-line arithmetic
-in it; if sizes never change, the text contains the numbers themselves (plan_text.py).
+in it; if sizes never change, the text contains the numbers themselves (text.py).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, Protocol
 
 import torch
 
-from . import fallback
-from .compiler import Program
-from .devices.runtime import LoadedKernel
-from .dtypes import FLOATING, DataType, fits_64_bits, to_torch
-from .errors import InternalError, expected
-from .ir.domains import IterDomain
-from .ir.exprs import PointwiseOp, ScatterOp
-from .ir.fusion import Fusion
-from .ir.kernel import ScalarParameter, TensorParameter
-from .ir.scalars import ONE, IntExpr, Symbol
-from .ir.strides import strides_in_order
-from .ir.vals import Scalar, TensorView, Val
+from .. import fallback
+from ..compiler import Program
+from ..devices.runtime import LoadedKernel
+from ..dtypes import FLOATING, DataType, fits_64_bits, to_torch
+from ..errors import InternalError, expected
+from ..ir.domains import IterDomain
+from ..ir.exprs import PointwiseOp, ScatterOp
+from ..ir.fusion import Fusion
+from ..ir.kernel import ScalarParameter, TensorParameter
+from ..ir.scalars import ONE, IntExpr, Symbol
+from ..ir.strides import strides_in_order
+from ..ir.vals import Scalar, TensorView, Val
+from ..ops.binding import convert_number, evaluate_scalar
+from ..parts import LibraryPart, Part, ViewPart
 from .library_calls import LibraryCalls
 from .library_parts import TorchPart
-from .ops.binding import convert_number, evaluate_scalar
-from .parts import LibraryPart, Part, ViewPart
-from .plan_text import Sizes, Writer, is_number, tuple_text
+from .text import Sizes, Writer, is_number, tuple_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PlanValue:
 
 
 class Clock(Protocol):
-    """Writes statements around each part; see profiling.py."""
+    """Writes statements around each part; see clock.py."""
 
     def start(self) -> None:
         """Before a part."""
