@@ -15,6 +15,7 @@ blocks.  A directory that doesn't meet this isn't used, and one warning says why
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -68,6 +69,19 @@ class TrustedDirectory:
             self._warn("a writable directory", str(error))
             return False
         return True
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Waits for other processes that change a file by what is in it.
+
+        Where the directory can't be made or locked, nobody waits.
+        """
+        with contextlib.ExitStack() as until_closed:
+            with contextlib.suppress(OSError):
+                self._make_directory()
+                directory = until_closed.enter_context(self._opened())
+                fcntl.flock(directory, fcntl.LOCK_EX)
+            yield
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:

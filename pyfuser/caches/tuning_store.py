@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -181,7 +181,8 @@ class TuningStore:
         machine, structure = target.machine(), kept_structure_key(fusion)
         version = str(__version__)
         name = _name(version, machine, scheduler.name, structure)
-        with self._lock:
+        exclusive = nullcontext() if self._files is None else self._files.exclusive()
+        with self._lock, exclusive:
             if self._files is not None:  # another process may have added to it
                 self._entries.pop(name, None)
                 self._list()

@@ -13,6 +13,7 @@ import torch
 
 import pyfuser
 from pyfuser.caches import tuning_store
+from tests.support.concurrency import in_threads
 
 from .tuned import (
     likes_unroll_of_four,
@@ -126,3 +127,24 @@ def test_no_key_is_made_if_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tuning_store, "kept_structure_key", lambda fusion: pytest.fail("a key"))
     fd, x = softmax(), torch.randn(512, 1000)
     torch.testing.assert_close(fd.execute([x])[0], x.softmax(1))
+
+
+def test_stores_that_add_at_once_keep_the_results_of_all(directory: Path) -> None:
+    """As processes do: each store has locks of its own, but for that of the directory."""
+    path = tuned_file(directory, torch.randn(512, 1000))
+    found = tuning_store.tuning_store().entry(path.name)
+    assert found is not None
+    (result,) = found.results.values()
+    path.unlink()
+    resolved = softmax().engine.executor.resolve([torch.randn(512, 1000)])
+    part: Any = resolved.program.parts[0]
+    target = resolved.program.runtime.target
+
+    def add(thread: int) -> None:
+        store = tuning_store.TuningStore(directory)
+        for column in range(16):
+            made = replace(result, sizes={"i0": 1 << thread, "i1": 1 << column})
+            store.add(target, part.scheduler, part.fusion, made)
+
+    in_threads(4, add)
+    assert len(json.loads(path.read_text("utf-8"))["results"]) == 4 * 16
