@@ -33,7 +33,13 @@ _CUBINS = pytest.StashKey[str]()
 
 
 def pytest_configure() -> None:
-    """Graphs in torch's cache belong to one run; the workers of a run share it."""
+    """Graphs in torch's cache belong to one run; the workers of a run share it.
+
+    Dynamo's work for its own logs is switched off.
+    """
+    from tests.support.dynamo_overheads import switch_off
+
+    switch_off()
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         folder = tempfile.mkdtemp(prefix="pyfuser-tests-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
