@@ -46,7 +46,7 @@ def prepare(fusion: Fusion, moves_reads: bool = True, trace: Trace = DUMP) -> Fu
         fusion,
         verify=options.strict(),
         moves_reads=moves_reads,
-        trace=lambda name, after, _: trace.after(name, after),
+        after=lambda name, made, _: trace.after(name, made),
     )
     trace.stage("preseg", simplified)
     return simplified

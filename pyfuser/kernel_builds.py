@@ -31,7 +31,7 @@ def lowered(scheduled: ScheduledFusion, target: Target, trace: Trace = DUMP) -> 
     from .lower.lowering import lower  # not needed if all kernels are on disk
 
     trace.stage("scheduled", scheduled)
-    kernel = lower(scheduled, target, trace=trace.after, verify=options.strict())
+    kernel = lower(scheduled, target, after=trace.after, verify=options.strict())
     trace.stage("kernel", kernel)
     return kernel
 

@@ -49,36 +49,36 @@ from .phases import assign_phases, last_block_axis
 from .siblings import schedule_siblings_alike
 from .work import count_runs
 
-Trace = Callable[[str, object], None]
+AfterPass = Callable[[str, object], None]  # the name of a pass, and its result
 
 
 def lower(
     scheduled: ScheduledFusion,
     target: Target,
     name: str = "kernel",
-    trace: Trace | None = None,
+    after: AfterPass | None = None,
     verify: bool = False,
 ) -> Kernel:
     """The kernel of a schedule for a target.  Raises ScheduleError if the schedule is illegal.
 
-    `trace(name, noun)` is called after each pass; with `verify` each pass's result is verified.
+    `after(name, noun)` is called after each pass; with `verify` each pass's result is verified.
     """
     scheduled = scheduled.clone(representatives(scheduled.fusion.equal_extents))
     for rewrite in SCHEDULE_PASSES:
         rewrite(scheduled)
         if verify:
             verify_scheduled(scheduled)
-        if trace is not None:
-            trace(rewrite.__name__, scheduled)
+        if after is not None:
+            after(rewrite.__name__, scheduled)
     kernel = build_nests(scheduled, target, name)
-    if trace is not None:
-        trace(build_nests.__name__, kernel)
+    if after is not None:
+        after(build_nests.__name__, kernel)
     for change in KERNEL_PASSES:
         change(kernel, target)
         if verify:
             verify_kernel(kernel)
-        if trace is not None:
-            trace(change.__name__, kernel)
+        if after is not None:
+            after(change.__name__, kernel)
     return kernel
 
 

@@ -35,7 +35,7 @@ from .two_pass_moments import two_pass_moments
 from .unify_extents import unify_extents
 
 Pass = Callable[[Fusion], Fusion]
-Trace = Callable[[str, Fusion, float], None]
+AfterPass = Callable[[str, Fusion, float], None]  # the name of a pass, its result, its seconds
 
 PIPELINE: tuple[Pass, ...] = (
     dead_code,
@@ -70,13 +70,13 @@ def run(
     fusion: Fusion,
     *,
     stop_after: int | None = None,
-    trace: Trace | None = None,
+    after: AfterPass | None = None,
     verify: bool = True,
     moves_reads: bool = True,
 ) -> Fusion:
     """The simplified copy of a fusion; the given one stays unchanged.
 
-    With `stop_after` only the first n passes run.  `trace(name, fusion, seconds)` is called after
+    With `stop_after` only the first n passes run.  `after(name, fusion, seconds)` is called after
     each.  `verify` checks the fusion after each pass, which takes longer than the passes.  Without
     `moves_reads`, the source of a read at computed positions is computed before, once.
     """
@@ -89,6 +89,6 @@ def run(
         seconds = time.perf_counter() - start
         if verify:
             verify_fusion(current)
-        if trace is not None:
-            trace(simplify.__name__, current, seconds)
+        if after is not None:
+            after(simplify.__name__, current, seconds)
     return current

@@ -222,7 +222,7 @@ def test_stops_after_a_pass_and_tells_about_each() -> None:
     fusion = Fusion()
     fusion.add_output(_identities(fusion))
     seen: list[str] = []
-    run(fusion, trace=lambda name, _, seconds: seen.append(name))
+    run(fusion, after=lambda name, _, seconds: seen.append(name))
     assert seen == [simplify.__name__ for simplify in PIPELINE]
     assert names(run(fusion, stop_after=0)) == ["mul", "exp"]
     assert names(run(fusion)) == ["exp"]
