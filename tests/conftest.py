@@ -35,11 +35,13 @@ _CUBINS = pytest.StashKey[str]()
 def pytest_configure() -> None:
     """Graphs in torch's cache belong to one run; the workers of a run share it.
 
-    Dynamo's work for its own logs is switched off.
+    Dynamo's work for its own logs is switched off.  A function that has been compiled too often
+    fails, instead of running as eager does from then on, which would compare eager with itself.
     """
     from tests.support.dynamo_overheads import switch_off
 
     switch_off()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         folder = tempfile.mkdtemp(prefix="pyfuser-tests-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -16,6 +16,7 @@ from tests.ops.library_definitions import (
     check,
     numbers,
 )
+from tests.support.long_cases import pairwise
 from tests.support.random_tensors import laid_out
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -24,18 +25,21 @@ pytestmark = pytest.mark.usefixtures("poison")
 # -- what is made of other operations
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
 @pytest.mark.parametrize(
-    "shape", [(5, 7), (7, 5), (2, 3, 4), (1, 1), (4, 1), (1, 4), (0, 3), (3, 0)]
+    ("shape", "diagonal", "dtype"),
+    pairwise(
+        [(5, 7), (7, 5), (2, 3, 4), (1, 1), (4, 1), (1, 4), (0, 3), (3, 0)],
+        [0, 1, -2, 9, -9],
+        [*FLOATS, *INTEGERS, torch.bool],
+    ),
 )
-def test_triu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    for diagonal in (0, 1, -2, 9, -9):
-        source = check(
-            lambda fd, x, diagonal=diagonal: fd.ops.triu(x, diagonal),
-            lambda x, diagonal=diagonal: torch.triu(x, diagonal),
-            numbers(shape, dtype),
-        )
-        assert "run(" not in source
+def test_triu(shape: tuple[int, ...], diagonal: int, dtype: torch.dtype) -> None:
+    source = check(
+        lambda fd, x: fd.ops.triu(x, diagonal),
+        lambda x: torch.triu(x, diagonal),
+        numbers(shape, dtype),
+    )
+    assert "run(" not in source
 
 
 def test_triu_of_complex_numbers() -> None:

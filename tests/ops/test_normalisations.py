@@ -15,7 +15,7 @@ import torch
 from pyfuser import FusionDefinition
 from pyfuser.dtypes import from_torch
 from tests.ops.reduction_definitions import FLOATS, LAYOUTS, Dims, Reference, in_float, random
-from tests.support.long_cases import long
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -100,25 +100,25 @@ def check_normalisation(fd: FusionDefinition, name: str, x: torch.Tensor, dims: 
         assert difference <= allowed, (name, x.dtype, x.shape, difference, allowed)
 
 
-@pytest.mark.parametrize("name", NORMALISATIONS)
-@pytest.mark.parametrize("dims", [(2,), (1,), (0,), (0, 2), (1, 2), (0, 1, 2)], ids=str)
 @pytest.mark.parametrize(
-    "dtypes",
-    [(torch.float32, torch.bfloat16), long((torch.float64, torch.float16))],
-    ids=["most", "others"],
+    ("name", "dims", "dtype"),
+    pairwise(
+        NORMALISATIONS,
+        [(2,), (1,), (0,), (0, 2), (1, 2), (0, 1, 2)],
+        [torch.bfloat16, torch.float32, torch.float64, torch.float16],
+    ),
 )
-def test_normalisations(name: str, dims: Dims, dtypes: tuple[torch.dtype, ...]) -> None:
+def test_normalisations(name: str, dims: Dims, dtype: torch.dtype) -> None:
     define = NORMALISATIONS[name][0]
-    for dtype in dtypes:
-        with FusionDefinition() as fd:
-            t = fd.define_tensor([-1, -1, -1], dtype=from_torch(dtype))
-            for output in define(fd, t, list(dims)):
-                fd.add_output(output)
-        for shape in ((3, 5, 7), (2, 33, 129)):
-            x = random(shape, dtype, 7, center=1)
-            layouts = LAYOUTS if dtype is torch.float32 else ("contiguous", "transposed")
-            for layout in layouts:
-                check_normalisation(fd, name, LAYOUTS[layout](x), dims)
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1, -1, -1], dtype=from_torch(dtype))
+        for output in define(fd, t, list(dims)):
+            fd.add_output(output)
+    for shape in ((3, 5, 7), (2, 33, 129)):
+        x = random(shape, dtype, 7, center=1)
+        layouts = LAYOUTS if dtype is torch.float32 else ("contiguous", "transposed")
+        for layout in layouts:
+            check_normalisation(fd, name, LAYOUTS[layout](x), dims)
 
 
 @pytest.mark.parametrize(

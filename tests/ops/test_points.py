@@ -11,6 +11,7 @@ from torch import Tensor
 from pyfuser import DataType, FusionDefinition
 from pyfuser.errors import DefinitionError
 from tests.ops.library_definitions import check, defined, numbers
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -54,18 +55,21 @@ def in_torch(x: Tensor, dims: tuple[int, ...], indices: list[Tensor]) -> Tensor:
     return x.permute([*at, *others])[tuple(indices)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_reads(dims: tuple[int, ...], dtype: torch.dtype) -> None:
-    for shape in LAYOUTS.values():
-        if 0 in [shape[d] for d in dims]:
-            continue
-        x, indices = numbers(shape, dtype), places(shape, dims)
-        check(
-            lambda fd, x, *indices: fd.ops.index(x, list(indices), list(dims)),
-            lambda x, *indices: in_torch(x, dims, list(indices)),
-            x, *indices,
-        )  # fmt: skip
+@pytest.mark.parametrize(
+    ("dims", "dtype", "layout"),
+    [
+        *pairwise(DIMS, DTYPES, [name for name, shape in LAYOUTS.items() if 0 not in shape]),
+        *pairwise([(0, 1), (1, 0), (1,)], DTYPES, ["no columns"], strength=1),
+    ],
+)
+def test_reads(dims: tuple[int, ...], dtype: torch.dtype, layout: str) -> None:
+    shape = LAYOUTS[layout]
+    x, indices = numbers(shape, dtype), places(shape, dims)
+    check(
+        lambda fd, x, *indices: fd.ops.index(x, list(indices), list(dims)),
+        lambda x, *indices: in_torch(x, dims, list(indices)),
+        x, *indices,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["set", "sum", "max"])

@@ -86,15 +86,15 @@ def define(op: Op, dtype: DataType) -> FusionDefinition:
     return fd
 
 
-@pytest.mark.parametrize("layouts", [2, long(len(LAYOUTS))])
+@pytest.mark.parametrize("layouts", [1, long(len(LAYOUTS))])
 @pytest.mark.parametrize("op", TESTED, ids=lambda op: op.name)
 def test_op(op: Op, layouts: int) -> None:
-    """Each dtype in so many layouts; all layouts take their turn."""
+    """Each dtype in so many layouts; all take their turn, and each op starts with another."""
     # near the zeros of lgamma the error is absolute: see docs/design.md
     absolute = 2e-15 if op.name == "lgamma" else 0.0
     dtypes = [dtype for dtype in DTYPES if takes(op, dtype)]
     assert len(dtypes) == FEWER_DTYPES.get(op.name, len(DTYPES)), dtypes
-    turns = itertools.cycle(LAYOUTS.items())
+    turns = itertools.islice(itertools.cycle(LAYOUTS.items()), TESTED.index(op), None)
     for dtype in dtypes:
         fd = define(op, dtype)
         plain = [samples(op, dtype, seed) for seed in range(len(fd.fusion.inputs()))]

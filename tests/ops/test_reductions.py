@@ -18,7 +18,7 @@ from pyfuser import DataType, FusionDefinition
 from pyfuser.dtypes import from_torch
 from pyfuser.ops.references import highest, lowest
 from tests.ops.reduction_definitions import FLOATS, LAYOUTS, Dims, Reference, in_float, random
-from tests.support.long_cases import long
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -67,6 +67,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Reference]] = {
     "welford": (lambda fd, x, d: fd.ops.welford(x, d), moments),
 }
 MOMENTS = ("var", "var_mean", "welford")
+OTHERS = tuple(name for name in OPERATIONS if name not in MOMENTS)
 
 
 def reduction(name: str, x: torch.Tensor, dims: Dims) -> FusionDefinition:
@@ -88,23 +89,20 @@ def check(fd: FusionDefinition, name: str, x: torch.Tensor, dims: Dims) -> None:
         assert output.dtype is OPERATIONS[name][1](x, dims)[0].dtype
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("dims", SUBSETS, ids=str)
 @pytest.mark.parametrize(
-    "dtypes",
-    [(*FLOATS, torch.int64, torch.uint8), long((torch.int32, torch.int16, torch.int8))],
-    ids=["most", "others"],
+    ("name", "dims", "dtype"),
+    [
+        *pairwise(MOMENTS, SUBSETS, FLOATS),
+        *pairwise(OTHERS, SUBSETS, (*FLOATS, *INTEGERS)),
+    ],
 )
-def test_dims_dtypes_and_layouts(name: str, dims: Dims, dtypes: tuple[torch.dtype, ...]) -> None:
-    for dtype in dtypes:
-        if name in MOMENTS and dtype not in FLOATS:
-            continue
-        fd = reduction(name, torch.empty(0, 0, 0, dtype=dtype), dims)
-        for number, shape in enumerate([(3, 5, 7), (2, 17, 67)]):
-            x = random(shape, dtype, number, center=name == "prod")
-            layouts = LAYOUTS if dtype is torch.float32 else ("contiguous", "transposed")
-            for layout in layouts:
-                check(fd, name, LAYOUTS[layout](x), dims)
+def test_dims_dtypes_and_layouts(name: str, dims: Dims, dtype: torch.dtype) -> None:
+    fd = reduction(name, torch.empty(0, 0, 0, dtype=dtype), dims)
+    for number, shape in enumerate([(3, 5, 7), (2, 17, 67)]):
+        x = random(shape, dtype, number, center=name == "prod")
+        layouts = LAYOUTS if dtype is torch.float32 else ("contiguous", "transposed")
+        for layout in layouts:
+            check(fd, name, LAYOUTS[layout](x), dims)
 
 
 @pytest.mark.parametrize("keepdim", [False, True])
@@ -129,9 +127,10 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("dims", [(0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize("name", ["sum", "max", "var_mean"])
+@pytest.mark.parametrize(
+    ("name", "dims", "dtype"),
+    pairwise(["sum", "max", "var_mean"], [(0,), (1,), (0, 1)], [torch.bfloat16, torch.float32]),
+)
 def test_sizes(name: str, dims: Dims, dtype: torch.dtype) -> None:
     """Few long rows (split over the cores), many short ones, and both kinds of columns."""
     fd = reduction(name, torch.empty(0, 0, dtype=dtype), dims)

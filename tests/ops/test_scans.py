@@ -18,6 +18,7 @@ from tests.ops.library_definitions import (
     defined,
     numbers,
 )
+from tests.support.long_cases import pairwise
 from tests.support.random_tensors import laid_out
 from tests.support.targets import segment
 
@@ -59,9 +60,10 @@ def schedulers_of(fd: FusionDefinition) -> list[str]:
 # -- values
 
 
-@pytest.mark.parametrize("name", SCANS)
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
-@pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "dim", "name", "dtype"),
+    pairwise([pytest.param(*each) for each in SHAPES], SCANS, [*FLOATS, *INTEGERS, torch.bool]),
+)
 def test_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) -> None:
     def define(fd: Any, x: Any) -> Any:
         return scan(fd, name, x, dim)
@@ -70,9 +72,10 @@ def test_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) 
     assert "library" not in source and "call_" not in source
 
 
-@pytest.mark.parametrize("name", SCANS)
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.bool], ids=str)
-@pytest.mark.parametrize(("shape", "dim"), LONG)
+@pytest.mark.parametrize(
+    ("shape", "dim", "name", "dtype"),
+    pairwise([pytest.param(*each) for each in LONG], SCANS, [*FLOATS, torch.int32, torch.bool]),
+)
 def test_long_scans(name: str, dtype: torch.dtype, shape: tuple[int, ...], dim: int) -> None:
     def define(fd: Any, x: Any) -> Any:
         return scan(fd, name, x, dim)

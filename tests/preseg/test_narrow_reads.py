@@ -21,6 +21,7 @@ from pyfuser.preseg.narrow_reads import narrow_reads
 from tests.segment.fusions import tensor
 from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -106,8 +107,14 @@ def _kept(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat((soft, y, soft.flip(0)), 0), soft
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("program", [_cat, _rows, _chosen, _written, _kept])
+@pytest.mark.parametrize(
+    ("program", "dtype"),
+    pairwise(
+        [_cat, _rows, _chosen, _written, _kept],
+        [torch.bfloat16, torch.float16, torch.float32],
+        count=8,
+    ),
+)
 def test_programs_with_gradients(
     program: Callable[[Tensor, Tensor], object], dtype: torch.dtype, fresh: None
 ) -> None:

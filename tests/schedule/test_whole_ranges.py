@@ -15,6 +15,7 @@ from pyfuser.schedule.recomputation import recompute_cheap
 from pyfuser.schedule.whole_ranges import whole_ranges
 from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -64,10 +65,13 @@ def test_sums_that_read_no_range(fd: FusionDefinition) -> None:
     assert passes_with_a_range(fd) == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("before", ["", "neg", "erf"])
 @pytest.mark.parametrize(
-    "shape", [(5, 32, 49), (2, 3, 1), (3, 1, 70), (1, 200, 3), (64, 8, 64), (2, 7, 1000), (0, 3, 5)]
+    ("shape", "before", "dtype"),
+    pairwise(
+        [(5, 32, 49), (2, 3, 1), (3, 1, 70), (1, 200, 3), (64, 8, 64), (2, 7, 1000), (0, 3, 5)],
+        ["", "neg", "erf"],
+        [torch.bfloat16, torch.float32, torch.float64],
+    ),
 )
 def test_group_norms(shape: tuple[int, int, int], before: str, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(sum(shape))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.support.long_cases import pairwise
+
 Function = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -44,9 +46,10 @@ def operands(dtype: torch.dtype, shape: tuple[int, int]) -> list[Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
-@pytest.mark.parametrize("shape", [(64, 3), (33, 257)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", EXTREMA)
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape"),
+    pairwise(EXTREMA, [torch.bfloat16, torch.float16], [(33, 257), (64, 3)]),
+)
 def test_gradients(name: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     function = EXTREMA[name]
     leaves = [x.requires_grad_() for x in operands(dtype, shape)]

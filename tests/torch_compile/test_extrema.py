@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.long_cases import pairwise
+
 FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
     "max": lambda x: x.max(1),
     "min, kept": lambda x: x.min(0, keepdim=True),
@@ -37,12 +39,17 @@ def _numbers(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_the_first_of_equal_elements(
-    function: Callable[[Tensor], Any], dtype: torch.dtype, dynamic: bool
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype", "dynamic"),
+    pairwise(
+        FUNCTIONS,
+        DTYPES,
+        [pytest.param(True, id="dynamic"), pytest.param(False, id="static")],
+        count=55,
+    ),
+)
+def test_the_first_of_equal_elements(name: str, dtype: torch.dtype, dynamic: bool) -> None:
+    function = FUNCTIONS[name]
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
     for shape in SHAPES:
         x = _numbers(shape, dtype)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -39,8 +40,9 @@ READS: dict[str, Function] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), pairwise(READS, [torch.bfloat16, torch.float32], strength=1)
+)
 def test_reads(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYFUSER_STRICT", "1")
     function = READS[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyfuser import explain
 from tests.programs.check import strides
+from tests.support.long_cases import long, pairwise
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "flip": lambda x: x.flip(-1),
@@ -96,30 +97,31 @@ SPLITS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _in_parts() -> Iterator[Any]:
-    for name, function in SPLITS.items():
-        for dynamic in (False, True, None):
-            # Torch reasons about these sizes for half a minute.
-            is_long = name == "windows of windows" and dynamic
-            marks = [pytest.mark.long] if is_long else []
-            yield pytest.param(function, dynamic, marks=marks, id=f"{name}-{dynamic}")
+def _in_parts() -> list[Any]:
+    layouts, slow = ["permuted", "contiguous"], "windows of windows"
+    return [
+        *pairwise([name for name in SPLITS if name != slow], [None, True, False], layouts, count=9),
+        # Torch reasons about these sizes for half a minute if they are dynamic.
+        *pairwise([slow], [False, long(True), None], layouts, strength=1),
+    ]
 
 
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize(("function", "dynamic"), _in_parts())
-def test_rearranged_axes_in_parts(
-    function: Callable[[Tensor], Tensor], dynamic: bool | None
-) -> None:
+@pytest.mark.parametrize(("name", "dynamic", "layout"), _in_parts())
+def test_rearranged_axes_in_parts(name: str, dynamic: bool | None, layout: str) -> None:
+    function = SPLITS[name]
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
     for n in (2, 1, 3):
-        for given in (torch.randn(n, 16, 24, 12), torch.randn(12, 24, 16, n).permute(3, 2, 1, 0)):
-            x, y = (given.double().requires_grad_() for _ in range(2))
-            made, expected = compiled(x), function(y)
-            torch.testing.assert_close(made, expected)
-            assert strides(made) == strides(expected)
-            weights = torch.arange(made.numel()).view(made.shape).double()
-            wanted = torch.autograd.grad(expected, y, weights)
-            torch.testing.assert_close(torch.autograd.grad(made, x, weights), wanted)
+        given = torch.randn(n, 16, 24, 12, dtype=torch.float64)
+        if layout == "permuted":
+            given = given.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+        x, y = (given.clone().requires_grad_() for _ in range(2))
+        made, expected = compiled(x), function(y)
+        torch.testing.assert_close(made, expected)
+        assert strides(made) == strides(expected)
+        weights = torch.arange(made.numel()).view(made.shape).double()
+        wanted = torch.autograd.grad(expected, y, weights)
+        torch.testing.assert_close(torch.autograd.grad(made, x, weights), wanted)
 
 
 def test_windows_are_one_kernel() -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tests.support.compiled import fresh as fresh
 from tests.support.compiled import sources as sources
-from tests.support.long_cases import long
+from tests.support.long_cases import pairwise
 
 Function = Callable[[Tensor], Tensor]
 
@@ -59,17 +59,16 @@ def _gradient(function: Function, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("dynamic", "dtype"),
-    [
-        *[(False, torch.float32), (False, torch.bfloat16), (True, torch.float32)],
-        long(True, torch.bfloat16),
-    ],
+    ("name", "sizes", "dtype"),
+    pairwise(FUNCTIONS, [(9,), (6,), (6, 9)], [torch.bfloat16, torch.float32], count=26),
 )
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradients_are_those_of_eager(name: str, dynamic: bool, dtype: torch.dtype) -> None:
+def test_gradients_are_those_of_eager(
+    name: str, sizes: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """One number of rows is static, and several are one dynamic size."""
     function = FUNCTIONS[name]
-    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
-    for rows in (6, 9):
+    compiled = torch.compile(function, backend="pyfuser", dynamic=len(sizes) > 1)
+    for rows in sizes:
         x = torch.randn(rows, 6, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
         exact, expected = _gradient(function, x.double()), _gradient(function, x)
         got = _gradient(compiled, x)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from tests.support.compiled import BACKEND
 from tests.support.compiled import fresh as fresh
+from tests.support.long_cases import pairwise
 
 X, Y = torch.randn(3, 4, 5).permute(2, 0, 1), torch.randn(4, 3, 5).permute(2, 1, 0)
 PLAIN = torch.randn(5, 3, 4)
@@ -30,8 +31,19 @@ BINARY = {
 }
 
 
-@pytest.mark.parametrize("operands", [(X, Y), (PLAIN, X), (X, PLAIN), (X, Y[:1]), (Y[0, 0], X)])
-@pytest.mark.parametrize("name", BINARY)
+OPERANDS = {
+    "both": (X, Y),
+    "the second": (PLAIN, X),
+    "the first": (X, PLAIN),
+    "one row": (X, Y[:1]),
+    "one line": (Y[0, 0], X),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "operands"),
+    pairwise(BINARY, [pytest.param(each, id=name) for name, each in OPERANDS.items()], count=24),
+)
 def test_strides_of_permuted_operands(name: str, operands: tuple[Tensor, Tensor]) -> None:
     def program(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         made = BINARY[name](x, y)

@@ -13,6 +13,7 @@ import torch
 from pyfuser import FusionDefinition
 from pyfuser.devices.cpu.host import host
 from pyfuser.frontend.executors import stage_texts
+from tests.support.long_cases import pairwise
 from tests.support.targets import Pretend
 
 from .test_machines import MACHINES
@@ -22,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="x86 code"),
 ]
 
+KINDS = ["host", *MACHINES]
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -39,10 +41,17 @@ def transposed(x: torch.Tensor, *order: int) -> torch.Tensor:
     return torch.compile(lambda x: x.permute(order).contiguous(), backend="pyfuser")(x)
 
 
-@pytest.mark.parametrize("kind", [*MACHINES, "host"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(16, 16), (257, 64), (1023, 67), (33, 520), (1031, 16)], ids=str)
-@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "shape", "is_streamed"),
+    pairwise(
+        KINDS,
+        DTYPES,
+        [(16, 16), (257, 64), (1023, 67), (33, 520), (1031, 16)],
+        [pytest.param(False, id="cached"), pytest.param(True, id="streamed")],
+        strength=3,
+        count=90,  # all pairs, and most of the threes
+    ),
+)
 def test_rows_of_any_length(
     kind: str, dtype: torch.dtype, shape: tuple[int, int], is_streamed: bool, pretend: Pretend
 ) -> None:
@@ -53,9 +62,14 @@ def test_rows_of_any_length(
     assert torch.equal(made, x.t()) and made.is_contiguous()
 
 
-@pytest.mark.parametrize("few", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("sizes", [(64, 33), (100, 64), (17, 5), (1, 40)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(
+    ("few", "sizes", "dtype"),
+    pairwise(
+        [1, 3, 7, 2, 4],
+        [(17, 5), (1, 40), (64, 33), (100, 64)],
+        [torch.bfloat16, torch.float32, torch.int8],
+    ),
+)
 def test_a_short_axis_is_read_with_the_next_one(
     few: int, sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
@@ -80,9 +94,14 @@ def test_rows_are_stored_past_the_caches(pretend: Pretend) -> None:
     assert torch.equal(fd.execute([torch.ones(128, 4099), x])[0], x.t() + 1)
 
 
-@pytest.mark.parametrize("kind", [*MACHINES, "host"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int16])
-@pytest.mark.parametrize("shape", [(1024, 33), (520, 257), (9, 700, 40), (40, 5, 1030)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "dtype", "shape"),
+    pairwise(
+        KINDS,
+        [torch.bfloat16, torch.float32, torch.float64, torch.int16],
+        [(520, 257), (40, 5, 1030), (1024, 33), (9, 700, 40)],
+    ),
+)
 def test_other_inputs_are_read_along_the_rows(
     kind: str, dtype: torch.dtype, shape: tuple[int, ...], pretend: Pretend
 ) -> None:
@@ -102,10 +121,13 @@ def test_other_inputs_are_read_along_the_rows(
         assert torch.equal(made, expected) and made.stride() == expected.stride()
 
 
-@pytest.mark.parametrize("kind", [*MACHINES, "host"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize(
-    "shape", [(65, 1100), (17, 3, 1030), (3, 63, 65), (1023, 130), (1025, 40), (129, 64)], ids=str
+    ("kind", "dtype", "shape"),
+    pairwise(
+        KINDS,
+        [torch.bfloat16, torch.float32, torch.int8],
+        [(65, 1100), (17, 3, 1030), (3, 63, 65), (1023, 130), (1025, 40), (129, 64)],
+    ),
 )
 def test_rows_that_follow_each_other_are_joined(
     kind: str, dtype: torch.dtype, shape: tuple[int, ...], pretend: Pretend

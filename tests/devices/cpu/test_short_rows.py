@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pyfuser.devices.cpu.host import host
-from tests.support.long_cases import long
+from tests.support.long_cases import pairwise
 from tests.support.targets import Pretend
 
 from .test_machines import MACHINES
@@ -22,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="x86 code"),
 ]
 
+KINDS = ["host", *MACHINES]
 CASES = [
     (torch.float32, 2),
     (torch.float32, 3),
@@ -29,7 +29,6 @@ CASES = [
     (torch.float64, 4),
     (torch.bfloat16, 3),
     (torch.bfloat16, 16),
-    (torch.int8, 5),
 ]
 
 
@@ -63,35 +62,41 @@ def _compiled(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.compile(function, backend="pyfuser", dynamic=False)(x)
 
 
-def _places() -> Iterator[Any]:
-    """All on this machine; on others, half of the dtypes and of the lengths are long."""
-    for kind in (*MACHINES, "host"):
-        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8):
-            for length in (2, 3, 4, 5, 8, 13, 16):
-                is_plain = dtype in (torch.float64, torch.int8) or length in (4, 8, 16)
-                case = long if is_plain and kind != "host" else pytest.param
-                yield case(kind, dtype, length)
-
-
-@pytest.mark.parametrize(("kind", "dtype", "length"), _places())
-def test_places_of_rows(kind: str, dtype: torch.dtype, length: int, pretend: Pretend) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype", "length", "name"),
+    pairwise(
+        KINDS,
+        [torch.bfloat16, torch.float32, torch.int8, torch.float64],
+        [13, 3, 5, 2, 16, 4, 8],
+        MOVED,
+        strength=3,
+        count=120,  # all pairs, and half of the threes
+    ),
+)
+def test_places_of_rows(
+    kind: str, dtype: torch.dtype, length: int, name: str, pretend: Pretend
+) -> None:
     pretend(MACHINES.get(kind, host()))
+    function = MOVED[name]
     for rows in (1, 100):
         x = torch.arange(rows * length).remainder(61).view(rows, length).to(dtype)
-        for name, function in MOVED.items():
-            assert torch.equal(_compiled(function, x), function(x)), name
+        assert torch.equal(_compiled(function, x), function(x))
 
 
-@pytest.mark.parametrize("kind", [*MACHINES, "host"])
-@pytest.mark.parametrize("dtype, length", CASES[:-1])
-def test_what_rows_give(kind: str, dtype: torch.dtype, length: int, pretend: Pretend) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype", "length", "name"),
+    pairwise(KINDS, [pytest.param(*case) for case in CASES], COMPUTED),
+)
+def test_what_rows_give(
+    kind: str, dtype: torch.dtype, length: int, name: str, pretend: Pretend
+) -> None:
     pretend(MACHINES.get(kind, host()))
     torch.manual_seed(0)
     tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-5
     x = torch.randn(333, length).to(dtype)
-    for name, function in COMPUTED.items():
-        found, right = _compiled(function, x), function(x.double())
-        torch.testing.assert_close(found.double(), right, rtol=tolerance, atol=tolerance, msg=name)
+    function = COMPUTED[name]
+    found, right = _compiled(function, x), function(x.double())
+    torch.testing.assert_close(found.double(), right, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17])
@@ -135,10 +140,12 @@ OF_TWO_AXES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [*MACHINES, "host"])
-@pytest.mark.parametrize("shape", [(333, 5, 3), (100, 3, 3), (1, 2, 8), (40, 1, 7), (65, 4, 4)])
-def test_rows_of_two_axes(kind: str, shape: tuple[int, ...], pretend: Pretend) -> None:
-    """Also of a part of a longer tensor, beside which nothing is touched, and of permuted axes."""
+SHAPES = [(333, 5, 3), (100, 3, 3), (1, 2, 8), (40, 1, 7), (65, 4, 4)]
+
+
+@pytest.mark.parametrize(("kind", "shape", "name"), pairwise(KINDS, SHAPES, OF_TWO_AXES))
+def test_rows_of_two_axes(kind: str, shape: tuple[int, ...], name: str, pretend: Pretend) -> None:
+    """Also of a part of a longer tensor, and of permuted axes."""
     pretend(MACHINES.get(kind, host()))
     whole = torch.randn(shape[0], shape[1] + 1, shape[2] + 2)
     for x in (
@@ -147,8 +154,17 @@ def test_rows_of_two_axes(kind: str, shape: tuple[int, ...], pretend: Pretend) -
         torch.randn(shape[0], shape[2], shape[1]).transpose(1, 2),
         whole[:, 1:, :3],
     ):
-        for name, function in OF_TWO_AXES.items():
-            torch.testing.assert_close(_compiled(function, x), function(x), msg=name)
+        function = OF_TWO_AXES[name]
+        torch.testing.assert_close(_compiled(function, x), function(x))
+
+
+@pytest.mark.parametrize(("kind", "shape"), pairwise(KINDS, SHAPES))
+def test_neighbours_of_rows_of_two_axes_stay(
+    kind: str, shape: tuple[int, ...], pretend: Pretend
+) -> None:
+    """Nothing is touched beside a part of a longer tensor."""
+    pretend(MACHINES.get(kind, host()))
+    whole = torch.randn(shape[0], shape[1] + 1, shape[2] + 2)
     edges = whole.clone()
     part = whole[:, 1:, 1:-1]
     torch.compile(lambda x: x.mul_(2), backend="pyfuser", dynamic=False)(part)

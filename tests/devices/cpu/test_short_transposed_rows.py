@@ -11,7 +11,7 @@ from torch import Tensor
 from pyfuser import FusionDefinition
 from pyfuser.schedule import transpose
 from pyfuser.target.parameters import PointwiseParameters
-from tests.support.long_cases import long
+from tests.support.long_cases import long, pairwise
 from tests.support.targets import PRETENDED, Pretend
 
 from .test_machines import MACHINES
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.usefixtures("poison")
 
 # One of each size: float16 moves as bfloat16 does, int64 as float64.
 DTYPES = [
-    *(torch.float32, torch.float64, torch.bfloat16, torch.uint8),
+    *(torch.bfloat16, torch.float32, torch.float64, torch.uint8),
     *(long(torch.float16), long(torch.int64)),
 ]
-LENGTHS = [2, 3, 5, 8, 16, 17]
+LENGTHS = [3, 17, 2, 5, 8, 16]
 
 
 def patches(x: Tensor, side: int) -> Tensor:
@@ -59,22 +59,23 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randint(0, 50, shape).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_results(name: str, dtype: torch.dtype) -> None:
-    for length in LENGTHS:
-        for count in (1, 8, 67):
-            check(FUNCTIONS[name], numbers(3, count, length, dtype=dtype))
+@pytest.mark.parametrize(
+    ("name", "dtype", "length"), pairwise(FUNCTIONS, DTYPES, LENGTHS, strength=3, count=50)
+)
+def test_results(name: str, dtype: torch.dtype, length: int) -> None:
+    for count in (1, 8, 67):
+        check(FUNCTIONS[name], numbers(3, count, length, dtype=dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_patches(dtype: torch.dtype) -> None:
-    for side in (2, 7, 8, 14, 16):
-        for channels in (1, 3, 6):
-            x = numbers(2, channels, 2 * side, 3 * side, dtype=dtype)
-            check(lambda x, side=side: patches(x * 2, side), x)
-            y = numbers(2, 3, side * side * channels, dtype=dtype)
-            check(lambda x, side=side, channels=channels: image(x * 2, side, channels), y)
+@pytest.mark.parametrize(
+    ("dtype", "side", "channels"),
+    pairwise(DTYPES, [7, 2, 8, 14, 16], [3, 1, 6], strength=3, count=30),
+)
+def test_patches(dtype: torch.dtype, side: int, channels: int) -> None:
+    x = numbers(2, channels, 2 * side, 3 * side, dtype=dtype)
+    check(lambda x: patches(x * 2, side), x)
+    y = numbers(2, 3, side * side * channels, dtype=dtype)
+    check(lambda x: image(x * 2, side, channels), y)
 
 
 @pytest.mark.parametrize("kind", MACHINES)

@@ -16,6 +16,7 @@ from pyfuser import DataType, FusionDefinition
 from pyfuser.devices.cuda.emulator.runtime import EmulatedRuntime, emulated
 from pyfuser.ops.evaluator import evaluate
 from tests.cuda.host_compiler import requires_host_compiler
+from tests.support.long_cases import pairwise
 
 pytestmark = requires_host_compiler
 
@@ -235,9 +236,14 @@ def lengths(long: int) -> tuple[tuple[int, int], ...]:
     return (*some, (long, 2), (long // 2 + 1, 1), (3001, 9))
 
 
-@pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("compute", [centred, softened, summed], ids=lambda each: each.__name__)
-@pytest.mark.parametrize("dtype", [DataType.Float, DataType.BFloat16, DataType.Double])
+@pytest.mark.parametrize(
+    ("compute", "dim", "dtype"),
+    pairwise(
+        [centred, softened, summed],
+        [0, 1],
+        [DataType.BFloat16, DataType.Float, DataType.Double],
+    ),
+)
 def test_reductions_of_every_length(
     runtime: EmulatedRuntime, compute: Compute, dim: int, dtype: DataType
 ) -> None:

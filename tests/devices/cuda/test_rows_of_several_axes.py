@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from pyfuser.devices.cuda.emulator.runtime import SM_90, emulated
 from tests.cuda.host_compiler import requires_host_compiler
+from tests.support.long_cases import pairwise
 
 pytestmark = requires_host_compiler
 
@@ -50,9 +51,10 @@ def reduced(x: Tensor) -> tuple[Tensor, ...]:
     return (wide * 2).sum(axes), wide.amax(axes), wide.var(axes, correction=0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("function", [normalised, reduced])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "function", "dtype"),
+    pairwise(SHAPES, [reduced, normalised], [torch.bfloat16, torch.float32, torch.float64]),
+)
 def test_results(
     shape: tuple[int, ...], function: object, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from pyfuser.devices.cuda.emulator.counters import Profile
 from pyfuser.devices.cuda.emulator.runtime import SM_90, emulated
 from tests.cuda.host_compiler import requires_host_compiler
 from tests.support.accuracy import assert_close_to_oracle
+from tests.support.long_cases import pairwise
 
 pytestmark = [requires_host_compiler, pytest.mark.usefixtures("poison")]
 
@@ -63,13 +64,19 @@ def several(fd: FusionDefinition, x: Any, y: Any, rows: Any, columns: Any) -> li
     return [both, fd.ops.add(transposed(fd, x), columns)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_tiles_are_transposed(shape: tuple[int, int], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("shape", "dtype", "compute"), pairwise(SHAPES, DTYPES, [several, with_itself, alone])
+)
+def test_tiles_are_transposed(
+    shape: tuple[int, int], dtype: torch.dtype, compute: Callable[..., Any]
+) -> None:
     m, n = shape
-    run(alone, [made((m, n), dtype)])
-    run(with_itself, [made((n, n), dtype)])
-    run(several, [made(size, dtype) for size in ((m, n), (n, m), (n,), (m,))])
+    sizes: dict[Callable[..., Any], list[tuple[int, ...]]] = {
+        alone: [(m, n)],
+        with_itself: [(n, n)],
+        several: [(m, n), (n, m), (n,), (m,)],
+    }
+    run(compute, [made(size, dtype) for size in sizes[compute]])
 
 
 def test_memory_is_moved_in_vectors_without_bank_conflicts() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pyfuser.devices.cuda.emulator.runtime import EmulatedKernel, emulated
 from tests.cuda.host_compiler import requires_host_compiler
-from tests.support.long_cases import long
+from tests.support.long_cases import long, pairwise
 
 pytestmark = requires_host_compiler
 
@@ -43,15 +43,28 @@ def run(name: str, x: Tensor) -> tuple[Tensor, list[EmulatedKernel]]:
 
 
 @pytest.mark.parametrize("dtype", [long(torch.float32), torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_all_widths(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "width", "rows", "start"),
+    pairwise(
+        FUNCTIONS,
+        WIDTHS,
+        [37, 1],
+        [pytest.param(0, id="aligned"), pytest.param(1, id="misaligned")],
+    ),
+)
+def test_all_widths(
+    name: str,
+    width: int,
+    rows: int,
+    start: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYFUSER_STRICT", "1")
-    for width in WIDTHS:
-        for rows in (1, 37):
-            whole = torch.randint(-9, 9, (rows * width + 1,)).to(dtype)  # all results are exact
-            for x in (whole[:-1].view(rows, width), whole[1:].view(rows, width)):
-                found, _ = run(name, x)
-                torch.testing.assert_close(found, FUNCTIONS[name](x))
+    whole = torch.randint(-9, 9, (start + rows * width,)).to(dtype)  # all results are exact
+    x = whole[start:].view(rows, width)
+    found, _ = run(name, x)
+    torch.testing.assert_close(found, FUNCTIONS[name](x))
 
 
 @pytest.mark.parametrize("name", ["cat", "pad", "RoPE"])
