@@ -19,12 +19,13 @@ import torch
 from . import fallback
 from .analysis.layouts import Layout, dense_layout, layout_of
 from .analysis.size_conditions import SizeConditions
+from .collection import no_collection
 from .compiler import Program, compile_program, compile_scheduled_program, prepare, rough_sizes
 from .devices.registry import runtime_of
 from .devices.runtime import LoadedKernel
 from .devices.switches import change_count, switched_off, watch
-from .devices.tensor_memory import require_memory, span_bytes
-from .errors import InternalError, UnsupportedError, expected
+from .devices.tensor_memory import is_plain, require_bytes, span_bytes
+from .errors import InputError, InternalError, UnsupportedError, expected
 from .ir.equal_sizes import representatives
 from .ir.fusion import Fusion
 from .ir.scalars import Symbol
@@ -104,7 +105,8 @@ class Executor:
         """
         changes, started = change_count(), perf_counter()
         inputs = with_any_random_state(self.fusion, inputs)
-        plan = self._new_plan(inputs)
+        with no_collection():
+            plan = self._new_plan(inputs)
         recorder = active_recorder()
         if recorder is not None:
             recorder.compile_seconds += perf_counter() - started
@@ -152,6 +154,7 @@ class Executor:
         if any(isinstance(x, torch.Tensor) and _needs_a_copy(x, device) for x in inputs):
             bind(self.fusion, inputs)
             return self._copying(device)
+        _require_plain(inputs)
         conditions = SizeConditions()
         resolved = self.resolve(inputs, conditions)
         program, kernels = resolved.program, resolved.kernels
@@ -228,7 +231,8 @@ class Executor:
                 return given
             is_elsewhere = is_cpu_scalar(given) and target != given.device
             moved = filled_in(given, target) if is_elsewhere else given
-            return moved.resolve_conj().resolve_neg()
+            with_memory = moved.clone() if moved._is_zerotensor() else moved
+            return with_memory.resolve_conj().resolve_neg()
 
         def fits(given: Sequence[Any]) -> bool:
             tensors = [x for x in given if isinstance(x, torch.Tensor)]
@@ -238,9 +242,10 @@ class Executor:
             if not fits(given):
                 return None
             for x in given:  # the plan only checks the copies
-                if isinstance(x, torch.Tensor) and _needs_a_copy(x, target):
+                is_copied = isinstance(x, torch.Tensor) and _needs_a_copy(x, target)
+                if is_copied and not x._is_zerotensor():
                     each = x.element_size()
-                    require_memory(x, span_bytes(x.shape, x.stride(), each), each)
+                    require_bytes(x, span_bytes(x.shape, x.stride(), each), each)
             copies = [plain(x) for x in given]
             outputs = self.execute(copies)
             own = {id(y): x for x, y in zip(given, copies, strict=True) if x is not y}
@@ -351,6 +356,18 @@ def _check_launch(
 
 
 def _needs_a_copy(tensor: torch.Tensor, target: torch.device) -> bool:
-    """True if a negation or conjugation is pending, or a number isn't on the kernel's device."""
+    """True if a number isn't on the kernel's device, or elements aren't those in memory.
+
+    They are negated or conjugated when they are read, or are zeros without memory.
+    """
     is_elsewhere = is_cpu_scalar(tensor) and target != tensor.device
-    return is_elsewhere or tensor.is_neg() or tensor.is_conj()
+    return is_elsewhere or tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+
+
+def _require_plain(inputs: Sequence[Input]) -> None:
+    """InputError for a tensor whose elements no kernel can read: a transform's, or a fake one."""
+    for given in inputs:
+        if isinstance(given, torch.Tensor) and not is_plain(given):
+            keys = torch._C._dispatch_keys(given)
+            got = f"a {type(given).__name__} with {keys}"
+            raise InputError(expected("execute", "tensors with elements in memory", got))

@@ -101,6 +101,12 @@ def pytest_terminal_summary(
         terminalreporter.write_line(config.stash[_CUBINS])
 
 
+@pytest.fixture(autouse=True)
+def no_earlier_graphs() -> None:
+    """A test's functions are compiled for it, though other parameters have compiled them before."""
+    torch._dynamo.reset()
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compares a text with the file of a name in tests/golden, or writes it there."""

@@ -1,13 +1,19 @@
-"""Checks that tensors have the memory that their sizes and strides describe.
+"""Checks that tensors have the memory that their sizes and strides describe, and nothing else.
 
 A kernel gets an address and reads everything that the sizes promise.  A tensor whose storage was
-freed or shortened (`x.untyped_storage().resize_(0)`, as sharded training does with parameters), or
-that has no data of its own (a FakeTensor), would crash the process.  Every plan therefore begins
-with its device's `require_memory`: the one below, or a faster equivalent.
+freed or shortened (`x.untyped_storage().resize_(0)`, as sharded training does with parameters)
+would crash the process.  Every plan therefore begins with its device's `require_memory`: the one
+below, or a faster equivalent.
+
+The elements of some tensors aren't what lies at their address: they are negated when they are read
+(`torch._neg_view`, the imaginary part of a conjugate), zeros without memory (gradients of
+forward-mode differentiation), a batch (a transform's), or made up (a FakeTensor).  torch knows
+these by dispatch keys that plain tensors don't have.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,7 +25,7 @@ from ..errors import InputError, expected
 Needs = torch.Tensor | int
 # (shape, stride, dtype) -> an uninitialised tensor; its memory is aligned to 64 bytes.
 EmptyStrided = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-RequireMemory = Callable[..., None]  # InputError for a tensor with less memory than it needs
+RequireMemory = Callable[..., bool]  # see `require_memory`
 
 
 def span_bytes(shape: Sequence[int], stride: Sequence[int], bytes_each: int) -> int:
@@ -37,26 +43,44 @@ def poisoned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def require_memory(*needs: Needs) -> None:
-    """InputError for the first tensor that has less memory than it needs."""
+def is_plain(tensor: torch.Tensor) -> bool:
+    """True if a tensor's elements are what lies at its address."""
+    return not torch._C._dispatch_keys(tensor).raw_repr() & ~plain_keys(tensor.device.type)
+
+
+@functools.cache
+def plain_keys(device: str) -> int:
+    """The dispatch keys of a plain tensor, as the bits of torch's set."""
+    return int(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+
+
+def require_memory(*needs: Needs) -> bool:
+    """True if one of the tensors isn't plain: torch has to compute with it.
+
+    InputError for the first plain tensor that has less memory than it needs.
+    """
     for tensor, needed, bytes_each in zip(needs[::3], needs[1::3], needs[2::3], strict=True):
-        lack = _lack(tensor, needed, bytes_each)  # type: ignore[arg-type]
-        if lack is not None:
-            what = f"{needed} bytes of memory for a tensor of shape {tuple(tensor.shape)}"  # type: ignore[union-attr]
-            raise InputError(expected("execute", what, lack))
+        if not is_plain(tensor):  # type: ignore[arg-type]
+            return True
+        require_bytes(tensor, needed, bytes_each)  # type: ignore[arg-type]
+    return False
+
+
+def require_bytes(tensor: torch.Tensor, needed: int, bytes_each: int) -> None:
+    """InputError if a tensor has less memory than `needed` bytes from its first element on."""
+    lack = _lack(tensor, needed, bytes_each)
+    if lack is not None:
+        what = f"{needed} bytes of memory for a tensor of shape {tuple(tensor.shape)}"
+        raise InputError(expected("execute", what, lack))
 
 
 def _lack(tensor: torch.Tensor, needed: int, bytes_each: int) -> str | None:
     """What a tensor has instead of enough memory; None if it has enough."""
     if needed == 0:
         return None
-    kind = type(tensor).__name__
-    try:
-        storage = tensor.untyped_storage()
-        has_data = storage.device == tensor.device and storage.data_ptr() != 0
-        there, before = storage.nbytes(), tensor.storage_offset() * bytes_each
-    except (RuntimeError, NotImplementedError):  # an opaque layout, a transform's tensor
-        return f"a {kind} without a storage"
+    storage = tensor.untyped_storage()
+    there, before = storage.nbytes(), tensor.storage_offset() * bytes_each
     if there < before + needed:
         return f"a storage of {there} bytes" + (f" that it begins {before} into" if before else "")
-    return None if has_data else f"a {kind} without data"
+    has_data = storage.device == tensor.device and storage.data_ptr() != 0
+    return None if has_data else f"a {type(tensor).__name__} without data"

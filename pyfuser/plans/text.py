@@ -70,15 +70,18 @@ class Writer:
         if texts:
             self.line(f"{indent}if not ({' and '.join(texts)}): return None")
 
-    def memory_check(self, runtime: Runtime, needs: Sequence[tuple[str, str, int]]) -> None:
+    def memory_check(
+        self, runtime: Runtime, needs: Sequence[tuple[str, str, int]], otherwise: str
+    ) -> None:
         """Ensures that tensors have their memory before their addresses are taken.
 
         `needs`: the name of a tensor, the text of the bytes it spans, the bytes of an element.
+        `otherwise` is what the function returns if one of them isn't plain (tensor_memory.py).
         """
         if needs:
             arguments = ", ".join(f"{name}, {span}, {each}" for name, span, each in needs)
             require = self.constant("require_memory", runtime.require_memory)
-            self.line(f"{require}({arguments})")
+            self.line(f"if {require}({arguments}): return {otherwise}")
 
     def build(self, function: str, title: str) -> tuple[str, Callable[..., Any]]:
         """(source, the function): `function` is its head, such as `plan(inputs)`."""

@@ -75,6 +75,17 @@ def note_storages(kept: Node, gone: Node) -> None:
     kept.meta[_STORAGES] = (*_noted(kept), *_noted(gone), *found)
 
 
+def note_storage_of(source: Node, view: Node) -> None:
+    """Notes that the metadata of a view of `source` may have the storage of what `source` replaced.
+
+    What was replaced began where `source` does in its own.
+    """
+    value, own = tensor_of(view), tensor_of(source)
+    if value is not None and own is not None and not _has_storage_of(view, source):
+        noted = (value.untyped_storage(), own.storage_offset())
+        source.meta[_STORAGES] = (*_noted(source), noted)
+
+
 def _noted(node: Node) -> tuple[tuple[torch.UntypedStorage, int | torch.SymInt], ...]:
     found: tuple[tuple[torch.UntypedStorage, int | torch.SymInt], ...]
     found = node.meta.get(_STORAGES, ())
@@ -233,6 +244,17 @@ def _returns_views(node: Node) -> bool:
         return True
     schema = node.target._schema
     return not schema.is_mutable and any(r.alias_info is not None for r in schema.returns)
+
+
+def returns_only_views(node: Node) -> bool:
+    """True for an op, or a pick of its results, that never allocates memory for a result."""
+    call = node.args[0] if is_getitem(node) else node
+    if not isinstance(call, Node) or not _returns_views(call) or facts(call).may_view:
+        return False
+    assert isinstance(call.target, torch._ops.OpOverload)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = call.target.name()  # type: ignore[no-untyped-call]
+    return not has_kernel(name, "CompositeImplicitAutograd")  # as `to` has
 
 
 class Views:

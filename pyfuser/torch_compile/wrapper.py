@@ -123,10 +123,10 @@ class GraphWriter:
         names = [self.names[n] if n in used else "_" for n in arguments]
         self.writer.line(f"{', '.join(names)}, = args")
         self._write_symbols()
-        self.writer.line("args.clear()")
         for node in arguments:
             self._own(node)
         self._write_memory_check()
+        self.writer.line("args.clear()")
 
     def _write_symbols(self) -> None:
         """Names the sizes of a call, and checks the conditions of decisions based on them."""
@@ -149,7 +149,10 @@ class GraphWriter:
         return self.sizes.text(expr)
 
     def _write_memory_check(self) -> None:
-        """Checks the arguments that kernels read or write; torch checks those of library calls."""
+        """Checks the arguments that kernels read or write; torch checks those of library calls.
+
+        It also computes the call if one of them isn't plain.
+        """
         views = self.traced.views
         fusions = [step.fusion for step in self.traced.steps if step.fusion is not None]
         used = {views.base(node) for fusion in fusions for node in fusion.inputs}
@@ -163,7 +166,7 @@ class GraphWriter:
                 need = (name, span_text(shape, stride, bytes_each), bytes_each)
                 needs.setdefault(value.device, []).append(need)
         for device, of_device in needs.items():
-            self.writer.memory_check(self.traced.runtimes[device], of_device)
+            self.writer.memory_check(self.traced.runtimes[device], of_device, "by_torch(args)")
 
     def _write_results(self) -> None:
         """Returns the results, as different objects: by these, autograd tells them apart.

@@ -355,10 +355,11 @@ class FakeRuntime(CudaRuntime):
     def require_memory(self) -> RequireMemory:
         real = super().require_memory
 
-        def require(*needs: Any) -> None:
-            real(*needs)
+        def require(*needs: Any) -> bool:
+            is_for_torch = real(*needs)
             for tensor in needs[::3]:
                 self.note(tensor)
+            return is_for_torch
 
         return require
 

@@ -78,10 +78,17 @@ def opaque() -> torch.Tensor:
     return torch.randn(4, 5).to_mkldnn()
 
 
-MAKERS = [
-    *(freed, freed_beyond_an_offset, one_byte_short, short_and_strided, freed_parameter),
-    *(fake, Standing, opaque),
-]
+def negated() -> torch.Tensor:
+    return torch._neg_view(torch.randn(4, 5))
+
+
+def zeros_without_memory() -> torch.Tensor:
+    return torch._efficientzerotensor((4, 5))
+
+
+LACKING = [freed, freed_beyond_an_offset, one_byte_short, short_and_strided, freed_parameter]
+NOT_THERE = [fake, Standing, opaque]  # their elements aren't in memory
+MAKERS = [*LACKING, *NOT_THERE]
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -91,8 +98,16 @@ def test_a_fusion_refuses_it(make: Callable[[], torch.Tensor], seen: bool) -> No
     fd, x = doubling(), make()
     if seen:
         fd.execute([torch.empty_strided((4, 5), x.stride() if make is not opaque else (5, 1))])
-    with pytest.raises(InputError, match=MESSAGE if seen else "execute|dense"):
+    message = "tensors with elements in memory, got a" if make in NOT_THERE else MESSAGE
+    with pytest.raises(InputError, match=message if seen else "execute|dense"):
         fd.execute([x])
+
+
+@pytest.mark.parametrize("make", [negated, zeros_without_memory])
+def test_a_fusion_reads_what_torch_reads(make: Callable[[], torch.Tensor]) -> None:
+    fd, x = doubling(), make()
+    for given in (x, x + 1, x):
+        torch.testing.assert_close(fd.execute([given])[0], given * 2)
 
 
 def test_a_schedule_by_hand_refuses_it() -> None:
@@ -182,12 +197,17 @@ def test_python_and_native_code_agree() -> None:
     assert native is not tensor_memory.require_memory
     good = torch.randn(4, 5), torch.nn.Parameter(torch.randn(4, 5)), torch.randn(9, 5)[5:]
     for check in (native, tensor_memory.require_memory):
-        check()
-        check(*(a for x in good for a in (x, 80, 4)))
-        check(torch.randn(7, 5)[7:], 0, 4)
-        for make in MAKERS:
+        assert check() is False
+        assert check(*(a for x in good for a in (x, 80, 4))) is False
+        assert check(torch.randn(7, 5)[7:], 0, 4) is False
+        assert check(torch.randn(4, 5, requires_grad=True), 80, 4) is False
+        with torch.inference_mode():
+            assert check(torch.randn(4, 5), 80, 4) is False
+        for make in LACKING:
             with pytest.raises(InputError):
                 check(good[0], 80, 4, make(), 80, 4)
+        for other in (*NOT_THERE, negated, zeros_without_memory):
+            assert check(good[0], 80, 4, other(), 80, 4) is True
         with pytest.raises(InputError):
             check(*(a for x in good for a in (x, 84, 4)))
 
@@ -211,7 +231,7 @@ def test_python_is_asked_only_where_something_is_wrong() -> None:
     assert asked == [(short, 80, 4)]
 
 
-def checked(places: tuple[int, int] | None) -> tuple[int, int]:
+def checked(places: tuple[int, int, int] | None) -> tuple[int, int, int]:
     assert places is not None
     return places
 

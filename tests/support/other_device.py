@@ -44,9 +44,9 @@ class OtherDevice(CpuRuntime):
         return torch.device("meta")
 
     @property
-    def require_memory(self) -> Callable[..., None]:
+    def require_memory(self) -> Callable[..., bool]:
         """Nothing is required: there is no memory."""
-        return lambda *needs: None
+        return lambda *needs: False
 
     def compile_ahead(self, code: Any) -> None:
         """Nothing."""

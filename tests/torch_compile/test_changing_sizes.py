@@ -110,3 +110,60 @@ def test_integers_to_a_negative_number_that_changes_are_refused_as_in_eager() ->
         assert torch.equal(compiled(x, power), x**power)
     with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
         compiled(x, -1)
+
+
+def a_view(x: Tensor, number: float) -> tuple[Tensor, Tensor]:
+    y = x * number
+    return y, y[1:]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, number: (x * number).expand(2, 5, 3),
+        lambda x, number: x.sum() * number,
+        lambda x, number: torch.broadcast_to(x.sum() / number, (3,)),
+        lambda x, number: (x * number).t()[1:].unsqueeze(0),
+        lambda x, number: (x * number).split(2)[1],
+        a_view,
+    ],
+)
+def test_views_of_a_product_with_a_number_that_changes(
+    function: Callable[[Tensor, float], Tensor | tuple[Tensor, ...]],
+) -> None:
+    """torch replaces the product after the views have been traced."""
+    compiled = torch.compile(function, backend=BACKEND, fullgraph=True)
+    for number in (0.5, 0.7, 0.9):
+        x = torch.rand(5, 3, requires_grad=True)
+        made = []
+        for call in (function, compiled):
+            found = call(x, number)
+            results = found if isinstance(found, tuple) else (found,)
+            gradients = torch.autograd.grad(sum(each.square().sum() for each in results), x)
+            storages = {each.untyped_storage().data_ptr() for each in results}
+            made.append(([*results, *gradients], len(storages)))
+        (expected, count), (got, own_count) = made
+        torch.testing.assert_close(got, expected)
+        assert [each.stride() for each in got] == [each.stride() for each in expected]
+        assert own_count == count
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.nn.functional.elu,
+        torch.nn.functional.celu,
+        lambda x, number: x.var(0, correction=number),
+        lambda x, number: x.std(1, correction=number - 1),
+    ],
+)
+def test_an_integer_that_changes_is_a_factor_or_a_correction(
+    function: Callable[[Tensor, int], Tensor],
+) -> None:
+    compiled = torch.compile(function, backend=BACKEND)
+    for number in (1, 2, 3):
+        x = torch.randn(5, 7, requires_grad=True)
+        expected, got = function(x, number), compiled(x, number)
+        torch.testing.assert_close(got, expected)
+        gradients = (torch.autograd.grad(each.sum(), x)[0] for each in (got, expected))
+        torch.testing.assert_close(*gradients)

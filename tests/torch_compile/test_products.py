@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.support.compiled import BACKEND
+from tests.support.compiled import fresh as fresh
 from tests.support.compiled import sources as sources
 from tests.torch_compile.errors_of_results import compared
 
@@ -92,3 +94,23 @@ def test_gradients_of_one_row() -> None:
     for call in (layer, torch.compile(layer, backend="pyfuser")):
         found.append(torch.autograd.grad(call(x).sum(), [x, *layer.parameters()]))
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("bias", "rows", "columns", "beta"),
+    [((3,), 5, 1, 1), ((3, 3), 1, 3, 1), ((3, 3), 1, 3, 0), ((2, 1, 3), 1, 3, 1)],
+)
+def test_a_bias_that_does_not_fit_is_eagers_error(
+    bias: tuple[int, ...], rows: int, columns: int, beta: int, dynamic: bool
+) -> None:
+    def function(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(bias, a, b, beta=beta).exp()
+
+    compiled = torch.compile(function, backend=BACKEND, dynamic=dynamic)
+    given = torch.randn(bias), torch.randn(rows, 4), torch.randn(4, columns)
+    for call in (function, compiled):
+        with pytest.raises(RuntimeError, match="expand"):
+            call(*given)
+    fitting = torch.randn(1), *given[1:]
+    torch.testing.assert_close(compiled(*fitting), function(*fitting))

@@ -125,14 +125,24 @@ def _leaky_relu_backward(call: Call, grad: Any, x: Any, slope: Any, is_result: b
 
 def _elu(call: Call, x: Any, alpha: Any, scale: Any, input_scale: Any) -> Term:
     term = call.held(x, call.dtype)
+    alpha, scale, input_scale = _factors(call, alpha, scale, input_scale)
     lower = (term * input_scale).op("expm1") * (alpha * scale)
     return (term < 0).choose(lower, term * scale)
+
+
+def _factors(call: Call, *numbers: Any) -> list[Any]:
+    """Python's numbers, whose products are rounded once; those that change from call to call as
+    terms.
+    """
+    known = (int, float, Term)
+    return [n if isinstance(n, known) else call.number(n, call.dtype) for n in numbers]
 
 
 def _elu_backward(
     call: Call, grad: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, y: Any
 ) -> Term:
     slope, term = call.held(grad, call.dtype), call.held(y, call.dtype)
+    alpha, scale, input_scale = _factors(call, alpha, scale, input_scale)
     if is_result:
         lower = slope * input_scale * (term + alpha * scale)
     else:
@@ -141,6 +151,7 @@ def _elu_backward(
 
 
 def _celu(call: Call, x: Any, alpha: Any) -> Term:
+    (alpha,) = _factors(call, alpha)
     return _elu(call, x, alpha, 1.0, 1.0 / alpha)
 
 

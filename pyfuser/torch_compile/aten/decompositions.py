@@ -135,7 +135,13 @@ def _addmm(
     is_plain = beta == 1 and alpha == 1 and bias.dim() == 1 and x.shape[1] != 0
     if not is_plain or x.dtype not in (torch.float32, torch.float64):
         return NotImplemented
+    bias.expand(x.shape[0], weight.shape[1])  # eager's error if it has another size
     return aten.mm.default(x, weight) + bias
+
+
+def _zeros(size: list[Any], **options: Any) -> torch.Tensor:
+    """Zeros with memory, in place of those of forward-mode differentiation, which have none."""
+    return torch.zeros(size, **options)
 
 
 def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor | Any:
@@ -211,6 +217,7 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     aten.native_dropout.default: partial(_native_dropout, _drawn_mask),
     aten._log_softmax.default: _log_softmax,
     aten.addmm.default: _addmm,
+    aten._efficientzerotensor.default: _zeros,
     aten.glu.default: _glu,
     aten.split.Tensor: _split,
     aten.unsafe_split.Tensor: _split,

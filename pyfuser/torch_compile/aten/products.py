@@ -15,6 +15,7 @@ from torch import ops
 from torch.fx import Node
 
 from ...ops.shape_builders import permute
+from ..sizes import size_of
 from .region_builder import Call, meta_of
 from .sizes import is_one
 from .term import Term
@@ -70,7 +71,16 @@ def _check_product(node: Node, a: Any, b: Any) -> str | None:
 
 
 def _check_added(node: Node, bias: Any, a: Any, b: Any, beta: Any, alpha: Any) -> str | None:
+    """The library refuses a bias that can't be expanded to the product; the metadata may not."""
+    given, shape = meta_of(bias).shape, (*meta_of(a).shape[:-1], meta_of(b).shape[-1])
+    last = shape[len(shape) - len(given) :]
+    if len(given) > len(shape) or not all(map(_fits, given, last)):
+        return "a bias that doesn't fit the product"
     return _check_product(node, a, b)
+
+
+def _fits(given: Any, wanted: Any) -> bool:
+    return is_one(given) or size_of(given) == size_of(wanted)
 
 
 TRANSLATIONS: Table = {

@@ -174,6 +174,14 @@ def _float_input(node: Any, x: Any, *rest: Any) -> str | None:
     return None if dtype.is_floating_point else f"an operand of {dtype}"
 
 
+def _known_correction(
+    node: Any, x: Any, dims: Any, correction: Any, keepdim: bool = False
+) -> str | None:
+    if not isinstance(_correction(correction), (int, float)):
+        return "a correction that changes"
+    return _float_input(node, x)
+
+
 def _known_order(node: Any, x: Any, order: Any, *rest: Any) -> str | None:
     """A norm's order decides what is computed; dynamic shapes may make it symbolic."""
     return _float_input(node, x) if isinstance(order, (int, float)) else "a symbolic order"
@@ -200,10 +208,10 @@ TRANSLATIONS: Table = {
     aten.all.default: _row(_truths("min")),
     aten.all.dim: _row(_truths("min")),
     aten.all.dims: _row(_truths("min")),
-    aten.var.correction: _row(_var, check=_float_input),
-    aten.std.correction: _row(_std, check=_float_input),
-    aten.var_mean.correction: _row(_var_mean, check=_float_input),
-    aten.std_mean.correction: _row(_deviation, check=_float_input),
+    aten.var.correction: _row(_var, check=_known_correction),
+    aten.std.correction: _row(_std, check=_known_correction),
+    aten.var_mean.correction: _row(_var_mean, check=_known_correction),
+    aten.std_mean.correction: _row(_deviation, check=_known_correction),
     aten.logsumexp.default: _row(_logsumexp, check=_some_elements),
     aten.linalg_vector_norm.default: _row(_vector_norm, check=_known_order),
     aten.count_nonzero.default: _row(_count_nonzero),

@@ -19,6 +19,7 @@ from .layout_copies import read_layout_copies
 from .linear import join_biases
 from .pooling import spell_out_pooling
 from .random_state import complete_metadata
+from .replaced_sources import find_replaced_sources
 from .reshaped_results import move_readers_of_reshapes
 from .reshapes import move_reshapes
 from .reversed_scans import join_reversed_scans
@@ -26,6 +27,7 @@ from .scattered_sums import join_scattered_sums
 
 GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     complete_metadata,
+    find_replaced_sources,
     flatten_foreach,
     join_scattered_sums,
     join_reversed_scans,

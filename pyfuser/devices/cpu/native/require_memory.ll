@@ -1,10 +1,11 @@
 ; `require_memory` of tensor_memory.py: see storage_check.py.  A native function; `self` is the
 ; Python function, and both take `Needs`. $TYPE_PLACE and $TENSOR_PLACE are the offsets in bytes of
-; the type and the at::Tensor in a tensor's object.
+; the type and the at::Tensor in a tensor's object, $KEYS_PLACE is that of the dispatch keys in what
+; the at::Tensor points at; $UNUSUAL_KEYS are those that a plain tensor doesn't have.
 
 @torch_tensor = external global i8
 @torch_parameter = external global i8
-@_Py_NoneStruct = external global i8
+@_Py_FalseStruct = external global i8
 declare i32 @aoti_torch_get_storage_size(ptr, ptr)
 declare i32 @aoti_torch_get_storage_offset(ptr, ptr)
 declare i64 @PyLong_AsLongLong(ptr)
@@ -31,9 +32,16 @@ look:
   %is_tensor = icmp eq ptr %type, @torch_tensor
   %is_parameter = icmp eq ptr %type, @torch_parameter
   %is_known = or i1 %is_tensor, %is_parameter
-  br i1 %is_known, label %ask, label %suspect
-ask:
+  br i1 %is_known, label %classify, label %suspect
+classify:
   %tensor = getelementptr i8, ptr %object, i64 $TENSOR_PLACE
+  %implementation = load ptr, ptr %tensor
+  %keys_slot = getelementptr i8, ptr %implementation, i64 $KEYS_PLACE
+  %keys = load i64, ptr %keys_slot
+  %unusual = and i64 %keys, $UNUSUAL_KEYS
+  %is_plain = icmp eq i64 %unusual, 0
+  br i1 %is_plain, label %ask, label %suspect
+ask:
   %no_size = call i32 @aoti_torch_get_storage_size(ptr %tensor, ptr %size_slot)
   %no_offset = call i32 @aoti_torch_get_storage_offset(ptr %tensor, ptr %offset_slot)
   %errors = or i32 %no_size, %no_offset
@@ -53,8 +61,8 @@ measure:  ; the bytes from the first element to the end of the storage, against 
   %is_short = icmp slt i64 %there, %needed
   br i1 %is_short, label %suspect, label %next
 answer:
-  call void @Py_IncRef(ptr @_Py_NoneStruct)
-  ret ptr @_Py_NoneStruct
+  call void @Py_IncRef(ptr @_Py_FalseStruct)
+  ret ptr @_Py_FalseStruct
 suspect:
   %verdict = call ptr @PyObject_Vectorcall(ptr %self, ptr %arguments, i64 %count, ptr null)
   ret ptr %verdict

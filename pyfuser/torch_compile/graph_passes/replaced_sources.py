@@ -1,0 +1,33 @@
+"""Views of nodes that torch has replaced: their metadata has the storages of the nodes before.
+
+torch turns a number that changes from call to call, such as a learning rate, into a tensor of one
+element, after the graph has been traced: `x * rate` becomes a new node, with metadata of its own,
+while an `expand` of the product still has the storage of the old one.  It would look like memory
+of its own.  First of the passes that look at storages; all others keep track of what they replace.
+
+Before:  product (storage 2) = x * rate;  rows (storage 1) = expand(product)
+After:   product (storages 2 and 1) = x * rate;  rows (storage 1) = expand(product)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Graph
+
+from ..views import note_storage_of, returns_only_views, tensor_of, viewed
+
+
+def find_replaced_sources(graph: Graph) -> None:
+    """Notes the storages that the views of a node have, if they aren't its own."""
+    for node in graph.nodes:
+        source = viewed(node)
+        if source is None or not returns_only_views(node):
+            continue
+        value, other = tensor_of(node), tensor_of(source)
+        if value is None or other is None or _is_opaque(value) or _is_opaque(other):
+            continue
+        note_storage_of(source, node)
+
+
+def _is_opaque(value: torch.Tensor) -> bool:
+    return value.is_neg() or value.is_conj() or value.is_complex()
