@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from cuda.bindings import driver as bindings
 
+from pyfuser.devices import tensor_memory
 from pyfuser.devices.cuda.cubins import CubinCompiler
 from pyfuser.devices.cuda.driver import Driver
 from pyfuser.devices.cuda.emulator.harness import Module, SimtError, compile_and_load
@@ -454,11 +456,15 @@ def fake_gpus(count: int = 1, **attributes: int) -> Iterator[FakeGpus]:
     """While it lasts, CUDA tensors are those of `on`."""
     found = FakeGpus(count, **attributes)
     register_runtime("cuda", found.runtime)
+    real = tensor_memory.plain_keys
+    keys_of_the_cpu = patch.object(tensor_memory, "plain_keys", lambda device: real("cpu"))
+    keys_of_the_cpu.start()
     try:
         for ordinal in range(count):
             runtime_of(torch.device("cuda", ordinal))
         yield found
     finally:
+        keys_of_the_cpu.stop()
         register_runtime("cuda", None)
 
 
