@@ -41,6 +41,32 @@ OPERANDS = {
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        *(functional.elu, functional.hardsigmoid, functional.hardswish, functional.hardtanh),
+        *(functional.softplus, functional.gelu, functional.silu, functional.mish),
+    ],
+)
+@pytest.mark.parametrize("keys", [PLAIN, X], ids=["plain", "permuted"])
+def test_strides_of_gradients_that_come_transposed(
+    function: Callable[..., Tensor], keys: Tensor
+) -> None:
+    """They have the order of the gradient of the product, not that of the keys."""
+    queries = torch.randn(5, 3, 4)
+
+    def gradient(call: Callable[..., Tensor]) -> Tensor:
+        given = keys.detach().requires_grad_()
+        return torch.autograd.grad(call(queries, given).sum(), given)[0]
+
+    def product(queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ (function(keys) + 1).mT
+
+    expected, got = gradient(product), gradient(torch.compile(product, backend=BACKEND))
+    torch.testing.assert_close(got, expected)
+    assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize(
     ("name", "operands"),
     pairwise(BINARY, [pytest.param(each, id=name) for name, each in OPERANDS.items()], count=24),
 )
