@@ -14,9 +14,11 @@ these by dispatch keys that plain tensors don't have.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import InputError, expected
 
@@ -51,7 +53,15 @@ def is_plain(tensor: torch.Tensor) -> bool:
 @functools.cache
 def plain_keys(device: str) -> int:
     """The dispatch keys of a plain tensor, as the bits of torch's set."""
-    return int(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+    with ordinary_tensors():
+        return int(torch._C._dispatch_keys(torch.empty(0, device=device)).raw_repr())
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Makes new tensors plain ones, with keys for autograd, whatever mode the caller is in."""
+    with _disable_current_modes(), torch.inference_mode(False):
+        yield
 
 
 def require_memory(*needs: Needs) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -210,6 +211,18 @@ def test_python_and_native_code_agree() -> None:
             assert check(good[0], 80, 4, other(), 80, 4) is True
         with pytest.raises(InputError):
             check(*(a for x in good for a in (x, 84, 4)))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, FakeTensorMode, torch.no_grad])
+def test_what_is_plain_does_not_depend_on_the_mode(mode: Callable[[], Any]) -> None:
+    """Nothing is known before the first call, which may be in any mode."""
+    with mode():
+        keys = tensor_memory.plain_keys.__wrapped__("cpu")
+        native = storage_check.require_memory.__wrapped__()
+    assert keys == tensor_memory.plain_keys.__wrapped__("cpu")
+    assert native is not tensor_memory.require_memory
+    assert native(torch.randn(4, 5, requires_grad=True), 80, 4) is False
+    assert native(negated(), 80, 4) is True
 
 
 def test_native_code_looks_into_tensors_only() -> None:

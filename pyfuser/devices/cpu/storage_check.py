@@ -34,7 +34,8 @@ _WORDS_OF_TENSOR = 24  # torch's TensorImpl, which an at::Tensor points at, has 
 def require_memory() -> Callable[..., bool]:
     """The fastest `require_memory` available here."""
     symbols = {name: loaded_symbol(name) for name in _QUESTIONS}
-    places = _places()
+    with tensor_memory.ordinary_tensors():
+        places = _places()
     if places is None or not all(symbols.values()):
         return tensor_memory.require_memory
     for name, address in symbols.items():
