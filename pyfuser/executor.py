@@ -154,7 +154,7 @@ class Executor:
         if any(isinstance(x, torch.Tensor) and _needs_a_copy(x, device) for x in inputs):
             bind(self.fusion, inputs)
             return self._copying(device)
-        _require_plain(inputs)
+        _require_plain(self.fusion, inputs)
         conditions = SizeConditions()
         resolved = self.resolve(inputs, conditions)
         program, kernels = resolved.program, resolved.kernels
@@ -364,10 +364,11 @@ def _needs_a_copy(tensor: torch.Tensor, target: torch.device) -> bool:
     return is_elsewhere or tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
 
 
-def _require_plain(inputs: Sequence[Input]) -> None:
+def _require_plain(fusion: Fusion, inputs: Sequence[Input]) -> None:
     """InputError for a tensor whose elements no kernel can read: a transform's, or a fake one."""
     for given in inputs:
         if isinstance(given, torch.Tensor) and not is_plain(given):
+            bind(fusion, inputs)  # what else is wrong, such as a sparse layout, is said first
             keys = torch._C._dispatch_keys(given)
             got = f"a {type(given).__name__} with {keys}"
             raise InputError(expected("execute", "tensors with elements in memory", got))
