@@ -66,6 +66,22 @@ def test_strides_of_gradients_that_come_transposed(
     assert got.stride() == expected.stride()
 
 
+@pytest.mark.parametrize("other", [PLAIN, X, PLAIN[:, :1].expand(5, 3, 4)])
+@pytest.mark.parametrize("x", [PLAIN, X, torch.randn(5, 4, 3).mT])
+def test_strides_of_the_gradient_of_dropout(x: Tensor, other: Tensor) -> None:
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        return functional.dropout(x, 0.4) * y
+
+    found = []
+    for call in (product, torch.compile(product, backend=BACKEND)):
+        torch.manual_seed(0)
+        given = x.detach().requires_grad_()
+        result = call(given, other)
+        found.append(torch.autograd.grad(result, given, torch.ones_like(result))[0])
+    assert torch.equal(*found)
+    assert found[0].stride() == found[1].stride()
+
+
 @pytest.mark.parametrize(
     ("name", "operands"),
     pairwise(BINARY, [pytest.param(each, id=name) for name, each in OPERANDS.items()], count=24),

@@ -131,6 +131,17 @@ def _contiguous_first(op: OpOverload, keeps_channels_last: bool = False) -> Call
     return laid_out
 
 
+def _dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Any:
+    """The layout of a product in eager, which is traced as contiguous."""
+    if gradient.is_contiguous():
+        return NotImplemented
+    examples = (_like(each, torch.float32) for each in (gradient, mask))
+    order = by_stride(_of_examples(aten.mul.Tensor, *examples))
+    back = [order.index(dim) for dim in range(len(order))]
+    operands = (each.permute(order) for each in (gradient, mask))
+    return aten.native_dropout_backward.default(*operands, scale).permute(back)
+
+
 def _log_sigmoid(x: Tensor) -> Any:
     """Contiguous on the CPU; other devices keep the layout, as it is traced."""
     if x.device.type != "cpu":
@@ -271,6 +282,7 @@ DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
     aten.channel_shuffle.default: _channel_shuffle,
     aten.log_sigmoid_forward.default: _log_sigmoid,
+    aten.native_dropout_backward.default: _dropout_backward,
     aten.poisson.default: _contiguous_first(aten.poisson.default),
     aten.pow.Scalar: _power_of_number,
     aten.rrelu_with_noise_functional.default: _contiguous_first(
