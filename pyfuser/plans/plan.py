@@ -134,7 +134,8 @@ class _PlanWriter:
         source, run = self.writer.build("plan(inputs)", "plan")
 
         def fits(given: Sequence[Any]) -> bool:
-            question = Writer([*conditions, "return True"], self.writer.constants)
+            is_negated = " or ".join(f"{name}.is_neg()" for name in self.tensors) or "False"
+            question = Writer([*conditions, f"return not ({is_negated})"], self.writer.constants)
             _, asked = question.build("fits(inputs)", "conditions of a plan")
             return bool(asked(given))
 
@@ -164,7 +165,6 @@ class _PlanWriter:
         checks = self._kind(name, value, given)
         is_contiguous = given.is_contiguous()
         checks.append(f"{'' if is_contiguous else 'not '}{name}.is_contiguous()")
-        checks.append(f"not {name}.is_neg()")
         self.checks += checks
         shape = self._write_shape(name, value)
         strides = [f"{name}_stride_{d}" for d in range(len(value.axes))]
