@@ -13,7 +13,7 @@ from pyfuser.interface import register_fusion, registered_fusion, run_fusion
 from pyfuser.kernel_builds import compiled_kernel_count
 from pyfuser.torch_compile import compiled_graph
 from pyfuser.torch_compile.compiled_graph import CompiledGraph
-from tests.support.compiled import BACKEND, fresh, graph_count  # noqa: F401
+from tests.support.compiled import BACKEND, graph_count, strict  # noqa: F401
 
 # 1, 0, -1 and infinities could be mistaken for values that decide a structure or a layout.
 FLOATS = [0.0, -0.0, 1.0, -1.0, float("inf"), 1e-300, *(0.37 * n for n in range(44))]

@@ -10,7 +10,7 @@ import pytest
 from tests.programs.check import check
 from tests.programs.everyday import program, rows
 from tests.programs.program import Program
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import long
 
 ROWS = rows()

@@ -19,7 +19,7 @@ from tests.programs.running import Chaotic, references
 from tests.programs.shrink import shrunk
 from tests.programs.traced import TracedLayouts
 from tests.programs.workers import Worker
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 # Statements at most: tracing takes most of the time, and grows with their number.
 MOST = 12

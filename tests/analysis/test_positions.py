@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 SHAPES = [(3, 5, 7), (4, 6, 100), (64, 9, 2), (2, 300, 16)]
 

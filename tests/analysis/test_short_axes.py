@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pyfuser import DataType, FusionDefinition
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

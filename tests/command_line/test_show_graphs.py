@@ -10,7 +10,7 @@ import torch
 from pyfuser.__main__ import main
 from pyfuser.command_line import show
 from pyfuser.torch_compile.graph_passes import GRAPH_PASSES
-from tests.support.compiled import fresh  # noqa: F401
+from tests.support.compiled import strict  # noqa: F401
 
 SCRIPT = """
 import torch

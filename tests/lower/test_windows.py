@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pyfuser import FusionDefinition
 from pyfuser.frontend.executors import stage_texts
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
 Function = Callable[[Tensor, Tensor], Tensor]

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 pytestmark = pytest.mark.usefixtures("poison")
 

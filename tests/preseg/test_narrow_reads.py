@@ -20,7 +20,7 @@ from pyfuser.ops.evaluator import evaluate
 from pyfuser.preseg.narrow_reads import narrow_reads
 from tests.segment.fusions import tensor
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -116,7 +116,7 @@ def _kept(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     ),
 )
 def test_programs_with_gradients(
-    program: Callable[[Tensor, Tensor], object], dtype: torch.dtype, fresh: None
+    program: Callable[[Tensor, Tensor], object], dtype: torch.dtype, strict: None
 ) -> None:
     torch.manual_seed(0)
     inputs = [(3 * torch.randn(5, 33)).to(dtype) for _ in range(2)]

@@ -14,7 +14,7 @@ from pyfuser import FusionDefinition
 from pyfuser.devices.cpu import heuristics
 from pyfuser.ir.scalars import Integer
 from pyfuser.target.parameters import PointwiseFacts
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import long, pairwise
 from tests.support.targets import PRETENDED
 

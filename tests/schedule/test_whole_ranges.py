@@ -14,7 +14,7 @@ from pyfuser.schedule.common import Layouts, reductions
 from pyfuser.schedule.recomputation import recompute_cheap
 from pyfuser.schedule.whole_ranges import whole_ranges
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -85,7 +85,7 @@ def test_group_norms(shape: tuple[int, int, int], before: str, dtype: torch.dtyp
         torch.testing.assert_close(got.double(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_a_reduction_without_the_axis_of_one_element(fresh: None) -> None:
+def test_a_reduction_without_the_axis_of_one_element(strict: None) -> None:
     """A maximum over all axes has no row, where a variance has one."""
 
     def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

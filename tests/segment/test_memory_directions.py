@@ -12,7 +12,7 @@ from torch.nn import functional
 from pyfuser.ir.fusion import Fusion
 from pyfuser.ops import builders
 from tests.segment.fusions import schedulers, softmax, tensor
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.targets import segment, size_info
 
 Function = Callable[[Tensor], Tensor]

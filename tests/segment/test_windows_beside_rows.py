@@ -12,7 +12,7 @@ from torch.nn import functional
 from pyfuser import FusionDefinition
 from pyfuser.analysis.layouts import dense_layout
 from pyfuser.compiler import prepare, rough_sizes, segmented
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 from tests.support.targets import PRETENDED
 

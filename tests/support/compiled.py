@@ -1,14 +1,13 @@
-"""Helpers of the torch.compile(backend="pyfuser") tests: the backend, a clean start, a judge.
+"""Helpers of the torch.compile(backend="pyfuser") tests: the backend, strictness, a judge.
 
 `assert_as_close_as_eager` compares named tensors with float64: ours may have at most 4 times the
-error that eager has.  `fresh` is a fixture for every test of a module that imports it, `sources`
+error that eager has.  `strict` is a fixture for every test of a module that imports it, `sources`
 for those that ask for it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,12 +20,9 @@ Result = dict[str, Tensor]
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No graphs of another test, and no silent fallback of a kernel that fails to compile."""
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No silent fallback of a kernel that fails to compile."""
     monkeypatch.setenv("PYFUSER_STRICT", "1")
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from torch import Tensor
 from pyfuser import DataType, FusionDefinition
 from pyfuser.target.cascade import BLOCK, LONGEST_CHAIN, levels
 from tests.support.compiled import BACKEND, assert_as_close_as_eager
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 Dims = tuple[int, ...]
 

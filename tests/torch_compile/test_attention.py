@@ -13,15 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
+from tests.support.compiled import strict as strict
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    torch._dynamo.reset()
 
 
 def operands(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "number": (lambda x: x.sin().copy_(torch.tensor(3.0)) + x * 0, ()),

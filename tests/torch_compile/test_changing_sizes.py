@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 
 def chunks(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.compiled import sources as sources
+from tests.support.compiled import strict as strict
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
@@ -20,12 +21,6 @@ pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
 DTYPES = (torch.float32, torch.bfloat16)
 IMAGES = (4, 16, 40, 33)
 LAST = torch.channels_last
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    torch._dynamo.reset()
 
 
 def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch._dynamo import compiled_autograd
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 
 def _backward_compiled() -> AbstractContextManager[object]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.support.compiled import BACKEND, assert_as_close_as_eager
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 from .calls import check
 

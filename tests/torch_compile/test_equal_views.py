@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.support.compiled import fresh as fresh
 from tests.support.compiled import sources as sources
+from tests.support.compiled import strict as strict
 
 
 def _fake_quantised(x: Tensor, scale: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from tests.support.compiled import fresh  # noqa: F401
+from tests.support.compiled import strict  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("fresh", "poison")
+pytestmark = pytest.mark.usefixtures("strict", "poison")
 
 
 def compiled(function: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:

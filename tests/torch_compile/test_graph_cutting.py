@@ -13,7 +13,7 @@ from pyfuser.errors import UnsupportedError
 from pyfuser.torch_compile import compiled_graph, graph
 from pyfuser.torch_compile.graph import TracedGraph
 from pyfuser.torch_compile.graph_text import op_name
-from tests.support.compiled import BACKEND, fresh  # noqa: F401
+from tests.support.compiled import BACKEND, strict  # noqa: F401
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 Function = Callable[[Tensor, Tensor], Tensor]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tests.programs.check import sharing
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 from .calls import assert_same, check
 

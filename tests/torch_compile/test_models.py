@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.compiled import BACKEND, Result, assert_as_close_as_eager, in_float64
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.torch_compile.model_blocks import BLOCKS, Block
 
 # Sizes of batch and length (or half an image's side); blocks see the second only where shapes move.

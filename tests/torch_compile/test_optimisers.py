@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 SHAPES = ((33, 17), (64,), (5, 3, 3, 3), (1,), (), (128, 48))
 STEPS = 6

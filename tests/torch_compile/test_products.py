@@ -13,19 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
 from tests.support.compiled import sources as sources
+from tests.support.compiled import strict as strict
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    torch._dynamo.reset()
 
 
 def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 Function = Callable[..., tuple[Tensor, ...]]
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pyfuser.torch_compile import quick_calls
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 from .calls import flat
 

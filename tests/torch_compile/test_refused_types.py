@@ -11,7 +11,7 @@ from torch._dynamo.exc import TorchRuntimeError
 from torch.nn import functional
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda x: x.softmax(-1),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -19,12 +20,6 @@ SOURCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "computed": lambda x: x.exp() * 2,
     "normalised": lambda x: x - x.mean(-1, keepdim=True),
 }
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from pyfuser.interface import compiled_kernel_count
 from pyfuser.profiling import Recorder, recording
 from pyfuser.torch_compile import compiled_graph
 from tests.support.compiled import BACKEND, graph_count
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.folders import ROOT
 from tests.torch_compile.model_blocks import Gpt2Block
 

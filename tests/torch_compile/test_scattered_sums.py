@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.support.compiled import fresh as fresh
 from tests.support.compiled import sources as sources
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
 Function = Callable[[Tensor], Tensor]

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from pyfuser.torch_compile.explain import Explanation, explain
-from tests.support.compiled import BACKEND, fresh  # noqa: F401
+from tests.support.compiled import BACKEND, strict  # noqa: F401
 
 pytestmark = pytest.mark.cpu
 
@@ -197,7 +197,7 @@ def test_kernels_of(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_results_of(name: str, fresh: None) -> None:  # noqa: F811
+def test_results_of(name: str, strict: None) -> None:  # noqa: F811
     row = TABLE[name]
     compiled = torch.compile(row.function, backend=BACKEND)
     exact = row.gradients(row.function, torch.float64)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
 X, Y = torch.randn(3, 4, 5).permute(2, 0, 1), torch.randn(4, 3, 5).permute(2, 1, 0)

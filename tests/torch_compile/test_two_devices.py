@@ -14,7 +14,7 @@ import torch
 
 import pyfuser
 from pyfuser.torch_compile.explain import Explanation
-from tests.support.compiled import BACKEND, fresh  # noqa: F401
+from tests.support.compiled import BACKEND, strict  # noqa: F401
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

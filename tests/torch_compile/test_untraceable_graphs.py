@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pyfuser.errors import UnsupportedError
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 _WARNING = "a graph that AOTAutograd can trace"
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from pyfuser.torch_compile.backend import BackendOptions, compile_with
 from pyfuser.torch_compile.compiled_graph import Call, compile_graph
 from tests.support.compiled import BACKEND
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 
 MODES = [
     ("nearest", 3), ("nearest", 4), ("nearest", 5),

@@ -14,17 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
+from tests.support.compiled import strict as strict
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFUSER_STRICT", "1")
-    torch._dynamo.reset()
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -11,23 +11,14 @@ After:   product (storages 2 and 1) = x * rate;  rows (storage 1) = expand(produ
 
 from __future__ import annotations
 
-import torch
 from torch.fx import Graph
 
-from ..views import note_storage_of, returns_only_views, tensor_of, viewed
+from ..views import note_storage_of, returns_only_views, viewed
 
 
 def find_replaced_sources(graph: Graph) -> None:
     """Notes the storages that the views of a node have, if they aren't its own."""
     for node in graph.nodes:
         source = viewed(node)
-        if source is None or not returns_only_views(node):
-            continue
-        value, other = tensor_of(node), tensor_of(source)
-        if value is None or other is None or _is_opaque(value) or _is_opaque(other):
-            continue
-        note_storage_of(source, node)
-
-
-def _is_opaque(value: torch.Tensor) -> bool:
-    return value.is_neg() or value.is_conj() or value.is_complex()
+        if source is not None and returns_only_views(node):
+            note_storage_of(source, node)

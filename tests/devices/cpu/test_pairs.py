@@ -15,7 +15,7 @@ from pyfuser import DataType, FusionDefinition, ParallelType
 from pyfuser.devices.cpu.host import host
 from pyfuser.devices.cpu.processor import Processor
 from pyfuser.frontend.executors import stage_texts
-from tests.support.compiled import fresh as fresh
+from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 from tests.support.targets import PRETENDED, Pretend
 
