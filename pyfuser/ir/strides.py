@@ -25,6 +25,11 @@ def memory_order(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
     return [d for d in range(len(sizes)) if d not in moving] + by_stride
 
 
+def inverse(order: Sequence[int]) -> list[int]:
+    """The order in which a permutation by `order` is undone."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
 def contiguity_flags(
     sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]
 ) -> list[bool | None]:

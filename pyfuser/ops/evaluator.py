@@ -37,6 +37,7 @@ from ..ir.exprs import (
 )
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
+from ..ir.strides import inverse
 from ..ir.vals import Scalar, TensorView, Val
 from ..ir.windows import Window
 from .binding import Binding, Input, bind, bind_extents, convert_number
@@ -440,7 +441,7 @@ def with_layout(
     dense = value.permute(order).contiguous()
     if _storage(dense) in taken:
         dense = dense.clone()
-    made = dense.permute([order.index(dim) for dim in range(len(order))])
+    made = dense.permute(inverse(order))
     place = (made.untyped_storage(), made.storage_offset(), made.shape, made.stride())
     return made.new_empty(0).set_(*place)
 

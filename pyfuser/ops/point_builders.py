@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from ..dtypes import DataType
 from ..errors import DefinitionError, expected
 from ..ir.fusion import Fusion
+from ..ir.strides import inverse
 from ..ir.vals import Scalar, TensorView, Val
 from . import gather_builders, scatter_builders
 from .pointwise import Argument, as_index, as_tensor, cast_tensor, pointwise
@@ -111,7 +112,7 @@ class _Points:
     def restored(self, flat: TensorView) -> TensorView:
         """A result with the merged dimension as a tensor with the operand's dimensions."""
         made = reshape(self.fusion, flat, self.sizes)
-        back = [self.order.index(d) for d in range(len(self.order))]
+        back = inverse(self.order)
         return made if back == self.order == sorted(back) else permute(self.fusion, made, back)
 
     def _counted(self, index: TensorView, extent: Val, number: int) -> Val:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ...dtypes import from_torch
+from ...ir.strides import inverse
 from ...ops.builders import normal, uniform
 from ...ops.random_builders import RANDOM_DTYPES
 from ...ops.random_numbers import random
@@ -76,7 +77,7 @@ def in_memory_order(
     kept = torch.preserve_format if memory_format is None else memory_format
     strides = torch.empty_like(x, device="meta", memory_format=kept).stride()
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
-    back = [order.index(dim) for dim in range(x.dim())]
+    back = inverse(order)
     made = make([x.shape[dim] for dim in order])
     return made if back == sorted(back) else made.permute(back)
 

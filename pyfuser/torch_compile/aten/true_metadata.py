@@ -22,7 +22,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...ir.strides import dense_strides
+from ...ir.strides import dense_strides, inverse
 from ..sizes import hints
 from .widening import is_half
 
@@ -65,8 +65,8 @@ _in_index: ContextVar[bool] = ContextVar("_in_index", default=False)
 
 def in_order(x: Tensor, order: list[int]) -> Tensor:
     """A copy whose dimensions have this order in memory, outermost first."""
-    back = [order.index(dim) for dim in range(len(order))]
-    return x.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    made = x.permute(order).clone(memory_format=torch.contiguous_format)
+    return made.permute(inverse(order))
 
 
 def by_stride(strides: tuple[int, ...]) -> list[int]:
@@ -137,9 +137,8 @@ def _dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Any:
         return NotImplemented
     examples = (_like(each, torch.float32) for each in (gradient, mask))
     order = by_stride(_of_examples(aten.mul.Tensor, *examples))
-    back = [order.index(dim) for dim in range(len(order))]
     operands = (each.permute(order) for each in (gradient, mask))
-    return aten.native_dropout_backward.default(*operands, scale).permute(back)
+    return aten.native_dropout_backward.default(*operands, scale).permute(inverse(order))
 
 
 def _log_sigmoid(x: Tensor) -> Any:
@@ -159,7 +158,7 @@ def _roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor 
     if not dims or x.is_contiguous() or not has_channels_last_order(x):
         return NotImplemented
     order = [0, *range(2, x.dim()), 1]
-    back = [order.index(dim) for dim in range(x.dim())]
+    back = inverse(order)
     rolled = aten.roll.default(x.permute(order), shifts, [back[dim] for dim in dims])
     return rolled.permute(back)
 
