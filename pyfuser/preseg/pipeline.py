@@ -28,6 +28,7 @@ from .move_windows import move_windows
 from .nan_skipping_extrema import nan_skipping_extrema
 from .narrow_reads import narrow_reads
 from .one_hot_sums import one_hot_sums
+from .rounded_comparisons import rounded_comparisons
 from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
@@ -45,6 +46,7 @@ PIPELINE: tuple[Pass, ...] = (
     cast_chains,
     identities,
     constant_predicates,
+    rounded_comparisons,
     one_hot_sums,
     broadcast_squeeze,
     move_permutes,

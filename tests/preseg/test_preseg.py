@@ -59,6 +59,12 @@ def _constant_predicates(fusion: Fusion) -> TensorView:
     return builders.logical_not(fusion, builders.isnan(fusion, tensor(fusion, 1, INT)))
 
 
+def _rounded_comparisons(fusion: Fusion) -> TensorView:
+    x = builders.neg(fusion, tensor(fusion, 1))
+    rounded = builders.cast(fusion, x, DataType.BFloat16)
+    return builders.lt(fusion, rounded, 1.0)
+
+
 def _one_hot_sums(fusion: Fusion) -> TensorView:
     target = fusion.new_tensor(plain_domain([fusion.ids.broadcast()]), INT)
     fusion.add_input(target)
@@ -154,6 +160,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "cast_chains": _cast_chains,
     "identities": _identities,
     "constant_predicates": _constant_predicates,
+    "rounded_comparisons": _rounded_comparisons,
     "one_hot_sums": _one_hot_sums,
     "broadcast_squeeze": _broadcast_squeeze,
     "move_permutes": _move_permutes,
