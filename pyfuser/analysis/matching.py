@@ -9,6 +9,7 @@ collects these axes, so that their extents and indices can be taken from the con
 from __future__ import annotations
 
 from ..ir.domains import IterDomain, Merge, Reverse, Split, Swizzle
+from ..ir.scalars import ONE
 from .mapping import AxisMap
 
 Pairs = dict[IterDomain, IterDomain]
@@ -35,8 +36,9 @@ def _sources(
     producer: IterDomain, consumer: IterDomain, mapping: AxisMap, pairs: Pairs
 ) -> list[tuple[IterDomain, IterDomain]] | None:
     """The axes that must be the same so that these two are; None if they can't be the same."""
+    are_one = _have_one_element(producer, consumer)
     if producer in mapping:
-        if mapping[producer] is not consumer:
+        if mapping[producer] is not consumer and not are_one:
             return None
         if producer.is_broadcast:
             pairs[producer] = consumer
@@ -46,6 +48,8 @@ def _sources(
             pairs[producer] = consumer
         return [] if producer.is_broadcast else None
     made, other = producer.definition, consumer.definition
+    if other is None and are_one and isinstance(made, Merge):
+        return [(made.outer_id, consumer)]  # the other one has one iteration in any case
     if other is None or type(made) is not type(other):
         return None
     if made.outputs.index(producer) != other.outputs.index(consumer):
@@ -57,3 +61,10 @@ def _sources(
         case (Merge(), Merge()) | (Swizzle(), Swizzle()) | (Reverse(), Reverse()):
             pass
     return list(zip(made.inputs, other.inputs, strict=True))
+
+
+def _have_one_element(*axes: IterDomain) -> bool:
+    """True for axes of one iteration each: a reference may have merged its own, and what is made
+    like it has a stand-in for these.
+    """
+    return all(axis.is_broadcast and axis.size is ONE for axis in axes)

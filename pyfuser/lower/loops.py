@@ -108,9 +108,8 @@ class LoopStructure:
                 axis = f"axis {position} of T{tensor.name}"
                 what = f"{axis} to be as long as that of T{consumer.name} ({wanted})"
                 raise ScheduleError(expected("inline", what, length))
-            if mine in tensor.domain.logical or mine.definition is None:
+            if mine in tensor.domain.logical or mine.definition is None or other.definition is None:
                 continue
-            assert other.definition is not None
             pending += zip(mine.definition.inputs, other.definition.inputs, strict=True)
 
     def _name_loops(self) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from pyfuser import DataType, FusionDefinition
+from tests.support.kernels import lowered_kernels
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -258,3 +259,35 @@ def test_sums_of_columns_that_share_no_tensor(shape: tuple[int, ...]) -> None:
         ):  # fmt: skip
             fd.add_output(output)
     fd.validate(inputs)
+
+
+def task_loops(shape: Sequence[int]) -> int:
+    """How many loops over tasks the kernel has: the gradients of a norm's rows and of its weight,
+    which is summed without the axes of one row.
+    """
+    rank = len(shape)
+    ones = [place for place, size in enumerate(shape) if size == 1]
+    inputs = [torch.randn(shape) for _ in "xy"]
+    with FusionDefinition() as fd:
+        x, dy = (fd.from_pytorch(tensor) for tensor in inputs)
+        products = fd.ops.mul(x, dy)
+        fd.add_output(fd.ops.sub(dy, fd.ops.mul(x, fd.ops.sum(products, [rank - 1], True))))
+        fd.add_output(fd.ops.sum(fd.ops.squeeze(products, ones) if ones else products, [0]))
+    rows, columns = fd.execute(inputs)
+    left, right = (tensor.double() for tensor in inputs)
+    wanted = right - left * (left * right).sum(-1, keepdim=True)
+    torch.testing.assert_close(rows.double(), wanted, rtol=1e-4, atol=1e-4)
+    sums = (left * right).reshape(-1, shape[-1]).sum(0)
+    torch.testing.assert_close(columns.double(), sums, rtol=1e-4, atol=1e-4)
+    assert schedulers(fd) == ["inner_outer_persistent"]
+    (program,) = fd.fec.engine.executor.programs.values()
+    (kernel,) = lowered_kernels(program)
+    return str(kernel).count("for blockIdx.x")
+
+
+@pytest.mark.cpu
+def test_axes_of_one_row_share_the_loops() -> None:
+    """A reference that has merged such an axis matches what has a stand-in for it; rows of a batch
+    of one had loops of their own, after all sums, and were read again."""
+    shapes = ((1, 64, 1024), (64, 1, 1024), (1, 64, 1, 1024))
+    assert {task_loops(shape) for shape in shapes} == {task_loops((64, 1024))}
