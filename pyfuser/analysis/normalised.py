@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain
-from ..ir.exprs import BroadcastOp, Expr
+from ..ir.exprs import Expr
 from ..ir.fusion import Fusion
 from ..ir.scalars import IntExpr, product
 from ..ir.vals import TensorView, Val
@@ -49,16 +49,17 @@ class Nested:
 
 @lru_cache(maxsize=256)
 def normalised(fusion: Fusion) -> tuple[Normalised, ...]:
-    """The rows and columns whose reductions are broadcast, so that they may be read again.
-
-    Computed once per fusion: every new plan asks.
+    """The rows and columns whose reductions are used along more axes, so that they may be read
+    again.  Computed once per fusion: every new plan asks.
     """
     reductions: dict[Val, set[Expr]] = {}  # by what depends on them
     broadcast: dict[Expr, None] = {}
     for expr in fusion.live_exprs():
         found = set().union(*(reductions.get(each, ()) for each in expr.inputs))
-        if isinstance(expr, BroadcastOp):
-            broadcast.update(dict.fromkeys(found))
+        rank = max(map(_rank, expr.outputs), default=0)
+        for each in expr.inputs if found else ():
+            if _rank(each) < rank:
+                broadcast.update(dict.fromkeys(reductions.get(each, ())))
         if expr.accumulates:
             found.add(expr)
         if found:
@@ -84,6 +85,12 @@ def nested(fusion: Fusion) -> tuple[Nested, ...]:
         if firsts:
             before.update(dict.fromkeys(expr.outputs, firsts))
     return tuple(dict.fromkeys(found))
+
+
+def _rank(value: Val) -> int:
+    """How many axes have more than one element; an axis that keeps a reduction's place has one."""
+    axes = value.axes if isinstance(value, TensorView) else ()
+    return sum(not axis.is_broadcast for axis in axes)
 
 
 def _is_nested(first: Expr, then: Expr) -> bool:

@@ -71,3 +71,23 @@ def test_columns_and_rows_of_several_axes_are_asked_for() -> None:
 )
 def test_the_product_of_a_rows_sizes_counts(sizes: tuple[int, ...], expected: list[str]) -> None:
     assert _schedulers(_centred(0, 2), sizes, CudaTarget.of("sm_90")) == expected
+
+
+def test_a_sum_that_keeps_its_place_is_not_read_again() -> None:
+    """The gradient of a weight has axes of one element, which it isn't read along."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=True)
+        sums = fd.ops.sum(x, [0], keepdim=True)
+        fd.add_output(fd.ops.mul(sums, 2.0))
+        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, [1], keepdim=True)))
+    assert not normalised(prepare(fd.fusion.definition))
+    assert _schedulers(fd, (4096, 512)) == ["inner_outer_persistent"]
+
+
+def test_long_sums_beside_short_columns_leave_these_in_one_kernel() -> None:
+    """A norm along channels, and the gradients of its weight, over all else."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1, -1], contiguity=True)
+        fd.add_output(fd.ops.sub(x, fd.ops.sum(x, [1], keepdim=True)))
+        fd.add_output(fd.ops.sum(x, [0, 2], keepdim=True))
+    assert _schedulers(fd, (64, 64, 4096)) == ["outer_persistent", "reduction"]
