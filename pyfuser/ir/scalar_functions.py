@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from .scalars import CeilDiv, FloorDiv, Integer, IntExpr, Max, Min, Xor, as_expr, binary
+from .scalars import Binary, CeilDiv, FloorDiv, Integer, IntExpr, Max, Min, Xor, as_expr, binary
 
 
 def minimum(a: IntExpr, b: IntExpr | int) -> IntExpr:
@@ -22,7 +22,7 @@ def minimum(a: IntExpr, b: IntExpr | int) -> IntExpr:
             and (floor.a, floor.b) == (ceil.a, ceil.b)
         ):
             return floor
-    return binary(Min, a, b)
+    return _extremum(Min, a, b)
 
 
 def maximum(a: IntExpr, b: IntExpr | int) -> IntExpr:
@@ -32,7 +32,22 @@ def maximum(a: IntExpr, b: IntExpr | int) -> IntExpr:
         return a
     if isinstance(a, Integer) and isinstance(b, Integer):
         return Integer.of(max(a.value, b.value))
-    return binary(Max, a, b)
+    return _extremum(Max, a, b)
+
+
+def _extremum(kind: type[Binary], a: IntExpr, b: IntExpr) -> IntExpr:
+    """The larger or smaller of the two; one whose operands the other has adds nothing to it."""
+    own, others = _operands(kind, a), _operands(kind, b)
+    if own >= others:
+        return a
+    return b if own < others else binary(kind, a, b)
+
+
+def _operands(kind: type[Binary], expr: IntExpr) -> set[IntExpr]:
+    """What an expression is the largest or the smallest of."""
+    if not isinstance(expr, kind):
+        return {expr}
+    return _operands(kind, expr.a) | _operands(kind, expr.b)
 
 
 def xor(a: IntExpr, b: IntExpr) -> IntExpr:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
+from pyfuser.ir.scalar_functions import maximum, minimum
 from pyfuser.ir.scalar_queries import evaluate
-from pyfuser.ir.scalars import Integer, Symbol, ceil_div, floor_div, mod
+from pyfuser.ir.scalars import Integer, IntExpr, Symbol, ceil_div, floor_div, mod
 
 
 def test_a_division_never_leaves_a_negative_rest() -> None:
@@ -58,3 +60,14 @@ def test_lanes_that_begin_at_a_multiple_of_their_number_are_neighbours() -> None
     assert floor_div(j * 16 + lane, 64) is floor_div(j, 4)
     assert mod(j * 16 + lane, 64) is mod(j, 4) * 16 + lane
     assert lane in mod(j * 8 + lane, 64).symbols  # they overlap: nothing is known
+
+
+@pytest.mark.parametrize("extremum", [minimum, maximum])
+def test_the_extremum_of_one_of_its_own_operands_is_itself(
+    extremum: Callable[[IntExpr, IntExpr], IntExpr],
+) -> None:
+    i, j, eight = Symbol.of("i"), Symbol.of("j"), Integer.of(8)
+    both = extremum(extremum(i, eight), j)
+    for one in (i, j, eight, extremum(j, eight), both):
+        assert extremum(both, one) is both
+        assert extremum(one, both) is both
