@@ -29,6 +29,7 @@ from .nan_skipping_extrema import nan_skipping_extrema
 from .narrow_reads import narrow_reads
 from .one_hot_sums import one_hot_sums
 from .rounded_comparisons import rounded_comparisons
+from .rounded_selections import rounded_selections
 from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
@@ -47,6 +48,7 @@ PIPELINE: tuple[Pass, ...] = (
     identities,
     constant_predicates,
     rounded_comparisons,
+    rounded_selections,
     one_hot_sums,
     broadcast_squeeze,
     move_permutes,

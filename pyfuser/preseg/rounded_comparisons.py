@@ -27,12 +27,11 @@ import torch
 from ..dtypes import DataType, to_torch
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
-from ..ir.vals import Scalar, TensorView, Val
+from ..ir.vals import Scalar
 from .rewriting import Rewriter, rewrite
+from .roundings import is_cast, rounded_value
 
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
-# What is beyond their range becomes infinite.  The 8-bit types have NaN there, which has no order.
-_ORDERED = (DataType.Half, DataType.BFloat16)
 
 
 def rounded_comparisons(fusion: Fusion) -> Fusion:
@@ -50,35 +49,19 @@ def _compare_unrounded(rewriter: Rewriter, expr: PointwiseOp) -> None:
     op, (number, constant) = expr.op, expr.inputs
     if isinstance(number, Scalar):
         op, number, constant = _MIRRORED[op], constant, number
-    rounded = _operand_of_cast(number)
-    if rounded is None or rounded.dtype not in _ORDERED or rewriter.is_output(rounded):
-        return
-    source = _operand_of_cast(rounded)
-    if source is None or not source.dtype is number.dtype is DataType.Float:
-        return
     value = constant.constant if isinstance(constant, Scalar) else None
-    if not isinstance(value, int | float):
+    source = rounded_value(number)
+    if source is None or number.expr is None or not isinstance(value, int | float):
         return
+    rounded = number.expr.inputs[0]
     # Another kernel reads less if it has the rounded tensor.
-    if not all(_is_cast(reader) for reader in rounded.uses_list):
+    if rewriter.is_output(rounded) or not all(map(is_cast, rounded.uses_list)):
         return
     bound = largest_rounded_below(float(value), rounded.dtype, op in ("le", "gt"))
     if bound is not None:
         limit = rewriter.fusion.new_scalar(DataType.Float, constant=bound)
         expr.op = "le" if op in ("lt", "le") else "gt"
         expr.inputs = (source, limit)
-
-
-def _is_cast(expr: Expr | None) -> bool:
-    return isinstance(expr, PointwiseOp) and expr.op == "cast"
-
-
-def _operand_of_cast(value: Val) -> TensorView | None:
-    """What a tensor is converted from, if it is a conversion."""
-    if not isinstance(value, TensorView) or value.expr is None or not _is_cast(value.expr):
-        return None
-    source = value.expr.inputs[0]
-    return source if isinstance(source, TensorView) else None
 
 
 @functools.lru_cache(maxsize=1024)

@@ -65,6 +65,12 @@ def _rounded_comparisons(fusion: Fusion) -> TensorView:
     return builders.lt(fusion, rounded, 1.0)
 
 
+def _rounded_selections(fusion: Fusion) -> TensorView:
+    x = builders.neg(fusion, tensor(fusion, 1))
+    rounded = builders.cast(fusion, x, DataType.BFloat16)
+    return builders.relu(fusion, rounded)
+
+
 def _one_hot_sums(fusion: Fusion) -> TensorView:
     target = fusion.new_tensor(plain_domain([fusion.ids.broadcast()]), INT)
     fusion.add_input(target)
@@ -161,6 +167,7 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "identities": _identities,
     "constant_predicates": _constant_predicates,
     "rounded_comparisons": _rounded_comparisons,
+    "rounded_selections": _rounded_selections,
     "one_hot_sums": _one_hot_sums,
     "broadcast_squeeze": _broadcast_squeeze,
     "move_permutes": _move_permutes,

@@ -12,26 +12,17 @@ from pyfuser.dtypes import to_torch
 from pyfuser.preseg import run
 from pyfuser.preseg.rounded_comparisons import largest_rounded_below
 
+from .near_halves import near_halves
+
 CONSTANTS = (0.0, 1.0, -1.0, 0.3, -2.5, 1e-45, 1e-40, 6e-8, -3e-8, 65504.0, 65519.9, 65520.0, 3e38)
 HALVES = (DataType.BFloat16, DataType.Half)
 OPS = ("lt", "le", "gt", "ge")
 
 
-def _near(dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of a half-precision dtype, the floats halfway between, and those next to these."""
-    own = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype).float()
-    own = own[own.isfinite()].sort().values
-    middles = (own[1:] + own[:-1]) / 2
-    ends = torch.tensor([math.inf, -math.inf, math.nan, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45])
-    places = torch.cat([own, middles, ends])
-    up, down = torch.full_like(places, math.inf), torch.full_like(places, -math.inf)
-    return torch.cat([places, torch.nextafter(places, up), torch.nextafter(places, down)])
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("constant", [*CONSTANTS, math.inf, -math.inf])
 def test_the_bound_decides_as_the_rounded_number_does(constant: float, dtype: DataType) -> None:
-    x = _near(to_torch(dtype))
+    x = near_halves(to_torch(dtype))
     rounded = x.to(to_torch(dtype)).float()
     limit = torch.tensor(constant)
     for or_equal, expected in ((True, rounded <= limit), (False, rounded < limit)):
@@ -53,7 +44,7 @@ def test_no_number_is_below_minus_infinity_or_ordered_to_nan() -> None:
 def test_a_kernel_compares_as_torch_does(
     dtype: DataType, op: str, constant: float, is_left: bool
 ) -> None:
-    x = _near(to_torch(dtype))
+    x = near_halves(to_torch(dtype))
     with FusionDefinition() as fd:
         number = fd.from_pytorch(x)
         rounded = fd.ops.cast(fd.ops.mul(number, 1.5), dtype)
