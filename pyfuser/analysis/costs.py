@@ -24,6 +24,11 @@ def is_expensive(expr: Expr) -> bool:
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_expensive
 
 
+def is_root(expr: Expr) -> bool:
+    """True for square roots, which are cheap next to a read from memory but not next to a cache."""
+    return isinstance(expr, PointwiseOp) and expr.op in ("sqrt", "rsqrt")
+
+
 def is_repeatable(expr: Expr) -> bool:
     """False for a cut, of which each one counts, and for what draws its own numbers."""
     if isinstance(expr, LibraryOp):

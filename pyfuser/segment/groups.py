@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..analysis.costs import is_expensive
+from ..analysis.costs import is_expensive, is_root
 from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import Axes, Signature, windowed_input
 from ..ir.exprs import LibraryOp
@@ -42,9 +42,9 @@ class Group:
     """Units that will be one kernel; `version` counts its merges.
 
     `reads` are the tensors that it reads along their axes, `windowed` the inputs that it reads
-    through windows.  `is_expensive` says that it has expensive operations, `inner` which axis of
-    its largest tensor is innermost in memory; `directions` are those of the fusion's inputs and
-    outputs in it.
+    through windows.  `is_expensive` says that it has expensive operations, `has_roots` that it has
+    square roots, `inner` which axis of its largest tensor is innermost in memory; `directions` are
+    those of the fusion's inputs and outputs in it.
     """
 
     units: list[Unit]
@@ -59,6 +59,7 @@ class Group:
     version: int = 0
     is_output: bool = False
     is_expensive: bool = False
+    has_roots: bool = False
     inner: Innermost = Innermost()
     directions: set[Direction] = field(default_factory=set)
 
@@ -105,7 +106,7 @@ class Groups:
         group = Group([unit], summary, order, unit.evaluated, set(unit.barriers), set(unit.aligned))
         group.windowed = set() if source is None else {source}
         group.is_output = is_output
-        group.is_expensive = is_expensive(unit.expr)
+        group.is_expensive, group.has_roots = is_expensive(unit.expr), is_root(unit.expr)
         group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
         fixed = [tensor for tensor in unit.aligned if has_fixed_order(tensor)]
         fixed += [tensor for tensor in unit.outputs if tensor in self.graph.outputs]
@@ -171,10 +172,10 @@ class Groups:
     def _repeats(self, few: Group, many: Group) -> str | None:
         """Why expensive operations stay out of a group with more axes; None if they needn't."""
         a, b = few.summary.axes, many.summary.axes
-        if not few.is_expensive or few.summary.signatures or not a < b:
+        if not (few.is_expensive or few.has_roots) or few.summary.signatures or not a < b:
             return None
-        inner = _innermost(many)
-        reason = repeats(a, b, inner, self.sizes, self.graph.space.extents)
+        inner, are_roots = _innermost(many), not few.is_expensive
+        reason = repeats(a, b, inner, self.sizes, self.graph.space.extents, are_roots)
         if reason is None:
             return None
         if inner in a and many in few.producers and b - a <= _reduced(many):
@@ -369,6 +370,7 @@ class Groups:
         keep.windowed |= gone.windowed
         keep.is_output |= gone.is_output
         keep.is_expensive |= gone.is_expensive
+        keep.has_roots |= gone.has_roots
         keep.inner = max(keep.inner, gone.inner)
         keep.directions |= gone.directions
         keep.version += 1

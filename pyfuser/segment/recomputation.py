@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.costs import recomputation_cost
+from ..analysis.costs import is_root, recomputation_cost
 from ..ir.exprs import Expr, ReshapeOp, WindowOp
 from ..ir.vals import TensorView
 from ..schedule.registry import AutomaticScheduler, find
 from .drafts import Cut, SegmentDraft
 from .memory_directions import has_crossing
+from .repeated_work import innermost, repeats
 
 # Also reading a row or column of scales doesn't count next to a tensor of many of them.
 _ROW_SHARE = 16
@@ -54,7 +55,9 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
     chains = {
         number: chain
         for number in cut.readers[tensor]
-        if cut.drafts[number].moves_data and (chain := _chain(cut, number, tensor)) is not None
+        if cut.drafts[number].moves_data
+        and (chain := _chain(cut, number, tensor)) is not None
+        and not _repeats_roots(cut, number, chain)
     }
     size = cut.bytes_of(tensor)
     added = {n: sum(map(cut.bytes_of, chain.sources)) - size for n, chain in chains.items()}
@@ -65,6 +68,21 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
             return better
     gaining = {number: chain for number, chain in chains.items() if added[number] < 0}
     return _accepted(cut, gaining) if gaining else None
+
+
+def _repeats_roots(cut: Cut, number: int, chain: Chain) -> bool:
+    """True if a draft would compute square roots for many rows that one kernel computes once."""
+    roots = [expr for expr in chain.exprs if is_root(expr)]
+    if not roots:
+        return False
+    space, exprs = cut.graph.space, cut.drafts[number].exprs
+    axes = frozenset[int]().union(*map(space.touched, exprs))
+    inner = innermost(space, (t for e in exprs for t in (*e.aligned_inputs, *e.tensor_outputs)))
+    made = (space.axes(expr.tensor_outputs[0]) for expr in roots)
+    return any(
+        few < axes and repeats(few, axes, inner.axis, cut.sizes, space.extents, True) is not None
+        for few in made
+    )
 
 
 def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from ..analysis.costs import is_expensive
+from ..analysis.costs import is_expensive, is_root
 from ..analysis.iteration_space import IterationSpace
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
@@ -25,15 +25,18 @@ def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
     """True if one kernel for everything would repeat expensive operations."""
     space, axes = facts.space, facts.summary.axes
     small = [
-        found
+        (found, is_root(expr))
         for expr in facts.exprs
-        if is_expensive(expr) and (found := space.axes(expr.tensor_outputs[0])) < axes
+        if (is_expensive(expr) or is_root(expr))
+        and (found := space.axes(expr.tensor_outputs[0])) < axes
     ]
     if not small:
         return False
     tensors = (t for e in facts.exprs for t in (*e.aligned_inputs, *e.tensor_outputs))
     inner = innermost(space, tensors).axis
-    return any(repeats(few, axes, inner, sizes, space.extents) for few in small)
+    return any(
+        repeats(few, axes, inner, sizes, space.extents, are_roots) for few, are_roots in small
+    )
 
 
 class Innermost(NamedTuple):
@@ -64,12 +67,13 @@ def repeats(
     inner: int,
     sizes: SizeInfo,
     extents: Sequence[IntExpr],
+    are_roots: bool,
 ) -> str | None:
     """Why expensive operations on `few` of a kernel's axes take too long there, or None."""
     once = sizes.elements(extents[n] for n in few)
     times = sizes.elements(extents[n] for n in many - few)
     if once is None or times is None:
         return None
-    if sizes.target.may_repeat(once, times, inner in few):
+    if sizes.target.may_repeat(once, times, inner in few, are_roots):
         return None
     return f"expensive operations on {once} elements would be repeated {times} times"

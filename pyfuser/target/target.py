@@ -175,10 +175,11 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
+    def may_repeat(self, elements: int, times: int, is_inner: bool, are_roots: bool) -> bool:
         """True if expensive operations on this many elements may be computed several times.
 
         `is_inner`: the repeated elements lie along the innermost axis in memory, in whole vectors.
+        `are_roots`: square roots are the most expensive of them.
         """
 
     # -- heuristics: `sizes` are keyed by the names of the symbols in the facts

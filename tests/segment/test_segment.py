@@ -371,6 +371,21 @@ def _expensive_columns(fusion: Fusion) -> None:
     fusion.add_output(builders.mul(fusion, y, scales))
 
 
+def _roots_of_rows(fusion: Fusion) -> None:
+    x = tensor(fusion, 1)
+    y = tensor_of(fusion, [x.axes[0].size, fusion.new_extent()])
+    scales = builders.broadcast(fusion, builders.rsqrt(fusion, x), [False, True])
+    fusion.add_output(builders.mul(fusion, y, scales))
+
+
+def _roots_of_columns(fusion: Fusion) -> None:
+    """As in a batch norm whose channels come last."""
+    x = tensor(fusion, 1)
+    y = tensor_of(fusion, [fusion.new_extent(), x.axes[0].size])
+    scales = builders.rsqrt(fusion, builders.add(fusion, x, 1e-5))
+    fusion.add_output(builders.mul(fusion, y, builders.broadcast(fusion, scales, [True, False])))
+
+
 def _log_softmax(fusion: Fusion) -> None:
     x = tensor(fusion, 2)
     shifted = builders.sub(fusion, x, builders.max(fusion, x, [1], True))
@@ -391,6 +406,9 @@ def _expensive_epilogue(fusion: Fusion) -> None:
         (_expensive_rows, 64, 16, 1),  # there is little to do
         (_expensive_columns, 1 << 10, 1 << 10, 2),  # every row would compute the scales again
         (_expensive_columns, 8, 16, 1),
+        (_roots_of_columns, 1 << 10, 1 << 10, 2),
+        (_roots_of_columns, 64, 1 << 10, 1),  # as long as a launch
+        (_roots_of_rows, 1 << 15, 16, 1),
         (_expensive_epilogue, 1 << 15, 16, 2),
         (_expensive_epilogue, 1 << 15, 1 << 10, 1),
         (_log_softmax, 1 << 15, 16, 1),  # apart, everything would be read twice

@@ -134,12 +134,15 @@ class CpuTarget(Target):
             return f"{rows} rows for {self.processor.cores} workers"
         return None
 
-    def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
+    def may_repeat(self, elements: int, times: int, is_inner: bool, are_roots: bool) -> bool:
         # An expensive operation on one element takes as long as on a vector (some 15 ns):
         # negligible in a row of more than 128 elements, and next to a launch for fewer than 4096
         # rows. On the elements of a row it takes some 1 ns each: as long as a launch for 65536.
+        # A root takes half as long.
         if is_inner:
-            return elements * (times - 1) < 1 << 16
+            return elements * (times - 1) < 1 << (17 if are_roots else 16)
+        if are_roots:
+            return True
         return elements < 4096 or times > 128
 
     def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:

@@ -163,9 +163,9 @@ class CudaTarget(Target):
             return f"{rows} rows for {self.multiprocessors} multiprocessors"
         return None
 
-    def may_repeat(self, elements: int, times: int, is_inner: bool) -> bool:
+    def may_repeat(self, elements: int, times: int, is_inner: bool, are_roots: bool) -> bool:
         # Next to the memory traffic of the same elements, operations cost almost nothing.
-        return elements * (times - 1) < 1 << 20
+        return are_roots or elements * (times - 1) < 1 << 20
 
     def pointwise(self, facts: PointwiseFacts, sizes: Mapping[str, int]) -> PointwiseParameters:
         return pointwise_heuristics.pointwise(self, facts, sizes)
