@@ -2,8 +2,9 @@
 
 torch's min-cut partitioner decides by lists of the ops that a compiler fuses and recomputes.  Here
 it gets the ops that pyfuser translates: a cheap op kept whole isn't a library call whose result has
-to be saved.  Results of vector math or a reduction (gelu, softmax) are saved, as in eager: on a
+to be saved.  Results of vector math or a reduction (tanh, softmax) are saved, as in eager: on a
 CPU, recomputing them takes longer than reading them, and more memory if a product needs them whole.
+Those of silu and gelu aren't: their gradients compute the same function of the same input.
 The partitioner takes neither its lists nor its elimination of common subexpressions as arguments,
 so it is run as a copy whose functions see replacements; torch's own stays unchanged.
 
@@ -29,6 +30,9 @@ from .saved_layouts import note_saved
 from .views import base_of, is_updated, tensor_of
 
 aten = torch.ops.aten
+
+# Whose backward kernels compute the result on the way.
+_RECOMPUTED = {aten.silu, aten.gelu}
 
 Partitioner = Callable[..., tuple[GraphModule, GraphModule]]
 
@@ -96,7 +100,7 @@ def _packets(cost: str) -> set[Any]:
 
 def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
     ops = partitioners.get_default_op_list()
-    cheap = _packets("cheap")
+    cheap = _packets("cheap") | _RECOMPUTED
     heavy = (_packets("heavy") | _packets("reduction")) - cheap
     # Saved tensors pass through detach; a decomposition would turn it into aliases.
     views: list[Any] = [*ops.view_ops, aten.detach]
