@@ -4,7 +4,9 @@ torch's min-cut partitioner decides by lists of the ops that a compiler fuses an
 it gets the ops that pyfuser translates: a cheap op kept whole isn't a library call whose result has
 to be saved.  Results of vector math or a reduction (tanh, softmax) are saved, as in eager: on a
 CPU, recomputing them takes longer than reading them, and more memory if a product needs them whole.
-Those of silu and gelu aren't: their gradients compute the same function of the same input.
+Those of silu and gelu aren't: their gradients compute the same function of the same input.  Where
+an element is looked for that equals an extremum, they are: two kernels may compute them to other
+numbers of bits before they round them to half precision.
 The partitioner takes neither its lists nor its elimination of common subexpressions as arguments,
 so it is run as a copy whose functions see replacements; torch's own stays unchanged.
 
@@ -22,7 +24,7 @@ import torch
 from torch._functorch import partitioners
 from torch.fx import GraphModule, Node
 
-from .aten import TRANSLATIONS
+from .aten import TRANSLATIONS, compared_values
 from .common_subexpressions import without_common_subexpressions
 from .fusion_nodes import is_dense
 from .norms_of_gradients import drop_unread_statistics, write_out_norms
@@ -100,7 +102,9 @@ def _packets(cost: str) -> set[Any]:
 
 def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
     ops = partitioners.get_default_op_list()
-    cheap = _packets("cheap") | _RECOMPUTED
+    targets = {node.target for node in compared_values(joint.graph.nodes)}
+    compared = {getattr(target, "overloadpacket", None) for target in targets}
+    cheap = _packets("cheap") | (_RECOMPUTED - compared)
     heavy = (_packets("heavy") | _packets("reduction")) - cheap
     # Saved tensors pass through detach; a decomposition would turn it into aliases.
     views: list[Any] = [*ops.view_ops, aten.detach]

@@ -372,13 +372,19 @@ def persistent_along(
 def outer_persistent(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]
 ) -> ReductionParameters:
-    """Four vectors of columns: enough lines in flight, few enough for registers."""
-    lanes = processor.lanes(facts.bytes)
+    """Four vectors of columns, if there are as many: enough lines in flight, few enough for
+    registers.
+
+    Measured on a Zen 5: softmax of 64 x 200 x 32 along 200 in 180 instead of 334 us, one thread.
+    """
+    lanes, columns = processor.lanes(facts.bytes), evaluate(facts.range, sizes)
     is_streamed = _prefetch(processor, facts.touched, sizes) > 0
-    wide, _ = _step(processor, facts, evaluate(facts.range, sizes), lanes, 1, is_streamed)
+    wide, _ = _step(processor, facts, columns, lanes, 1, is_streamed)
     cascade = chain_levels(facts.chain, sizes, 1)
-    unroll, block = _COLUMN_VECTORS * lanes // wide, _COLUMN_VECTORS * lanes
-    return ReductionParameters(False, wide, unroll, block, 1, cascade=cascade)
+    block = _COLUMN_VECTORS * lanes
+    while block // 2 >= max(columns, wide):  # vectors past the last column
+        block //= 2
+    return ReductionParameters(False, wide, block // wide, block, 1, cascade=cascade)
 
 
 def inner_outer_persistent(
