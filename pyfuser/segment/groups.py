@@ -44,7 +44,7 @@ class Group:
     `reads` are the tensors that it reads along their axes, `windowed` the inputs that it reads
     through windows.  `is_expensive` says that it has expensive operations, `has_roots` that it has
     square roots, `inner` which axis of its largest tensor is innermost in memory; `directions` are
-    those of the fusion's inputs and outputs in it.
+    those of the fusion's inputs and outputs in it, `written` those of the outputs.
     """
 
     units: list[Unit]
@@ -62,6 +62,7 @@ class Group:
     has_roots: bool = False
     inner: Innermost = Innermost()
     directions: set[Direction] = field(default_factory=set)
+    written: set[Direction] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -109,8 +110,8 @@ class Groups:
         group.is_expensive, group.has_roots = is_expensive(unit.expr), is_root(unit.expr)
         group.inner = innermost(self.graph.space, [*unit.aligned, *unit.outputs])
         fixed = [tensor for tensor in unit.aligned if has_fixed_order(tensor)]
-        fixed += [tensor for tensor in unit.outputs if tensor in self.graph.outputs]
-        group.directions = directions(self.graph.space, fixed)
+        group.written = directions(self.graph.space, self.graph.outputs & {*unit.outputs})
+        group.directions = directions(self.graph.space, fixed) | group.written
         return group
 
     def in_order(self) -> list[Group]:
@@ -142,8 +143,9 @@ class Groups:
             return repeated
         merge = self._joined(a, b)
         reason = self._kernel_refusal(merge.summary, _innermost(a, b))
-        if reason is None and merge.summary.has_rows:
-            both = a.directions | b.directions
+        if reason is None:
+            has_rows = merge.summary.has_rows
+            both = a.directions | b.directions if has_rows else a.written | b.written
             reason = crossing(both, self.sizes, self.graph.space.extents)
         return merge if reason is None else reason
 
@@ -373,6 +375,7 @@ class Groups:
         keep.has_roots |= gone.has_roots
         keep.inner = max(keep.inner, gone.inner)
         keep.directions |= gone.directions
+        keep.written |= gone.written
         keep.version += 1
         for group in gone.producers:
             group.consumers.discard(gone)

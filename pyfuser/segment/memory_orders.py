@@ -41,7 +41,7 @@ def set_memory_orders(cut: Cut) -> None:
                 order = _order(cut, tensor, undecided)
                 if order is not None:
                     tensor.domain.allocation = order
-                    tensor.domain.contiguity = [True] * len(order)
+                    tensor.domain.contiguity = [None if a.is_broadcast else True for a in order]
                     changed |= {cut.maker[tensor], *cut.readers[tensor]}
     for number in changed:
         draft = cut.drafts[number]
@@ -51,9 +51,12 @@ def set_memory_orders(cut: Cut) -> None:
 
 def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[IterDomain] | None:
     """The axes of a tensor, outermost in memory first; None if that is their own order."""
-    if len(tensor.axes) < 2 or any(axis.is_broadcast for axis in tensor.axes):
+    if tensor.has_expanded_axis:
         return None
-    numbers = {cut.graph.space.number(axis): axis for axis in tensor.axes}
+    ones = [axis for axis in tensor.axes if axis.is_broadcast]
+    numbers = {cut.graph.space.number(axis): axis for axis in tensor.axes if axis not in ones}
+    if len(numbers) < 2:
+        return None
     own = tuple(numbers)
     votes: dict[Order, int] = {own: 0}
     for number in (cut.maker[tensor], *cut.readers[tensor]):
@@ -63,7 +66,7 @@ def _order(cut: Cut, tensor: TensorView, undecided: set[TensorView]) -> list[Ite
             if beside is not tensor and beside not in undecided and len(order) == len(own):
                 votes[order] = votes.get(order, 0) + weight * cut.bytes_of(beside)
     best = max(votes, key=votes.__getitem__)
-    return None if best == own else [numbers[n] for n in best]
+    return None if best == own else [*ones, *(numbers[n] for n in best)]
 
 
 def _layouts(cut: Cut, draft: SegmentDraft) -> Iterator[tuple[TensorView, Order]]:

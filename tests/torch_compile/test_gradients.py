@@ -207,3 +207,21 @@ def test_a_view_that_is_an_operand_and_kept_for_the_backward(dynamic: bool | Non
         (ours,) = torch.autograd.grad(compiled(x).sum(), x)
         (eagers,) = torch.autograd.grad(program(x).sum(), x)
         torch.testing.assert_close(ours, eagers)
+
+
+@pytest.mark.parametrize("loss", [functional.huber_loss, functional.smooth_l1_loss])
+@pytest.mark.parametrize("count", [3, 40])
+def test_the_gradient_of_a_loss_at_nan_is_nan(loss: Callable[..., Tensor], count: int) -> None:
+    def program(x: Tensor, target: Tensor) -> Tensor:
+        return loss(x, target, reduction="sum")
+
+    target = torch.zeros(count)
+    target[0] = torch.nan
+    x = torch.linspace(-2, 2, count)
+    x[-1] = torch.nan
+    found = []
+    for call in (torch.compile(program, backend=BACKEND), program):
+        leaf = x.clone().requires_grad_()
+        found += torch.autograd.grad(call(leaf, target), leaf)
+    torch.testing.assert_close(*found, equal_nan=True)
+    assert found[0].isnan().sum() == 2

@@ -1,7 +1,7 @@
 """Losses as formulas of plain operations, for the decomposition table.
 
 Each takes the arguments of the aten overload; `reduction` is 0 for none, 1 for the mean, 2 for the
-sum.
+sum.  The conditions of the gradients are false for NaN, whose sign is 0.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def smooth_l1_loss_backward(
     factor = 1.0 / _divisor(x, reduction)
     distance = x - target
     scaled = grad * factor
-    inner = scaled if beta == 0 else distance * scaled / beta
-    return torch.where(distance.abs() < beta, inner, scaled * distance.sign())
+    inner = distance * scaled if beta == 0 else distance * scaled / beta
+    return torch.where(distance.abs() >= beta, scaled * distance.sign(), inner)
 
 
 def huber_loss(
@@ -78,7 +78,7 @@ def huber_loss_backward(
     """Its gradient."""
     factor = 1.0 / _divisor(x, reduction)
     distance = x - target
-    slope = torch.where(distance.abs() <= delta, distance, delta * distance.sign())
+    slope = torch.where(distance.abs() > delta, delta * distance.sign(), distance)
     return slope * factor * grad
 
 
