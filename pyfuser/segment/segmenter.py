@@ -17,7 +17,7 @@ from collections.abc import Collection
 from ..dtypes import size_in_bytes
 from ..ir.exprs import PointwiseOp
 from ..ir.fusion import Fusion
-from ..ir.segmented import Segment, SegmentedFusion
+from ..ir.segmented import PartKind, Segment, SegmentedFusion
 from ..ir.vals import TensorView
 from ..schedule.facts import Facts, examine, examine_exprs
 from ..schedule.registry import BY_LIBRARY, AutomaticScheduler, closest, find
@@ -44,8 +44,10 @@ def segment(fusion: Fusion, sizes: SizeInfo, stored: Collection[int] = ()) -> Se
     """
     facts = examine(fusion)
     chosen, _ = find(facts, sizes)
-    if chosen is not None and not stored and not _is_slow_whole(facts, sizes):
-        return _whole(fusion, chosen, facts)
+    if chosen is not None and not stored:
+        is_kernel = chosen.kind is PartKind.kernel
+        if not (is_kernel and _is_slow_whole(facts, sizes)):
+            return _whole(fusion, chosen, facts)
     graph = unit_graph(fusion, sizes.target, stored)
     best = _cut(graph, sizes)
     kinds = {unit.signature for unit in graph.units} - {None}

@@ -137,3 +137,37 @@ def test_a_detached_result_may_get_a_history() -> None:
     second.mul_(torch.full((4, 6), 2.0, requires_grad=True))
     assert second.requires_grad and not first.requires_grad
     assert torch.equal(first, second)
+
+
+# as many parameters of vision models are
+@pytest.mark.parametrize("shape", [(4, 6), (1, 4, 1, 6), (1,), ()])
+def test_a_kernel_writes_over_what_it_reads_once(shape: tuple[int, ...]) -> None:
+    def step(parameter: Tensor, gradient: Tensor) -> None:
+        parameter.mul_(0.5).sub_(gradient * 0.1)
+
+    compiled = torch.compile(step, backend=BACKEND, dynamic=False)
+    parameter, gradient = torch.randn(shape), torch.randn(shape)
+    compiled(parameter, gradient)
+    for _ in range(2):
+        expected = parameter.clone()
+        step(expected, gradient)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            compiled(parameter, gradient)
+        torch.testing.assert_close(parameter, expected)
+        assert "aten::copy_" not in {event.name for event in profile.events()}
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (4, 1), (1, 1), ()])
+def test_what_is_read_for_several_results_is_written_afterwards(shape: tuple[int, ...]) -> None:
+    def step(x: Tensor, other: Tensor) -> Tensor:
+        product = x * other
+        x.copy_((product - other).sum_to_size(shape))
+        return product * 2
+
+    compiled = torch.compile(step, backend=BACKEND, dynamic=False)
+    x, other = torch.randn(shape), torch.randn(4, 6)
+    for _ in range(2):
+        expected = x.clone()
+        wanted = step(expected, other)
+        torch.testing.assert_close(compiled(x, other), wanted)
+        torch.testing.assert_close(x, expected)
