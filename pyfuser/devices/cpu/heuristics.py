@@ -45,7 +45,9 @@ _SUM_VECTORS = 4
 # softmax and layer norm, which combine lanes twice: 2 columns 6 times, 15 columns 1.3 to 1.7, 16
 # columns 0.85 to 1.  Columns that are joined of parts, which a lane would compute all of to choose
 # one: measured on a Zen 5, up to 16, 8 to 16 numbers stacked 3 to 9 times as fast, two parts of 3
-# to 8 columns each 1 to 1.4 times.
+# to 8 columns each 1 to 1.4 times.  Functions of 8 columns, which fill half of a vector: measured
+# on a Zen 5, sines 2.2 times as fast, sigmoids 1.2, exponentials the same; of 10 columns 1.9, 1 and
+# 0.8 times.
 _FEW_COLUMNS = 8
 _VECTORS_OF_ROWS = 2
 # Rows of two or three have a lane each even if they are fewer.  Measured on a Zen 4, 4 to 30 rows:
@@ -113,6 +115,7 @@ def pointwise(
         return tiled
     longest = 2 * _FEW_COLUMNS if facts.narrowest < _LEAST_MASKED_BYTES else _FEW_COLUMNS
     is_short = columns < _FEW_COLUMNS or (columns < longest and columns % lanes > 0)
+    is_short |= columns == _FEW_COLUMNS < lanes and facts.functions > 0
     is_short |= facts.joined and is_known_and_short(facts.columns)
     if is_short and _has_lanes_across(columns, facts.across, lanes, sizes):
         return pointwise_across(lanes)
