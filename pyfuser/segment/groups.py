@@ -146,7 +146,7 @@ class Groups:
         if reason is None:
             has_rows = merge.summary.has_rows
             both = a.directions | b.directions if has_rows else a.written | b.written
-            reason = crossing(both, self.sizes, self.graph.space.extents)
+            reason = crossing(both, self.sizes, self.graph.space.extents, has_rows)
         return merge if reason is None else reason
 
     def _is_linked(self, a: Group, b: Group) -> bool:

@@ -99,3 +99,5 @@ def test_outputs_that_run_across_each_other(shape: tuple[int, ...], turned: bool
 def test_a_pointwise_kernel_stores_in_one_order() -> None:
     assert sorted(_kinds(_both_ways, torch.randn(80, 128))) == ["pointwise", "transpose"]
     assert _kinds(_both_ways, torch.randn(8, 12)) == ["pointwise"]  # less than a launch
+    assert len(_kinds(_both_ways, torch.randn(5000, 4))) == 1  # four columns are stored together
+    assert len(_kinds(_both_ways, torch.randn(4, 5000))) == 1
