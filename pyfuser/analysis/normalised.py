@@ -56,10 +56,11 @@ def normalised(fusion: Fusion) -> tuple[Normalised, ...]:
     broadcast: dict[Expr, None] = {}
     for expr in fusion.live_exprs():
         found = set().union(*(reductions.get(each, ()) for each in expr.inputs))
-        rank = max(map(_rank, expr.outputs), default=0)
-        for each in expr.inputs if found else ():
-            if _rank(each) < rank:
-                broadcast.update(dict.fromkeys(reductions.get(each, ())))
+        # An axis that keeps a reduction's place has one element.
+        rank = max((made.concrete_rank for made in expr.tensor_outputs), default=0)
+        for tensor in expr.tensor_inputs if found else ():
+            if tensor.concrete_rank < rank:
+                broadcast.update(dict.fromkeys(reductions.get(tensor, ())))
         if expr.accumulates:
             found.add(expr)
         if found:
@@ -85,12 +86,6 @@ def nested(fusion: Fusion) -> tuple[Nested, ...]:
         if firsts:
             before.update(dict.fromkeys(expr.outputs, firsts))
     return tuple(dict.fromkeys(found))
-
-
-def _rank(value: Val) -> int:
-    """How many axes have more than one element; an axis that keeps a reduction's place has one."""
-    axes = value.axes if isinstance(value, TensorView) else ()
-    return sum(not axis.is_broadcast for axis in axes)
 
 
 def _is_nested(first: Expr, then: Expr) -> bool:

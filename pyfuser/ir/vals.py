@@ -117,6 +117,11 @@ class TensorView(Val):
         return without_reductions(self.domain.logical)
 
     @property
+    def concrete_rank(self) -> int:
+        """How many axes have more than one element in memory, whatever their size is."""
+        return sum(not axis.is_broadcast for axis in self.axes)
+
+    @property
     def has_expanded_axis(self) -> bool:
         """True if an axis is expanded: it has one element in memory, whatever its stride."""
         return any(axis.is_expanded for axis in self.axes)

@@ -21,7 +21,7 @@ from ..dtypes import DataType, holds_every_value, is_floating
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import TensorView
-from .rewriting import Rewriter, rewrite
+from .rewriting import Rewriter, is_cast, rewrite
 
 
 def cast_chains(fusion: Fusion) -> Fusion:
@@ -46,7 +46,7 @@ def _rule(rewriter: Rewriter, expr: Expr) -> None:
 
 def origin(tensor: TensorView, target: DataType) -> TensorView:
     """The tensor before lossless conversions that make no difference to `target`."""
-    while isinstance(tensor.expr, PointwiseOp) and tensor.expr.op == "cast":
+    while is_cast(tensor.expr):
         source = tensor.expr.inputs[0]
         assert isinstance(source, TensorView)
         if not holds_every_value(tensor.dtype, source.dtype):

@@ -9,6 +9,7 @@ an output that equals another value becomes a copy of it (`set`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeGuard
 
 from ..analysis.costs import recomputation_cost
 from ..ir.domains import TensorDomain
@@ -100,6 +101,11 @@ def fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
     without_history(tensor)
     constant = rewriter.fusion.new_scalar(tensor.dtype, constant=value)
     rewriter.emit(FullOp((constant,), (tensor,)))
+
+
+def is_cast(expr: Expr | None) -> TypeGuard[PointwiseOp]:
+    """True for a conversion of elements to another dtype."""
+    return isinstance(expr, PointwiseOp) and expr.op == "cast"
 
 
 def is_constant(value: Val, number: int) -> bool:

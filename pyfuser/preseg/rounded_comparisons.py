@@ -28,8 +28,8 @@ from ..dtypes import DataType, to_torch
 from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar
-from .rewriting import Rewriter, rewrite
-from .roundings import is_cast, rounded_value
+from .rewriting import Rewriter, is_cast, rewrite
+from .roundings import rounded_value
 
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 

@@ -28,7 +28,7 @@ from ..ir.exprs import Expr, PointwiseOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Val
 from ..ops.table import OPS
-from .rewriting import Rewriter, rewrite
+from .rewriting import Rewriter, is_cast, rewrite
 from .roundings import ORDERED, rounded_value
 
 
@@ -38,23 +38,18 @@ def rounded_selections(fusion: Fusion) -> Fusion:
 
 
 def _rule(rewriter: Rewriter, expr: Expr) -> None:
-    if isinstance(expr, PointwiseOp) and expr.op == "cast" and expr.output.dtype in ORDERED:
+    if is_cast(expr) and expr.output.dtype in ORDERED:
         selected, dtype = expr.inputs[0], expr.output.dtype
-        if all(_is_cast_to(dtype, reader) for reader in selected.uses_list):
+        if all(is_cast(r) and r.output.dtype is dtype for r in selected.uses_list):
             _select_unrounded(rewriter, selected, dtype)
     rewriter.emit(expr)
-
-
-def _is_cast_to(dtype: DataType, expr: Expr) -> bool:
-    return isinstance(expr, PointwiseOp) and expr.op == "cast" and expr.output.dtype is dtype
 
 
 def _select_unrounded(rewriter: Rewriter, selected: Val, dtype: DataType) -> None:
     """Gives a selection, and those that it alone reads, operands that aren't rounded."""
     expr = selected.expr
-    if not _is_selection(expr) or selected.dtype is not DataType.Float:
-        return
-    if rewriter.is_output(selected):
+    is_kept = selected.dtype is not DataType.Float or rewriter.is_output(selected)
+    if is_kept or not _is_selection(expr):
         return
     for operand in expr.inputs:
         if operand.uses_list == [expr]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..dtypes import DataType
-from ..ir.exprs import Expr, PointwiseOp
 from ..ir.vals import TensorView, Val
+from .rewriting import is_cast
 
 # Rounding to these keeps the order of numbers: what is beyond their range becomes infinite.  The
 # 8-bit types have NaN there.
@@ -23,14 +23,9 @@ def rounded_value(value: Val, dtype: DataType | None = None) -> TensorView | Non
     return source if source is not None and source.dtype is DataType.Float else None
 
 
-def is_cast(expr: Expr | None) -> bool:
-    """True for a conversion of elements."""
-    return isinstance(expr, PointwiseOp) and expr.op == "cast"
-
-
 def _operand_of_cast(value: Val, dtype: DataType) -> TensorView | None:
     """What a tensor of a dtype is converted from, if it is a conversion."""
-    if value.dtype is not dtype or value.expr is None or not is_cast(value.expr):
+    if value.dtype is not dtype or not is_cast(value.expr):
         return None
     source = value.expr.inputs[0]
     return source if isinstance(source, TensorView) else None

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from ..dtypes import holds_every_value, is_integer
 from ..ir.domains import IterDomain
-from ..ir.exprs import Expr, FullOp, PointwiseOp, ReductionOp, ScatterOp
+from ..ir.exprs import Expr, FullOp, ReductionOp, ScatterOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
 from ..ir.vals import Scalar, TensorView
 from ..ops.pointwise import cast_tensor, copy_axis, new_tensor
 from .dead_code import dead_code
-from .rewriting import Rewriter, has_natural_layout, rewrite
+from .rewriting import Rewriter, has_natural_layout, is_cast, rewrite
 
 
 def scatter_accumulate(fusion: Fusion) -> Fusion:
@@ -55,7 +55,7 @@ def _summed_scatter(expr: Expr, readers: dict[TensorView, int]) -> ScatterOp | N
         return None
     operand, output = expr.tensor_inputs[0], expr.tensor_outputs[0]
     made = operand
-    while isinstance(made.expr, PointwiseOp) and made.expr.op == "cast":
+    while is_cast(made.expr):
         source = made.expr.inputs[0]
         if not isinstance(source, TensorView) or not holds_every_value(made.dtype, source.dtype):
             return None

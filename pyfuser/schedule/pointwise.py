@@ -109,7 +109,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
     axes = ordered_axes(reference)
     inner = range_to(axes[-1], axes, layouts) if axes else []
     outer = axes[: len(axes) - len(inner)]
-    rank = sum(not axis.is_broadcast for axis in axes)
+    rank = reference.concrete_rank
     rows, columns = product(a.size for a in outer), product(a.size for a in inner)
     groups = product(a.size for a in outer[:-1]) if len(outer) > 1 else None
     along = layouts.space.of(inner)

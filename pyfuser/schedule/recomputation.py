@@ -79,9 +79,9 @@ class _Passes:
 
     def add_reduction(self, expr: Expr) -> None:
         """A reduction is free if no pass waits for it: nothing has the axes that it reduces."""
-        rank = _rank(expr.tensor_outputs[0])
+        rank = expr.tensor_outputs[0].concrete_rank
         after = downstream(expr.tensor_outputs)
-        self._of[expr] = _Pass(self._earliest(expr), all(_rank(t) <= rank for t in after))
+        self._of[expr] = _Pass(self._earliest(expr), all(t.concrete_rank <= rank for t in after))
 
     def add_copy(self, copy: Expr, reader: Expr) -> None:
         """A copy is in the pass of its readers."""
@@ -91,7 +91,7 @@ class _Passes:
 def _is_recomputable(expr: Expr, tensor: TensorView) -> bool:
     """False for random numbers, and for numbers that a thread has in a register for all passes."""
     if _is_of_numbers(expr):
-        return _rank(tensor) > 0
+        return tensor.concrete_rank > 0
     return bool(expr.tensor_inputs) or isinstance(expr, WindowOp)
 
 
@@ -100,12 +100,8 @@ def _is_of_numbers(expr: Expr) -> bool:
     return isinstance(expr, FullOp | IotaOp)
 
 
-def _rank(tensor: TensorView) -> int:
-    return sum(not axis.is_broadcast for axis in tensor.axes)
-
-
 def _most_axes(fusion: Fusion) -> int:
-    return max((_rank(t) for expr in fusion.exprs for t in expr.tensor_outputs), default=0)
+    return max((t.concrete_rank for expr in fusion.exprs for t in expr.tensor_outputs), default=0)
 
 
 def _ends_of_chains(fusion: Fusion) -> set[TensorView]:
@@ -119,7 +115,7 @@ def _ends_of_chains(fusion: Fusion) -> set[TensorView]:
         own = recomputation_cost(expr) or 0
         cost = own + sum(costs.get(tensor, 0) for tensor in dict.fromkeys(expr.tensor_inputs))
         for tensor in expr.tensor_outputs:
-            if _rank(tensor) < most or tensor in fusion.outputs:
+            if tensor.concrete_rank < most or tensor in fusion.outputs:
                 continue
             if cost >= EXPENSIVE:
                 ends.add(tensor)
@@ -145,7 +141,7 @@ def _ends_of_passes(
         nothing = frozenset[TensorView]()
         before = nothing.union(*(behind.get(tensor, nothing) for tensor in expr.tensor_inputs))
         for tensor in expr.tensor_outputs:
-            is_kept = _rank(tensor) == most and (is_expensive(expr) or tensor in ends)
+            is_kept = tensor.concrete_rank == most and (is_expensive(expr) or tensor in ends)
             if not is_reduction(expr):
                 behind[tensor] = frozenset([tensor]) if is_kept else before
     if not any(behind.values()):

@@ -160,8 +160,7 @@ def _are_narrow(tensors: Sequence[TensorView]) -> bool:
 
 def _are_whole(outputs: Sequence[TensorView], reference: TensorView) -> bool:
     """True if all outputs have an element for each of the reference's."""
-    count = sum(not axis.is_broadcast for axis in reference.axes)
-    return all(sum(not axis.is_broadcast for axis in each.axes) == count for each in outputs)
+    return all(each.concrete_rank == reference.concrete_rank for each in outputs)
 
 
 def _other_matrices(

@@ -28,10 +28,6 @@ Direction = tuple[Axes, int]
 # Below this a second kernel costs more than what it saves.
 _LEAST_ELEMENTS = 1 << 12
 
-# Pointwise kernels access up to so many rows together: 100,000 x 4, as it is and transposed, took
-# 0.15 ms as one kernel, 0.53 as two.
-_SHORT = 16
-
 
 def directions(space: IterationSpace, tensors: Iterable[TensorView]) -> set[Direction]:
     """The directions of the tensors with several axes."""
@@ -61,17 +57,13 @@ def crossing(
         for others, other in found:
             if inner == other or inner not in others or other not in axes:
                 continue
-            if not has_rows and (_is_short(extents[inner]) or _is_short(extents[other])):
+            ends, few = (extents[inner], extents[other]), sizes.target.columns_together
+            if not has_rows and any(isinstance(e, Integer) and e.value <= few for e in ends):
                 continue
             elements = sizes.elements(extents[n] for n in axes & others)
             if elements is None or elements >= _LEAST_ELEMENTS:
                 return "a tensor's memory runs across that of another"
     return None
-
-
-def _is_short(extent: IntExpr) -> bool:
-    """True for rows of which several are loaded or stored together."""
-    return isinstance(extent, Integer) and extent.value <= _SHORT
 
 
 def has_crossing(facts: Facts, sizes: SizeInfo) -> bool:

@@ -19,7 +19,7 @@ from ..ir.vals import TensorView
 from ..schedule.registry import AutomaticScheduler, find
 from .drafts import Cut, SegmentDraft
 from .memory_directions import has_crossing
-from .repeated_work import innermost, repeats
+from .repeated_work import repeats_any
 
 # Also reading a row or column of scales doesn't count next to a tensor of many of them.
 _ROW_SHARE = 16
@@ -57,7 +57,7 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
         for number in cut.readers[tensor]
         if cut.drafts[number].moves_data
         and (chain := _chain(cut, number, tensor)) is not None
-        and not _repeats_roots(cut, number, chain)
+        and not _repeats_work(cut, cut.drafts[number], chain)
     }
     size = cut.bytes_of(tensor)
     added = {n: sum(map(cut.bytes_of, chain.sources)) - size for n, chain in chains.items()}
@@ -70,19 +70,12 @@ def _without(cut: Cut, tensor: TensorView) -> Cut | None:
     return _accepted(cut, gaining) if gaining else None
 
 
-def _repeats_roots(cut: Cut, number: int, chain: Chain) -> bool:
-    """True if a draft would compute square roots for many rows that one kernel computes once."""
-    roots = [expr for expr in chain.exprs if is_root(expr)]
-    if not roots:
-        return False
-    space, exprs = cut.graph.space, cut.drafts[number].exprs
-    axes = frozenset[int]().union(*map(space.touched, exprs))
-    inner = innermost(space, (t for e in exprs for t in (*e.aligned_inputs, *e.tensor_outputs)))
-    made = (space.axes(expr.tensor_outputs[0]) for expr in roots)
-    return any(
-        few < axes and repeats(few, axes, inner.axis, cut.sizes, space.extents, True) is not None
-        for few in made
-    )
+def _repeats_work(cut: Cut, draft: SegmentDraft, chain: Chain) -> bool:
+    """True if a draft would compute for many rows what one kernel computes once."""
+    if not any(map(is_root, chain.exprs)):
+        return False  # expensive operations are never computed again
+    axes = frozenset[int]().union(*map(cut.graph.space.touched, draft.exprs))
+    return repeats_any(chain.exprs, draft.exprs, axes, cut.graph.space, cut.sizes)
 
 
 def _chain(cut: Cut, number: int, tensor: TensorView) -> Chain | None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..analysis.costs import is_expensive, is_root
 from ..analysis.iteration_space import IterationSpace
+from ..ir.exprs import Expr
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
 from ..schedule.facts import Facts
@@ -23,16 +24,28 @@ from ..schedule.size_info import SizeInfo
 
 def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
     """True if one kernel for everything would repeat expensive operations."""
-    space, axes = facts.space, facts.summary.axes
+    return repeats_any(facts.exprs, facts.exprs, facts.summary.axes, facts.space, sizes)
+
+
+def repeats_any(
+    some: Iterable[Expr],
+    exprs: Sequence[Expr],
+    axes: AbstractSet[int],
+    space: IterationSpace,
+    sizes: SizeInfo,
+) -> bool:
+    """True if a kernel of expressions with these axes would repeat expensive ones, or roots, among
+    `some`.
+    """
     small = [
         (found, is_root(expr))
-        for expr in facts.exprs
+        for expr in some
         if (is_expensive(expr) or is_root(expr))
         and (found := space.axes(expr.tensor_outputs[0])) < axes
     ]
     if not small:
         return False
-    tensors = (t for e in facts.exprs for t in (*e.aligned_inputs, *e.tensor_outputs))
+    tensors = (t for e in exprs for t in (*e.aligned_inputs, *e.tensor_outputs))
     inner = innermost(space, tensors).axis
     return any(
         repeats(few, axes, inner, sizes, space.extents, are_roots) for few, are_roots in small

@@ -140,6 +140,11 @@ class Target(ABC):
         """How many additions take about as long as reading an element from the last cache."""
 
     @property
+    @abstractmethod
+    def columns_together(self) -> int:
+        """Columns of known number, or fewer, that a pointwise kernel stores as fast as rows."""
+
+    @property
     def prefers_one_pass(self) -> bool:
         """True if moments in one pass, with a division per element, take less time than a second
         pass over what is in memory.

@@ -21,7 +21,7 @@ from torch.fx import Node
 from ..analysis.mapping import upstream
 from ..executor import Resolved
 from ..ir.exprs import PointwiseOp, ScatterOp
-from ..ir.vals import TensorView, Val
+from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from ..parts import Part
 from .fusion_nodes import FusionNode, is_dense
@@ -160,12 +160,6 @@ def _reads_before_it_writes(part: Part, readers: Sequence[TensorView], output: T
         touched = any(reader in upstream(expr.tensor_inputs) for reader in readers)
         if touched and not isinstance(expr, PointwiseOp):
             return False
-        if touched and _rank(expr.outputs[0]) > _rank(output):
+        if touched and expr.tensor_outputs[0].concrete_rank > output.concrete_rank:
             return False  # an element is read for several results
     return True
-
-
-def _rank(value: Val) -> int:
-    """How many axes of a value have more than one element."""
-    axes = value.axes if isinstance(value, TensorView) else ()
-    return sum(not axis.is_broadcast for axis in axes)

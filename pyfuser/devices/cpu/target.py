@@ -32,6 +32,7 @@ from . import heuristics
 from .host import host
 from .kernel_code import CpuKernelCode
 from .processor import Processor
+from .short_rows import MOST_PLACES
 
 # A kernel that normalises columns reads a few vectors of each row, three times: steps in memory
 # that no prefetcher follows, and that fall into few sets of a cache if the rows are powers of two.
@@ -93,6 +94,13 @@ class CpuTarget(Target):
     def launch_bytes(self) -> int:
         """Some microseconds, with the wake-up of another thread."""
         return 1 << 16
+
+    @property
+    def columns_together(self) -> int:
+        """Measured on a Zen 5: 100,000 x 4, as it is and transposed, in 0.15 ms; in 0.53 as two
+        kernels.
+        """
+        return MOST_PLACES
 
     @property
     def recomputation_budget(self) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Rows or columns below which most threads of a tile have nothing to do; transposed inputs are then
 # read element by element, and the caches keep the rest of their sectors.
-_WORTH_A_TILE = 16
+WORTH_A_TILE = 16
 # Columns of the vectors of a warp that reads whole sectors, of 32 bytes, of their rows in a
 # transposed input's memory: a tile would have few columns for its threads to store.
 _FEW_COLUMNS = 16
@@ -45,9 +45,9 @@ def pointwise(
     """A block's threads are adjacent in memory, with a few elements each so that reads overlap."""
     rows, columns = evaluate(facts.rows, sizes), evaluate(facts.columns, sizes)
     threads = target.threads
-    if facts.transposed is not None and columns >= _WORTH_A_TILE:
+    if facts.transposed is not None and columns >= WORTH_A_TILE:
         size = evaluate(facts.transposed, sizes)
-        tiles = _tiles(target, facts, size, rows, columns) if size >= _WORTH_A_TILE else None
+        tiles = _tiles(target, facts, size, rows, columns) if size >= WORTH_A_TILE else None
         if tiles is not None:
             return tiles
     # Few columns that transposed inputs have far apart: vectors of them are stored, and their

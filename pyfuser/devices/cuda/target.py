@@ -115,6 +115,11 @@ class CudaTarget(Target):
         return 6 << 20
 
     @property
+    def columns_together(self) -> int:
+        """The caches keep the rest of their sectors, as for inputs that no tile transposes."""
+        return pointwise_heuristics.WORTH_A_TILE
+
+    @property
     def recomputation_budget(self) -> int:
         """Reading four bytes of memory takes as long as some twenty operations."""
         return 16
