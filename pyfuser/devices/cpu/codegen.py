@@ -32,8 +32,20 @@ from ...ir.kernel import (
 )
 from ...ir.kernel_queries import accesses, walk
 from ...ir.scalar_queries import coefficient_of
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, ceil_div, floor_div
+from ...ir.scalars import (
+    ONE,
+    ZERO,
+    CeilDiv,
+    FloorDiv,
+    Integer,
+    IntExpr,
+    Symbol,
+    ceil_div,
+    floor_div,
+    mod,
+)
 from .conversions import storage_type
+from .counters import CountingLoop
 from .jit import function_attributes
 from .kernel_code import CpuKernelCode, expensive_operations, slot_names
 from .lanes import Lanes
@@ -173,16 +185,14 @@ class PhaseGenerator:
 
     def _task(self, task: Value) -> None:
         """Binds the grid indices of one task, the first axis fastest, and runs the body."""
-        w = self.writer
-        rest = task
-        extents = list(self.phase.grid.items())
-        for number, (kind, extent) in enumerate(extents):
-            if number == len(extents) - 1:
-                index = rest
-            else:
-                size = self.scopes.integer(extent)
-                index, rest = w.binary("urem", rest, size), w.binary("udiv", rest, size)
-            self.bind_grid(kind, index)
+        number = Symbol.of("task", self.phase.task_count())
+        self.scopes.define(number, task)
+        rest: IntExpr = number
+        *faster, (slowest, _) = self.phase.grid.items()
+        for kind, extent in faster:
+            self.bind_grid(kind, self.scopes.integer(mod(rest, extent)))
+            rest = floor_div(rest, extent)
+        self.bind_grid(slowest, self.scopes.integer(rest))
         self.body(self.phase.body)
 
     def bind_grid(self, kind: ParallelType, index: Value) -> None:
@@ -198,7 +208,7 @@ class PhaseGenerator:
         """for index in [begin, end) step: body(index)"""
         w, scopes = self.writer, self.scopes
         head, inside, done = w.fresh("head"), w.fresh("body"), w.fresh("done")
-        scopes.enter()
+        scope = scopes.enter()
         before = w.fresh("before")
         w.branch(before)
         w.label(before)
@@ -207,6 +217,11 @@ class PhaseGenerator:
         next_name = f"%{w.fresh('next')}"
         latch = w.fresh("latch")
         index = w.phi(I64, [(begin, before), (Value(next_name, I64), latch)])
+        phis, steps = list[str](), list[str]()
+        w.lines.append(phis)  # type: ignore[arg-type]
+        if step == 1:
+            scope.loop = CountingLoop(before, latch, phis, steps)
+            scope.loop.counts_from(index, begin)
         more = w.icmp("slt", index, end)
         w.branch_if(more, inside, done)
         w.label(inside)
@@ -214,6 +229,7 @@ class PhaseGenerator:
         self.statements.flush()
         w.branch(latch)
         w.label(latch)
+        w.lines.append(steps)  # type: ignore[arg-type]
         w.emit(f"  {next_name} = add nsw i64 {index.name}, {step}")
         w.branch(head)
         scopes.leave()
@@ -371,11 +387,23 @@ class PhaseGenerator:
             self.serial_loops.pop()
 
         begin, end = self.scopes.integer(loop.start), self.scopes.integer(loop.stop)
+        if _is_of_a_rest(loop):
+            is_left = self.writer.icmp("slt", begin, end)
+            self.branch_on(is_left, partial(self._once, loop), is_conditional=True)
+            return
         run = partial(self.loop_between, begin, end, 1, inside)
         if loop.is_conditional:
             self.branch_on(self.writer.icmp("slt", begin, end), run, is_conditional=True)
         else:
             run()
+
+    def _once(self, loop: For) -> None:
+        """One iteration, in which what depends on the index only is computed outside of others."""
+        self.scopes.set_constant(loop.index, loop.start)
+        self.serial_loops.append(loop)
+        self.body(loop.body)
+        self.serial_loops.pop()
+        self.scopes.set_constant(loop.index, None)
 
     def _is_over_short_rows(self, loop: For) -> bool:
         """True for a loop over the places of rows that lanes share: all places are loaded, and
@@ -463,3 +491,11 @@ class PhaseGenerator:
         self.statements.lanes = self.lanes
         self.body(loop.body)
         self.lanes = self.statements.lanes = None
+
+
+def _is_of_a_rest(loop: For) -> bool:
+    """True for a loop over what whole blocks leave: it has one iteration or none."""
+    start, stop = loop.start, loop.stop
+    if not isinstance(start, FloorDiv) or not isinstance(stop, CeilDiv):
+        return False
+    return start.a is stop.a and start.b is stop.b

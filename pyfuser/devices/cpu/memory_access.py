@@ -18,6 +18,7 @@ from ...ir.kernel import (
 )
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, proves_less
 from ...ir.schedule import MemoryType
+from .accumulators import FreshAccumulators
 from .conditions import Conditions
 from .conversions import load_convert, storage_type
 from .lanes import Lanes, constant_or_none, first_lane, stride_along, vector_integer
@@ -54,6 +55,7 @@ class MemoryAccess(Conditions):
         self.uniform: set[Buffer] = set()  # registers with the same value in all lanes
         self.parameters = {tensor.buffer: tensor for tensor in phase.kernel.tensors}
         self.rows = ShortRows(self)
+        self.fresh = FreshAccumulators(scopes)
         self.outputs = {t.buffer for t in phase.kernel.tensors if t.is_output}
         self.inputs = {t.buffer for t in phase.kernel.tensors if not t.is_output}
 

@@ -25,9 +25,12 @@ from ...ir.scalars import (
     Sum,
     Symbol,
     Xor,
+    as_expr,
+    binary,
     from_terms,
     terms_of,
 )
+from .counters import CountingLoop
 from .llvm_writer import I64, FunctionWriter, Value
 
 Lines = list["str | Lines"]
@@ -37,11 +40,13 @@ Lines = list["str | Lines"]
 class Scope:
     """One open loop or branch: lines before it, and integers computed at its level.
 
-    `is_conditional` if what is read in it may not exist elsewhere.
+    `is_conditional` if what is read in it may not exist elsewhere; `loop` if its index grows by
+    one.
     """
 
     preheader: list[str]
     is_conditional: bool = False
+    loop: CountingLoop | None = None
     integers: dict[IntExpr, Value] = field(default_factory=dict)
     others: dict[object, Value] = field(default_factory=dict)
 
@@ -88,12 +93,12 @@ class Scopes:
         self.value_of[symbol] = value
         self._levels.clear()
 
-    def set_constant(self, symbol: Symbol, number: int | None) -> None:
-        """Gives the index of an unrolled loop its number; None once the loop is over."""
-        if number is None:
+    def set_constant(self, symbol: Symbol, value: IntExpr | int | None) -> None:
+        """Gives the index of a loop that is written out its value; None once the loop is over."""
+        if value is None:
             self.constants.pop(symbol, None)
         else:
-            self.constants[symbol] = Integer.of(number)
+            self.constants[symbol] = as_expr(value)
         self._resolved.clear()
 
     def known(self, key: object) -> Value | None:
@@ -128,7 +133,7 @@ class Scopes:
         return max(self.level_of_expr(index), *conditional[-1:], 0)
 
     def resolve(self, expr: IntExpr) -> IntExpr:
-        """The expression with the indices of unrolled loops replaced by their numbers."""
+        """The expression, in which loops that are written out have the values of their indices."""
         if not self.constants:
             return expr
         found = self._resolved.get(expr)
@@ -155,9 +160,26 @@ class Scopes:
             if outer is not None and inner is not None:
                 a, b = self.integer(outer), self.integer(inner)
                 return self._remember(expr, level, lambda: self.writer.add(a, b))
-        parts = [self.integer(part) for part in expr.parts()]
-        del parts  # emitted at their own levels first
+        parts = [self.integer(part) for part in expr.parts()]  # emitted at their own levels first
+        if isinstance(expr, FloorDiv | Mod) and self._counts(expr, parts[0], level):
+            return self._count(expr, parts[0], parts[1], level)
         return self._remember(expr, level, lambda: self._compute(expr))
+
+    def _counts(self, expr: FloorDiv | Mod, dividend: Value, level: int) -> bool:
+        """True if a loop may count the expression."""
+        loop = self.open[level].loop
+        is_known = self.level_of_expr(expr.b) < level
+        return loop is not None and is_known and dividend.name in loop.counted
+
+    def _count(self, expr: FloorDiv | Mod, dividend: Value, divisor: Value, level: int) -> Value:
+        scope = self.open[level]
+        assert scope.loop is not None
+        with self.writer.into(scope.preheader):
+            divisor = at_least_one(self.writer, divisor)
+        both = scope.loop.divide(self.writer, dividend, divisor, scope.preheader)
+        quotient, remainder = binary(FloorDiv, expr.a, expr.b), binary(Mod, expr.a, expr.b)
+        scope.integers |= zip((quotient, remainder), both, strict=True)
+        return scope.integers[expr]
 
     def _remember(self, expr: IntExpr, level: int, make: object) -> Value:
         with self.at(level) as scope:
@@ -218,11 +240,13 @@ class Getter:
 
 
 def _divisor(writer: FunctionWriter, expr: IntExpr, get: Getter) -> Value:
-    """At least 1: a division by an empty extent is hoisted out of the loop that never runs."""
     value = get(expr)
-    if isinstance(expr, Integer):
-        return value
-    return writer.intrinsic("smax", value.type, value, writer.constant(1, value.type))
+    return value if isinstance(expr, Integer) else at_least_one(writer, value)
+
+
+def at_least_one(writer: FunctionWriter, divisor: Value) -> Value:
+    """A division by an empty extent is hoisted out of the loop that never runs."""
+    return writer.intrinsic("smax", divisor.type, divisor, writer.constant(1, divisor.type))
 
 
 def _monomial(

@@ -59,6 +59,7 @@ class StatementEmitter(ReadAccess):
                 self._initialise(statement)
             case Reduce():
                 self._reduce(statement)
+                self.fresh.written(statement.outputs)
             case Scan():
                 self._scan(statement)
             case Scatter():
@@ -196,6 +197,8 @@ class StatementEmitter(ReadAccess):
             values = [self._identity(statement.op, dtype, lanes)]
         for access, value in zip(statement.outputs, values, strict=True):
             self.store(access, value, active)
+        if active is None or not any(map(_is_global, statement.outputs)):
+            self.fresh.initialised(statement.op, statement.outputs, self.lanes)
 
     def _identity(self, op: str, dtype: DataType, lanes: int) -> Value:
         return self._literal(REDUCTIONS[op].identity(dtype), dtype, lanes)
@@ -248,7 +251,8 @@ class StatementEmitter(ReadAccess):
         self, op: str, access: Access, value: Value, dtype: DataType, active: Value | None
     ) -> None:
         old = self._accumulated(access, active)
-        new = self._combined(op, old, value, dtype)
+        is_fresh = self.fresh.has(access, self.lanes)
+        new = value if is_fresh else self._combined(op, old, value, dtype)
         if active is not None:
             new = self.writer.select(active, new, old)
         self.store(access, new, active)
@@ -294,7 +298,7 @@ class StatementEmitter(ReadAccess):
         pointer = self.address(access, index)
         alignment = size_in_bytes(dtype)
         old = load_convert(w, w.load(storage_type(dtype), pointer, alignment), dtype)
-        new = self._combined(op, old, value, dtype)
+        new = value if self.fresh.has(access, None) else self._combined(op, old, value, dtype)
         w.store(store_convert(w, new, dtype), pointer, alignment)
 
     # -- scans
