@@ -48,7 +48,7 @@ from .common import (
     work_each,
 )
 from .inlining import inline_most
-from .pointwise import widest_bytes
+from .pointwise import widest_of
 from .propagation import transform_like
 from .recomputation import kept_rows, recompute_cheap
 from .reduced_axes import (
@@ -83,12 +83,14 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
     innermost = range_to(alike[-1], alike, layouts) if alike else []
     kept = [axis for axis in axes if not axis.is_reduction]
     across = range_to(kept[-1], kept, layouts) if kept and inner else []
+    along = layouts.space.of(innermost)
+    varying = [t for t in fusion.tensors if not along.isdisjoint(layouts.space.axes(t))]
     return ReductionFacts(
         inner,
         product(axis.extent for axis in kept),
         product(axis.extent for axis in reduced),
         chain_extents(reduced, layouts),
-        widest_bytes(fusion),
+        widest_of(fusion, varying),
         len(found),
         work_each(fusion),
         functions_each(fusion),

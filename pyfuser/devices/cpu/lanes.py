@@ -46,11 +46,12 @@ def vector_integer(scopes: Scopes, expr: IntExpr, lanes: Lanes) -> Value:
         return writer.splat(scopes.integer(expr), lanes.count)
     step = stride_along(expr, lanes)
     if step is not None:
-        base = writer.splat(scopes.integer(first_lane(expr, lanes)), lanes.count)
-        iota = lane_iota(writer, lanes.count)
-        if step is not ONE:
-            iota = writer.mul(iota, writer.splat(scopes.integer(step), lanes.count))
-        return writer.add(base, iota)
+        first = scopes.integer(first_lane(expr, lanes))
+        if step is ONE:
+            return writer.positions_from(first, lanes.count)
+        steps = writer.splat(scopes.integer(step), lanes.count)
+        numbers = writer.mul(lane_iota(writer, lanes.count), steps)
+        return writer.add(writer.splat(first, lanes.count), numbers)
 
     def part(sub: IntExpr) -> Value:
         return vector_integer(scopes, sub, lanes)

@@ -47,6 +47,16 @@ __all__ = [
     "Value",
 ]
 
+# `a predicate b` is `b mirrored a`.
+_MIRRORED = {
+    "eq": "eq",
+    "ne": "ne",
+    "slt": "sgt",
+    "sgt": "slt",
+    "sle": "sge",
+    "sge": "sle",
+}
+
 
 class FunctionWriter(InstructionWriter):
     """Collects the lines of one function's body: the instructions, the lanes and the memory."""
@@ -109,6 +119,32 @@ class FunctionWriter(InstructionWriter):
             pairs = zip(pieces[::2], pieces[1::2], strict=True)
             pieces = [self.shufflevector(a, b, both) for a, b in pairs]
         return pieces[0]
+
+    def positions_from(self, first: Value, lanes: int) -> Value:
+        """<first, first + 1, ...>"""
+        numbers = self.lane_numbers(first.type.with_lanes(lanes))
+        made = self.add(self.splat(first, lanes), numbers)
+        if lanes > 1:
+            self.computed_by[made.name] = "positions", first
+        return made
+
+    def compare(self, predicate: str, a: Value, b: Value) -> Value:
+        """`icmp`; positions are compared with what all lanes share as their distance from it, in
+        32 bits: vectors of 64 take twice as many instructions."""
+        function, first = self.computed_by.get(a.name, ("", a))
+        other = self.shared_by_lanes(b)
+        if function != "positions" or other is None or predicate not in _MIRRORED:
+            function, first = self.computed_by.get(b.name, ("", b))
+            other = self.shared_by_lanes(a)
+            if function != "positions" or other is None or predicate not in _MIRRORED:
+                return self.icmp(predicate, a, b)
+            predicate = _MIRRORED[predicate]
+        lanes, type = a.type.lanes, other.type
+        distance = self.intrinsic("ssub.sat", type, other, first)
+        most = self.intrinsic("smin", type, distance, self.constant(lanes, type))
+        inside = self.intrinsic("smax", type, most, self.constant(-1, type))
+        numbers = self.lane_numbers(I32.with_lanes(lanes))
+        return self.icmp(predicate, numbers, self.splat(self.truncate(inside, "i32"), lanes))
 
     def lane_numbers(self, type: LLVMType) -> Value:
         """<0, 1, 2, ...> of an integer vector type (0 for a scalar)."""

@@ -143,7 +143,7 @@ def _primitive(w: FunctionWriter, row: Op, args: Sequence[Value], compute: DataT
         case ["fcmp", predicate]:
             return w.fcmp(predicate, *args)
         case ["icmp", predicate]:
-            return w.icmp(predicate, *args)
+            return w.compare(predicate, *args)
         case [opcode]:
             return w.binary(opcode, *args)
         case _:

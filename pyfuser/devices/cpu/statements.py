@@ -120,12 +120,7 @@ class StatementEmitter(ReadAccess):
         active = self.active(statement.predicate)
         types = statement.compute
         if statement.op == "iota":
-            start, step, index = (
-                self.operand(o, d, active) for o, d in zip(statement.inputs, types, strict=True)
-            )
-            dtype = types[0]
-            scaled = emit_op(self.writer, "mul", [index, step], dtype, dtype)
-            value = emit_op(self.writer, "add", [start, scaled], dtype, dtype)
+            value = self._iota(statement, active)
         elif statement.op in DISTRIBUTIONS:
             value = self._random(statement, active)
         elif statement.op == "set":
@@ -142,6 +137,18 @@ class StatementEmitter(ReadAccess):
         if statement.output.buffer in self.phase.registers:
             is_uniform = all(map(self.is_uniform, statement.inputs))
             (self.uniform.add if is_uniform else self.uniform.discard)(statement.output.buffer)
+
+    def _iota(self, statement: Compute, active: Value | None) -> Value:
+        start, step, index = (
+            self.operand(operand, dtype, active)
+            for operand, dtype in zip(statement.inputs, statement.compute, strict=True)
+        )
+        match statement.inputs[:2]:
+            case (Literal(value=0), Literal(value=1)):
+                return index
+        dtype = statement.compute[0]
+        scaled = emit_op(self.writer, "mul", [index, step], dtype, dtype)
+        return emit_op(self.writer, "add", [start, scaled], dtype, dtype)
 
     def _result(self, statement: Compute, operands: list[Value]) -> Value:
         """The result of an operation; unrolled code that repeats a function computes it once."""
