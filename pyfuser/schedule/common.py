@@ -285,6 +285,17 @@ class Layouts:
         is_range = all(leaf.merges(a, b) for leaf in in_memory)
         return is_range and all(each.merges(a, b) for each in self.positions)
 
+    def apart(self, outer: IterDomain, inner: IterDomain) -> int:
+        """How many leaves have both axes, with gaps or other axes between them."""
+        a, b = self.number(outer), self.number(inner)
+        if a is None or b is None:
+            return 0
+        orders = [leaf.order_in((a, b)) for leaf in self.leaves]
+        return sum(
+            order.has(a, b) and order.repeated.isdisjoint((a, b)) and not order.merges(a, b)
+            for order in orders
+        )
+
     def memory_order(self, axes: Sequence[IterDomain]) -> list[IterDomain]:
         """The axes, outermost first, in the order of most of the leaves that have most of them.
 

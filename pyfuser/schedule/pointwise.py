@@ -134,6 +134,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         stored=sum(
             leaf.tensor.expr is not None and len(leaf.own.axes) == rank for leaf in layouts.leaves
         ),
+        apart=layouts.apart(outer[-1], inner[0]) if outer else 0,
     )
 
 

@@ -35,6 +35,7 @@ class PointwiseFacts:
     follow      True if the rows of transposed inputs follow each other along the columns
     joined      True if columns are joined of parts: what is in one isn't computed for the others
     stored      how many outputs have all axes
+    apart       how many inputs and outputs have rows that don't follow each other in their memory
     """
 
     rows: IntExpr
@@ -56,6 +57,7 @@ class PointwiseFacts:
     follow: bool = False
     joined: bool = False
     stored: int = 1
+    apart: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class ReductionFacts:
     weights    how many inputs have none of the axes that are kept
     steps      what is a multiple of the vector if reads at computed positions are aligned
     repeated   bytes of the largest input that several rows read, such as the mask of all heads
+    apart      how many inputs and outputs have rows that don't follow each other in their memory
     """
 
     inner: bool
@@ -119,6 +122,7 @@ class ReductionFacts:
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
     repeated: IntExpr = ZERO
+    apart: int = 0
 
 
 @dataclass(frozen=True, slots=True)

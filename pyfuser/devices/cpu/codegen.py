@@ -30,8 +30,7 @@ from ...ir.kernel import (
     Scatter,
     Statement,
 )
-from ...ir.kernel_queries import accesses, walk
-from ...ir.scalar_queries import coefficient_of
+from ...ir.kernel_queries import walk
 from ...ir.scalars import (
     ONE,
     ZERO,
@@ -54,7 +53,7 @@ from .pairs import Pairs, Uses, may_pair
 from .processor import Processor
 from .row_copies import RowCopies, copied_buffers, row_copy
 from .scopes import Scopes, flatten
-from .short_rows import MOST_PLACES
+from .short_rows import whole_rows
 from .statement_facts import has_short_nans, register_buffers, widest
 from .statements import StatementEmitter
 from .written_once import WrittenOnce
@@ -376,8 +375,12 @@ class PhaseGenerator:
         return self.has_bfloat16 and are_open and may_pair(loop, self.uses, self._lane_count)
 
     def _serial(self, loop: For) -> None:
-        if self._is_over_short_rows(loop):
-            self._unrolled(loop)
+        lane_loops = [s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s)]
+        has_masks = not self.statements.has_slow_masks
+        is_over_rows, whole = whole_rows(loop, lane_loops, has_masks=has_masks)
+        if is_over_rows:
+            with self.statements.rows.over_places(loop, whole):
+                self._unrolled(loop)
             return
 
         def inside(index: Value) -> None:
@@ -404,21 +407,6 @@ class PhaseGenerator:
         self.body(loop.body)
         self.serial_loops.pop()
         self.scopes.set_constant(loop.index, None)
-
-    def _is_over_short_rows(self, loop: For) -> bool:
-        """True for a loop over the places of rows that lanes share: all places are loaded, and
-        stored, together."""
-        if not isinstance(loop.start, Integer) or not isinstance(loop.stop, Integer):
-            return False
-        lanes = [s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s)]
-        return any(
-            isinstance(length := coefficient_of(access.index, each.index), Integer)
-            and loop.stop.value <= length.value <= MOST_PLACES
-            and coefficient_of(access.index, loop.index) is ONE
-            for each in lanes
-            for statement in each.body
-            for access in accesses(statement)
-        )
 
     # -- lanes
 

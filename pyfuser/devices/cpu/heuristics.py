@@ -42,7 +42,7 @@ _SUM_VECTORS = 4
 
 # Rows of fewer columns have a lane each if they are at least `_VECTORS_OF_ROWS` vectors.  Measured
 # on a Zen 3, in cache, rows of 2 to 24: pointwise, 2 to 7 columns 1.6 to 4 times as fast, 12 the
-# same (bfloat16: 1.7 times); sums of 2 to 7 columns 1.2 to 4 times, of 12 columns 0.9 times;
+# same (bfloat16 with AVX2: 1.7); sums of 2 to 7 columns 1.2 to 4 times, of 12 columns 0.9 times;
 # softmax and layer norm, which combine lanes twice: 2 columns 6 times, 15 columns 1.3 to 1.7, 16
 # columns 0.85 to 1.  Columns that are joined of parts, which a lane would compute all of to choose
 # one: measured on a Zen 5, up to 16, 8 to 16 numbers stacked 3 to 9 times as fast, two parts of 3
@@ -53,6 +53,10 @@ _SUM_VECTORS = 4
 # 0.8 times.
 _FEW_COLUMNS = 8
 _VECTORS_OF_ROWS = 2
+# So many, at most, if two inputs or more have rows that are apart, which are transposed in
+# registers.  Measured on a Zen 5: products of two slices, rows of 5 columns in 250 us with a lane
+# each and 226 without, of 7 columns in 222 and 195, of 3 columns in 400 and 640.
+_MOST_APART = 4
 # Rows of two or three have a lane each even if they are fewer.  Measured on a Zen 4, 4 to 30 rows:
 # products 0.4 to 0.8 of the time, sums and maxima 0.2 to 0.8, also those of slices, whose elements
 # are loaded one by one; but 9 to 20 rows of 4 to 7, of a slice, took 1.2 to 2 times as long.
@@ -116,8 +120,11 @@ def pointwise(
     tiled = tiles(processor, facts, sizes)
     if tiled is not None:
         return tiled
-    longest = 2 * _FEW_COLUMNS if facts.narrowest < _LEAST_MASKED_BYTES else _FEW_COLUMNS
-    is_short = columns < _FEW_COLUMNS or (columns < longest and columns % lanes > 0)
+    is_short = columns < _FEW_COLUMNS
+    if processor.vector_bits >= 512:
+        is_short &= facts.apart < 2 or columns <= _MOST_APART
+    elif facts.narrowest < _LEAST_MASKED_BYTES:
+        is_short |= columns < 2 * _FEW_COLUMNS and columns % lanes > 0
     is_short |= columns == _FEW_COLUMNS < lanes and facts.functions > 0
     is_short |= facts.joined and is_known_and_short(facts.columns)
     if is_short and _has_lanes_across(columns, facts.across, lanes, sizes):
@@ -139,11 +146,18 @@ def pointwise(
     if facts.groups is not None and columns < _VECTORS_OF_SHORT_ROW * lanes:
         groups = evaluate(facts.groups, sizes)
         grouped = 4 * processor.cores <= groups < rows
-    lanes, unroll = _step(
-        processor, facts, columns, lanes, row_unroll(columns, lanes, unroll), prefetch > 0
-    )
+    unroll = row_unroll(columns, lanes, unroll)
+    if facts.columns.is_constant:  # the kernel isn't for longer rows, too
+        unroll = min(unroll, -(-columns // lanes))
+        lanes = min(lanes, columns) if _is_vector(columns) else lanes
+    lanes, unroll = _step(processor, facts, columns, lanes, unroll, prefetch > 0)
     lanes, unroll = _step_at_windows(processor, facts, sizes, lanes, unroll)
     return PointwiseParameters(lanes, unroll, 0, prefetch=prefetch, rows=grouped)
+
+
+def _is_vector(columns: int) -> bool:
+    """True if a row is a vector without lanes that have no element."""
+    return columns >= LEAST_LANES and columns.bit_count() == 1
 
 
 def _step_at_windows(

@@ -6,20 +6,24 @@
 
 Elements of one place in all rows are steps apart, so each lane would be loaded by itself.  Instead,
 the vectors are loaded once for all places, and shuffled; longer rows are loaded by a mask, as the
-rows of a square that is transposed.  Stores wait until all places of the rows are there.  Where
-only the first lanes have a row, the memory of these is loaded and stored by masks.
+rows of a square that is transposed.  So are rows that don't follow each other in memory, of which a
+loop takes every place.  Stores wait until all places of the rows are there.  Where only the first
+lanes have a row, the memory of these is loaded and stored by masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...dtypes import size_in_bytes
-from ...ir.kernel import Access, Buffer, TensorParameter
+from ...ir.kernel import Access, Buffer, Compute, For, Reduce, Statement, TensorParameter
+from ...ir.kernel_queries import accesses
 from ...ir.scalar_functions import minimum
-from ...ir.scalars import ONE, Integer, IntExpr, from_terms, terms_of
+from ...ir.scalar_queries import coefficient_of
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, from_terms, terms_of
 from .conversions import storage_type
 from .llvm_types import LLVMType
 from .llvm_writer import Value
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 MOST_PLACES = 16  # of a row
 # Longer rows are transposed: shuffling takes the square of their length.
 MOST_SHUFFLED = 4
+# So are rows that are apart, unless they are shorter: a gather for each place takes less.
+_LEAST_APART = 3
 
 
 def _lengths(parameter: TensorParameter) -> list[int]:
@@ -47,13 +53,66 @@ def _lengths(parameter: TensorParameter) -> list[int]:
     return found
 
 
+def whole_rows(
+    loop: For, lane_loops: Iterable[For], *, has_masks: bool
+) -> tuple[bool, frozenset[IntExpr]]:
+    """Whether a loop is over places of rows that lanes have, which are loaded and stored together.
+
+    And the indices by which it goes over all places: the rows then have all these elements.  Other
+    rows are known to have them only if they follow each other.
+    """
+    start, stop = loop.start, loop.stop
+    if not isinstance(start, Integer) or not isinstance(stop, Integer) or stop.value > MOST_PLACES:
+        return False, frozenset()
+    may_be_apart = has_masks and start is ZERO and stop.value >= _LEAST_APART
+    follow, found = False, set[IntExpr]()
+    for lanes in lane_loops:
+        for statement in lanes.body:
+            for access in accesses(statement):
+                step = coefficient_of(access.index, lanes.index)
+                if step in (None, ZERO, ONE) or coefficient_of(access.index, loop.index) is not ONE:
+                    continue
+                follow |= isinstance(step, Integer) and stop.value <= step.value <= MOST_PLACES
+                if may_be_apart and _is_direct(access, statement, loop):
+                    found.add(access.index)
+    return follow or bool(found), frozenset(found)
+
+
+def _is_direct(access: Access, statement: Statement, loop: For) -> bool:
+    """True if a statement accesses the element in every iteration of a loop."""
+    if not isinstance(statement, Compute | Reduce):
+        return False
+    outputs = [statement.output] if isinstance(statement, Compute) else statement.outputs
+    limits = (side for less in statement.predicate for side in (less.a, less.b))
+    is_always = all(loop.index not in side.symbols for side in limits)
+    return is_always and any(access is each for each in (*outputs, *statement.inputs))
+
+
+@dataclass(slots=True, frozen=True)
+class _Place:
+    """A place in rows: where the first lane's row starts, how long they are and how far apart."""
+
+    start: IntExpr
+    number: int
+    length: int
+    step: IntExpr
+
+    @property
+    def is_transposed(self) -> bool:
+        """True if the rows are those of a square, not shuffled."""
+        return self.length > MOST_SHUFFLED or self.step is not Integer.of(self.length)
+
+    def row(self, number: int) -> IntExpr:
+        """Where a lane's row starts."""
+        return self.start + self.step * number
+
+
 @dataclass(slots=True)
 class _Rows:
     """Stores that wait: values by their place in the rows, and how to store each by itself."""
 
     access: Access
-    start: IntExpr
-    length: int
+    place: _Place
     count: IntExpr | None  # of the rows there are; None: one for each lane
     values: dict[int, Value] = field(default_factory=dict)
     alone: list[Callable[[], None]] = field(default_factory=list)
@@ -64,7 +123,18 @@ class ShortRows:
 
     def __init__(self, memory: MemoryAccess) -> None:
         self.memory, self.writer, self.scopes = memory, memory.writer, memory.scopes
-        self._waiting: dict[tuple[Buffer, IntExpr, IntExpr | None], _Rows] = {}
+        self._waiting: dict[tuple[Buffer, IntExpr, IntExpr, IntExpr | None], _Rows] = {}
+        self._loop: tuple[Symbol, int] | None = None
+        self._whole = frozenset[IntExpr]()
+
+    @contextmanager
+    def over_places(self, loop: For, whole: frozenset[IntExpr]) -> Iterator[None]:
+        """A loop over places of rows, and the indices by which it goes over all of them."""
+        assert isinstance(loop.stop, Integer)
+        saved = self._loop, self._whole
+        self._loop, self._whole = (loop.index, loop.stop.value), whole
+        yield
+        self._loop, self._whole = saved
 
     def load(
         self, access: Access, index: IntExpr, step: IntExpr, lanes: int, active: Value | None
@@ -73,20 +143,18 @@ class ShortRows:
         found = self._place(access, index, step, lanes)
         if found is None or not self.memory.has_masks(access, active):
             return None
-        start, place, length = found
         count = self._count(active)
         type_ = storage_type(access.buffer.dtype, lanes)
-        is_square = length > MOST_SHUFFLED
-        shape = ("row", access.buffer, start, length, lanes, count)
-        keys = [(*shape, number) for number in range(length)]
+        shape = ("row", access.buffer, found.start, found.step, found.length, lanes, count)
+        keys = [(*shape, number) for number in range(found.length)]
         if self.scopes.known(keys[0]) is None:
-            make = self._columns if is_square else self._vectors
-            made = zip(keys, make(access, start, length, type_, count), strict=False)
+            make = self._columns if found.is_transposed else self._vectors
+            made = zip(keys, make(access, found, type_, count), strict=False)
             self.scopes.open[-1].others |= dict(made)
-        if is_square:
-            return self.scopes.known(keys[place])
+        if found.is_transposed:
+            return self.scopes.known(keys[found.number])
         vectors = [vector for key in keys if (vector := self.scopes.known(key)) is not None]
-        return self.every(vectors, place, length)
+        return self.every(vectors, found.number, found.length)
 
     def every(self, vectors: Sequence[Value], first: int, step: int) -> Value:
         """Every element that is `step` (at least 2) after the one before, from vectors in order."""
@@ -118,18 +186,17 @@ class ShortRows:
         found = self._place(access, index, step, value.type.lanes)
         if found is None or not self.memory.has_masks(access, active):
             return False
-        if found[2] > MOST_SHUFFLED and self.memory.has_slow_masks:
+        if found.is_transposed and self.memory.has_slow_masks:
             return False
-        start, place, length = found
         count = self._count(active)
-        key = (access.buffer, start, count)
-        rows = self._waiting.setdefault(key, _Rows(access, start, length, count))
-        if place in rows.values:
+        key = (access.buffer, found.start, found.step, count)
+        rows = self._waiting.setdefault(key, _Rows(access, found, count))
+        if found.number in rows.values:
             self._emit(self._waiting.pop(key))
-            rows = self._waiting[key] = _Rows(access, start, length, count)
-        rows.values[place] = value
+            rows = self._waiting[key] = _Rows(access, found, count)
+        rows.values[found.number] = value
         rows.alone.append(alone)
-        if len(rows.values) == length:
+        if len(rows.values) == found.length:
             self._emit(self._waiting.pop(key))
         return True
 
@@ -143,30 +210,32 @@ class ShortRows:
             self._emit(rows)
 
     def _emit(self, rows: _Rows) -> None:
-        if len(rows.values) < rows.length:
+        length = rows.place.length
+        if len(rows.values) < length:
             for store in rows.alone:
                 store()
             return
-        values = [rows.values[place] for place in range(rows.length)]
+        values = [rows.values[place] for place in range(length)]
         lanes = values[0].type.lanes
-        if rows.length <= MOST_SHUFFLED:
-            for number in range(rows.length):
+        if not rows.place.is_transposed:
+            for number in range(length):
                 self._store(rows, number, self._mixed(values, number))
             return
         w, alignment = self.writer, size_in_bytes(rows.access.buffer.dtype)
-        square = [*values, *[w.undefined(values[0].type)] * (lanes - rows.length)]
+        square = [*values, *[w.undefined(values[0].type)] * (lanes - length)]
         for number, row in enumerate(transposed(w, square)):
-            pointer = self.memory.address(rows.access, rows.start + rows.length * number)
-            mask = self._row(rows.length, lanes, number, rows.count)
+            pointer = self.memory.address(rows.access, rows.place.row(number))
+            mask = self._row(length, lanes, number, rows.count)
             w.masked_store(row, pointer, mask, alignment)
 
     def _store(self, rows: _Rows, number: int, vector: Value) -> None:
         """Stores one of the vectors of memory that have the rows."""
-        lanes, start = vector.type.lanes, rows.start + vector.type.lanes * number
+        lanes, length = vector.type.lanes, rows.place.length
+        start = rows.place.start + lanes * number
         if rows.count is None:
             self.memory.store_vector(rows.access, start, vector)
             return
-        mask = self.memory.lanes_below(rows.count * rows.length - lanes * number, lanes)
+        mask = self.memory.lanes_below(rows.count * length - lanes * number, lanes)
         self.memory.store_masked(rows.access, start, vector, mask)
 
     def _mixed(self, values: Sequence[Value], number: int) -> Value:
@@ -182,17 +251,24 @@ class ShortRows:
             made = self.writer.shufflevector(made, values[place], chosen)
         return made
 
-    def _place(
+    def _place(self, access: Access, index: IntExpr, step: IntExpr, lanes: int) -> _Place | None:
+        """The place in the lanes' rows of what is accessed; None if it isn't in whole rows."""
+        if access.buffer not in self.memory.parameters:
+            return None
+        return self._in_whole_rows(access, index, step, lanes) or self._in_rows_apart(
+            access, index, step, lanes
+        )
+
+    def _in_whole_rows(
         self, access: Access, index: IntExpr, step: IntExpr, lanes: int
-    ) -> tuple[IntExpr, int, int] | None:
-        """(where the first lane's row starts, the place in it, its length), for whole rows."""
+    ) -> _Place | None:
+        """The place in rows that follow each other in memory."""
         if not isinstance(step, Integer) or not 2 <= step.value <= min(lanes, MOST_PLACES):
             return None
         length = step.value
         if length > MOST_SHUFFLED and self.memory.has_slow_masks and access.buffer.bytes_each < 4:
             return None
-        parameter = self.memory.parameters.get(access.buffer)
-        if parameter is None or length not in _lengths(parameter):
+        if length not in _lengths(self.memory.parameters[access.buffer]):
             return None
         terms = dict(terms_of(self.scopes.resolve(index)))
         constant = terms.pop((), 0)
@@ -200,15 +276,28 @@ class ShortRows:
             return None
         place = constant % length
         terms[()] = constant - place
-        return from_terms(terms), place, length
+        return _Place(from_terms(terms), place, length, step)
+
+    def _in_rows_apart(
+        self, access: Access, index: IntExpr, step: IntExpr, lanes: int
+    ) -> _Place | None:
+        """The place in rows of which the loop takes every one."""
+        if self._loop is None or self.memory.has_slow_masks or access.index not in self._whole:
+            return None
+        symbol, length = self._loop
+        number = self.scopes.constants.get(symbol)
+        if not isinstance(number, Integer) or not _LEAST_APART <= length <= lanes:
+            return None
+        return _Place(index - number, number.value, length, step)
 
     def _vectors(
-        self, access: Access, start: IntExpr, length: int, type_: LLVMType, count: IntExpr | None
+        self, access: Access, place: _Place, type_: LLVMType, count: IntExpr | None
     ) -> Sequence[Value]:
         """The vectors of memory that have the rows."""
         w, lanes, alignment = self.writer, type_.lanes, size_in_bytes(access.buffer.dtype)
+        length = place.length
         firsts = [lanes * number for number in range(length)]
-        pointers = [self.memory.address(access, start + first) for first in firsts]
+        pointers = [self.memory.address(access, place.start + first) for first in firsts]
         if count is None:
             return [w.load(type_, pointer, alignment) for pointer in pointers]
         masks = [self.memory.lanes_below(count * length - first, lanes) for first in firsts]
@@ -216,15 +305,15 @@ class ShortRows:
         return [w.masked_load(type_, pointer, mask, alignment) for pointer, mask in pairs]
 
     def _columns(
-        self, access: Access, start: IntExpr, length: int, type_: LLVMType, count: IntExpr | None
+        self, access: Access, place: _Place, type_: LLVMType, count: IntExpr | None
     ) -> Sequence[Value]:
         """The places of rows of more elements, one vector each."""
         w, lanes, alignment = self.writer, type_.lanes, size_in_bytes(access.buffer.dtype)
         rows = [
             w.masked_load(
                 type_,
-                self.memory.address(access, start + length * number),
-                self._row(length, lanes, number, count),
+                self.memory.address(access, place.row(number)),
+                self._row(place.length, lanes, number, count),
                 alignment,
             )
             for number in range(lanes)

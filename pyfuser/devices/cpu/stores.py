@@ -112,7 +112,7 @@ class Stores(MemoryAccess):
         count = self.first_lanes.get(active.name)
         is_streamed = access.buffer in self.streaming.buffers
         if count is None or not (self.has_slow_masks or is_streamed):
-            w.masked_store(value, pointer, active, alignment)
+            w.masked_store(value, self._inside(access, pointer, active), active, alignment)
             return
 
         def whole() -> None:

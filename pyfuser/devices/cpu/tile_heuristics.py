@@ -272,7 +272,7 @@ def _chunk_and_tile(
         parts = next(parts for parts in (2, 3, 4) if columns <= parts * most)
         step = max(most // 8, line)
         chunk = next(c for c in range(step, most + step, step) if columns <= parts * c)
-    if tile < matrices.rows <= 3 * tile // 2:
+    if tile < matrices.rows <= 3 * tile // 2 and tile > line:  # tiles are of whole lines
         tile = 3 * tile // 2
     while matrices.tasks(tile, chunk) < 4 * processor.cores and (chunk > line or tile > line):
         if chunk > line:
