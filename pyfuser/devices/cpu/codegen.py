@@ -172,6 +172,7 @@ class PhaseGenerator:
             for kind in self.phase.grid:
                 self.bind_grid(kind, w.constant(0, I64))
             self.body(self.phase.body)
+            self.statements.flush()
             scopes.leave()
             w.branch(done)
             w.label(done)
@@ -389,8 +390,11 @@ class PhaseGenerator:
             self.body(loop.body)
             self.serial_loops.pop()
 
+        if loop.stop - loop.start is ONE:
+            self._once(loop)
+            return
         begin, end = self.scopes.integer(loop.start), self.scopes.integer(loop.stop)
-        if _is_of_a_rest(loop):
+        if _runs_at_most_once(loop):
             is_left = self.writer.icmp("slt", begin, end)
             self.branch_on(is_left, partial(self._once, loop), is_conditional=True)
             return
@@ -407,6 +411,8 @@ class PhaseGenerator:
         self.body(loop.body)
         self.serial_loops.pop()
         self.scopes.set_constant(loop.index, None)
+        if not self.scopes.constants:
+            self.statements.flush()
 
     # -- lanes
 
@@ -481,8 +487,8 @@ class PhaseGenerator:
         self.lanes = self.statements.lanes = None
 
 
-def _is_of_a_rest(loop: For) -> bool:
-    """True for a loop over what whole blocks leave: it has one iteration or none."""
+def _runs_at_most_once(loop: For) -> bool:
+    """True for a loop over what whole blocks leave."""
     start, stop = loop.start, loop.stop
     if not isinstance(start, FloorDiv) or not isinstance(stop, CeilDiv):
         return False

@@ -46,6 +46,8 @@ class Conditions:
             value = w.icmp("slt", self.scopes.integer(a), self.scopes.integer(b))
         elif stride_along(a, lanes) is ONE and lanes.symbol not in b.symbols:
             value = self.lanes_below(b - first_lane(a, lanes), lanes.count)
+        elif stride_along(b, lanes) is ONE and lanes.symbol not in a.symbols:
+            value = w.not_(self.lanes_below(a - first_lane(b, lanes) + 1, lanes.count))
         else:
             value = w.icmp(
                 "slt",

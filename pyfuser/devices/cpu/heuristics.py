@@ -53,9 +53,9 @@ _SUM_VECTORS = 4
 # 0.8 times.
 _FEW_COLUMNS = 8
 _VECTORS_OF_ROWS = 2
-# So many, at most, if two inputs or more have rows that are apart, which are transposed in
-# registers.  Measured on a Zen 5: products of two slices, rows of 5 columns in 250 us with a lane
-# each and 226 without, of 7 columns in 222 and 195, of 3 columns in 400 and 640.
+# So many, at most, and more than two, if two inputs or more have rows that are apart, which are
+# transposed in registers.  Measured on a Zen 5: products of two slices, rows of 5 columns in 250 us
+# with a lane each and 226 without, of 7 columns in 222 and 195, of 3 columns in 400 and 640.
 _MOST_APART = 4
 # Rows of two or three have a lane each even if they are fewer.  Measured on a Zen 4, 4 to 30 rows:
 # products 0.4 to 0.8 of the time, sums and maxima 0.2 to 0.8, also those of slices, whose elements
@@ -97,11 +97,12 @@ _ROWS_OF_STEP = 4
 _COLUMN_VECTORS = 4
 _FEW_ROWS, _COLUMNS_OF_FEW_ROWS = 8, 1024
 
-# So few rows of less than two vectors are added in a register, one vector of columns after the
-# other, instead of to results in the L1 cache.  Measured on a Zen 4, in the caches, float32: 2 to 5
-# rows of 17 or 28 columns in 0.3 to 0.85 of the time, of 14 in 0.5 to 0.8; bfloat16 0.6 to 0.95.
-# Rows of 48 columns and more took as long.
-_ROWS_IN_REGISTERS = 5
+# So few rows of a few vectors are added in a register, one vector of columns after the other,
+# instead of to results in the L1 cache.  Measured on a Zen 4, in the caches, float32: 2 to 5 rows
+# of 17 or 28 columns in 0.3 to 0.85 of the time, of 14 in 0.5 to 0.8; bfloat16 0.6 to 0.95.  On a
+# Zen 5, 7 rows of 17 to 64 columns in 0.5 to 0.75 of the time, bfloat16 0.55 to 0.8.
+_ROWS_IN_REGISTERS = 16
+_COLUMNS_IN_REGISTERS = 4  # vectors
 
 # A task of a row has at least so much work, in additions, if there are few tasks.
 _TASK_WORK = 8 << 10
@@ -122,7 +123,7 @@ def pointwise(
         return tiled
     is_short = columns < _FEW_COLUMNS
     if processor.vector_bits >= 512:
-        is_short &= facts.apart < 2 or columns <= _MOST_APART
+        is_short &= facts.apart < 2 or 2 < columns <= _MOST_APART
     elif facts.narrowest < _LEAST_MASKED_BYTES:
         is_short |= columns < 2 * _FEW_COLUMNS and columns % lanes > 0
     is_short |= columns == _FEW_COLUMNS < lanes and facts.functions > 0
@@ -281,8 +282,8 @@ def reduction(
             *(True, lanes, unroll, 0, parts, prefetch, cascade), outermost=outermost
         )
     columns = evaluate(facts.range, sizes)
-    if reduced <= _ROWS_IN_REGISTERS and columns < 2 * lanes:
-        return reduction_across(lanes)
+    if reduced <= _ROWS_IN_REGISTERS and columns <= _COLUMNS_IN_REGISTERS * lanes:
+        return replace(reduction_across(lanes), prefetch=prefetch)
     # A power of two of columns whose results take at most half of the L1 cache: all columns, if
     # possible.  Measured on a Zen 5: 1.0 to 1.2 times the speed of at most 2048 columns.  Reads
     # fetch ahead only if what follows in memory isn't another block's.  Measured on a Zen 4, rows
@@ -471,7 +472,7 @@ def scatter(
         between = 3 * block // 2
         is_enough = columns <= between or rows * columns <= between * processor.cores
         block = between if is_enough and between % lanes == 0 else 2 * block
-    return ScatterParameters(lanes, unroll, block, prefetch=prefetch)
+    return ScatterParameters(lanes, min(unroll, block // lanes), block, prefetch=prefetch)
 
 
 def _prefetch(processor: Processor, touched: IntExpr, sizes: Mapping[str, int]) -> int:

@@ -248,21 +248,25 @@ class ReadAccess(Stores):
         The index is refused only here, because the loops in between may have no iterations.
         """
         position = operand.position
-        if active is None and isinstance(position, Access) and position.buffer in self.inputs:
+        if isinstance(position, Access) and position.buffer in self.inputs:
             resolved = self.scopes.resolve(position.index)
-            level = self.scopes.level_of_read(resolved)
             key = ("shift", position.buffer, resolved, operand.stride, operand.extent)
             found = next((s for s in self.scopes.open if key in s.others), None)
-            if found is None:
-                with self.scopes.at(level) as found:
+            if found is None and active is None:
+                with self.scopes.at(self.scopes.level_of_read(resolved)) as found:
                     dtype = position.buffer.dtype
                     pointer = self.address(position, resolved)
                     raw = self.writer.load(storage_type(dtype), pointer, size_in_bytes(dtype))
                     value = load_convert(self.writer, raw, dtype)
                     index = emit_cast(self.writer, value, dtype, DataType.Int)
                     found.others[key], found.others["wrong", key] = self._shift(operand, index)
-            self._note_once(found.others["wrong", key])
-            return found.others[key], found.others["wrong", key]
+            if found is not None:
+                shift, wrong = found.others[key], found.others["wrong", key]
+                if active is None:
+                    self._note_once(wrong)
+                else:
+                    self.refusals.note(wrong, active)
+                return shift, wrong
         index = self._position(operand, active)
         if index.type.lanes > 1:
             index = self.writer.extractelement(index, 0)

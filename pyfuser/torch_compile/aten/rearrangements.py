@@ -34,7 +34,8 @@ def _roll(call: Call, x: Any, shifts: Any, dims: Any) -> TensorView:
         at = dim % tensor.ndim
         first = -shift % int(sizes[at])
         if first:
-            start = call.builder.sizes.entry(first)
+            is_short = tensor.axes[at].extent.is_constant  # its places are known, then
+            start = first if is_short else call.builder.sizes.entry(first)
             last = _part(call, tensor, at, start, size(call.fusion, tensor, at))
             tensor = cat(call.fusion, [last, _part(call, tensor, at, 0, start)], at)
     return tensor
