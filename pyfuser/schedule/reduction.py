@@ -102,7 +102,6 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         vector_steps(layouts, axes),
         product(axis.extent for axis in across),
         _repeated_bytes(layouts, axes),
-        layouts.apart(kept[-1], innermost[0]) if across and innermost else 0,
     )
 
 

@@ -103,7 +103,6 @@ class ReductionFacts:
     weights    how many inputs have none of the axes that are kept
     steps      what is a multiple of the vector if reads at computed positions are aligned
     repeated   bytes of the largest input that several rows read, such as the mask of all heads
-    apart      how many inputs and outputs have rows that don't follow each other in their memory
     """
 
     inner: bool
@@ -122,7 +121,6 @@ class ReductionFacts:
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
     repeated: IntExpr = ZERO
-    apart: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,17 +40,17 @@ PREFETCH_BYTES = 4096
 # do.  Measured on a Zen 3: two and eight made group norms of 7x7 images 5 to 20 % slower.
 _SUM_VECTORS = 4
 
-# Rows of fewer columns have a lane each if they are at least `_VECTORS_OF_ROWS` vectors.  Measured
-# on a Zen 3, in cache, rows of 2 to 24: pointwise, 2 to 7 columns 1.6 to 4 times as fast, 12 the
-# same (bfloat16 with AVX2: 1.7); sums of 2 to 7 columns 1.2 to 4 times, of 12 columns 0.9 times;
-# softmax and layer norm, which combine lanes twice: 2 columns 6 times, 15 columns 1.3 to 1.7, 16
-# columns 0.85 to 1.  Columns that are joined of parts, which a lane would compute all of to choose
-# one: measured on a Zen 5, up to 16, 8 to 16 numbers stacked 3 to 9 times as fast, two parts of 3
-# to 8 columns each 1 to 1.4 times; with AVX-512, also of 4 or fewer bytes, sums of 8 to 15 columns
-# 1.0 to 1.3 times, maxima 1.1 to 1.4, of bfloat16 1.1 to 2.6, softmax of 16 columns 1.4 and 2 times
-# as fast.  Functions of 8 columns, which fill half of a vector: measured
-# on a Zen 5, sines 2.2 times as fast, sigmoids 1.2, exponentials the same; of 10 columns 1.9, 1 and
-# 0.8 times.
+# Rows of fewer columns have a lane each if they are at least `_VECTORS_OF_ROWS` vectors.
+# Measured on a Zen 3, in cache, rows of 2 to 24: pointwise, 2 to 7 columns 1.6 to 4 times as
+# fast, 12 the same (bfloat16 with AVX2: 1.7); sums of 2 to 7 columns 1.2 to 4 times, of 12
+# columns 0.9 times; softmax and layer norm, which combine lanes twice: 2 columns 6 times, 15
+# columns 1.3 to 1.7, 16 columns 0.85 to 1.  Columns that are joined of parts, which a lane would
+# compute all of to choose one: measured on a Zen 5, up to 16, 8 to 16 numbers stacked 3 to 9
+# times as fast, two parts of 3 to 8 columns each 1 to 1.4 times.  There, too: sums of 8 to 15
+# columns 1.0 to 1.3 times, maxima 1.1 to 1.4, of bfloat16 1.1 to 2.6, softmax of 16 columns 1.4
+# and 2 times as fast.  Functions of 8 columns, which fill half of a vector: measured on a Zen 5,
+# sines 2.2 times as fast, sigmoids 1.2, exponentials the same; of 10 columns 1.9, 1 and 0.8
+# times.
 _FEW_COLUMNS = 8
 _VECTORS_OF_ROWS = 2
 # So many, at most, and more than two, if two inputs or more have rows that are apart, which are

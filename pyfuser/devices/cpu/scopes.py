@@ -245,7 +245,7 @@ def _divisor(writer: FunctionWriter, expr: IntExpr, get: Getter) -> Value:
 
 
 def at_least_one(writer: FunctionWriter, divisor: Value) -> Value:
-    """A division by an empty extent is hoisted out of the loop that never runs."""
+    """The divisor, or 1: divisions by empty extents are hoisted out of loops that never run."""
     return writer.intrinsic("smax", divisor.type, divisor, writer.constant(1, divisor.type))
 
 
