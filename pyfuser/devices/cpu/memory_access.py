@@ -108,7 +108,8 @@ class MemoryAccess(Conditions):
 
     def _loaded_once(self, access: Access, index: IntExpr, step: IntExpr | None) -> Value:
         """An input's element(s); unrolled code that repeats the load has them from the first."""
-        key = ("loaded", access.buffer, index, step, self.lanes and self.lanes.count)
+        how = (step, self.lanes and self.lanes.count, self._is_in_pair(access))
+        key = ("loaded", access.buffer, index, *how)
         known = self.scopes.known(key)
         if known is not None:
             return known

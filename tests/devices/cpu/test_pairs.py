@@ -180,3 +180,19 @@ def test_pairs_round_without_the_instruction(
     assert ("load <16 x i32>" in text) == pairs
     blocks = (part for part in text.split("br label") if "fmul <16 x float>" in part)
     assert ("cvtneps2bf16" in next(blocks)) != pairs  # of a step; what is left makes no pairs
+
+
+@pytest.mark.parametrize("columns", [32, 36, 64])
+def test_a_pair_and_vectors_in_order_of_the_same_row(columns: int) -> None:
+    """The sum reads a row of known length as a pair, which has other elements in its lanes than
+    what is multiplied by weights in float32."""
+    with FusionDefinition() as fd:
+        x: Any = fd.define_tensor([-1, columns], contiguity=True, dtype=HALF)
+        weight: Any = fd.define_tensor([columns], contiguity=True, dtype=SINGLE)
+        wide = fd.ops.cast(x, SINGLE)
+        centred = fd.ops.sub(wide, fd.ops.sum(wide, [1], True))
+        fd.add_output(fd.ops.mul(centred, fd.ops.broadcast(weight, [True, False])))
+    given = torch.arange(5.0 * columns).remainder(7).view(5, columns)
+    weights = torch.arange(columns).remainder(5) - 2.0
+    (got,) = fd.execute([given.bfloat16(), weights])
+    assert torch.equal(got, (given - given.sum(1, keepdim=True)) * weights)
