@@ -390,6 +390,6 @@ class IdFactory:
         return self.new(ONE, IterType.BROADCAST)
 
 
-def constant_extent(axis: IterDomain) -> int | None:
-    """The extent as a number, or None if it is symbolic."""
-    return axis.extent.value if isinstance(axis.extent, Integer) else None
+def constant_size(axis: IterDomain) -> int | None:
+    """The size as a number, or None if it is symbolic."""
+    return axis.size.value if isinstance(axis.size, Integer) else None

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ..errors import ScheduleError, expected
-from .domains import IterDomain, ParallelType, TensorDomain, constant_extent, history
+from .domains import IterDomain, ParallelType, TensorDomain, constant_size, history
 from .fusion import Fusion
 from .scalars import IntExpr, Symbol, as_expr
 from .vals import TensorView
@@ -145,9 +145,9 @@ class TensorSchedule:
     def swizzle(self, x: int, y: int) -> None:
         """XOR-swizzles axis y by axis x; both extents must be the same power of two."""
         px, py = self.position(x, "swizzle"), self.position(y, "swizzle")
-        extents = [constant_extent(self.loop[p]) for p in (px, py)]
-        size = extents[0]
-        if size is None or extents[1] != size or size & (size - 1) or px == py:
+        # An expanded output is stored in full, so that its loops have all elements.
+        size, other = (constant_size(self.loop[p]) for p in (px, py))
+        if size is None or other != size or size & (size - 1) or px == py:
             what = f"two axes of T{self.tensor.name} of one power-of-two extent"
             got = f"{self.loop[px]} and {self.loop[py]}"
             raise ScheduleError(expected("swizzle", what, got))

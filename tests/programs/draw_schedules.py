@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from pyfuser import FusionDefinition, ParallelType
 from pyfuser.errors import PyfuserError
-from pyfuser.ir.domains import constant_extent
+from pyfuser.ir.domains import constant_size
 from pyfuser.ir.schedule import TensorSchedule
 from pyfuser.ir.vals import TensorView
 from tests.programs.scheduled_case import ScheduledCase, names_of
@@ -253,7 +253,7 @@ class _Drawing:
                 self._swizzle_or_reverse(name, axis)
 
     def _swizzle_or_reverse(self, name: str, axis: int) -> None:
-        extents = [constant_extent(each) for each in self._schedule(name).loop]
+        extents = [constant_size(each) for each in self._schedule(name).loop]
         alike = [i for i, n in enumerate(extents) if n and n == extents[axis] and i != axis]
         if alike and self.number(0, 3):
             self._call(f"{name}.swizzle({axis}, {self._one_of(alike)})")

@@ -129,6 +129,14 @@ def swizzle_with_itself(fd: FusionDefinition) -> None:
     chain(fd)[1].split(0, 8).swizzle(1, 1)
 
 
+@case(r"swizzle: expected two axes of T\d of one power-of-two extent, got bS\d+\{1 ex 3\}")
+def swizzle_of_expanded_axes_of_different_sizes(fd: FusionDefinition) -> None:
+    one = fd.define_tensor([-1, 1, 1], contiguity=[True, None, None])
+    whole = fd.ops.expand(one, [-1, 2, 3])
+    fd.add_output(whole)
+    whole.swizzle(2, 1)
+
+
 @case(r"axis: expected an axis of T2 in \[-2, 1\], got -3")
 def no_such_axis(fd: FusionDefinition) -> None:
     chain(fd)[1].axis(-3)
