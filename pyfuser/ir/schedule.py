@@ -145,6 +145,9 @@ class TensorSchedule:
     def swizzle(self, x: int, y: int) -> None:
         """XOR-swizzles axis y by axis x; both extents must be the same power of two."""
         px, py = self.position(x, "swizzle"), self.position(y, "swizzle")
+        if self.loop[px].is_reduction != self.loop[py].is_reduction:
+            what = f"two iteration or two reduction axes of T{self.tensor.name}"
+            raise ScheduleError(expected("swizzle", what, f"{self.loop[px]} and {self.loop[py]}"))
         # An expanded output is stored in full, so that its loops have all elements.
         size, other = (constant_size(self.loop[p]) for p in (px, py))
         if size is None or other != size or size & (size - 1) or px == py:

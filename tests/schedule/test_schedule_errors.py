@@ -129,6 +129,14 @@ def swizzle_with_itself(fd: FusionDefinition) -> None:
     chain(fd)[1].split(0, 8).swizzle(1, 1)
 
 
+@case(r"swizzle: expected two iteration or two reduction axes of T\d, got \w+\{4\} and \w+\{4\}")
+def swizzle_of_iteration_and_reduction(fd: FusionDefinition) -> None:
+    x = fd.define_tensor([4, 4], contiguity=True)
+    total = fd.ops.sum(x, [1])
+    fd.add_output(total)
+    total.swizzle(1, 0)
+
+
 @case(r"swizzle: expected two axes of T\d of one power-of-two extent, got bS\d+\{1 ex 3\}")
 def swizzle_of_expanded_axes_of_different_sizes(fd: FusionDefinition) -> None:
     one = fd.define_tensor([-1, 1, 1], contiguity=[True, None, None])
