@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from .kernel import (
     Access,
@@ -65,6 +65,13 @@ def operand_sizes(inputs: Iterable[Operand]) -> Iterator[IntExpr]:
                 yield from (side for less in inside for side in (less.a, less.b))
             case Guarded(inside=inside):
                 yield from (side for less in inside for side in (less.a, less.b))
+
+
+def written(statement: Compute | Initialise | Reduce | Scan | Scatter) -> Sequence[Access]:
+    """What a statement writes; the running result of a scan isn't among it."""
+    if isinstance(statement, Initialise | Reduce):
+        return statement.outputs
+    return (statement.output,)
 
 
 def accesses(statement: Statement) -> Iterator[Access]:

@@ -10,7 +10,7 @@ deterministic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 
 from ...dtypes import DataType, size_in_bytes
@@ -356,12 +356,16 @@ class PhaseGenerator:
         if self._may_pair(loop):
             self.statements.pairs = Pairs(self.writer, self.scopes, loop.index)
             self.writer.makes_pairs = True
-        for number in range(start.value, stop.value):
-            self.scopes.set_constant(loop.index, number)
-            self.body(loop.body)
-        self.scopes.set_constant(loop.index, None)
+        self._written_out(loop, range(start.value, stop.value))
         self.statements.pairs = None
         self.writer.makes_pairs = False
+
+    def _written_out(self, loop: For, values: Iterable[IntExpr | int]) -> None:
+        """The body once for each value of the index."""
+        for value in values:
+            self.scopes.set_constant(loop.index, value)
+            self.body(loop.body)
+        self.scopes.set_constant(loop.index, None)
         if not self.scopes.constants:
             self.statements.streaming.flush()
 
@@ -376,7 +380,7 @@ class PhaseGenerator:
         return self.has_bfloat16 and are_open and may_pair(loop, self.uses, self._lane_count)
 
     def _serial(self, loop: For) -> None:
-        lane_loops = [s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s)]
+        lane_loops = (s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s))
         has_masks = not self.statements.has_slow_masks
         is_over_rows, whole = whole_rows(loop, lane_loops, has_masks=has_masks)
         if is_over_rows:
@@ -406,13 +410,9 @@ class PhaseGenerator:
 
     def _once(self, loop: For) -> None:
         """One iteration, in which what depends on the index only is computed outside of others."""
-        self.scopes.set_constant(loop.index, loop.start)
         self.serial_loops.append(loop)
-        self.body(loop.body)
+        self._written_out(loop, [loop.start])
         self.serial_loops.pop()
-        self.scopes.set_constant(loop.index, None)
-        if not self.scopes.constants:
-            self.statements.flush()
 
     # -- lanes
 

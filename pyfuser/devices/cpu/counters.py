@@ -41,13 +41,12 @@ class CountingLoop:
         self.counted[index.name] = _Counted(begin, Value("1", I64))
 
     def divide(
-        self, writer: FunctionWriter, dividend: Value, divisor: Value, preheader: list[str]
+        self, writer: FunctionWriter, dividend: Value, divisor: Value
     ) -> tuple[Value, Value]:
-        """(quotient, remainder) of a counted value; the divisor is known before the loop."""
+        """(quotient, remainder) of a counted value; the text goes before the loop."""
         known = self.counted[dividend.name]
-        with writer.into(preheader):
-            first = writer.binary("udiv", known.first, divisor)
-            first_rest = writer.binary("urem", known.first, divisor)
+        first = writer.binary("udiv", known.first, divisor)
+        first_rest = writer.binary("urem", known.first, divisor)
         quotient, remainder = (Value(f"%{writer.fresh('count')}", I64) for _ in range(2))
         none = writer.constant(0, I64)
         with writer.into(self.steps):

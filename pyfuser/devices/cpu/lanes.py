@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...ir.scalar_queries import coefficient_of, substitute
 from ...ir.scalars import ONE, Integer, IntExpr, Symbol
-from .llvm_writer import FunctionWriter, LLVMType, Value
+from .llvm_writer import Value
 from .scopes import Scopes, emit_integer
 
 
@@ -33,11 +33,6 @@ def first_lane(expr: IntExpr, lanes: Lanes) -> IntExpr:
     return substitute(expr, {lanes.symbol: lanes.base})
 
 
-def lane_iota(writer: FunctionWriter, count: int) -> Value:
-    """<0, 1, 2, ...> as i64."""
-    return writer.lane_numbers(LLVMType("i64", count))
-
-
 def vector_integer(scopes: Scopes, expr: IntExpr, lanes: Lanes) -> Value:
     """The index in every lane, as a vector of i64."""
     writer = scopes.writer
@@ -50,7 +45,7 @@ def vector_integer(scopes: Scopes, expr: IntExpr, lanes: Lanes) -> Value:
         if step is ONE:
             return writer.positions_from(first, lanes.count)
         steps = writer.splat(scopes.integer(step), lanes.count)
-        numbers = writer.mul(lane_iota(writer, lanes.count), steps)
+        numbers = writer.mul(writer.lane_numbers(steps.type), steps)
         return writer.add(writer.splat(first, lanes.count), numbers)
 
     def part(sub: IntExpr) -> Value:

@@ -131,15 +131,18 @@ class FunctionWriter(InstructionWriter):
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
         """`icmp`; positions are compared with what all lanes share as their distance from it, in
         32 bits: vectors of 64 take twice as many instructions."""
-        function, first = self.computed_by.get(a.name, ("", a))
-        other = self.shared_by_lanes(b)
-        if function != "positions" or other is None or predicate not in _MIRRORED:
-            function, first = self.computed_by.get(b.name, ("", b))
-            other = self.shared_by_lanes(a)
-            if function != "positions" or other is None or predicate not in _MIRRORED:
-                return self.icmp(predicate, a, b)
-            predicate = _MIRRORED[predicate]
-        lanes, type = a.type.lanes, other.type
+        if predicate not in _MIRRORED:
+            return self.icmp(predicate, a, b)
+        for one, each, how in ((a, b, predicate), (b, a, _MIRRORED[predicate])):
+            function, first = self.computed_by.get(one.name, ("", one))
+            other = self.shared_by_lanes(each)
+            if function == "positions" and other is not None:
+                return self._compare_distance(how, first, other, one.type.lanes)
+        return self.icmp(predicate, a, b)
+
+    def _compare_distance(self, predicate: str, first: Value, other: Value, lanes: int) -> Value:
+        """How the positions from the first on compare with another number."""
+        type = other.type
         distance = self.intrinsic("ssub.sat", type, other, first)
         most = self.intrinsic("smin", type, distance, self.constant(lanes, type))
         inside = self.intrinsic("smax", type, most, self.constant(-1, type))

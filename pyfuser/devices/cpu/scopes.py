@@ -7,7 +7,7 @@ computed in the outermost open loop in which all its symbols are known.  Each sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -34,6 +34,7 @@ from .counters import CountingLoop
 from .llvm_writer import I64, FunctionWriter, Value
 
 Lines = list["str | Lines"]
+Getter = Callable[[IntExpr], Value]
 
 
 @dataclass(slots=True, eq=False)
@@ -161,22 +162,22 @@ class Scopes:
                 a, b = self.integer(outer), self.integer(inner)
                 return self._remember(expr, level, lambda: self.writer.add(a, b))
         parts = [self.integer(part) for part in expr.parts()]  # emitted at their own levels first
-        if isinstance(expr, FloorDiv | Mod) and self._counts(expr, parts[0], level):
-            return self._count(expr, parts[0], parts[1], level)
+        if isinstance(expr, FloorDiv | Mod) and self._is_counted(expr, parts[0], level):
+            return self._count(expr, parts[0], level)
         return self._remember(expr, level, lambda: self._compute(expr))
 
-    def _counts(self, expr: FloorDiv | Mod, dividend: Value, level: int) -> bool:
+    def _is_counted(self, expr: FloorDiv | Mod, dividend: Value, level: int) -> bool:
         """True if a loop may count the expression."""
         loop = self.open[level].loop
         is_known = self.level_of_expr(expr.b) < level
         return loop is not None and is_known and dividend.name in loop.counted
 
-    def _count(self, expr: FloorDiv | Mod, dividend: Value, divisor: Value, level: int) -> Value:
+    def _count(self, expr: FloorDiv | Mod, dividend: Value, level: int) -> Value:
         scope = self.open[level]
         assert scope.loop is not None
-        with self.writer.into(scope.preheader):
-            divisor = at_least_one(self.writer, divisor)
-        both = scope.loop.divide(self.writer, dividend, divisor, scope.preheader)
+        with self.at(level - 1):
+            divisor = _divisor(self.writer, expr.b, self.integer)
+            both = scope.loop.divide(self.writer, dividend, divisor)
         quotient, remainder = binary(FloorDiv, expr.a, expr.b), binary(Mod, expr.a, expr.b)
         scope.integers |= zip((quotient, remainder), both, strict=True)
         return scope.integers[expr]
@@ -203,9 +204,8 @@ class Scopes:
         return emit_integer(self.writer, expr, self.integer)
 
 
-def emit_integer(writer: FunctionWriter, expr: IntExpr, value: object) -> Value:
-    """Emits one expression over existing values; `value` gives those of its parts."""
-    get: Getter = value  # type: ignore[assignment]
+def emit_integer(writer: FunctionWriter, expr: IntExpr, get: Getter) -> Value:
+    """Emits one expression over existing values; `get` gives those of its parts."""
     match expr:
         case Sum():
             total: Value | None = None
@@ -232,21 +232,12 @@ def emit_integer(writer: FunctionWriter, expr: IntExpr, value: object) -> Value:
             return get(expr)
 
 
-class Getter:
-    """Type of the callback of `emit_integer`."""
-
-    def __call__(self, expr: IntExpr) -> Value:
-        raise NotImplementedError
-
-
 def _divisor(writer: FunctionWriter, expr: IntExpr, get: Getter) -> Value:
+    """At least 1: a division by an empty extent is hoisted out of the loop that never runs."""
     value = get(expr)
-    return value if isinstance(expr, Integer) else at_least_one(writer, value)
-
-
-def at_least_one(writer: FunctionWriter, divisor: Value) -> Value:
-    """The divisor, or 1: divisions by empty extents are hoisted out of loops that never run."""
-    return writer.intrinsic("smax", divisor.type, divisor, writer.constant(1, divisor.type))
+    if isinstance(expr, Integer):
+        return value
+    return writer.intrinsic("smax", value.type, value, writer.constant(1, value.type))
 
 
 def _monomial(

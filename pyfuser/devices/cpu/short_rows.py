@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...dtypes import size_in_bytes
 from ...ir.kernel import Access, Buffer, Compute, For, Reduce, Statement, TensorParameter
-from ...ir.kernel_queries import accesses
+from ...ir.kernel_queries import accesses, written
 from ...ir.scalar_functions import minimum
 from ...ir.scalar_queries import coefficient_of
 from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, from_terms, terms_of
@@ -69,8 +69,10 @@ def whole_rows(
     for lanes in lane_loops:
         for statement in lanes.body:
             for access in accesses(statement):
+                if coefficient_of(access.index, loop.index) is not ONE:
+                    continue
                 step = coefficient_of(access.index, lanes.index)
-                if step in (None, ZERO, ONE) or coefficient_of(access.index, loop.index) is not ONE:
+                if step in (None, ZERO, ONE):
                     continue
                 follow |= isinstance(step, Integer) and stop.value <= step.value <= MOST_PLACES
                 if may_be_apart and _is_direct(access, statement, loop):
@@ -82,10 +84,9 @@ def _is_direct(access: Access, statement: Statement, loop: For) -> bool:
     """True if a statement accesses the element in every iteration of a loop."""
     if not isinstance(statement, Compute | Reduce):
         return False
-    outputs = [statement.output] if isinstance(statement, Compute) else statement.outputs
     limits = (side for less in statement.predicate for side in (less.a, less.b))
     is_always = all(loop.index not in side.symbols for side in limits)
-    return is_always and any(access is each for each in (*outputs, *statement.inputs))
+    return is_always and any(access is each for each in (*written(statement), *statement.inputs))
 
 
 @dataclass(slots=True, frozen=True)

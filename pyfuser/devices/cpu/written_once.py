@@ -7,11 +7,11 @@ other tasks work on a copy of the result in memory that nobody reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ...ir.kernel import Access, Buffer, Compute, Initialise, Reduce, Scan, Scatter
+from ...ir.kernel import Buffer, Compute, Initialise, Reduce, Scan, Scatter
+from ...ir.kernel_queries import written
 from ...ir.scalars import ONE, IntExpr
 from ...ir.schedule import MemoryType
 from .llvm_types import I64
@@ -36,7 +36,7 @@ class WrittenOnce:
         If it computes something for each task, too, its results in memory are copied.
         """
         phase = self._phase
-        outputs = _outputs(statement)
+        outputs = written(statement)
         stored = [o.buffer for o in outputs if o.buffer.memory is MemoryType.global_]
         if not stored or phase.open_grid.issuperset(phase.phase.grid):
             return None
@@ -71,9 +71,3 @@ class WrittenOnce:
         for size, stride in zip(parameter.sizes, parameter.strides, strict=True):
             count = count + size * stride
         return count
-
-
-def _outputs(statement: Writing) -> Sequence[Access]:
-    if isinstance(statement, Initialise | Reduce):
-        return statement.outputs
-    return (statement.output,)
