@@ -37,8 +37,7 @@ def _sum_all(call: Call, x: Any, dtype: Any = None) -> Term:
 
 
 def _mean(call: Call, x: Any, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Term:
-    term = call.held(x, call.dtype)
-    return term.sum(dims_of(dims), keepdim) / term.count(dims_of(dims))
+    return call.held(x, call.dtype).mean(dims_of(dims), keepdim)
 
 
 def _mean_all(call: Call, x: Any, dtype: Any = None) -> Term:

@@ -15,7 +15,13 @@ from ...dtypes import DataType, is_floating
 from ...ir.fusion import Fusion
 from ...ir.vals import PythonNumber, TensorView, Val
 from ...ops.pointwise import as_tensor, cast, constant, pointwise
-from ...ops.reduction_builders import reduce, reduced_element_count, var_mean
+from ...ops.reduction_builders import (
+    normalised_dims,
+    reduce,
+    reduced_element_count,
+    restored,
+    var_mean,
+)
 from ...ops.scan_builders import scan
 from ...ops.shape_builders import broadcast
 
@@ -135,8 +141,16 @@ class Term:
         return Term(self.fusion, scan(name, self.fusion, self.value, dim, reverse=reverse))
 
     def mean(self, dims: Sequence[int] | None, keepdim: bool = False) -> Term:
-        """The mean over `dims`."""
-        return self.sum(dims, keepdim) / self.count(dims)
+        """The mean over `dims`.
+
+        It is divided before its axes are restored, as a variance divides its own mean: those of
+        the same tensor are one then.
+        """
+        mean = self.sum(dims) / self.count(dims)
+        if not keepdim:
+            return mean
+        reduced = normalised_dims("mean", self.tensor, dims)
+        return Term(self.fusion, restored(self.fusion, mean.tensor, reduced, self.tensor.ndim))
 
     def count(self, dims: Sequence[int] | None) -> Val | int:
         """The number of elements over `dims`."""
