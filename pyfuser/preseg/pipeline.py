@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from ..ir.fusion import Fusion
 from ..ir.verify import verify_fusion
-from .added_scatters import added_scatters
 from .broadcast_squeeze import broadcast_squeeze
 from .cast_chains import cast_chains
 from .common_subexpressions import common_subexpressions
@@ -55,7 +54,6 @@ PIPELINE: tuple[Pass, ...] = (
     move_permutes,
     expand_permute,
     scatter_accumulate,
-    added_scatters,
     move_split_cat,
     move_windows,
     move_gathers,

@@ -103,14 +103,6 @@ def fill(rewriter: Rewriter, tensor: TensorView, value: PythonNumber) -> None:
     rewriter.emit(FullOp((constant,), (tensor,)))
 
 
-def is_filled_with_zero(tensor: TensorView) -> bool:
-    """True for a tensor of zeros."""
-    made = tensor.expr
-    if not isinstance(made, FullOp) or not isinstance(made.inputs[0], Scalar):
-        return False
-    return made.inputs[0].constant == 0
-
-
 def is_cast(expr: Expr | None) -> TypeGuard[PointwiseOp]:
     """True for a conversion of elements to another dtype."""
     return isinstance(expr, PointwiseOp) and expr.op == "cast"

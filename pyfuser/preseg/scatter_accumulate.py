@@ -29,10 +29,10 @@ from ..ir.domains import IterDomain
 from ..ir.exprs import Expr, FullOp, ReductionOp, ScatterOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE
-from ..ir.vals import TensorView
+from ..ir.vals import Scalar, TensorView
 from ..ops.pointwise import cast_tensor, copy_axis, new_tensor
 from .dead_code import dead_code
-from .rewriting import Rewriter, has_natural_layout, is_cast, is_filled_with_zero, rewrite
+from .rewriting import Rewriter, has_natural_layout, is_cast, rewrite
 
 
 def scatter_accumulate(fusion: Fusion) -> Fusion:
@@ -64,7 +64,7 @@ def _summed_scatter(expr: Expr, readers: dict[TensorView, int]) -> ScatterOp | N
     if not isinstance(scatter, ScatterOp) or not is_integer(made.dtype):
         return None
     is_plain = has_natural_layout(output) and is_integer(output.dtype)
-    if not is_plain or readers[made] > 1 or not is_filled_with_zero(scatter.base):
+    if not is_plain or readers[made] > 1 or not _is_zero(scatter.base):
         return None
     is_kept = [not axis.is_reduction for axis in output.domain.root_or_logical]
     if is_kept != [d == scatter.dim for d in range(len(is_kept))] or not _is_for_all(scatter):
@@ -81,6 +81,13 @@ def _is_for_all(scatter: ScatterOp) -> bool:
     pairs = zip(scatter.base.axes, scatter.base_axes, strict=True)
     axes = scatter.value.axes
     return all(place is None or axes[place].size is axis.size for axis, place in pairs)
+
+
+def _is_zero(base: TensorView) -> bool:
+    made = base.expr
+    if not isinstance(made, FullOp) or not isinstance(made.inputs[0], Scalar):
+        return False
+    return made.inputs[0].constant == 0
 
 
 def _accumulate(rewriter: Rewriter, expr: Expr, scatter: ScatterOp) -> None:

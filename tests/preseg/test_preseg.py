@@ -127,15 +127,6 @@ def _scatter_accumulate(fusion: Fusion) -> TensorView:
     return builders.sum(fusion, builders.scatter(fusion, zeros, column, 1, 1), [0])
 
 
-def _added_scatters(fusion: Fusion) -> TensorView:
-    classes = tensor(fusion, 1, INT)
-    zeros = builders.full(fusion, [10], 0.0, FLOAT)
-    other = fusion.new_tensor(plain_domain([fusion.ids.new(Integer.of(10))]), FLOAT)
-    fusion.add_input(other)
-    counts = builders.scatter(fusion, zeros, classes, 1.0, 0, "sum")
-    return builders.add(fusion, counts, other)
-
-
 def _move_gathers(fusion: Fusion) -> TensorView:
     x, index = tensor(fusion, 1), tensor(fusion, 1, INT)
     return builders.gather(fusion, builders.neg(fusion, x), index, 0)
@@ -183,7 +174,6 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "expand_permute": _expand_permute,
     "move_split_cat": _move_split_cat,
     "scatter_accumulate": _scatter_accumulate,
-    "added_scatters": _added_scatters,
     "move_windows": _move_windows,
     "move_gathers": _move_gathers,
     "narrow_reads": _narrow_reads,

@@ -1,4 +1,4 @@
-"""A scatter into zeros that is added to a tensor adds into the tensor; others keep their zeros."""
+"""A scatter into zeros, plus a tensor: small values add up before they meet large ones."""
 
 from __future__ import annotations
 
@@ -59,6 +59,14 @@ def test_added_scatter(function) -> None:  # type: ignore[no-untyped-def]
     expected = function(x.double(), index, value.double())
     torch.testing.assert_close(found, expected, check_dtype=False, rtol=1e-5, atol=1e-5)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 2.0**24), (torch.float64, 2.0**53)])
+def test_small_values_are_not_lost_in_large_ones(dtype: torch.dtype, large: float) -> None:
+    """Added to the tensor one by one, each value would be less than half of its rounding."""
+    x, index = torch.full((4, 1), large, dtype=dtype), torch.zeros(1000, dtype=torch.int64)
+    found = torch.compile(_plain, backend="pyfuser")(x, index, torch.ones(1000, 1, dtype=dtype))
+    assert found[0].item() == large + 1000
 
 
 def test_refused_index_leaves_tensor() -> None:
