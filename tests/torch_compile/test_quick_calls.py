@@ -100,6 +100,76 @@ def test_every_step_is_eager_s(function: _Function) -> None:
         torch.testing.assert_close(_step(compiled, leaves), expected)
 
 
+def of_a_mean(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * y).mean(), x.mean(0) * x.shape[0] + y.expand(3, *y.shape).sum(0)[0]
+
+
+def of_channels_last(x: Tensor, y: Tensor) -> Tensor:
+    pictures = (x * y).reshape(1, 2, -1, x.shape[1])
+    return pictures.contiguous(memory_format=torch.channels_last).exp()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        of_rows,
+        of_constants_too,
+        of_one_with_a_history,
+        of_a_copied_transpose,
+        of_a_mean,
+        of_channels_last,
+    ],
+)
+def test_steps_of_changing_sizes(function: _Function) -> None:
+    compiled: _Function = torch.compile(function, backend=BACKEND, dynamic=True)
+    for number, rows in enumerate((6, 4, 10, 6)):
+        leaves = [torch.cat([each] * 2)[:rows].detach().requires_grad_() for each in _inputs()]
+        results = compiled(*leaves)
+        assert _is_quick(results) == (number > 0)
+        expected = flat(function(*leaves))
+        assert [each.stride() for each in flat(results)] == [each.stride() for each in expected]
+        torch.testing.assert_close(_step(compiled, leaves), _step(function, leaves))
+
+
+@pytest.mark.parametrize("layout", ["transposed", "expanded", "sliced"])
+def test_gradients_of_any_layout_and_size(layout: str) -> None:
+    compiled: _Function = torch.compile(of_rows, backend=BACKEND, dynamic=True)
+    _step(compiled, _leaves())
+    for rows in (4, 5):
+        x, y = (each[:rows].detach().requires_grad_() for each in _inputs())
+        given = torch.randn(8, rows, dtype=torch.float64).t()
+        if layout == "expanded":
+            given = given[:1].expand(rows, 8)
+        elif layout == "sliced":
+            given = torch.randn(rows, 11, dtype=torch.float64)[:, 3:]
+        result = compiled(x, y)
+        assert _is_quick(result)
+        found = torch.autograd.grad(result, (x, y), given)
+        torch.testing.assert_close(found, torch.autograd.grad(of_rows(x, y), (x, y), given))
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_results_say_which_of_their_sizes_change(with_gradients: bool) -> None:
+    def broken(x: Tensor, y: Tensor) -> Tensor:
+        z = x * y
+        torch._dynamo.graph_break()
+        return z.exp() + 1
+
+    def compilations(backend: _Function | str) -> int:
+        counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
+        compiled: _Function = torch.compile(broken, backend=counter)
+        for rows in (6, 4, 5, 3):
+            x, y = (each[:rows].detach() for each in _inputs())
+            x.requires_grad_(with_gradients)
+            torch.testing.assert_close(compiled(x, y), broken(x, y))
+            if with_gradients:
+                compiled(x, y).sum().backward()
+        torch._dynamo.reset()
+        return int(counter.frame_count)
+
+    assert compilations(BACKEND) == compilations("aot_eager")
+
+
 def test_the_history_of_an_argument_without_a_gradient_isn_t_part_of_the_graph() -> None:
     compiled = torch.compile(of_one_with_a_history, backend=BACKEND, dynamic=False)
     for _ in range(3):
@@ -296,10 +366,11 @@ ALONE = [
 ]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("with_gradients", [False, True])
 @pytest.mark.parametrize("function", ALONE)
-def test_calls_without_gradients(function: _Function, with_gradients: bool) -> None:
-    compiled: _Function = torch.compile(function, backend=BACKEND, dynamic=False)
+def test_calls_without_gradients(function: _Function, with_gradients: bool, dynamic: bool) -> None:
+    compiled: _Function = torch.compile(function, backend=BACKEND, dynamic=dynamic)
     for _ in range(3):
         given, expected = _inputs(), _inputs()
         with torch.set_grad_enabled(with_gradients):
