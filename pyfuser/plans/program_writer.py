@@ -173,6 +173,11 @@ class ProgramWriter:
         if len(known) == len(operands):
             with contextlib.suppress(ArithmeticError, RuntimeError):  # a call will raise it
                 return self.writer.constant(name, evaluate_scalar(expr, known))
+        if expr.op == "cast":
+            convert = self.writer.constant("convert_number", convert_number)
+            dtype = self.writer.constant(f"dtype_{scalar.dtype.name}", scalar.dtype)
+            self.writer.line(f"{name} = {convert}({operands[0]}, {dtype})")
+            return name
         made = self.writer.constant(f"{self.prefix}expr{scalar.name}", expr)
         function = self.writer.constant("evaluate_scalar", evaluate_scalar)
         self.writer.line(f"{name} = {function}({made}, [{', '.join(operands)}])")
@@ -484,6 +489,8 @@ def _literal(text: str) -> bool | int | float | None:
 def slot_of(value: Any, dtype: DataType) -> int | float:
     """A number as a kernel argument: floats as doubles, everything else as integers."""
     if dtype is DataType.Int and type(value) is int and fits_64_bits(value):
+        return value
+    if dtype is DataType.Double and type(value) is float:
         return value
     number = convert_number(value, dtype)
     if dtype in FLOATING:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from pyfuser.profiling import Recorder, recording
 from tests.support.compiled import BACKEND
 from tests.support.compiled import strict as strict
 
@@ -167,3 +169,24 @@ def test_an_integer_that_changes_is_a_factor_or_a_correction(
         torch.testing.assert_close(got, expected)
         gradients = (torch.autograd.grad(each.sum(), x)[0] for each in (got, expected))
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_mean_of_any_size_is_one_kernel(dtype: torch.dtype) -> None:
+    """The factor 2 / count is computed in it, from the sizes."""
+
+    def step(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
+        leaves = [each.detach().requires_grad_() for each in inputs]
+        loss = function(*leaves)
+        return loss.detach(), *torch.autograd.grad(loss, leaves)
+
+    compiled = torch.compile(functional.mse_loss, backend=BACKEND, dynamic=True)
+    recorder = Recorder()
+    with recording(recorder):
+        for rows in (5, 3, 7, 3):
+            recorder.calls.clear()
+            inputs = [torch.randn(rows, 4, 6).to(dtype) for _ in range(2)]
+            found = step(compiled, *inputs)
+            torch.testing.assert_close(found, step(functional.mse_loss, *inputs))
+            assert [len(each.parts) for each in recorder.calls] == [1, 1]

@@ -155,7 +155,7 @@ def test_results_say_which_of_their_sizes_change(with_gradients: bool) -> None:
         torch._dynamo.graph_break()
         return z.exp() + 1
 
-    def compilations(backend: _Function | str) -> int:
+    def compilations(backend: Any) -> int:
         counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
         compiled: _Function = torch.compile(broken, backend=counter)
         for rows in (6, 4, 5, 3):

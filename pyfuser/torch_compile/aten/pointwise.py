@@ -365,6 +365,8 @@ TRANSLATIONS: Table = {
     **all_overloads("sub", _BOTH, Translation(_sub, check=_fits)),
     **all_overloads("rsub", _BOTH, Translation(_rsub, check=_fits)),
     **all_overloads("div", ("Tensor", "Scalar"), Translation(_div, check=_fits)),
+    # torch writes numbers that depend on sizes as such quotients of 0-dim tensors.
+    aten.true_divide.Tensor: Translation(_div, check=_fits),
     **all_overloads("div", ("Tensor_mode", "Scalar_mode"), Translation(_div, "heavy", _fits)),
     **all_overloads("floor_divide", _BOTH, Translation(_floor_divide, "heavy", _fits)),
     **all_overloads("lerp", ("Tensor", "Scalar"), Translation(_lerp)),
