@@ -47,6 +47,7 @@ _MOST_NODES = 160
 _LAST = 1 << 30  # the level of the graph's output
 # Nodes that torch runs equally well if the kernel computes nothing.
 _NOT_ALONE = ("view", "read")
+_RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 # Below this many elements a copy, or a read, takes as long as a call.
 _LEAST_MOVED = 1 << 12
 # The C library takes blocks of so many bytes from the system, page by page, and gives them back at
@@ -88,6 +89,7 @@ class _Partitioner:
         for node in self.nodes:
             if self._is_fusible(node):
                 self.fusible.add(node)
+        self._keep_stored_parts_outside()
         self.fusible = set(self._without_edge_views(self.nodes))
         self._find_levels()
         self._sink()
@@ -113,6 +115,39 @@ class _Partitioner:
         if reason is not None:
             self.reasons[node] = reason
         return reason is None
+
+    def _keep_stored_parts_outside(self) -> None:
+        """A reshape of a part is in a kernel only if kernels compute no more than parts.
+
+        Otherwise the whole is stored, and the part is a view of that, which needs no kernel.
+        """
+        for node in self.nodes:
+            part = viewed(node) if node in self.fusible and node.target in _RESHAPES else None
+            if part is None or part.target is not aten.slice.Tensor:
+                continue
+            whole = viewed(part)
+            if whole is None or not self._is_computed_in_parts(whole):
+                self.fusible.discard(node)
+                self.reasons[node] = "a reshape of a part of what is stored"
+
+    def _is_computed_in_parts(self, whole: Node) -> bool:
+        """True if kernels read parts of a node, and nothing else does."""
+        return whole in self.fusible and all(
+            user.target is aten.slice.Tensor and self._only_kernels_read(user)
+            for user in whole.users
+        )
+
+    def _only_kernels_read(self, view: Node) -> bool:
+        """True if kernels read a view, or views of it, and none of them parts or joins these."""
+        for user in view.users:
+            if user not in self.fusible or user.target is aten.slice.Tensor:
+                return False
+            if user in self.views:
+                if not self._only_kernels_read(user):
+                    return False
+            elif cost(user) == "view" and not facts(user).copies:
+                return False
+        return True
 
     def _without_edge_views(self, nodes: Sequence[Node]) -> list[Node]:
         """The fusible nodes, without views that aren't between two of them.

@@ -39,6 +39,7 @@ _REARRANGED = (
     aten.flip.default,
     aten.cat.default,
     aten.constant_pad_nd.default,
+    aten.slice.Tensor,
 )
 
 
