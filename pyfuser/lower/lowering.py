@@ -47,6 +47,7 @@ from .nests import NestBuilder
 from .peeling import peel
 from .phases import assign_phases, last_block_axis
 from .siblings import schedule_siblings_alike
+from .windows import split_short_loops
 from .work import count_runs
 
 AfterPass = Callable[[str, object], None]  # the name of a pass, and its result
@@ -154,6 +155,8 @@ def peel_loops(kernel: Kernel, target: Target) -> None:
     """
     for phase in kernel.phases:
         phase.body = peel(phase.body, at_windows=not target.threads_are_hardware)
+        if not target.threads_are_hardware:
+            phase.body = split_short_loops(phase.body)
 
 
 def name_symbols(kernel: Kernel, target: Target) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
 from ..ir.bounds import proves_at_most
-from ..ir.domains import BLOCK
+from ..ir.domains import BLOCK, ParallelType
 from ..ir.kernel import (
     Access,
     Allocate,
@@ -65,6 +65,8 @@ _THREADS = frozenset(kind.value for kind in BLOCK)
 _MOST_BOUNDARIES = 16
 _FEW_BOUNDARIES = 4
 _MOST_STATEMENTS = 400
+# Loops that are cut at any number of boundaries, if these are between iterations.
+_FEW_ITERATIONS = 64
 # Cases of conditions on outer loops, each of which has its own loop.  What is more is tested in it.
 _MOST_CASES = 32
 
@@ -202,6 +204,52 @@ def _below(boundary: _Boundary, sides: Mapping[Less, _Side]) -> Less:
     """The condition that a position is below a boundary."""
     condition, side = next((c, s) for c, s in sides.items() if s.boundary == boundary)
     return condition if side.is_below else Less(condition.b - 1, condition.a)
+
+
+def split_short_loops(body: Sequence[Statement]) -> list[Statement]:
+    """A body whose loops of a few iterations are cut wherever windows begin or end between two.
+
+    There is no iteration around such a boundary, and each part computes only its own windows: this
+    is worth it for any number of boundaries, and under any other condition.
+    """
+    result: list[Statement] = []
+    for statement in body:
+        match statement:
+            case For():
+                statement.body = split_short_loops(statement.body)
+                result += _at_exact_boundaries(statement)
+            case If():
+                statement.body = split_short_loops(statement.body)
+                statement.otherwise = split_short_loops(statement.otherwise)
+                result.append(statement)
+            case _:
+                result.append(statement)
+    return result
+
+
+def _at_exact_boundaries(loop: For) -> list[For]:
+    """The parts of a loop, or itself if it is long or has other boundaries along it."""
+    limits = loop.start, loop.stop
+    is_short = all(isinstance(n, Integer) and n.value <= _FEW_ITERATIONS for n in limits)
+    is_short &= loop.parallel_type in (ParallelType.serial, ParallelType.unroll)
+    if not is_short or not all(_can_be_cut(loop, each) for each in walk(loop.body)):
+        return [loop]
+    sides = _sides(loop)
+    boundaries = _longest_chain(_distinct(sides))
+    are_exact = all(isinstance(b.low, Integer) and b.low is b.high for b in boundaries)
+    if not boundaries or len(boundaries) < len(_distinct(sides)) or not are_exact:
+        return [loop]
+    return [part for part in _between(loop, boundaries, sides) if part.stop is not part.start]
+
+
+def _can_be_cut(loop: For, statement: Statement) -> bool:
+    """False for a statement inside of a loop that isn't the same in each part of it."""
+    match statement:
+        case If():
+            return False
+        case For():
+            return loop.index not in statement.start.symbols | statement.stop.symbols
+    return True
 
 
 def has_threads(*exprs: IntExpr) -> bool:

@@ -15,15 +15,14 @@ threaded_pointwise.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import lru_cache, partial
 
 from ..dtypes import is_integer, size_in_bytes
 from ..errors import InternalError, expected
-from ..ir.domains import ParallelType
-from ..ir.exprs import VIEWS, Expr, FullOp, GatherOp, IotaOp, PointwiseOp, WindowOp
+from ..ir.domains import IterDomain, ParallelType
+from ..ir.exprs import VIEWS, FullOp, GatherOp, IotaOp, PointwiseOp, WindowOp
 from ..ir.fusion import Fusion
-from ..ir.scalars import product
+from ..ir.scalars import ONE, IntExpr, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..target.parameters import PointwiseFacts, PointwiseParameters
@@ -130,7 +129,7 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
         touched_bytes(fusion),
         vector_steps(layouts, axes),
         product(a.size for a in (range_to(outer[-1], outer, layouts) if outer else [])),
-        joined=any(_is_part(expr, layouts, along) for expr in fusion.exprs),
+        joined=_ends_of_parts(fusion, layouts, inner),
         stored=sum(
             leaf.tensor.expr is not None and len(leaf.own.axes) == rank for leaf in layouts.leaves
         ),
@@ -138,13 +137,23 @@ def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
     )
 
 
-def _is_part(expr: Expr, layouts: Layouts, along: AbstractSet[int]) -> bool:
-    """True for what is inside of a window along these axes, and filled elsewhere."""
-    if not isinstance(expr, WindowOp) or expr.name != "pad":
-        return False
-    roots = expr.tensor_outputs[0].domain.root_or_logical
-    windows = zip(roots, expr.windows, strict=True)
-    return any(window and layouts.number(axis) in along for axis, window in windows)
+def _ends_of_parts(
+    fusion: Fusion, layouts: Layouts, inner: Sequence[IterDomain]
+) -> tuple[IntExpr, ...]:
+    """Where what is inside of a window, and filled elsewhere, begins and ends along a range."""
+    found: list[IntExpr] = []
+    for expr in fusion.exprs:
+        if not isinstance(expr, WindowOp) or expr.name != "pad":
+            continue
+        roots = expr.tensor_outputs[0].domain.root_or_logical
+        windows = {layouts.number(a): w for a, w in zip(roots, expr.windows, strict=True) if w}
+        step: IntExpr = ONE
+        for axis in reversed(inner):
+            window = windows.get(layouts.number(axis))
+            if window is not None:
+                found += [window.left * step, window.stop * step]
+            step = step * axis.size
+    return tuple(dict.fromkeys(found))
 
 
 def heuristics(fusion: Fusion, sizes: Mapping[str, int], target: Target) -> PointwiseParameters:
@@ -251,6 +260,8 @@ def _lanes_across(
     own.split(position + 1, parameters.lanes)
     own.reorder({position + 2: position + 3})
     kinds = {position: ParallelType.grid_x, position + 3: ParallelType.block_x}
+    if parameters.unroll > 1:
+        kinds[position + 2] = ParallelType.unroll
     if rows:
         kinds[0] = ParallelType.grid_y
     return kinds

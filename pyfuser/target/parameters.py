@@ -33,7 +33,8 @@ class PointwiseFacts:
                 in vectors along their own memory; 0 if not
     tiles       bytes of one element of each of the transposed inputs together
     follow      True if the rows of transposed inputs follow each other along the columns
-    joined      True if columns are joined of parts: what is in one isn't computed for the others
+    joined      where the parts begin and end that columns are joined of, if they are: what is in
+                one isn't computed for the others
     stored      how many outputs have all axes
     apart       how many inputs and outputs have rows that don't follow each other in their memory
     """
@@ -55,7 +56,7 @@ class PointwiseFacts:
     squares: int = 0
     tiles: int = 0
     follow: bool = False
-    joined: bool = False
+    joined: tuple[IntExpr, ...] = ()
     stored: int = 1
     apart: int = 0
 

@@ -53,7 +53,7 @@ from .pairs import Pairs, Uses, may_pair
 from .processor import Processor
 from .row_copies import RowCopies, copied_buffers, row_copy
 from .scopes import Scopes, flatten
-from .short_rows import whole_rows
+from .short_rows import MOST_PLACES, split_evenly, whole_rows
 from .statement_facts import has_short_nans, register_buffers, widest
 from .statements import StatementEmitter
 from .written_once import WrittenOnce
@@ -327,7 +327,8 @@ class PhaseGenerator:
         if kind in GRID:
             self._grid_for(loop)
         elif kind is ParallelType.unroll:
-            self._unrolled(loop)
+            if not self._over_places(loop):
+                self._unrolled(loop, self._known_range(loop))
         elif self._runs_in_lanes(loop):
             around = self.serial_loops[-1] if self.serial_loops else None
             copy = row_copy(loop, around) if self.open_grid.issuperset(self.phase.grid) else None
@@ -349,14 +350,17 @@ class PhaseGenerator:
             self.branch_on(inside, lambda: self.body(loop.body), is_conditional=True)
         self.open_grid.discard(loop.parallel_type)
 
-    def _unrolled(self, loop: For) -> None:
+    def _known_range(self, loop: For) -> range:
         start, stop = self.scopes.resolve(loop.start), self.scopes.resolve(loop.stop)
         if not isinstance(start, Integer) or not isinstance(stop, Integer):
             raise InternalError(expected("unroll", "a constant extent", loop.stop))
+        return range(start.value, stop.value)
+
+    def _unrolled(self, loop: For, values: range) -> None:
         if self._may_pair(loop):
             self.statements.pairs = Pairs(self.writer, self.scopes, loop.index)
             self.writer.makes_pairs = True
-        self._written_out(loop, range(start.value, stop.value))
+        self._written_out(loop, values)
         self.statements.pairs = None
         self.writer.makes_pairs = False
 
@@ -379,13 +383,22 @@ class PhaseGenerator:
         are_open = self.open_grid.issuperset(self.phase.grid)
         return self.has_bfloat16 and are_open and may_pair(loop, self.uses, self._lane_count)
 
-    def _serial(self, loop: For) -> None:
-        lane_loops = (s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s))
+    def _over_places(self, loop: For) -> bool:
+        """Writes out a loop over places of rows that lanes have, some at a time; False if it isn't
+        one."""
+        lane_loops = [s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s)]
         has_masks = not self.statements.has_slow_masks
         is_over_rows, whole = whole_rows(loop, lane_loops, has_masks=has_masks)
         if is_over_rows:
-            with self.statements.rows.over_places(loop, whole):
-                self._unrolled(loop)
+            assert isinstance(loop.start, Integer) and isinstance(loop.stop, Integer)
+            most = min(MOST_PLACES, *map(self._lane_count, lane_loops))
+            for places in split_evenly(loop.start.value, loop.stop.value, most):
+                with self.statements.rows.over_places(loop, places, whole):
+                    self._unrolled(loop, places)
+        return is_over_rows
+
+    def _serial(self, loop: For) -> None:
+        if self._over_places(loop):
             return
 
         def inside(index: Value) -> None:

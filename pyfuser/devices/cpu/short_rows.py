@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...dtypes import size_in_bytes
+from ...ir.domains import ParallelType
 from ...ir.kernel import Access, Buffer, Compute, For, Reduce, Statement, TensorParameter
 from ...ir.kernel_queries import accesses, written
 from ...ir.scalar_functions import minimum
@@ -33,10 +35,19 @@ if TYPE_CHECKING:
     from .memory_access import MemoryAccess
 
 MOST_PLACES = 16  # of a row
+# So many are written out in groups of those, if a schedule asks for it.
+MOST_WRITTEN_OUT = 64
 # Longer rows are transposed: shuffling takes the square of their length.
 MOST_SHUFFLED = 4
 # So are rows that are apart, unless they are shorter: a gather for each place takes less.
 _LEAST_APART = 3
+
+
+def split_evenly(start: int, stop: int, most: int) -> list[range]:
+    """The places in groups of at most `most`: as few as can be, of as many each, or one less."""
+    count = -(-(stop - start) // most)
+    ends = [start + (stop - start) * number // count for number in range(count + 1)]
+    return [range(a, b) for a, b in pairwise(ends)]
 
 
 def _lengths(parameter: TensorParameter) -> list[int]:
@@ -62,7 +73,8 @@ def whole_rows(
     rows are known to have them only if they follow each other.
     """
     start, stop = loop.start, loop.stop
-    if not isinstance(start, Integer) or not isinstance(stop, Integer) or stop.value > MOST_PLACES:
+    most = _most_places(loop)
+    if not isinstance(start, Integer) or not isinstance(stop, Integer) or stop.value > most:
         return False, frozenset()
     may_be_apart = has_masks and start is ZERO and stop.value >= _LEAST_APART
     follow, found = False, set[IntExpr]()
@@ -74,10 +86,14 @@ def whole_rows(
                 step = coefficient_of(access.index, lanes.index)
                 if step in (None, ZERO, ONE):
                     continue
-                follow |= isinstance(step, Integer) and stop.value <= step.value <= MOST_PLACES
+                follow |= isinstance(step, Integer) and stop.value <= step.value <= most
                 if may_be_apart and _is_direct(access, statement, loop):
                     found.add(access.index)
     return follow or bool(found), frozenset(found)
+
+
+def _most_places(loop: For) -> int:
+    return MOST_WRITTEN_OUT if loop.parallel_type is ParallelType.unroll else MOST_PLACES
 
 
 def _is_direct(access: Access, statement: Statement, loop: For) -> bool:
@@ -125,17 +141,17 @@ class ShortRows:
     def __init__(self, memory: MemoryAccess) -> None:
         self.memory, self.writer, self.scopes = memory, memory.writer, memory.scopes
         self._waiting: dict[tuple[Buffer, IntExpr, IntExpr, IntExpr | None], _Rows] = {}
-        self._loop: tuple[Symbol, int] | None = None
+        self._loop: tuple[Symbol, range] | None = None
         self._whole = frozenset[IntExpr]()
+        self._most = 0
 
     @contextmanager
-    def over_places(self, loop: For, whole: frozenset[IntExpr]) -> Iterator[None]:
-        """A loop over places of rows, and the indices by which it goes over all of them."""
-        assert isinstance(loop.stop, Integer)
-        saved = self._loop, self._whole
-        self._loop, self._whole = (loop.index, loop.stop.value), whole
+    def over_places(self, loop: For, places: range, whole: frozenset[IntExpr]) -> Iterator[None]:
+        """Some places of a loop over those of rows, and the indices by which it takes them all."""
+        saved = self._loop, self._whole, self._most
+        self._loop, self._whole, self._most = (loop.index, places), whole, _most_places(loop)
         yield
-        self._loop, self._whole = saved
+        self._loop, self._whole, self._most = saved
 
     def load(
         self, access: Access, index: IntExpr, step: IntExpr, lanes: int, active: Value | None
@@ -264,7 +280,9 @@ class ShortRows:
         self, access: Access, index: IntExpr, step: IntExpr, lanes: int
     ) -> _Place | None:
         """The place in rows that follow each other in memory."""
-        if not isinstance(step, Integer) or not 2 <= step.value <= min(lanes, MOST_PLACES):
+        together = min(lanes, MOST_PLACES)
+        most = max(together, self._most)
+        if not isinstance(step, Integer) or not 2 <= step.value <= most:
             return None
         length = step.value
         if length > MOST_SHUFFLED and self.memory.has_slow_masks and access.buffer.bytes_each < 4:
@@ -276,8 +294,11 @@ class ShortRows:
         if any(coefficient % length for coefficient in terms.values()):
             return None
         place = constant % length
-        terms[()] = constant - place
-        return _Place(from_terms(terms), place, length, step)
+        group = next(g for g in split_evenly(0, length, together) if place in g)
+        if len(group) < length and (len(group) < _LEAST_APART or self.memory.has_slow_masks):
+            return None
+        terms[()] = constant - place + group.start
+        return _Place(from_terms(terms), place - group.start, len(group), step)
 
     def _in_rows_apart(
         self, access: Access, index: IntExpr, step: IntExpr, lanes: int
@@ -285,11 +306,12 @@ class ShortRows:
         """The place in rows of which the loop takes every one."""
         if self._loop is None or self.memory.has_slow_masks or access.index not in self._whole:
             return None
-        symbol, length = self._loop
+        symbol, places = self._loop
         number = self.scopes.constants.get(symbol)
-        if not isinstance(number, Integer) or not _LEAST_APART <= length <= lanes:
+        if not isinstance(number, Integer) or not _LEAST_APART <= len(places) <= lanes:
             return None
-        return _Place(index - number, number.value, length, step)
+        place = number.value - places.start
+        return _Place(index - place, place, len(places), step)
 
     def _vectors(
         self, access: Access, place: _Place, type_: LLVMType, count: IntExpr | None

@@ -123,8 +123,23 @@ def test_square_tiles_of_whole_lines(rows: int, columns: int, size: int, is_stag
 def test_joined_columns_have_a_lane_for_each_row(columns: int, is_across: bool) -> None:
     """Each column is then computed once; up to 16 are stored together."""
     facts = replace(rows_of(columns), across=ROWS)
-    assert heuristics.pointwise(PROCESSOR, replace(facts, joined=True), {}).across == is_across
+    joined = (Integer.of(0), Integer.of(columns))
+    assert heuristics.pointwise(PROCESSOR, replace(facts, joined=joined), {}).across == is_across
     assert not heuristics.pointwise(PROCESSOR, facts, {}).across
+
+
+@pytest.mark.parametrize(
+    ("columns", "width", "is_across"),
+    [(20, 1, True), (64, 1, True), (65, 1, False), (60, 3, True), (64, 16, False), (48, 24, False)],
+)
+def test_many_joined_parts_have_a_lane_for_each_row(
+    columns: int, width: int, is_across: bool
+) -> None:
+    """A vector of a row would compute all parts that are in it."""
+    ends = tuple(Integer.of(end) for end in range(0, columns + 1, width))
+    facts = replace(rows_of(columns), across=ROWS, joined=ends)
+    made = heuristics.pointwise(PROCESSOR, facts, {})
+    assert made.across == is_across and (made.unroll == columns) == is_across
 
 
 @pytest.mark.parametrize(
