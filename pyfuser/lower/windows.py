@@ -19,7 +19,8 @@ After:   if row < k { for j in [0, n) { T = a[...] } } else { for j in [0, n) { 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
@@ -473,35 +474,35 @@ def _chosen(statement: Compute, values: dict[Buffer, Literal | None]) -> Compute
 
 def _drop_unused(body: list[Statement]) -> None:
     """Removes what only writes registers of this body that nothing reads, and these."""
-    while True:
-        own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
-        read = {
-            access.buffer
-            for statement in walk(body)
-            for access in accesses(statement)
-            if not (isinstance(statement, Compute) and access is statement.output)
-        }
-        if not _drop(body, own - read):
-            break
+    own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
+    reads = Counter(buffer for s in walk(body) for buffer in _read(s))
+    writers: dict[Buffer, list[Compute]] = {}
+    for statement in walk(body):
+        if isinstance(statement, Compute) and not statement.is_checked:  # that may refuse a value
+            writers.setdefault(statement.output.buffer, []).append(statement)
+    unread = [buffer for buffer in own if not reads[buffer]]
+    dropped: set[int] = set()
+    while unread:
+        for statement in writers.pop(unread.pop(), ()):
+            dropped.add(id(statement))
+            for buffer in _read(statement):
+                reads[buffer] -= 1
+                if not reads[buffer] and buffer in own:
+                    unread.append(buffer)
+    _drop(body, lambda statement: id(statement) in dropped)
     used = {access.buffer for statement in walk(body) for access in accesses(statement)}
-    _drop_allocations(body, used)
+    _drop(body, lambda s: isinstance(s, Allocate) and s.buffer not in used)
 
 
-def _drop_allocations(body: list[Statement], used: Collection[Buffer]) -> None:
-    body[:] = [s for s in body if not (isinstance(s, Allocate) and s.buffer not in used)]
+def _read(statement: Statement) -> Iterator[Buffer]:
+    """What a statement reads, or writes in another way than by storing a value."""
+    for access in accesses(statement):
+        if not (isinstance(statement, Compute) and access is statement.output):
+            yield access.buffer
+
+
+def _drop(body: list[Statement], is_dropped: Callable[[Statement], bool]) -> None:
+    body[:] = [statement for statement in body if not is_dropped(statement)]
     for statement in body:
         if isinstance(statement, For):
-            _drop_allocations(statement.body, used)
-
-
-def _drop(body: list[Statement], unread: Collection[Buffer]) -> bool:
-    changed = False
-    for statement in list(body):
-        if isinstance(statement, For):
-            changed |= _drop(statement.body, unread)
-        elif isinstance(statement, Compute) and statement.output.buffer in unread:
-            if statement.is_checked:  # it may refuse an operand
-                continue
-            body.remove(statement)
-            changed = True
-    return changed
+            _drop(statement.body, is_dropped)
