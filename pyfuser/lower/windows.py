@@ -10,6 +10,9 @@ After:   for j in [0, min(n, k // 16)) { for x in [0, 16) { T = a[j*16 + x] } }
          for j in [..., ceildiv(k, 16)) { for x in [0, 16) { T = a[...] if j*16 + x < k else b } }
          for j in [..., n) { for x in [0, 16) { T = b[...] } }
 
+A loop of a few iterations, such as the columns of a row, is cut in the end at every boundary that
+is between two of them, whatever else is tested in it.
+
 A condition on the index of an outer loop holds for all iterations or none.  It is tested once,
 before the loop, of which there is one for each case.
 

@@ -64,15 +64,17 @@ class PointwiseFacts:
 @dataclass(frozen=True, slots=True)
 class PointwiseParameters:
     """lanes      elements of one vector
-    unroll     vectors per unrolled step; with a tile: vectors that share a cache line
+    unroll     vectors per unrolled step; with a tile: vectors that share a cache line; with the
+               lanes along the rows: the columns, if each is written out
     chunk      elements of the innermost range per task; 0: a task takes the whole row
     tile       rows per task if inputs are transposed; 0: none are
     prefetch   how many bytes ahead reads fetch
     rows       True if a task takes all rows of the last outer axis: short ones, for each of which
                finding its position (a division per axis) would take longer than computing it;
                with a tile: few ones, of which it reads a cache line's after the other's
-    across     True if the lanes run along the rows, which are shorter than a vector; then a chunk
-               is of rows; with a tile: along the columns, and a step takes all rows, which are few
+    across     True if the lanes run along the rows, which are shorter than a vector, or joined of
+               many parts; then a chunk is of rows; with a tile: along the columns, and a step
+               takes all rows, which are few
     staged     True if a tile is put together in a buffer and then stored row by row
     """
 

@@ -8,10 +8,11 @@ library call, and so leads to a higher level; regions of one level are never con
 call that reads no result of a region, such as a random mask, just runs before its readers, and
 after the random calls before it: their order counts as a path.
 
-The cost model makes two decisions.  A node that only higher levels read sinks to the lowest of them
-(computing it late costs nothing, but storing it would), unless this keeps more memory alive than it
-saves.  And a region has to be worth a kernel: a lone copy or read is left to torch, unless the copy
-transposes, which kernels do in tiles, or torch reads element by element.  Views inside a
+The cost model makes three decisions.  A node that only higher levels read sinks to the lowest of
+them (computing it late costs nothing, but storing it would), unless this keeps more memory alive
+than it saves.  A reshape of a part belongs to a kernel only if nothing needs the whole to be
+stored.  And a region has to be worth a kernel: a lone copy or read is left to torch, unless the
+copy transposes, which kernels do in tiles, or torch reads element by element.  Views inside a
 region (between its nodes) are part of the kernel if they have translations; otherwise they end the
 region.  Views at its edges belong to their readers.
 """

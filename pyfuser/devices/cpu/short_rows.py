@@ -8,7 +8,8 @@ Elements of one place in all rows are steps apart, so each lane would be loaded 
 the vectors are loaded once for all places, and shuffled; longer rows are loaded by a mask, as the
 rows of a square that is transposed.  So are rows that don't follow each other in memory, of which a
 loop takes every place.  Stores wait until all places of the rows are there.  Where only the first
-lanes have a row, the memory of these is loaded and stored by masks.
+lanes have a row, the memory of these is loaded and stored by masks.  Rows of more places than a
+vector has lanes are loaded and stored in groups of places, if a schedule asks for it.
 """
 
 from __future__ import annotations
