@@ -26,7 +26,7 @@ from ...target.parameters import (
 from ...target.unrolling import inner_unroll, row_unroll, unroll_factor
 from .processor import Processor
 from .short_rows import MOST_PLACES, MOST_WRITTEN_OUT
-from .tile_heuristics import LEAST_LANES, is_known_and_short, lanes_for, tiles
+from .tile_heuristics import LEAST_LANES, is_in_cache, is_known_and_short, lanes_for, tiles
 
 # From this many vectors in a row, the row's own work hides the four or so divisions before it.
 _VECTORS_OF_SHORT_ROW = 8
@@ -58,7 +58,7 @@ _VECTORS_OF_ROWS = 2
 # of four 1.6 to 7 times (4 parts in a vector); out of cache 1.1 to 6 times.  Of 8 to 12 columns (2
 # parts in a vector): 0.55 to 1.3 times, with functions 1.3 to 2.7 times in cache, 0.6 to 0.8 out of
 # it.
-_MANY_PARTS = 3
+_MANY_PARTS, _MANY_DEAR_PARTS = 3, 2
 # So many, at most, and more than two, if two inputs or more have rows that are apart, which are
 # transposed in registers.  Measured on a Zen 5: products of two slices, rows of 5 columns in 250 us
 # with a lane each and 226 without, of 7 columns in 222 and 195, of 3 columns in 400 and 640.
@@ -177,7 +177,8 @@ def _has_many_parts(
         return False
     ends = {evaluate(end, sizes) for end in facts.joined} - {0, columns}
     computed = -(-columns // lanes) + sum(end % lanes > 0 for end in ends)
-    return computed * lanes >= _MANY_PARTS * columns
+    is_dear = facts.functions > 0 and is_in_cache(processor, facts, sizes)
+    return computed * lanes >= (_MANY_DEAR_PARTS if is_dear else _MANY_PARTS) * columns
 
 
 def _is_vector(columns: int) -> bool:

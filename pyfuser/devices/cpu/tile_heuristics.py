@@ -91,7 +91,7 @@ def _short_rows(
     rows = facts.transposed.value
     if rows <= MOST_SHUFFLED:
         lanes = line
-    elif line > lanes and not _is_in_cache(processor, facts, sizes):
+    elif line > lanes and not is_in_cache(processor, facts, sizes):
         return None
     fitting = lanes_for(columns, lanes)
     if fitting is None:
@@ -135,7 +135,7 @@ def _tiles(
     """
     lanes, line = processor.lanes(facts.bytes), line_elements(processor, facts)
     most, tile = max(16 * lanes, line), 4 * line
-    if line == lanes and _is_in_cache(processor, facts, sizes):
+    if line == lanes and is_in_cache(processor, facts, sizes):
         most, tile = 64 * line, line
     elif processor.stores_lines_apart and line > lanes:
         tile = 16 * line
@@ -234,7 +234,7 @@ def _ahead(
     Measured on a Zen 5, out of cache: transpositions of long rows take 0.55 to 0.95 of the time, of
     rows of 64 to 256 elements 0.65 to 0.95; in cache 1.0 to 1.35 times.
     """
-    if _is_in_cache(processor, facts, sizes):
+    if is_in_cache(processor, facts, sizes):
         return 0
     rows = max(matrices.rows, evaluate(facts.staged or ZERO, sizes))
     row_bytes = rows * facts.narrowest
@@ -282,6 +282,6 @@ def _chunk_and_tile(
     return chunk, tile
 
 
-def _is_in_cache(processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]) -> bool:
+def is_in_cache(processor: Processor, facts: PointwiseFacts, sizes: Mapping[str, int]) -> bool:
     """True if the last cache holds all data, and as much of what others have there."""
     return 2 * evaluate(facts.touched, sizes) <= processor.l3_bytes

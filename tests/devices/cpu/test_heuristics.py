@@ -143,6 +143,18 @@ def test_many_joined_parts_have_a_lane_for_each_row(
 
 
 @pytest.mark.parametrize(
+    ("functions", "rows", "is_across"),
+    [(0, 1 << 10, False), (1, 1 << 10, True), (1, 1 << 20, False)],
+)
+def test_two_parts_with_functions_in_a_vector(functions: int, rows: int, is_across: bool) -> None:
+    """They are computed for all lanes, which takes longer than to store rows of few columns."""
+    ends = tuple(Integer.of(end) for end in (0, 4, 12, 20))
+    facts = replace(rows_of(20), across=ROWS, joined=ends, functions=functions)
+    facts = replace(facts, touched=Integer.of(rows * 20 * 8))
+    assert heuristics.pointwise(PROCESSOR, facts, {}).across == is_across
+
+
+@pytest.mark.parametrize(
     ("columns", "end", "unroll"), [(64, 32, 4), (64, 16, 2), (64, 8, 1), (64, 20, 1), (512, 8, 4)]
 )
 def test_windows_of_short_rows_end_with_a_step(columns: int, end: int, unroll: int) -> None:
