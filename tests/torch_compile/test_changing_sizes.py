@@ -190,3 +190,33 @@ def test_the_gradient_of_a_mean_of_any_size_is_one_kernel(dtype: torch.dtype) ->
             found = step(compiled, *inputs)
             torch.testing.assert_close(found, step(functional.mse_loss, *inputs))
             assert [len(each.parts) for each in recorder.calls] == [1, 1]
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_factors_of_many_elements_are_doubles(dims: int) -> None:
+    """Float32 has no 2^24 + 1; all elements are one."""
+    compiled = torch.compile(functional.mse_loss, backend=BACKEND, dynamic=True)
+    for size in (7, 2**24 + 1):
+        shape = (1, size)[-dims:] if size > 7 else (3, size)[-dims:]
+        x = torch.ones(1, dtype=torch.float64).expand(shape).requires_grad_()
+        y = torch.zeros(1, dtype=torch.float64).expand(shape)
+        (gradient,) = torch.autograd.grad(compiled(x, y), x)
+        assert gradient.flatten()[0].item() == 2 / x.numel()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / x.shape[0],
+        lambda x: x * (x.shape[0] // 2),
+        lambda x: x * (x.shape[0] + 2) ** 0.5,
+        lambda x: x * (1 / (3 * x.shape[0] - 1)),
+        lambda x: (x * 3).clamp(max=x.shape[0] / 7) - x.shape[0] % 5,
+    ],
+    ids=["quotient", "half", "root", "inverse", "limit"],
+)
+def test_numbers_made_of_sizes_are_doubles(function: Callable[[Tensor], Tensor]) -> None:
+    compiled = torch.compile(function, backend=BACKEND, dynamic=True)
+    for size in (7, 2**24 + 3):
+        x = torch.ones(1, dtype=torch.float64).expand(size)
+        torch.testing.assert_close(compiled(x)[:5], function(x)[:5], rtol=1e-15, atol=0)

@@ -14,6 +14,7 @@ from .attention import use_library_attention
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
 from .equal_views import merge_equal_views
+from .exact_sizes import widen_sizes
 from .foreach import flatten_foreach
 from .layout_copies import read_layout_copies
 from .linear import join_biases
@@ -33,6 +34,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     join_reversed_scans,
     spell_out_pooling,
     use_library_attention,
+    widen_sizes,
     drop_copies,
     read_layout_copies,
     join_biases,
