@@ -22,8 +22,7 @@ After:   if row < k { for j in [0, n) { T = a[...] } } else { for j in [0, n) { 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..dtypes import DataType
@@ -44,7 +43,7 @@ from ..ir.kernel import (
     Reduce,
     Statement,
 )
-from ..ir.kernel_queries import accesses, walk
+from ..ir.kernel_queries import walk
 from ..ir.scalar_functions import maximum, minimum
 from ..ir.scalar_queries import coefficient_of, substitute
 from ..ir.scalars import (
@@ -59,6 +58,7 @@ from ..ir.scalars import (
     terms_of,
 )
 from ..ir.schedule import MemoryType
+from .unused_registers import drop_unused_registers
 
 _THREADS = frozenset(kind.value for kind in BLOCK)
 
@@ -239,9 +239,9 @@ def _at_exact_boundaries(loop: For) -> list[For]:
     if not is_short or not all(_can_be_cut(loop, each) for each in walk(loop.body)):
         return [loop]
     sides = _sides(loop)
-    boundaries = _longest_chain(_distinct(sides))
+    boundaries = _all_in_order(sides)
     are_exact = all(isinstance(b.low, Integer) and b.low is b.high for b in boundaries)
-    if not boundaries or len(boundaries) < len(_distinct(sides)) or not are_exact:
+    if not boundaries or not are_exact:
         return [loop]
     return [part for part in _between(loop, boundaries, sides) if part.stop is not part.start]
 
@@ -272,8 +272,8 @@ def _split_along(loop: For, checked: list[Statement]) -> list[For]:
     count = len(_distinct(sides))
     statements = sum(isinstance(s, Compute | Reduce) for s in walk(checked))
     is_few = count <= _FEW_BOUNDARIES or count * statements <= _MOST_STATEMENTS
-    boundaries = _longest_chain(_distinct(sides)) if count <= _MOST_BOUNDARIES and is_few else []
-    if not boundaries or len(boundaries) < count:
+    boundaries = _all_in_order(sides) if count <= _MOST_BOUNDARIES and is_few else []
+    if not boundaries:
         return [loop]
     result: list[For] = []
     start = loop.start
@@ -385,6 +385,13 @@ def _distinct(sides: Mapping[Less, _Side]) -> list[_Boundary]:
     return list({side.boundary: None for side in sides.values()})
 
 
+def _all_in_order(sides: Mapping[Less, _Side]) -> list[_Boundary]:
+    """All boundaries, from the lowest to the highest; none if that isn't known for some."""
+    boundaries = _distinct(sides)
+    chain = _longest_chain(boundaries)
+    return chain if len(chain) == len(boundaries) else []
+
+
 def _longest_chain(boundaries: Sequence[_Boundary]) -> list[_Boundary]:
     """The most boundaries whose order is known for all sizes, from the lowest to the highest."""
     chains: list[list[_Boundary]] = []
@@ -421,7 +428,7 @@ def decided(
         if holds is not None:
             values[buffer] = Literal(holds, DataType.Bool)
     copied = _copied(body, facts, values)
-    _drop_unused(copied)
+    drop_unused_registers(copied)
     return copied
 
 
@@ -473,39 +480,3 @@ def _chosen(statement: Compute, values: dict[Buffer, Literal | None]) -> Compute
     place = 1 if condition.value else 2
     kept = (statement.inputs[place],)
     return replace(statement, op="set", inputs=kept, compute=statement.compute[place : place + 1])
-
-
-def _drop_unused(body: list[Statement]) -> None:
-    """Removes what only writes registers of this body that nothing reads, and these."""
-    own = {s.buffer for s in walk(body) if isinstance(s, Allocate)}
-    reads = Counter(buffer for s in walk(body) for buffer in _read(s))
-    writers: dict[Buffer, list[Compute]] = {}
-    for statement in walk(body):
-        if isinstance(statement, Compute) and not statement.is_checked:  # that may refuse a value
-            writers.setdefault(statement.output.buffer, []).append(statement)
-    unread = [buffer for buffer in own if not reads[buffer]]
-    dropped: set[int] = set()
-    while unread:
-        for statement in writers.pop(unread.pop(), ()):
-            dropped.add(id(statement))
-            for buffer in _read(statement):
-                reads[buffer] -= 1
-                if not reads[buffer] and buffer in own:
-                    unread.append(buffer)
-    _drop(body, lambda statement: id(statement) in dropped)
-    used = {access.buffer for statement in walk(body) for access in accesses(statement)}
-    _drop(body, lambda s: isinstance(s, Allocate) and s.buffer not in used)
-
-
-def _read(statement: Statement) -> Iterator[Buffer]:
-    """What a statement reads, or writes in another way than by storing a value."""
-    for access in accesses(statement):
-        if not (isinstance(statement, Compute) and access is statement.output):
-            yield access.buffer
-
-
-def _drop(body: list[Statement], is_dropped: Callable[[Statement], bool]) -> None:
-    body[:] = [statement for statement in body if not is_dropped(statement)]
-    for statement in body:
-        if isinstance(statement, For):
-            _drop(statement.body, is_dropped)

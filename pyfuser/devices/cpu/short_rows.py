@@ -26,7 +26,7 @@ from ...ir.kernel import Access, Buffer, Compute, For, Reduce, Statement, Tensor
 from ...ir.kernel_queries import accesses, written
 from ...ir.scalar_functions import minimum
 from ...ir.scalar_queries import coefficient_of
-from ...ir.scalars import ONE, ZERO, Integer, IntExpr, Symbol, from_terms, terms_of
+from ...ir.scalars import ONE, ZERO, Integer, IntExpr, from_terms, terms_of
 from .conversions import storage_type
 from .llvm_types import LLVMType
 from .llvm_writer import Value
@@ -142,17 +142,16 @@ class ShortRows:
     def __init__(self, memory: MemoryAccess) -> None:
         self.memory, self.writer, self.scopes = memory, memory.writer, memory.scopes
         self._waiting: dict[tuple[Buffer, IntExpr, IntExpr, IntExpr | None], _Rows] = {}
-        self._loop: tuple[Symbol, range] | None = None
+        self._loop: tuple[For, range] | None = None
         self._whole = frozenset[IntExpr]()
-        self._most = 0
 
     @contextmanager
     def over_places(self, loop: For, places: range, whole: frozenset[IntExpr]) -> Iterator[None]:
         """Some places of a loop over those of rows, and the indices by which it takes them all."""
-        saved = self._loop, self._whole, self._most
-        self._loop, self._whole, self._most = (loop.index, places), whole, _most_places(loop)
+        saved = self._loop, self._whole
+        self._loop, self._whole = (loop, places), whole
         yield
-        self._loop, self._whole, self._most = saved
+        self._loop, self._whole = saved
 
     def load(
         self, access: Access, index: IntExpr, step: IntExpr, lanes: int, active: Value | None
@@ -282,7 +281,7 @@ class ShortRows:
     ) -> _Place | None:
         """The place in rows that follow each other in memory."""
         together = min(lanes, MOST_PLACES)
-        most = max(together, self._most)
+        most = together if self._loop is None else max(together, _most_places(self._loop[0]))
         if not isinstance(step, Integer) or not 2 <= step.value <= most:
             return None
         length = step.value
@@ -307,8 +306,8 @@ class ShortRows:
         """The place in rows of which the loop takes every one."""
         if self._loop is None or self.memory.has_slow_masks or access.index not in self._whole:
             return None
-        symbol, places = self._loop
-        number = self.scopes.constants.get(symbol)
+        loop, places = self._loop
+        number = self.scopes.constants.get(loop.index)
         if not isinstance(number, Integer) or not _LEAST_APART <= len(places) <= lanes:
             return None
         place = number.value - places.start
