@@ -22,7 +22,7 @@ from ..devices.runtime import LoadedKernel
 from ..dtypes import FLOATING, DataType, fits_64_bits, to_torch
 from ..errors import InternalError, expected
 from ..ir.domains import IterDomain
-from ..ir.exprs import PointwiseOp, ScatterOp
+from ..ir.exprs import PointwiseOp, ReshapeOp, ScatterOp
 from ..ir.fusion import Fusion
 from ..ir.kernel import ScalarParameter, TensorParameter
 from ..ir.scalars import ONE, IntExpr, Symbol
@@ -101,6 +101,9 @@ class ProgramWriter:
         """Writes everything until the outputs exist; `write_scalars` comes first."""
         last_use = self._last_uses()
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
+            if all(map(self.has, part.segment.outputs)):  # they show what is in their memory
+                del self.local[part.segment.inputs[0]]
+                continue
             if clock is not None:
                 clock.start()
             if built is not None:
@@ -196,8 +199,11 @@ class ProgramWriter:
             if isinstance(value, TensorView):
                 self.tensors[own.name] = value
         for output in part.segment.outputs:
+            shown = self._shown_as(output)
             if isinstance(output.expr, ScatterOp):
                 self._write_base(number, part, output, output.expr)
+            elif shown is not None:
+                self._write_shown(output, shown)
             else:
                 self._write_allocation(output)
         launch = _Launch(self, number, part, built)
@@ -250,6 +256,31 @@ class ProgramWriter:
         dtype = to_torch(tensor.dtype)
         self.library.allocate(self.program.runtime, name, shape, stride, dtype)
         self.local[tensor] = PlanValue.of(name)
+
+    def _shown_as(self, tensor: TensorView) -> TensorView | None:
+        """The tensor that shows all of this one in another shape, if nothing else reads it."""
+        readers = [part for part in self.program.parts if tensor in part.segment.inputs]
+        outputs = readers[0].segment.outputs if len(readers) == 1 else []
+        if len(outputs) != 1 or tensor in self.program.fusion.outputs:
+            return None
+        (shown,) = outputs
+        expr = shown.expr
+        if not isinstance(readers[0], ViewPart) or not isinstance(expr, ReshapeOp):
+            return None
+        is_plain = not tensor.domain.allocation and not shown.domain.allocation
+        is_whole = self.is_stored_whole(tensor) and self.is_stored_whole(shown)
+        return shown if is_plain and is_whole and expr.inputs == (tensor,) else None
+
+    def _write_shown(self, tensor: TensorView, shown: TensorView) -> None:
+        """Allocates what shows a tensor, whose elements are written there."""
+        self._write_allocation(shown)
+        memory = self.local[shown]
+        shape = tuple_text([self.sizes.text(axis.size) for axis in tensor.axes])
+
+        def view() -> str:
+            return f"{memory.tensor()}.view({shape})"
+
+        self.local[tensor] = PlanValue(view, memory.pointer, view)
 
     def _dense_strides(
         self, tensor: TensorView, extents: Mapping[IterDomain, IntExpr]

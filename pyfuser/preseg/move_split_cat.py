@@ -23,7 +23,6 @@ After:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..ir.exprs import Expr, PermuteOp, PointwiseOp, WindowOp
 from ..ir.fusion import Fusion
@@ -32,11 +31,10 @@ from ..ir.vals import Scalar, TensorView, Val
 from ..ir.windows import Window
 from ..ops.read_builders import sliced
 from ..ops.shape_builders import permute
+from .cats import Column, parts_of
 from .dead_code import dead_code
 from .read_moving import Moved, is_movable, recomputed, try_move
 from .rewriting import Rewriter, rewrite
-
-Column = tuple[Val, ...]
 
 
 def move_split_cat(fusion: Fusion) -> Fusion:
@@ -44,7 +42,7 @@ def move_split_cat(fusion: Fusion) -> Fusion:
     readers = {t: len(t.uses_list) + (t in fusion.outputs) for t in fusion.tensors}
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
-        parts = _parts(expr) if isinstance(expr, WindowOp) else None
+        parts = parts_of(expr)
         if parts is None:
             rewriter.emit(expr)
             return
@@ -52,42 +50,6 @@ def move_split_cat(fusion: Fusion) -> Fusion:
         try_move(rewriter, expr, lambda: zipper.joined(parts.tensors, parts.dim))
 
     return dead_code(rewrite(fusion, rule))
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The tensors that a cat joins along a dimension."""
-
-    tensors: Column
-    dim: int
-
-
-def _parts(expr: WindowOp) -> _Parts | None:
-    """What a chain of pads joins, if it is a cat: each pad is the fill of the next one."""
-    found: list[Val] = []
-    current: Val = expr.output
-    assert isinstance(current, TensorView)
-    dims = [d for d, window in enumerate(expr.windows) if window is not None]
-    if len(expr.inputs) != 2 or len(dims) != 1:
-        return None
-    (dim,) = dims
-    end: IntExpr = current.axes[dim].size
-    while isinstance(current, TensorView) and isinstance(current.expr, WindowOp):
-        pad = current.expr
-        places = [d for d, window in enumerate(pad.windows) if window is not None]
-        window = pad.windows[dim] if places == [dim] and len(pad.inputs) == 2 else None
-        if window is None or not _is_side_by_side(window, end):
-            return None
-        found.insert(0, pad.inputs[0])
-        end, current = window.left, pad.inputs[1]
-    is_whole = end is ZERO and len(found) > 1 and isinstance(current, Scalar)
-    return _Parts(tuple(found), dim) if is_whole else None
-
-
-def _is_side_by_side(window: Window, end: IntExpr) -> bool:
-    """True if the window shows its source from the first element on, and stops at `end`."""
-    is_plain = window.step is ONE and window.every is ONE
-    return is_plain and window.stop is end and window.offset is window.left * -1
 
 
 class _Zipper:

@@ -15,6 +15,7 @@ from ..ir.fusion import Fusion
 from ..ir.verify import verify_fusion
 from .broadcast_squeeze import broadcast_squeeze
 from .cast_chains import cast_chains
+from .cats_as_stacks import cats_as_stacks
 from .common_subexpressions import common_subexpressions
 from .constant_predicates import constant_predicates
 from .dead_code import dead_code
@@ -33,6 +34,7 @@ from .rounded_selections import rounded_selections
 from .scatter_accumulate import scatter_accumulate
 from .separate_constants import separate_constants
 from .separate_expanded_outputs import separate_expanded_outputs
+from .shared_sigmoids import shared_sigmoids
 from .two_pass_moments import two_pass_moments
 from .unify_extents import unify_extents
 
@@ -55,6 +57,8 @@ PIPELINE: tuple[Pass, ...] = (
     expand_permute,
     scatter_accumulate,
     move_split_cat,
+    shared_sigmoids,
+    cats_as_stacks,
     move_windows,
     move_gathers,
     narrow_reads,

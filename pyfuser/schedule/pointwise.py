@@ -6,9 +6,11 @@
     few rows:              ->  [task: row][task: chunk][serial][unroll][lanes]
     short rows:            ->  [task: rows][row][serial][unroll][lanes]
     a few columns:         ->  [outer][task: chunk of rows][rows: serial][columns][rows: lanes]
+    an axis of parts:      ->  as without it, and [parts] around [lanes]
 
 The innermost range is made of as many axes as form one range in memory in all inputs and outputs
-(the break point: a bias along the rows makes the fusion 2-D).  On hardware threads:
+(the break point: a bias along the rows makes the fusion 2-D).  What all parts of a tensor have in
+common is computed once, around the loop over them (part_axes.py).  On hardware threads:
 threaded_pointwise.py.
 """
 
@@ -46,6 +48,7 @@ from .common import (
 )
 from .facts import examine, reference_tensor
 from .inlining import inline_most, inline_tasks
+from .part_axes import around_parts, axis_of_parts
 from .propagation import transform_like
 from .shared_reads import Copies, share_reads, with_shared_reads
 from .vectors import vector_bytes, vector_steps
@@ -102,10 +105,16 @@ def _is_index(tensor: TensorView) -> bool:
 
 
 @lru_cache(maxsize=256)
-def pointwise_facts(fusion: Fusion) -> PointwiseFacts:
-    """The input of the heuristics; computed once per fusion."""
+def pointwise_facts(fusion: Fusion, has_parts: bool = True) -> PointwiseFacts:
+    """The input of the heuristics; computed once per fusion.
+
+    Its rows are without the axis of parts, if the schedule `has_parts`.
+    """
     reference, layouts = reference_output(fusion), Layouts(fusion)
     axes = ordered_axes(reference)
+    if has_parts:
+        parts = axis_of_parts(fusion, reference, layouts)
+        axes = [axis for axis in axes if axis is not parts]
     inner = range_to(axes[-1], axes, layouts) if axes else []
     outer = axes[: len(axes) - len(inner)]
     rank = reference.concrete_rank
@@ -197,7 +206,8 @@ def _schedule(
     if parameters.rows and parameters.prefetch:
         _prefetch_apart(scheduled, reference, layouts)
     own = scheduled[reference]
-    own.loop = list(ordered_axes(reference))
+    parts = None if parameters.across else axis_of_parts(copy, reference, layouts)
+    own.loop = [axis for axis in ordered_axes(reference) if axis is not parts]
     if not own.loop:
         inline_most(scheduled)
         return scheduled, copies
@@ -224,9 +234,19 @@ def _schedule(
     own.split(position, parameters.lanes)
     own.split(position, parameters.unroll)
     kinds[position + 1] = ParallelType.unroll
-    kinds[position + 2] = ParallelType.block_x
+    if parts is not None:
+        own.loop.insert(position + 2, parts)
+        kinds[position + 2] = ParallelType.unroll
+    kinds[len(own.loop) - 1] = ParallelType.block_x
     transform_like(scheduled, reference)
-    parallelize_positions(scheduled, reference, kinds)
+    once = around_parts(scheduled, reference, parts) if parts is not None else []
+    others = [tensor for tensor in copy.tensors if tensor not in once]
+    parallelize_positions(scheduled, reference, kinds, others)
+    for tensor in once:
+        loop = scheduled[tensor].loop
+        for place in range(position + 2):
+            loop[place].parallel_type = kinds.get(place, ParallelType.serial)
+        loop[position + 2].parallel_type = ParallelType.block_x
     inline_tasks(scheduled)
     return scheduled, copies
 
@@ -236,7 +256,8 @@ def _prefetch_apart(scheduled: ScheduledFusion, reference: TensorView, layouts: 
 
     What follows a row in memory isn't read next, and no prefetcher follows jumps from page to page.
     """
-    axes = ordered_axes(reference)
+    parts = axis_of_parts(scheduled.fusion, reference, layouts)
+    axes = [axis for axis in ordered_axes(reference) if axis is not parts]
     columns = range_to(axes[-1], axes, layouts)
     row, number = axes[-len(columns) - 1], layouts.space.number
     for leaf in layouts.leaves:

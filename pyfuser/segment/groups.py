@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from ..analysis.costs import is_expensive, is_root
 from ..analysis.innermost import common_innermost
 from ..analysis.iteration_space import Axes, Signature, windowed_input
+from ..analysis.part_axes import shares_parts
 from ..ir.exprs import LibraryOp
 from ..ir.vals import TensorView
 from ..schedule.acceptance import (
@@ -45,6 +46,8 @@ class Group:
     through windows.  `is_expensive` says that it has expensive operations, `has_roots` that it has
     square roots, `inner` which axis of its largest tensor is innermost in memory; `directions` are
     those of the fusion's inputs and outputs in it, `written` those of the outputs.
+    `shares_parts` says that parts have expensive operations in common, which only a pointwise
+    kernel computes once.
     """
 
     units: list[Unit]
@@ -63,6 +66,7 @@ class Group:
     inner: Innermost = Innermost()
     directions: set[Direction] = field(default_factory=set)
     written: set[Direction] = field(default_factory=set)
+    shares_parts: bool = False
 
 
 @dataclass(slots=True)
@@ -141,6 +145,8 @@ class Groups:
         repeated = self._repeats(a, b) or self._repeats(b, a)
         if repeated is not None:
             return repeated
+        if (a.shares_parts or b.shares_parts) and (a.summary.signatures or b.summary.signatures):
+            return "a reduction would repeat what parts have in common"
         merge = self._joined(a, b)
         reason = self._kernel_refusal(merge.summary, _innermost(a, b))
         if reason is None:
@@ -177,7 +183,8 @@ class Groups:
         if not (few.is_expensive or few.has_roots) or few.summary.signatures or not a < b:
             return None
         inner, are_roots = _innermost(many), not few.is_expensive
-        reason = repeats(a, b, inner, self.sizes, self.graph.space.extents, are_roots)
+        extents, is_pointwise = self.graph.space.extents, not many.summary.signatures
+        reason = repeats(a, b, inner, self.sizes, extents, are_roots, is_pointwise)
         if reason is None:
             return None
         if inner in a and many in few.producers and b - a <= _reduced(many):
@@ -185,6 +192,14 @@ class Groups:
         if any(self._normalises(p, c) for p in few.producers for c in few.consumers):
             return None  # its uses along the reduced axes would read everything again
         return reason
+
+    def _shares(self, few: Group, many: Group) -> bool:
+        """True if the parts of one group have the expensive operations of the other in common."""
+        is_pointwise = not few.summary.signatures and not many.summary.signatures
+        is_dear = is_pointwise and (few.is_expensive or few.has_roots)
+        axes = few.summary.axes, many.summary.axes
+        is_shared = is_dear and shares_parts(*axes, self.graph.space.extents)
+        return is_shared and self.sizes.target.shares_parts
 
     def _normalises(self, producer: Group, consumer: Group) -> bool:
         """True if one kernel can use a group's reductions along the axes that they reduce."""
@@ -359,6 +374,7 @@ class Groups:
 
     def _contract(self, a: Group, b: Group, merge: Merge) -> None:
         keep, gone = (a, b) if len(a.units) >= len(b.units) else (b, a)
+        keep.shares_parts |= gone.shares_parts or self._shares(a, b) or self._shares(b, a)
         for tensor, count in self._read_inside(gone, keep).items():
             self._outside[tensor] -= count
         for unit, signatures in merge.dependent.items():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..analysis.costs import is_expensive, is_root
 from ..analysis.iteration_space import IterationSpace
+from ..analysis.part_axes import shares_parts
 from ..ir.exprs import Expr
 from ..ir.scalars import IntExpr
 from ..ir.vals import TensorView
@@ -24,7 +25,10 @@ from ..schedule.size_info import SizeInfo
 
 def has_repeated_work(facts: Facts, sizes: SizeInfo) -> bool:
     """True if one kernel for everything would repeat expensive operations."""
-    return repeats_any(facts.exprs, facts.exprs, facts.summary.axes, facts.space, sizes)
+    is_pointwise = not facts.summary.signatures
+    return repeats_any(
+        facts.exprs, facts.exprs, facts.summary.axes, facts.space, sizes, is_pointwise
+    )
 
 
 def repeats_any(
@@ -33,6 +37,7 @@ def repeats_any(
     axes: AbstractSet[int],
     space: IterationSpace,
     sizes: SizeInfo,
+    is_pointwise: bool = False,
 ) -> bool:
     """True if a kernel of expressions with these axes would repeat expensive ones, or roots, among
     `some`.
@@ -48,7 +53,8 @@ def repeats_any(
     tensors = (t for e in exprs for t in (*e.aligned_inputs, *e.tensor_outputs))
     inner = innermost(space, tensors).axis
     return any(
-        repeats(few, axes, inner, sizes, space.extents, are_roots) for few, are_roots in small
+        repeats(few, axes, inner, sizes, space.extents, are_roots, is_pointwise)
+        for few, are_roots in small
     )
 
 
@@ -81,8 +87,11 @@ def repeats(
     sizes: SizeInfo,
     extents: Sequence[IntExpr],
     are_roots: bool,
+    is_pointwise: bool,
 ) -> str | None:
     """Why expensive operations on `few` of a kernel's axes take too long there, or None."""
+    if is_pointwise and sizes.target.shares_parts and shares_parts(few, many, extents):
+        return None
     once = sizes.elements(extents[n] for n in few)
     times = sizes.elements(extents[n] for n in many - few)
     if once is None or times is None:

@@ -151,6 +151,11 @@ class Target(ABC):
         """
         return False
 
+    @property
+    def shares_parts(self) -> bool:
+        """True if pointwise kernels compute once what the parts of a tensor have in common."""
+        return False
+
     @abstractmethod
     def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
         """Why a kernel shouldn't read rows of this many elements twice; None if it may.

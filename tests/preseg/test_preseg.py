@@ -120,6 +120,18 @@ def _move_split_cat(fusion: Fusion) -> TensorView:
     return builders.cat(fusion, [builders.exp(fusion, part) for part in parts], 0)
 
 
+def _shared_sigmoids(fusion: Fusion) -> TensorView:
+    x = tensor(fusion, 1)
+    return builders.add(fusion, builders.silu(fusion, x), builders.sigmoid(fusion, x))
+
+
+def _cats_as_stacks(fusion: Fusion) -> TensorView:
+    x = fusion.new_tensor(plain_domain([fusion.ids.new(Integer.of(64))]), FLOAT)
+    fusion.add_input(x)
+    shared = builders.exp(fusion, x)
+    return builders.cat(fusion, [shared, builders.neg(fusion, shared)], 0)
+
+
 def _scatter_accumulate(fusion: Fusion) -> TensorView:
     classes = tensor(fusion, 1, INT)
     column = builders.broadcast(fusion, classes, [False, True])
@@ -173,6 +185,8 @@ EXAMPLES: dict[str, Callable[[Fusion], TensorView]] = {
     "move_permutes": _move_permutes,
     "expand_permute": _expand_permute,
     "move_split_cat": _move_split_cat,
+    "shared_sigmoids": _shared_sigmoids,
+    "cats_as_stacks": _cats_as_stacks,
     "scatter_accumulate": _scatter_accumulate,
     "move_windows": _move_windows,
     "move_gathers": _move_gathers,

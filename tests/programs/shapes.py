@@ -231,7 +231,19 @@ def stack(m: Maker) -> Made:
     return f"torch.stack([{parts}], {m.random.randint(-1, len(shape))})"
 
 
+def parts_together(m: Maker) -> Made:
+    """Parts side by side that are computed from one value, such as the gradient of a gated unit."""
+    x = m.pick(lambda t: t.is_floating_point() and t.dim() > 0)
+    forms = ("s * {x}", "{x} - s", "s + 1", "-s", "s * s", "(1 - s) * {x} * s", "{x}")
+    parts = [m.choice(forms).format(x=x) for _ in range(m.random.randint(2, 4))]
+    function = m.choice(("sigmoid({x})", "tanh({x} * {x})", "rsqrt({x} * {x} + 1)"))
+    made = f"torch.{function}".format(x=x)
+    call, dim = m.choice(("cat", "cat", "stack")), m.dim(x)
+    joined = f"torch.{call}([{', '.join(parts)}], {dim})"
+    return f"(lambda s: {joined})({made})"
+
+
 TEMPLATES = {
     view: 6, permute: 5, axes_of_one: 4, expand: 3, repeat: 1, slice_: 6, piece: 3, pieces: 3,
-    reorder: 3, triangle: 2, pad: 3, join: 4, stack: 2,
+    reorder: 3, triangle: 2, pad: 3, join: 4, stack: 2, parts_together: 3,
 }  # fmt: skip

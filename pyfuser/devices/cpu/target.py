@@ -109,6 +109,10 @@ class CpuTarget(Target):
         """
         return 8
 
+    @property
+    def shares_parts(self) -> bool:
+        return True
+
     def row_refusal(self, rows: int, columns: int, bytes_each: int, is_inner: bool) -> str | None:
         # A row is read twice, and with fewer rows than cores a persistent kernel leaves cores idle.
         cores, cache = self.processor.cores, self.processor.l2_bytes

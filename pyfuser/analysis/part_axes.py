@@ -1,0 +1,28 @@
+"""Part axes: the short axes of known length, along which a kernel has a loop around its lanes.
+
+What such an axis stacks is computed together, so that what the parts have in common is computed
+once (schedule/part_axes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from ..ir.scalars import Integer, IntExpr
+
+MOST_PARTS = 8  # each is a place in memory that every vector is written to
+
+
+def is_short(extent: IntExpr) -> bool:
+    """True for the extent of an axis that may be one of parts."""
+    return isinstance(extent, Integer) and 1 < extent.value <= MOST_PARTS
+
+
+def shares_parts(few: AbstractSet[int], many: AbstractSet[int], extents: Sequence[IntExpr]) -> bool:
+    """True if a pointwise kernel of `many` axes computes once what has only `few` of them.
+
+    `extents` are those of the axes, by number.
+    """
+    missing = many - few
+    return len(missing) == 1 and all(is_short(extents[number]) for number in missing)
