@@ -6,6 +6,13 @@ For inner reductions (over the innermost axis in memory), tasks are rows:
     rfactor of the serial loops: unroll * lanes partial results stay in registers; rfactor of the
     unrolled loop adds those vectors, so that lanes are combined only once per row
 
+Where what follows from a row's results takes long beside the row (the logarithm of a log-softmax),
+a task is as many rows as a vector has lanes, and that is computed for all of them:
+
+    the rows' results     [task: rows][row][serial...][serial][unroll][lanes]
+    what follows          [task: rows][lanes]
+    what has all axes     [task: rows][row][serial...][serial][unroll][lanes]
+
 For outer reductions (the innermost axis is kept), tasks are blocks of columns. Several rows are
 added in registers before they are added to the block's results, which stay in the L1 cache. So are
 inner reductions of short rows, whose columns are steps apart in memory:
@@ -23,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
+from ..analysis.costs import is_expensive
 from ..dtypes import size_in_bytes
 from ..ir.domains import IterDomain, ParallelType
 from ..ir.fusion import Fusion
@@ -47,6 +55,7 @@ from .common import (
     touched_bytes,
     work_each,
 )
+from .facts import tensor_exprs
 from .inlining import inline_most
 from .pointwise import widest_of
 from .propagation import transform_like
@@ -102,7 +111,15 @@ def reduction_facts(fusion: Fusion, reference: TensorView | None = None) -> Redu
         vector_steps(layouts, axes),
         product(axis.extent for axis in across),
         _repeated_bytes(layouts, axes),
+        _functions_of_results(fusion, layouts, kept),
     )
+
+
+def _functions_of_results(fusion: Fusion, layouts: Layouts, kept: Sequence[IterDomain]) -> int:
+    """How many functions such as exp have only the axes that reductions keep."""
+    alone = layouts.space.of(kept)
+    functions = [each for each in tensor_exprs(fusion.exprs) if is_expensive(each)]
+    return sum(layouts.space.axes(each.tensor_outputs[0]) == alone for each in functions)
 
 
 def _repeated_bytes(layouts: Layouts, axes: list[IterDomain]) -> IntExpr:
@@ -175,16 +192,49 @@ def schedule_inner(
         ranges = whole_ranges(scheduled.fusion, reference, layouts)
     axes, _ = split_axes(reference, layouts)
     rows, others = arrange(scheduled, reference, layouts)
+    if parameters.block and any(not a.is_reduction and not a.is_broadcast for a in axes):
+        scheduled[reference].split(0, parameters.block)
+        rows = 2
     chains = row_loops(scheduled, reference, rows, others, parameters, scheduled.fusion.tensors)
     for first, tensors in ranges:
         assert parameters.whole is not None
         for tensor in tensors:
             scheduled[tensor].loop = list(tensor.domain.logical)
+            for axis in tensor.domain.logical:  # a broadcast may have been one of the lanes
+                axis.parallel_type = ParallelType.serial
         _arrange_like(scheduled, first, axes, layouts)
         chains |= row_loops(scheduled, first, rows, 0, parameters.whole, tensors)
+    most = _rows_in_lanes(scheduled, axes, layouts) if rows > 1 else {}
     for tensor in reductions(scheduled.fusion):
         rfactor_rows(scheduled, tensor, *chains[tensor])
-    inline_most(scheduled)
+    inline_most(scheduled, most=most)
+
+
+def _rows_in_lanes(
+    scheduled: ScheduledFusion, axes: Sequence[IterDomain], layouts: Layouts
+) -> dict[TensorView, int]:
+    """Gives what follows from the rows' results alone lanes for the rows of a task.
+
+    Returns the tensors that are complete before other loops over these rows begin, with how many
+    loops they may share.
+    """
+    kept = layouts.space.of(axis for axis in axes if not axis.is_reduction)
+    computed = [tensor for tensor in scheduled.fusion.tensors if tensor.expr is not None]
+    results = [tensor for tensor in computed if is_reduction(tensor.expr)]
+    lanes: set[TensorView] = set()
+    for tensor in computed:
+        loop = scheduled[tensor].loop
+        is_of_rows = layouts.space.axes(tensor) == kept and tensor not in results
+        if is_of_rows and len(loop) > 1 and all(axis.is_broadcast for axis in loop[2:]):
+            lanes.add(tensor)
+            for position, axis in enumerate(loop[1:]):
+                axis.parallel_type = ParallelType.serial if position else ParallelType.block_x
+    complete = dict.fromkeys(results, 1)
+    for tensor in computed:
+        readers = {reader in lanes for e in tensor.uses_list for reader in e.tensor_outputs}
+        if len(readers | ({True} if tensor in lanes else set())) > 1:
+            complete[tensor] = 1
+    return complete
 
 
 def rfactor_rows(

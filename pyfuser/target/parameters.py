@@ -106,6 +106,7 @@ class ReductionFacts:
     weights    how many inputs have none of the axes that are kept
     steps      what is a multiple of the vector if reads at computed positions are aligned
     repeated   bytes of the largest input that several rows read, such as the mask of all heads
+    following  how many functions follow from the rows' results alone
     """
 
     inner: bool
@@ -124,6 +125,7 @@ class ReductionFacts:
     steps: tuple[IntExpr, ...] = ()
     across: IntExpr = ONE
     repeated: IntExpr = ZERO
+    following: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class ReductionParameters:
     """inner      the lanes run along the axes that are reduced, not along those that are kept
     lanes      elements of one vector
     unroll     vectors (inner) or rows (outer) per unrolled step
-    block      columns per task (outer)
+    block      columns per task (outer); rows per task whose results are used in vectors (inner), or
+               0: a task is one row
     parts      parts into which the reduced axes are split over the grid; 1: not split
     prefetch   how many bytes ahead reads fetch
     cascade    where a sum's chain of additions is cut

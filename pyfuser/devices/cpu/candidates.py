@@ -187,7 +187,7 @@ def _reduction(
     values = {
         "lanes": _lanes(processor, facts.bytes, chosen.lanes),
         "unroll": around(chosen.unroll, 1, 2 * _MOST_UNROLL, (1, 2)),
-        "block": around(chosen.block, chosen.lanes, 8192, (1, 2)) if chosen.block else [],
+        "block": _blocks(processor, facts, chosen),
         "parts": [p for p in {*parts, *around(chosen.parts, 1, most_parts)} if p != chosen.parts],
         "prefetch": _prefetch(chosen.prefetch),
     }
@@ -195,13 +195,29 @@ def _reduction(
 
     def completed(made: ReductionParameters) -> ReductionParameters:
         step = made.unroll * made.parts * (made.lanes if made.inner else 1)
-        block = max(made.block, made.lanes) if made.block else 0
+        is_valid = made.parts == 1 if made.inner else made.block >= made.lanes
+        block = made.block
+        if block and not is_valid:
+            block = 0 if made.inner else made.lanes
         return replace(made, block=block, cascade=chain_levels(facts.chain, sizes, step))
 
     found = varied(chosen, values, pairs, completed)
     lanes = processor.lanes(facts.bytes)
     is_across = facts.inner and _may_lie_across(facts.reduced, facts.across, lanes, sizes)
     return [reduction_across(lanes), *found] if is_across and chosen.inner else found
+
+
+def _blocks(
+    processor: Processor, facts: ReductionFacts, chosen: ReductionParameters
+) -> Sequence[int]:
+    """Other blocks of columns, or of rows: one has as many as lanes, or a row is by itself."""
+    if not chosen.inner:
+        return around(chosen.block, chosen.lanes, 8192, (1, 2)) if chosen.block else []
+    if chosen.block:
+        return [0]
+    is_range = len(facts.chain) == 1 and facts.across is not ONE
+    has_blocks = is_range and chosen.parts == 1 and chosen.whole is None
+    return [processor.lanes(facts.bytes)] if has_blocks else []
 
 
 def _persistent(
@@ -214,6 +230,7 @@ def _persistent(
         "lanes": _lanes(processor, facts.bytes, chosen.lanes),
         "unroll": around(chosen.unroll, 1, _MOST_UNROLL, (1, 2)),
         "keeps": [not chosen.keeps],
+        "block": _blocks(processor, facts, chosen) if chosen.inner else [],
     }
 
     def completed(made: ReductionParameters) -> ReductionParameters:

@@ -25,6 +25,7 @@ from ...target.parameters import (
 )
 from ...target.unrolling import inner_unroll, row_unroll, unroll_factor
 from .processor import Processor
+from .row_blocks import rows_of_reduction, rows_of_task
 from .short_rows import MOST_PLACES, MOST_WRITTEN_OUT
 from .tile_heuristics import LEAST_LANES, is_in_cache, is_known_and_short, lanes_for, tiles
 
@@ -303,8 +304,9 @@ def reduction(
             if outermost
             else chain_levels(facts.chain, sizes, step * parts)
         )
+        block = rows_of_reduction(processor, facts, sizes) if parts == 1 else 0
         return ReductionParameters(
-            *(True, lanes, unroll, 0, parts, prefetch, cascade), outermost=outermost
+            *(True, lanes, unroll, block, parts, prefetch, cascade), outermost=outermost
         )
     columns = evaluate(facts.range, sizes)
     if reduced <= _ROWS_IN_REGISTERS and columns <= _COLUMNS_IN_REGISTERS * lanes:
@@ -398,7 +400,9 @@ def inner_persistent(
     most = _most_columns_across(processor, facts, 2 * _FEW_COLUMNS - 1)
     if reduced <= most and _has_lanes_across(reduced, facts.across, lanes, sizes):
         return persistent_across(lanes)
-    return persistent_along(processor, facts, sizes)
+    along = persistent_along(processor, facts, sizes)
+    is_in_cache = _prefetch(processor, facts.touched, sizes) == 0
+    return replace(along, block=rows_of_task(processor, facts, sizes, is_in_cache))
 
 
 def persistent_across(lanes: int) -> ReductionParameters:

@@ -47,7 +47,7 @@ _LEAST_APART = 3
 def split_evenly(start: int, stop: int, most: int) -> list[range]:
     """The places in groups of at most `most`: as few as can be, of as many each, or one less."""
     count = -(-(stop - start) // most)
-    ends = [start + (stop - start) * number // count for number in range(count + 1)]
+    ends = [start + (stop - start) * number // max(count, 1) for number in range(count + 1)]
     return [range(a, b) for a, b in pairwise(ends)]
 
 

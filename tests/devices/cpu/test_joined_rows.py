@@ -114,5 +114,6 @@ def test_each_part_is_computed_once() -> None:
 
 def test_places_are_split_evenly() -> None:
     assert split_evenly(0, 16, 16) == [range(16)]
+    assert split_evenly(0, 0, 16) == []
     assert split_evenly(0, 17, 16) == [range(8), range(8, 17)]
     assert split_evenly(3, 40, 16) == [range(3, 15), range(15, 27), range(27, 40)]
