@@ -7,7 +7,7 @@
                                                 if remainder == n: remainder, quotient += 0, 1
 
 A division of 64 bits takes as long as a row of a few vectors.  Quotients and remainders of what is
-counted are counted, too: (i // n) % m, (i % n) // m.
+counted are counted, too: (i // n) % m, (i % n) // m; so are those of sums, (block * 16 + i) // n.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class CountingLoop:
     def counts_from(self, index: Value, begin: Value) -> None:
         """Tells the loop's index, and where it begins."""
         self.counted[index.name] = _Counted(begin, Value("1", I64))
+
+    def counts(self, value: Value, first: Value, increment: Value) -> None:
+        """Tells of a value that grows by an increment, from a first one on."""
+        self.counted[value.name] = _Counted(first, increment)
 
     def divide(
         self, writer: FunctionWriter, dividend: Value, divisor: Value

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...ir.scalar_queries import evaluate
+from ...ir.scalars import ONE
 from ...target.parameters import ReductionFacts
 from .processor import Processor
 
@@ -62,10 +63,7 @@ def rows_of_reduction(processor: Processor, facts: ReductionFacts, sizes: Mappin
 def _has_blocks(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int], lanes: int
 ) -> bool:
-    """True if there are enough blocks, each row is one range in memory, and so are all of them.
-
-    Otherwise, as beside a mask for all heads, the place of each row of a block takes a division.
-    """
-    is_range = len(facts.chain) == 1 and facts.across is facts.kept
+    """True if there are enough blocks, of rows of one range in memory each."""
     rows = evaluate(facts.kept, sizes)
+    is_range = len(facts.chain) == 1 and facts.across is not ONE
     return is_range and rows >= _TASKS_EACH * processor.cores * lanes

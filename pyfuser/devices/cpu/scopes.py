@@ -169,8 +169,23 @@ class Scopes:
     def _is_counted(self, expr: FloorDiv | Mod, dividend: Value, level: int) -> bool:
         """True if a loop may count the expression."""
         loop = self.open[level].loop
-        is_known = self.level_of_expr(expr.b) < level
-        return loop is not None and is_known and dividend.name in loop.counted
+        if loop is None or self.level_of_expr(expr.b) >= level:
+            return False
+        if dividend.name not in loop.counted and isinstance(expr.a, Sum):
+            self._note_sum(expr.a, dividend, level)
+        return dividend.name in loop.counted
+
+    def _note_sum(self, expr: Sum, value: Value, level: int) -> None:
+        """Notes that a sum is counted, if it is one of what a loop counts and what is known."""
+        loop = self.open[level].loop
+        outer, inner = self._by_level(expr, level)
+        if loop is None or outer is None or inner is None:
+            return
+        counted = loop.counted.get(self.integer(inner).name)
+        if counted is not None and counted.restarts is None:
+            with self.at(level - 1):
+                first = self.writer.add(self.integer(outer), counted.first)
+            loop.counts(value, first, counted.increment)
 
     def _count(self, expr: FloorDiv | Mod, dividend: Value, level: int) -> Value:
         scope = self.open[level]

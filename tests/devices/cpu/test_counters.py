@@ -10,6 +10,7 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.compiler import stages
+from pyfuser.devices.cpu import heuristics
 from pyfuser.ir.vals import TensorView
 from tests.support.targets import WIDE
 
@@ -42,6 +43,20 @@ def test_rows_of_every_task_read_their_own(shared: tuple[bool, ...]) -> None:
     """Threads begin in the middle; axes have one element, or primes of them, or none."""
     fd = definition(*shared)
     for sizes in SIZES:
+        for columns in (1, 17, 40):
+            x, y = inputs(sizes[: len(shared)], shared, columns)
+            (got,) = fd.execute([x, y])
+            assert torch.equal(got, (x * y).sum(-1)), (sizes, columns)
+
+
+@pytest.mark.parametrize("shared", SHARED, ids=str)
+def test_rows_of_a_block_read_their_own(
+    shared: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a loop over the rows of a block counts begins where the task's rows begin."""
+    monkeypatch.setattr(heuristics, "rows_of_reduction", lambda processor, *_: processor.lanes(4))
+    fd = definition(*shared)
+    for sizes in (*SIZES, (9, 4, 2, 7, 5)):
         for columns in (1, 17, 40):
             x, y = inputs(sizes[: len(shared)], shared, columns)
             (got,) = fd.execute([x, y])
