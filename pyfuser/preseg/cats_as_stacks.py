@@ -53,6 +53,8 @@ _MOST_RECOMPUTED = 3  # cheap operations that several parts need
 
 def cats_as_stacks(fusion: Fusion) -> Fusion:
     """Makes cats stacks where the parts have much in common, and drops what is no longer read."""
+    if not any(isinstance(expr, WindowOp) and len(expr.inputs) == 2 for expr in fusion.exprs):
+        return fusion
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
         joined = expr.inputs[0] if _is_narrowing(expr) else expr.output
@@ -77,10 +79,12 @@ def _is_stack(fusion: Fusion, joined: Val, output: Val, parts: Parts) -> bool:
     `output` is the cat, or what all its readers see.
     """
     assert isinstance(joined, TensorView) and isinstance(output, TensorView)
-    readers, dim = joined.uses_list, parts.dim
-    is_read = joined in fusion.outputs or len(readers) > 1
-    if is_read if output is not joined else not is_read and any(map(_is_narrowing, readers)):
+    dim, readers = parts.dim, joined.uses_list
+    is_read_once = joined not in fusion.outputs and len(readers) == 1
+    if output is not joined and not is_read_once:
         return False
+    if output is joined and is_read_once and _is_narrowing(readers[0]):
+        return False  # its result will be the stack
     tensors = [value for value in parts.tensors if isinstance(value, TensorView)]
     if len(tensors) != len(parts.tensors) or len(tensors) > MOST_PARTS:
         return False

@@ -206,19 +206,41 @@ def _schedule(
     if parameters.rows and parameters.prefetch:
         _prefetch_apart(scheduled, reference, layouts)
     own = scheduled[reference]
-    parts = None if parameters.across else axis_of_parts(copy, reference, layouts)
+    parts = axis_of_parts(copy, reference, layouts)
     own.loop = [axis for axis in ordered_axes(reference) if axis is not parts]
     if not own.loop:
         inline_most(scheduled)
         return scheduled, copies
     inner = merge_adjacent(scheduled, reference, layouts, 0, len(own.loop))
-    kinds: dict[int, ParallelType] = {}
     if parameters.across:
         kinds = _lanes_across(scheduled, reference, layouts, inner, parameters)
+    else:
+        kinds = _lanes_along(scheduled, reference, inner, parameters)
+    steps = [kinds.get(place, ParallelType.serial) for place in range(len(own.loop))]
+    once: Sequence[TensorView] = ()
+    if parts is None:
         transform_like(scheduled, reference)
-        parallelize_positions(scheduled, reference, kinds)
-        inline_tasks(scheduled)
-        return scheduled, copies
+    else:
+        place = len(steps) - (2 if parameters.across else 1)
+        own.loop.insert(place, parts)
+        transform_like(scheduled, reference)
+        once = around_parts(scheduled, reference, parts)
+        kinds = dict(enumerate([*steps[:place], ParallelType.unroll, *steps[place:]]))
+    others = [tensor for tensor in copy.tensors if tensor not in once]
+    parallelize_positions(scheduled, reference, kinds, others)
+    for tensor in once:
+        for axis, kind in zip(scheduled[tensor].loop, steps, strict=False):
+            axis.parallel_type = kind
+    inline_tasks(scheduled)
+    return scheduled, copies
+
+
+def _lanes_along(
+    scheduled: ScheduledFusion, reference: TensorView, inner: int, parameters: PointwiseParameters
+) -> dict[int, ParallelType]:
+    """Loops [outer: task][columns: task or serial][unroll][lanes] and their types."""
+    own = scheduled[reference]
+    kinds: dict[int, ParallelType] = {}
     merge_range(scheduled, reference, 0, inner - parameters.rows)
     has_rows = inner > 0
     position = 0
@@ -234,21 +256,8 @@ def _schedule(
     own.split(position, parameters.lanes)
     own.split(position, parameters.unroll)
     kinds[position + 1] = ParallelType.unroll
-    if parts is not None:
-        own.loop.insert(position + 2, parts)
-        kinds[position + 2] = ParallelType.unroll
-    kinds[len(own.loop) - 1] = ParallelType.block_x
-    transform_like(scheduled, reference)
-    once = around_parts(scheduled, reference, parts) if parts is not None else []
-    others = [tensor for tensor in copy.tensors if tensor not in once]
-    parallelize_positions(scheduled, reference, kinds, others)
-    for tensor in once:
-        loop = scheduled[tensor].loop
-        for place in range(position + 2):
-            loop[place].parallel_type = kinds.get(place, ParallelType.serial)
-        loop[position + 2].parallel_type = ParallelType.block_x
-    inline_tasks(scheduled)
-    return scheduled, copies
+    kinds[position + 2] = ParallelType.block_x
+    return kinds
 
 
 def _prefetch_apart(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> None:

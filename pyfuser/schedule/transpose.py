@@ -43,7 +43,8 @@ from .vectors import vector_bytes
 @lru_cache(maxsize=256)
 def _facts(fusion: Fusion) -> PointwiseFacts:
     reference, layouts = reference_output(fusion), Layouts(fusion)
-    found, facts = transposed_inputs(reference, layouts), pointwise.pointwise_facts(fusion)
+    found = transposed_inputs(reference, layouts)
+    facts = pointwise.pointwise_facts(fusion, has_parts=found is None)
     if found is None:
         return facts
     matrices = (

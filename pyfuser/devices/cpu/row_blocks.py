@@ -25,26 +25,32 @@ _SHORT_BYTES = 512
 _BYTES_IN_CACHE = 1024
 _BYTES_OF_HALF = 2048
 _LEAST_VECTORS = 2
-_TASKS_EACH = 4  # for a processor's core, at least
+_LEAST_BLOCKS = 2
 
 
 def rows_of_task(
     processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int], is_in_cache: bool
 ) -> int:
-    """The rows of a persistent kernel's task whose results are computed together, or 0."""
+    """The rows of a persistent kernel's task whose results are computed together, or 0.
+
+    What isn't asked of the sizes isn't a condition for the kernel on others.
+    """
     lanes = processor.lanes(facts.bytes)
-    columns = evaluate(facts.reduced, sizes)
-    if not _has_blocks(processor, facts, sizes, lanes):
+    if not _has_blocks(facts, sizes, lanes):
         return 0
-    is_half = 0 < facts.vector < 4
-    is_whole = columns % lanes == 0 and columns >= _LEAST_VECTORS * lanes
-    is_near = evaluate(facts.touched, sizes) <= processor.l2_bytes
-    is_waiting = is_half or facts.following > 0 or (is_whole and (facts.count > 1 or not is_near))
-    most = _SHORT_BYTES if is_waiting else 0
-    if is_in_cache and (is_half or facts.following):
-        is_small = is_half and 4 * evaluate(facts.touched, sizes) <= processor.l3_bytes
-        most = _BYTES_OF_HALF if is_small else _BYTES_IN_CACHE
-    return lanes if columns * (facts.vector or facts.bytes) <= most else 0
+    columns = evaluate(facts.reduced, sizes)
+    row = columns * (facts.vector or facts.bytes)
+    if 0 < facts.vector < 4 or facts.following:
+        if not is_in_cache:
+            return lanes if row <= _SHORT_BYTES else 0
+        if row <= _BYTES_IN_CACHE or facts.vector >= 4:
+            return lanes if row <= _BYTES_IN_CACHE else 0
+        is_small = 4 * evaluate(facts.touched, sizes) <= processor.l3_bytes
+        return lanes if row <= _BYTES_OF_HALF and is_small else 0
+    if row > _SHORT_BYTES or columns % lanes or columns < _LEAST_VECTORS * lanes:
+        return 0
+    is_worth_it = facts.count > 1 or evaluate(facts.touched, sizes) > processor.l2_bytes
+    return lanes if is_worth_it else 0
 
 
 def rows_of_reduction(processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int]) -> int:
@@ -54,16 +60,13 @@ def rows_of_reduction(processor: Processor, facts: ReductionFacts, sizes: Mappin
     sums, means and maxima 0.9 to 1.1.
     """
     lanes = processor.lanes(facts.bytes)
-    if not facts.following or not _has_blocks(processor, facts, sizes, lanes):
+    if not facts.following or not _has_blocks(facts, sizes, lanes):
         return 0
     size = evaluate(facts.reduced, sizes) * (facts.vector or facts.bytes)
     return lanes if size <= _BYTES_IN_CACHE else 0
 
 
-def _has_blocks(
-    processor: Processor, facts: ReductionFacts, sizes: Mapping[str, int], lanes: int
-) -> bool:
-    """True if there are enough blocks, of rows of one range in memory each."""
-    rows = evaluate(facts.kept, sizes)
+def _has_blocks(facts: ReductionFacts, sizes: Mapping[str, int], lanes: int) -> bool:
+    """True if there are several blocks, of rows of one range in memory each."""
     is_range = len(facts.chain) == 1 and facts.across is not ONE
-    return is_range and rows >= _TASKS_EACH * processor.cores * lanes
+    return is_range and evaluate(facts.kept, sizes) >= _LEAST_BLOCKS * lanes

@@ -45,7 +45,7 @@ def product_of_parts(shape: tuple[int, ...], parts: int, at: int, dtype: torch.d
 @pytest.mark.cpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(8, 64), (3, 17), (70, 1), (1, 1000)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 64), (3, 17), (70, 1), (1, 1000), (90, 3)], ids=str)
 def test_a_function_that_lacks_an_axis(shape: tuple[int, ...], at: int, dtype: torch.dtype) -> None:
     for parts in (2, 3, 8):
         product_of_parts(shape, parts, at, dtype)
