@@ -213,26 +213,26 @@ def schedule_inner(
 def _rows_in_lanes(
     scheduled: ScheduledFusion, axes: Sequence[IterDomain], layouts: Layouts
 ) -> dict[TensorView, int]:
-    """Gives what follows from the rows' results alone lanes for the rows of a task.
+    """Gives numbers of rows, such as what follows from their results, lanes for the rows of a task.
 
     Returns the tensors that are complete before other loops over these rows begin, with how many
     loops they may share.
     """
     kept = layouts.space.of(axis for axis in axes if not axis.is_reduction)
     computed = [tensor for tensor in scheduled.fusion.tensors if tensor.expr is not None]
-    results = [tensor for tensor in computed if is_reduction(tensor.expr)]
+    complete = {tensor: 1 for tensor in computed if is_reduction(tensor.expr)}
     lanes: set[TensorView] = set()
-    for tensor in computed:
+    for tensor in reversed(computed):
         loop = scheduled[tensor].loop
-        is_of_rows = layouts.space.axes(tensor) == kept and tensor not in results
-        if is_of_rows and len(loop) > 1 and all(axis.is_broadcast for axis in loop[2:]):
+        readers = {reader in lanes for e in tensor.uses_list for reader in e.tensor_outputs}
+        is_single = len(loop) > 1 and all(axis.is_broadcast for axis in loop[2:])
+        is_of_rows = layouts.space.axes(tensor) == kept
+        if tensor not in complete and is_single and (is_of_rows or readers == {True}):
             lanes.add(tensor)
             for position, axis in enumerate(loop[1:]):
                 axis.parallel_type = ParallelType.serial if position else ParallelType.block_x
-    complete = dict.fromkeys(results, 1)
-    for tensor in computed:
-        readers = {reader in lanes for e in tensor.uses_list for reader in e.tensor_outputs}
-        if len(readers | ({True} if tensor in lanes else set())) > 1:
+            readers.add(True)
+        if len(readers) > 1:
             complete[tensor] = 1
     return complete
 
