@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..dtypes import size_in_bytes
 from ..ir.exprs import (
     BroadcastOp,
     ExpandOp,
@@ -39,6 +40,12 @@ def is_repeatable(expr: Expr) -> bool:
 def is_copy(expr: Expr | None) -> bool:
     """True if elements are moved unchanged, whatever their dtype, to memory of their own."""
     return isinstance(expr, PointwiseOp) and OPS[expr.op].is_copy
+
+
+def is_narrowing(expr: Expr) -> bool:
+    """True for a conversion to a smaller dtype: its result takes less memory than its operand."""
+    is_cast = isinstance(expr, PointwiseOp) and expr.op == "cast"
+    return is_cast and size_in_bytes(expr.output.dtype) < size_in_bytes(expr.inputs[0].dtype)
 
 
 def is_cut(expr: Expr) -> bool:

@@ -30,9 +30,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.costs import is_copy, is_expensive
+from ..analysis.costs import is_copy, is_expensive, is_narrowing
 from ..analysis.part_axes import MOST_PARTS
-from ..dtypes import DataType, size_in_bytes
+from ..dtypes import DataType
 from ..ir.exprs import BroadcastOp, ExpandOp, Expr, ReshapeOp, SqueezeOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, Integer
@@ -57,7 +57,7 @@ def cats_as_stacks(fusion: Fusion) -> Fusion:
         return fusion
 
     def rule(rewriter: Rewriter, expr: Expr) -> None:
-        joined = expr.inputs[0] if _is_narrowing(expr) else expr.output
+        joined = expr.inputs[0] if is_narrowing(expr) else expr.output
         parts = parts_of(joined.expr) if joined.expr is not None else None
         if parts is None or not _is_stack(rewriter.fusion, joined, expr.output, parts):
             rewriter.emit(expr)
@@ -66,11 +66,6 @@ def cats_as_stacks(fusion: Fusion) -> Fusion:
             rewriter.emit(made)
 
     return dead_code(rewrite(fusion, rule))
-
-
-def _is_narrowing(expr: Expr) -> bool:
-    """True for a conversion to a smaller dtype, which the parts of a cat can have before."""
-    return is_cast(expr) and size_in_bytes(expr.output.dtype) < size_in_bytes(expr.inputs[0].dtype)
 
 
 def _is_stack(fusion: Fusion, joined: Val, output: Val, parts: Parts) -> bool:
@@ -83,7 +78,7 @@ def _is_stack(fusion: Fusion, joined: Val, output: Val, parts: Parts) -> bool:
     is_read_once = joined not in fusion.outputs and len(readers) == 1
     if output is not joined and not is_read_once:
         return False
-    if output is joined and is_read_once and _is_narrowing(readers[0]):
+    if output is joined and is_read_once and is_narrowing(readers[0]):
         return False  # its result will be the stack
     tensors = [value for value in parts.tensors if isinstance(value, TensorView)]
     if len(tensors) != len(parts.tensors) or len(tensors) > MOST_PARTS:

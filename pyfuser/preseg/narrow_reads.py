@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import torch
 
-from ..analysis.costs import is_cut
-from ..dtypes import DataType, is_floating, size_in_bytes, to_torch
+from ..analysis.costs import is_cut, is_narrowing
+from ..dtypes import DataType, is_floating, to_torch
 from ..ir.exprs import Expr, GatherOp, PermuteOp, PointwiseOp, SqueezeOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.vals import Scalar, TensorView, Val
@@ -100,15 +100,8 @@ class _Narrower:
 
 
 def _is_down_cast(expr: Expr) -> bool:
-    if not isinstance(expr, PointwiseOp) or expr.op != "cast":
-        return False
-    source, target = expr.inputs[0].dtype, expr.output.dtype
-    return (
-        isinstance(expr.inputs[0], TensorView)
-        and is_floating(source)
-        and is_floating(target)
-        and size_in_bytes(target) < size_in_bytes(source)
-    )
+    is_real = is_narrowing(expr) and isinstance(expr.inputs[0], TensorView)
+    return is_real and is_floating(expr.inputs[0].dtype) and is_floating(expr.output.dtype)
 
 
 def _moved(cast: Expr) -> list[TensorView]:

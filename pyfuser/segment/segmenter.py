@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..dtypes import size_in_bytes
-from ..ir.exprs import PointwiseOp
+from ..analysis.costs import is_narrowing
 from ..ir.fusion import Fusion
 from ..ir.segmented import PartKind, Segment, SegmentedFusion
 from ..ir.vals import TensorView
@@ -112,9 +111,7 @@ def merge_all(groups: Groups, epilogues_first: bool = False) -> None:
 def _merge_down_casts(groups: Groups) -> None:
     """Keeps a rounding with its operand's expression, so the smaller dtype crosses the boundary."""
     for unit in groups.graph.units:
-        expr = unit.expr
-        is_cast = isinstance(expr, PointwiseOp) and expr.op == "cast" and len(unit.producers) == 1
-        if is_cast and size_in_bytes(expr.output.dtype) < size_in_bytes(expr.inputs[0].dtype):
+        if is_narrowing(unit.expr) and len(unit.producers) == 1:
             groups.try_merge(groups.of[unit.producers[0]], groups.of[unit])
 
 

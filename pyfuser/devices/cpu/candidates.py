@@ -33,12 +33,11 @@ from ...target.varied import Values, around, varied
 from .heuristics import (
     PREFETCH_BYTES,
     blocks,
-    persistent_across,
     persistent_along,
-    pointwise_across,
-    reduction_across,
 )
 from .processor import Processor
+from .row_blocks import may_have_blocks
+from .row_lanes import persistent_across, pointwise_across, reduction_across
 from .tile_heuristics import Matrices, line_elements
 
 # Vectors of twice a register's width are two registers; elements of half the width that are
@@ -215,8 +214,7 @@ def _blocks(
         return around(chosen.block, chosen.lanes, 8192, (1, 2)) if chosen.block else []
     if chosen.block:
         return [0]
-    is_range = len(facts.chain) == 1 and facts.across is not ONE
-    has_blocks = is_range and chosen.parts == 1 and chosen.whole is None
+    has_blocks = may_have_blocks(facts) and chosen.parts == 1 and chosen.whole is None
     return [processor.lanes(facts.bytes)] if has_blocks else []
 
 

@@ -66,7 +66,11 @@ def rows_of_reduction(processor: Processor, facts: ReductionFacts, sizes: Mappin
     return lanes if size <= _BYTES_IN_CACHE else 0
 
 
+def may_have_blocks(facts: ReductionFacts) -> bool:
+    """True for several rows, each of one range in memory."""
+    return len(facts.chain) == 1 and facts.across is not ONE
+
+
 def _has_blocks(facts: ReductionFacts, sizes: Mapping[str, int], lanes: int) -> bool:
-    """True if there are several blocks, of rows of one range in memory each."""
-    is_range = len(facts.chain) == 1 and facts.across is not ONE
-    return is_range and evaluate(facts.kept, sizes) >= _LEAST_BLOCKS * lanes
+    """True if there are several blocks of such rows."""
+    return may_have_blocks(facts) and evaluate(facts.kept, sizes) >= _LEAST_BLOCKS * lanes
