@@ -28,6 +28,7 @@ RANDOM = "torch.randn({shape}, generator=seed(1))"
 
 # The seeds on which torch itself fails, with backend="aot_eager" too, and how.
 TORCH_FAILS = {
+    102: "RuntimeError when making fake tensor call",
     120: "more than one element of the written-to tensor refers to a single memory location",
 }
 

@@ -71,21 +71,28 @@ def normalised(fusion: Fusion) -> tuple[Normalised, ...]:
 
 @lru_cache(maxsize=256)
 def nested(fusion: Fusion) -> tuple[Nested, ...]:
-    """The reductions along the innermost axis with others, along it, of nothing but their results.
+    """The reductions along the innermost axis with others, along it, of nothing but their results,
+    which are used again along all axes: there one kernel reads the rows from the caches.
 
     Computed once per fusion.
     """
-    found: list[Nested] = []
+    found: dict[Nested, None] = {}
     before: dict[Val, frozenset[Expr]] = {}  # the first reductions that a value follows from
+    after: dict[Val, frozenset[tuple[Expr, Expr]]] = {}  # and those of both
     for expr in fusion.live_exprs():
         firsts = frozenset[Expr]().union(*(before.get(each, ()) for each in expr.inputs))
+        pairs = frozenset[tuple[Expr, Expr]]().union(*(after.get(v, ()) for v in expr.inputs))
+        rank = max((made.concrete_rank for made in expr.tensor_outputs), default=0)
+        found |= {_nested(*pair): None for pair in pairs if rank >= len(_axes(pair[0]))}
         if expr.accumulates and firsts:
-            found += (_nested(first, expr) for first in firsts if _is_nested(first, expr))
+            pairs |= {(first, expr) for first in firsts if _is_nested(first, expr)}
         elif expr.accumulates and _is_inner(expr):
             firsts = frozenset([expr])
         if firsts:
             before.update(dict.fromkeys(expr.outputs, firsts))
-    return tuple(dict.fromkeys(found))
+        if pairs:
+            after.update(dict.fromkeys(expr.outputs, pairs))
+    return tuple(found)
 
 
 def _is_nested(first: Expr, then: Expr) -> bool:

@@ -136,9 +136,25 @@ class NestBuilder:
             return
         outputs = tuple(self.memory.own_access(t) for t in expr.tensor_outputs)
         is_parameter = any(t in self.memory.parameters for t in expr.tensor_outputs)
-        predicate = self.indexer.element_predicate(tensor) if is_parameter else ()
+        predicate = self.indexer.element_predicate(tensor)
+        if not is_parameter:
+            predicate = self._around(expr, predicate, tensor, depth)
         kept = [p for p in range(depth, len(loop)) if not loop[p].is_reduction]
         body += self._wrapped(Initialise(expr.name, outputs, predicate), tensor, kept)
+
+    def _around(
+        self, expr: ReductionOp | WelfordOp, predicate: Predicate, tensor: TensorView, depth: int
+    ) -> Predicate:
+        """The conditions of a reduction's results on nothing but the serial loops around them.
+
+        Beyond the edge nothing needs the identity, unless these are partial results.
+        """
+        for reader in (reader for each in expr.tensor_outputs for reader in each.uses_list):
+            if self._adds_partials(reader, reader.tensor_outputs[0]):
+                return ()
+        loops = (self.structure.loop(tensor, position) for position in range(depth))
+        serial = {each.index for each in loops if each.parallel_type is ParallelType.serial}
+        return tuple(p for p in predicate if p.a.symbols and p.a.symbols <= serial)
 
     def _start_scan(
         self, expr: ScanOp, tensor: TensorView, depth: int, body: list[Statement]
@@ -230,15 +246,16 @@ class NestBuilder:
             if loop.extent is not ONE and loop.parallel_type.is_block
         )
 
-    def _adds_partials(self, expr: ReductionOp | WelfordOp, tensor: TensorView) -> bool:
-        """True if a reduction reads another's results in the same loops, both in registers.
+    def _adds_partials(self, expr: Expr, tensor: TensorView) -> bool:
+        """True for a reduction of another's results in the same loops, both in registers.
 
         These hold the identity where nothing was reduced, also beyond the edge of the tensor, so no
         predicate is needed to exclude them.
         """
         partials = (t.expr for t in expr.tensor_inputs)
         return (
-            all(isinstance(p, ReductionOp) and p.op == expr.name for p in partials)
+            isinstance(expr, ReductionOp | WelfordOp)
+            and all(isinstance(p, ReductionOp) and p.op == expr.name for p in partials)
             and all(
                 self.scheduled[t].memory_type is MemoryType.local
                 for t in (*expr.tensor_inputs, *expr.tensor_outputs)

@@ -164,7 +164,9 @@ def persistent_refusal(
     return sizes.target.row_refusal(rows, columns, summary.row_bytes, is_inner)
 
 
-def nested_refusal(summary: Summary, innermost: int, sizes: SizeInfo) -> str | None:
+def nested_refusal(
+    summary: Summary, innermost: int, sizes: SizeInfo, extents: Sequence[IntExpr]
+) -> str | None:
     """Reductions of parts of a row, whose results are reduced along the rest of the row.
 
     The first reduce the axis that is innermost in memory, numbered `innermost`; each of the next
@@ -172,8 +174,9 @@ def nested_refusal(summary: Summary, innermost: int, sizes: SizeInfo) -> str | N
     """
     if len(summary.signatures) < 2 or summary.is_ordered:
         return "not several kinds of reductions"
+    too_few = "rows whose parts are too short, or that are too few or too long for one kernel"
     if not sizes.nests_rows:
-        return "rows whose parts are too short, or that are too few or too long for one kernel"
+        return too_few
     first, *others = sorted(summary.signatures, key=lambda s: -len(s.reduced | s.kept))
     if innermost not in first.reduced:
         return "the first reduction isn't of the axis that is innermost in memory"
@@ -182,6 +185,9 @@ def nested_refusal(summary: Summary, innermost: int, sizes: SizeInfo) -> str | N
         if signature.reduced | signature.kept != kept:
             return "a reduction isn't of the results of another"
         kept = signature.kept
+    rows = sizes.elements(extents[n] for n in kept)
+    if rows is not None and rows < sizes.target.workers:
+        return too_few  # the definition has other rows, which are enough
     base = first.reduced | first.kept
     reach = backward_closure(base, summary.steps)
     if reach is None or not summary.axes <= reach or not summary.post_axes <= base:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..dtypes import is_floating
-from ..ir.domains import IterDomain
+from ..ir.domains import IterDomain, Split
 from ..ir.exprs import ReductionOp
-from ..ir.scalars import IntExpr, product
+from ..ir.scalars import Integer, IntExpr, product
 from ..ir.schedule import ScheduledFusion
 from ..ir.vals import TensorView
 from ..ops.table import REDUCTIONS
@@ -73,30 +73,34 @@ def rfactor_blocks(
     return left
 
 
-def split_each(
-    scheduled: ScheduledFusion, reference: TensorView, start: int, stop: int
-) -> list[int]:
+def split_each(scheduled: ScheduledFusion, reference: TensorView, start: int, stop: int) -> int:
     """Splits each of the loops [start, stop) that may be a long chain of its own into blocks.
 
-    Returns the positions of the loops along the blocks.
+    Returns how many were split.
     """
     own = scheduled[reference]
-    found: list[int] = []
+    count = 0
     for position in reversed(range(start, stop)):
         extent = own.loop[position].extent
         if not extent.is_constant or extent.value > LONGEST_CHAIN:
             own.split(position, BLOCK)
-            found = [position + 1, *(after + 1 for after in found)]
-    return found
+            count += 1
+    return count
 
 
-def rfactor_each(scheduled: ScheduledFusion, tensor: TensorView, blocks: Sequence[int]) -> None:
-    """Makes partial results for the blocks that `split_each` found along what a tensor reduces."""
+def rfactor_each(scheduled: ScheduledFusion, tensor: TensorView) -> None:
+    """Makes partial results for the blocks along what a tensor reduces (see `split_each`)."""
     if not _rounds(tensor):
         return
-    for position in reversed(blocks):
-        if scheduled[tensor].loop[position].is_reduction:
+    for position, axis in reversed(list(enumerate(scheduled[tensor].loop))):
+        if axis.is_reduction and _is_along_block(axis):
             rfactor(scheduled, tensor, [position])
+
+
+def _is_along_block(axis: IterDomain) -> bool:
+    split = axis.definition
+    is_inner = isinstance(split, Split) and split.inner_id is axis
+    return is_inner and axis.extent is Integer.of(BLOCK)
 
 
 def _rounds(tensor: TensorView) -> bool:

@@ -59,13 +59,12 @@ def schedule_nested(scheduled: ScheduledFusion, parameters: ReductionParameters)
     merge_range(scheduled, reference, 0, len(rows))
     first = min(len(rows), 1)
     start = first + len(kept) - len(rows)
-    blocks = split_each(scheduled, reference, first, start)
-    start += len(blocks)
+    start += split_each(scheduled, reference, first, start)
     inner = merge_adjacent(scheduled, reference, layouts, start, len(own.loop))
     chains = row_loops(scheduled, reference, start, inner - start, parameters, fusion.tensors)
     for tensor in found:
         if layouts.space.axes(tensor) == parts:
             rfactor_rows(scheduled, tensor, *chains[tensor])
         else:
-            rfactor_each(scheduled, tensor, blocks)
+            rfactor_each(scheduled, tensor)
     inline_most(scheduled)

@@ -178,9 +178,12 @@ def candidates(
 
 
 def schedule(
-    fusion: Fusion, parameters: PointwiseParameters, scheduler: str = "pointwise"
+    fusion: Fusion,
+    parameters: PointwiseParameters,
+    scheduler: str = "pointwise",
+    has_parts: bool = True,
 ) -> ScheduledFusion:
-    """The loops; see the module's docstring."""
+    """The loops; see the module's docstring.  `has_parts` as the facts had for the parameters."""
     if isinstance(parameters, ThreadedPointwise):
         copy, cloner = fusion.clone()
         reference = cloner.values[reference_output(fusion)]
@@ -188,11 +191,15 @@ def schedule(
         scheduled = ScheduledFusion(copy, scheduler=scheduler, parameters=parameters)
         threaded_pointwise.schedule_vectors(scheduled, reference, parameters)
         return scheduled
-    return with_shared_reads(partial(_schedule, fusion, parameters, scheduler))
+    return with_shared_reads(partial(_schedule, fusion, parameters, scheduler, has_parts))
 
 
 def _schedule(
-    fusion: Fusion, parameters: PointwiseParameters, scheduler: str, shares_reads: bool
+    fusion: Fusion,
+    parameters: PointwiseParameters,
+    scheduler: str,
+    has_parts: bool,
+    shares_reads: bool,
 ) -> tuple[ScheduledFusion, Copies]:
     """The loops, and the copies of inputs if reads are shared."""
     copy, cloner = fusion.clone()
@@ -203,10 +210,10 @@ def _schedule(
     prefetch_inputs(scheduled, parameters.prefetch)
     copies = share_reads(scheduled) if shares_reads else ()
     layouts = Layouts(copy)
+    parts = axis_of_parts(copy, reference, layouts) if has_parts else None
     if parameters.rows and parameters.prefetch:
-        _prefetch_apart(scheduled, reference, layouts)
+        _prefetch_apart(scheduled, reference, parts, layouts)
     own = scheduled[reference]
-    parts = axis_of_parts(copy, reference, layouts)
     own.loop = [axis for axis in ordered_axes(reference) if axis is not parts]
     if not own.loop:
         inline_most(scheduled)
@@ -260,12 +267,13 @@ def _lanes_along(
     return kinds
 
 
-def _prefetch_apart(scheduled: ScheduledFusion, reference: TensorView, layouts: Layouts) -> None:
+def _prefetch_apart(
+    scheduled: ScheduledFusion, reference: TensorView, parts: IterDomain | None, layouts: Layouts
+) -> None:
     """Makes reads of rows that don't follow each other in memory fetch rows ahead.
 
     What follows a row in memory isn't read next, and no prefetcher follows jumps from page to page.
     """
-    parts = axis_of_parts(scheduled.fusion, reference, layouts)
     axes = [axis for axis in ordered_axes(reference) if axis is not parts]
     columns = range_to(axes[-1], axes, layouts)
     row, number = axes[-len(columns) - 1], layouts.space.number

@@ -158,7 +158,8 @@ def _refuse_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
 def refuse_inner_persistent(facts: Facts, sizes: SizeInfo) -> str | None:
     """A normalization over axes that include the innermost one in memory, or reductions of parts of
     a row and of their results."""
-    if nested_refusal(facts.summary, innermost_axis(facts), sizes) is None:
+    innermost, extents = innermost_axis(facts), facts.space.extents
+    if nested_refusal(facts.summary, innermost, sizes, extents) is None:
         return _problem(facts, sizes)
     reason = _refuse_persistent(facts, sizes)
     if reason is None and not innermost_is_reduced(facts):

@@ -120,7 +120,8 @@ def transposed_inputs(
 def schedule(fusion: Fusion, parameters: PointwiseParameters) -> ScheduledFusion:
     """The loops; see the module's docstring."""
     if not parameters.tile:
-        return pointwise.schedule(fusion, parameters, "transpose")
+        has_parts = _facts(fusion).transposed is None
+        return pointwise.schedule(fusion, parameters, "transpose", has_parts)
     copy, cloner = fusion.clone()
     reference = cloner.values[reference_output(fusion)]
     assert isinstance(reference, TensorView)

@@ -244,7 +244,7 @@ class Groups:
             return None
         if inner_outer_refusal(summary, innermost, self.sizes, extents) is None:
             return None
-        if nested_refusal(summary, innermost, self.sizes) is None:
+        if nested_refusal(summary, innermost, self.sizes, extents) is None:
             return None
         if reason == NORMALIZATION:
             return str(Refusal("inner_persistent", persistent))

@@ -39,6 +39,29 @@ ALONG = (
     "{x} - {x}.mean({o}, keepdim=True)", "{x} / ({x}.abs().sum({o}, keepdim=True) + 1)",
     "{x} * torch.rsqrt({x}.square().mean({o}, keepdim=True) + 0.1)",
 )  # fmt: skip
+# Of `t`, whose last axis is long: what is reduced of its parts, then of its rows, and both again.
+OF_PARTS = (
+    "t.sum(-1)", "t.mean(-1)", "t.amax(-1)", "t.var(-1)", "t.softmax(-1).square().sum(-1)",
+    "(t - t.mean(-1, keepdim=True)).abs().sum(-1)",
+)  # fmt: skip
+OF_ROWS = (
+    "p.sum(-1)",
+    "p.mean(-1)",
+    "p.amax(-1)",
+    "p.max(-1)[0]",
+    "p.argmax(-1)",
+    "p.softmax(-1).square().sum(-1)",
+)
+OF_BOTH = (
+    "t * r[..., None, None]",
+    "t.softmax(-1) + r[..., None, None]",
+    "t - p[..., None] * r.sum()",
+    "p - r.amax()",
+    "r.sum()",
+    "t * p.softmax(-1)[..., None] + r[..., None, None]",
+    "t + r.sum(-1)[..., None, None, None]",
+    "(t + r[..., None, None]).sum(-1)",
+)
 
 
 def reduction(m: Maker) -> Made:
@@ -148,6 +171,19 @@ def product(m: Maker) -> Made:
     ))  # fmt: skip
 
 
+def nested(m: Maker) -> Made:
+    """Reductions of parts of rows, of their results, and of these."""
+    x = m.floating(2)
+    if m.values[x].numel() > 4000:
+        raise Skip
+    last = f"torch.linspace(0.5, 1.5, {m.choice((33, 40, 64))}, dtype={x}.dtype)"
+    both, rows, parts = m.choice(OF_BOTH), m.choice(OF_ROWS), m.choice(OF_PARTS)
+    if "r.sum(-1)" in both and m.values[x].dim() < 3:
+        raise Skip
+    inner = f"(lambda r: {both})({rows})"
+    return f"(lambda t: (lambda p: {inner})({parts}))({x}.unsqueeze(-1) * {last})"
+
+
 def loss(m: Maker) -> Made:
     """A loss of two values."""
     x = m.floating()
@@ -168,5 +204,5 @@ def loss(m: Maker) -> Made:
 
 TEMPLATES = {
     reduction: 7, whole: 2, integer_reduction: 2, scan: 3, along: 4, moments: 1, masked_softmax: 2,
-    norm: 3, product: 3, loss: 2,
+    norm: 3, product: 3, nested: 2, loss: 2,
 }  # fmt: skip

@@ -40,10 +40,11 @@ def weights_of_parts(fd: FusionDefinition, x: Any) -> list[Any]:
 
 
 def variance_of_means(fd: FusionDefinition, x: Any) -> list[Any]:
-    """Nothing is as long as a row but the input."""
+    """Only the input and what is divided by a row's result are as long as a row."""
     mean = fd.ops.div(fd.ops.sum(x, [2]), fd.ops.size(x, 2))
     variance, center = fd.ops.var_mean(mean, [1], 1)
-    return [variance, center, fd.ops.abs(mean)]
+    spread = fd.ops.broadcast(fd.ops.add(variance, 1.0), [False, True, True])
+    return [variance, center, fd.ops.abs(mean), fd.ops.div(x, spread)]
 
 
 def sums_after_sums(fd: FusionDefinition, x: Any) -> list[Any]:
@@ -147,14 +148,39 @@ def test_three_levels_are_one_kernel() -> None:
 
 
 @pytest.mark.cpu
+def test_three_levels_without_the_axes_of_those_before_are_one_kernel() -> None:
+    torch.manual_seed(0)
+    for shape in ((256, 3, 4, 40), (300, 1, 5, 33), (64, 70, 3, 32), (64, 3, 70, 32)):
+        fd = check(sums_used_again((3, 2, 1), 4), torch.randn(shape))
+        assert schedulers(fd) == ["inner_persistent"]
+        check(sums_used_again((3, 1, 1), 4), torch.randn(shape))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_results_of_all_rows(reduce: str) -> None:
+    """Of the rows' results: one task would compute them all."""
+    torch.manual_seed(0)
+
+    def all_rows(fd: FusionDefinition, x: Any) -> list[Any]:
+        parts = fd.ops.sum(x, [2])
+        rows = fd.ops.max(parts, [1])
+        total = getattr(fd.ops, reduce)(fd.ops.mul(rows, 1 / 16), [0])
+        return [parts, rows, total, fd.ops.sub(x, fd.ops.broadcast(rows, [False, True, True]))]
+
+    for shape in ((300, 6, 51), (5, 40, 33), (1, 2, 64)):
+        check(all_rows, torch.randn(shape))
+
+
+@pytest.mark.cpu
 def test_many_parts_are_added_in_blocks() -> None:
     """A long chain of equal numbers, each of which rounds if they are added one after the other."""
     x = torch.full((64, 1 << 12, 16), 0.1)
 
     def total(fd: FusionDefinition, x: Any) -> list[Any]:
-        return [fd.ops.sum(fd.ops.max(x, [2]), [1])]
+        found = fd.ops.sum(fd.ops.max(x, [2]), [1])
+        return [found, fd.ops.add(x, fd.ops.broadcast(found, [False, True, True]))]
 
-    (got,) = define(total, x, DataType.Float).execute([x])
+    got, _ = define(total, x, DataType.Float).execute([x])
     exact = x[..., 0].double().sum(1)
     assert float(((got.double() - exact) / exact).abs().max()) < 2e-6
 
@@ -173,6 +199,16 @@ def sums(order: Sequence[int]) -> Define:
     return totals
 
 
+def sums_used_again(order: Sequence[int], rank: int = 3, kept: int = 0) -> Define:
+    """Along one axis after the other but one, which is added to all elements."""
+
+    def added(fd: FusionDefinition, x: Any) -> list[Any]:
+        (total,) = sums(order)(fd, x)
+        return [fd.ops.add(x, fd.ops.broadcast(total, [axis != kept for axis in range(rank)]))]
+
+    return added
+
+
 def both_sums(fd: FusionDefinition, x: Any) -> list[Any]:
     """Along two axes of the same input."""
     return [fd.ops.sum(x, [1]), fd.ops.sum(x, [2])]
@@ -182,26 +218,31 @@ def both_sums(fd: FusionDefinition, x: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("parts", "shape"),
     [
-        pytest.param(sums((2, 1)), (1, 8, 64), id="one row"),
-        pytest.param(sums((2, 1)), (64, 64, 4), id="short parts"),
-        pytest.param(sums((2, 1)), (64, 1 << 10, 1 << 10), id="long rows"),
-        pytest.param(sums((1, 1)), (64, 8, 64), id="columns of parts"),
-        pytest.param(sums((2, 0)), (64, 8, 64), id="rows that are columns of the parts"),
+        pytest.param(sums_used_again((2, 1)), (1, 8, 64), id="one row"),
+        pytest.param(sums_used_again((2, 1)), (64, 64, 4), id="short parts"),
+        pytest.param(sums_used_again((2, 1)), (64, 1 << 10, 1 << 10), id="long rows"),
+        pytest.param(sums_used_again((1, 1)), (64, 8, 64), id="columns of parts"),
+        pytest.param(
+            sums_used_again((2, 0), kept=1), (64, 8, 64), id="rows that are columns of the parts"
+        ),
         pytest.param(both_sums, (64, 8, 64), id="both of the input"),
+        pytest.param(sums((2, 1)), (64, 8, 64), id="nothing along the parts of a row's result"),
     ],
 )
 def test_what_takes_several_kernels(parts: Define, shape: tuple[int, ...]) -> None:
     fd = check(parts, torch.randn(shape))
-    assert len(schedulers(fd)) == 2
+    assert len(schedulers(fd)) > 1
 
 
 @pytest.mark.cpu
 def test_sizes_decide_anew_at_each_call() -> None:
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1, -1], contiguity=True)
-        fd.add_output(fd.ops.sum(fd.ops.sum(x, [2]), [1]))
-    for shape, count in (((64, 8, 64), 1), ((1, 8, 64), 2), ((64, 64, 4), 2)):
+        (added,) = sums_used_again((2, 1))(fd, x)
+        fd.add_output(added)
+    for shape, is_one in (((64, 8, 64), True), ((1, 8, 64), False), ((64, 64, 4), False)):
         x = torch.randn(shape)
         (got,) = fd.execute([x])
-        torch.testing.assert_close(got, x.sum((1, 2)), rtol=1e-4, atol=1e-4)
-        assert len(schedulers(fd)) == count
+        wanted = x + x.sum((1, 2), keepdim=True)
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+        assert (len(schedulers(fd)) == 1) == is_one

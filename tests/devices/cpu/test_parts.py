@@ -76,3 +76,17 @@ def test_the_loop_over_parts_is_around_the_lanes() -> None:
     torch.testing.assert_close(fd.execute([x])[0], eager(x))
     text = stage_texts(fd.fusion, [x])["kernel"]
     assert text.count("sigmoid(") == text.count("= sub(1.0") == 1
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("shape", [(2, 8), (3, 1), (17, 40), (130, 257)], ids=str)
+def test_parts_of_what_lies_transposed_in_memory(shape: tuple[int, ...]) -> None:
+    def stacked(x: Tensor) -> Tensor:
+        s = torch.sin(x.rot90())
+        r = torch.rsqrt(s * s + 1)
+        return torch.stack([-r, s, s * r], -2)
+
+    x = torch.randn(shape)
+    for dynamic in (False, True):
+        compiled = torch.compile(stacked, backend="pyfuser", dynamic=dynamic)
+        torch.testing.assert_close(compiled(x), stacked(x))
