@@ -66,8 +66,8 @@ def backward(
                 elif inner_extent is ONE:
                     indices[expr.outer_id], indices[expr.inner_id] = index, ZERO
                 else:
-                    indices[expr.outer_id] = floor_div(index, inner_extent)
-                    indices[expr.inner_id] = mod(index, inner_extent)
+                    found = _divided(index, inner_extent)
+                    indices[expr.outer_id], indices[expr.inner_id] = found
             case Swizzle():
                 x = indices[expr.out_x_id]
                 indices[expr.x_id] = x
@@ -95,6 +95,13 @@ def _is_certain(split: Split, steps: Sequence[IdExpr]) -> bool:
     return split.is_whole or any(s.is_even for s in following)
 
 
+def _divided(index: IntExpr, extent: IntExpr) -> tuple[IntExpr, IntExpr]:
+    """The quotient and the rest; of an axis without elements, which has no index, 0 and 0."""
+    if extent is ZERO:
+        return ZERO, ZERO
+    return floor_div(index, extent), mod(index, extent)
+
+
 def forward(
     loop: list[IterDomain],
     roots: list[IterDomain],
@@ -107,9 +114,8 @@ def forward(
             case Split():
                 index = indices.get(expr.input_id)
                 if index is not None:
-                    inner_extent = extents[expr.inner_id]
-                    indices[expr.outer_id] = floor_div(index, inner_extent)
-                    indices[expr.inner_id] = mod(index, inner_extent)
+                    found = _divided(index, extents[expr.inner_id])
+                    indices[expr.outer_id], indices[expr.inner_id] = found
             case Merge():
                 outer, inner = indices.get(expr.outer_id), indices.get(expr.inner_id)
                 if outer is not None and inner is not None:

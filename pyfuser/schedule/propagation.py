@@ -203,14 +203,20 @@ def transform_like(
         if loop is None:
             failed.append(target)
             continue
-        shared = scheduled[target].compute_at
-        if len(loop) < shared:
-            what = f"T{target.name} to keep the loops that it shares with its consumers ({shared})"
-            raise ScheduleError(expected("transform_like", what, f"{len(loop)} loops"))
+        _check_shared(scheduled, target, loop, "transform_like")
         found[target] = loop
     for target, loop in found.items():
         scheduled[target].loop = loop
     return failed
+
+
+def _check_shared(
+    scheduled: ScheduledFusion, target: TensorView, loop: Sequence[IterDomain], operation: str
+) -> None:
+    shared = scheduled[target].compute_at
+    if len(loop) < shared:
+        what = f"T{target.name} to keep the loops that it shares with its consumers ({shared})"
+        raise ScheduleError(expected(operation, what, f"{len(loop)} loops"))
 
 
 def bounded_transform_backward(
@@ -220,38 +226,39 @@ def bounded_transform_backward(
     to: Sequence[TensorView],
     propagate_parallel_type: bool = False,
 ) -> None:
-    """Replays the outer `position` loops of `source` on its producers, back to the tensors `to`."""
+    """Replays the outer `position` loops of `source` on its producers, back to the tensors `to`.
+
+    ScheduleError, and nothing changes, if one has other axes, or would lose loops that it shares.
+    """
+    operation = "bounded_transform_backward"
     rank = len(scheduled[source].loop)
     if not -rank - 1 <= position <= rank:
         what = f"a position of T{source.name} in [{-rank - 1}, {rank}]"
-        raise ScheduleError(expected("bounded_transform_backward", what, position))
+        raise ScheduleError(expected(operation, what, position))
     position = rank + position + 1 if position < 0 else position
     between = _between(source, to)
-    done = {source}
+    found: dict[TensorView, list[IterDomain]] = {source: scheduled[source].loop}
+    reached: list[tuple[TensorView, TensorView]] = []
     pending = [source]
     while pending:
         consumer = pending.pop()
         for expr, producer in producers_of(consumer):
-            if producer in done or producer not in between:
+            if producer in found or producer not in between:
                 continue
             mapping = consumer_to_producer(expr, producer, consumer)
             replayer = Replay(scheduled.fusion.ids, mapping, producer)
-            loop = _replayed_loop(
-                scheduled, replayer, scheduled[consumer].loop[:position], producer
-            )
+            loop = _replayed_loop(scheduled, replayer, found[consumer][:position], producer)
             if loop is None:
-                raise ScheduleError(
-                    expected(
-                        "bounded_transform_backward",
-                        f"T{producer.name} to have the axes of T{consumer.name}",
-                        str(producer),
-                    )
-                )
-            scheduled[producer].loop = loop
-            if propagate_parallel_type:
-                _copy_parallel_types(scheduled, consumer, producer, position)
-            done.add(producer)
+                what = f"T{producer.name} to have the axes of T{consumer.name}"
+                raise ScheduleError(expected(operation, what, str(producer)))
+            _check_shared(scheduled, producer, loop, operation)
+            found[producer] = loop
+            reached.append((consumer, producer))
             pending.append(producer)
+    for consumer, producer in reached:
+        scheduled[producer].loop = found[producer]
+        if propagate_parallel_type:
+            _copy_parallel_types(scheduled, consumer, producer, position)
 
 
 def _between(source: TensorView, to: Sequence[TensorView]) -> set[TensorView]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyfuser import FusionDefinition, MemoryType
+from pyfuser import FusionDefinition, MemoryType, ScheduleError
 from tests.schedule.by_hand import (
     BLOCK_X,
     BLOCK_Y,
@@ -107,6 +107,19 @@ def test_bounded_transform_backward_and_parallelize_like() -> None:
         fd.sched.bounded_transform_backward(y, 2, [a], propagate_parallel_type=True)
         fd.sched.inline_most()
     assert "threadIdx.x" in str(a) and "blockIdx.x" in str(b)
+    run(fd, MATRICES)
+
+
+def test_bounded_transform_backward_keeps_shared_loops() -> None:
+    with FusionDefinition() as fd:
+        _, a, _, y = chain(fd)
+        y.split(1, 8)
+        fd.sched.transform_like(y)
+        fd.sched.inline_most()
+        before = str(fd.fusion.user_schedule)
+        with pytest.raises(ScheduleError, match=r"expected T. to keep the loops .* \(3\), got 2"):
+            fd.sched.bounded_transform_backward(y, 0, [a])
+        assert str(fd.fusion.user_schedule) == before
     run(fd, MATRICES)
 
 

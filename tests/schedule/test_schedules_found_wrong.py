@@ -228,3 +228,17 @@ def test_an_index_that_only_one_block_writes_is_not_read_by_the_others() -> None
     inputs = [torch.randn(9), torch.randn(50), torch.randint(0, 8, (20,))]
     with pytest.raises(ScheduleError, match="a read across blocks inside a shared loop"):
         fd.manual_validate(inputs)
+
+
+# -- no elements
+
+
+def test_axes_without_elements_are_divided() -> None:
+    """The index of a merged axis has two parts; with a constant size of 0 there is none."""
+    with FusionDefinition() as fd:
+        x = fd.define_tensor([0, 0], contiguity=[False, True], stride_order=[0, 1])
+        fd.add_output(fd.ops.exp(fd.ops.neg(x)))
+        x.split(1, 1, False)
+        x.merge(2, 0)
+        fd.sched.transform_like(x)
+    fd.manual_validate([torch.randn(0, 0)])
