@@ -145,7 +145,8 @@ class TensorSchedule:
     def swizzle(self, x: int, y: int) -> None:
         """XOR-swizzles axis y by axis x; both extents must be the same power of two."""
         px, py = self.position(x, "swizzle"), self.position(y, "swizzle")
-        if self.loop[px].is_reduction != self.loop[py].is_reduction:
+        kinds = [(self.loop[p].iter_type, _has_elements(self.loop[p])) for p in (px, py)]
+        if kinds[0] != kinds[1]:  # the other index would leave the only iteration
             what = f"two iteration or two reduction axes of T{self.tensor.name}"
             raise ScheduleError(expected("swizzle", what, f"{self.loop[px]} and {self.loop[py]}"))
         # An expanded output is stored in full, so that its loops have all elements.
@@ -175,6 +176,13 @@ class TensorSchedule:
         if self.allocation is not None:
             end += f" allocation( {', '.join(map(str, self.allocation))} )"
         return f"T{self.tensor.name}_{self.memory_type.value}[{axes}]{end}"
+
+
+def _has_elements(axis: IterDomain) -> bool:
+    """False for a broadcast axis, and what is made of it, unless it is expanded."""
+    if axis.definition is None:
+        return axis.is_expanded or not axis.is_broadcast
+    return any(map(_has_elements, axis.definition.inputs))
 
 
 @dataclass(eq=False)

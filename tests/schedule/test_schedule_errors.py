@@ -137,6 +137,15 @@ def swizzle_of_iteration_and_reduction(fd: FusionDefinition) -> None:
     total.swizzle(1, 0)
 
 
+@case(
+    r"swizzle: expected two iteration or two reduction axes of T\d, got iS\d+\{4\} and bS\d+\{4\}"
+)
+def swizzle_of_iteration_and_broadcast(fd: FusionDefinition) -> None:
+    y = fd.ops.neg(fd.define_tensor([1, -1], contiguity=[None, True]))
+    fd.add_output(y)
+    y.split(1, 4, False).split(0, 4).swizzle(2, 1)
+
+
 @case(r"swizzle: expected two axes of T\d of one power-of-two extent, got bS\d+\{1 ex 3\}")
 def swizzle_of_expanded_axes_of_different_sizes(fd: FusionDefinition) -> None:
     one = fd.define_tensor([-1, 1, 1], contiguity=[True, None, None])
