@@ -138,12 +138,12 @@ def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) ->
     return [size if isinstance(size, (int, float)) else values[size] for size in sizes]
 
 
-def fusion_node(region: Region, sizes: GraphSizes, compared: AbstractSet[Node]) -> FusionNode:
-    """Translates and registers a region of a graph with these `compared_values`.
+def fusion_node(region: Region, sizes: GraphSizes, rounded: AbstractSet[Node]) -> FusionNode:
+    """Translates and registers a region of a graph whose kernels read these values `rounded`.
 
     NotTranslated if a node has no translation.
     """
-    built = build_region(region.nodes, region.inputs, region.outputs, compared)
+    built = build_region(region.nodes, region.inputs, region.outputs, rounded)
     for position, node in enumerate(region.outputs):
         _set_memory_order(built.fusion, position, node)
     built.fusion.overwritten = {

@@ -26,7 +26,7 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..parts import ViewPart
 from ..trace import DUMP, Trace
-from .aten import NotTranslated, compared_values
+from .aten import NotTranslated, compared_values, returned_values
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
 from .graph_passes.cpu_scalars import devices, move_numbers
@@ -76,20 +76,20 @@ class TracedGraph:
 
     def cut(self) -> None:
         """Makes the fusions and the steps; nodes that don't fit in a kernel stay outside."""
-        compared = compared_values(self.graph.nodes)
+        rounded = compared_values(self.graph.nodes) | returned_values(self.results)
         while True:
             found = partition(self.graph, self.outside)
             try:
-                self.fusions = [self._fusion(region, compared) for region in found.regions]
+                self.fusions = [self._fusion(region, rounded) for region in found.regions]
                 break
             except _Unusable as unusable:
                 self.outside |= unusable.reasons
         self.outside = found.outside
         self.steps = steps_of(self.graph, self.fusions, self.views)
 
-    def _fusion(self, region: Region, compared: AbstractSet[Node]) -> FusionNode:
+    def _fusion(self, region: Region, rounded: AbstractSet[Node]) -> FusionNode:
         try:
-            return fusion_node(region, self.sizes, compared)
+            return fusion_node(region, self.sizes, rounded)
         except NotTranslated as error:
             raise _Unusable({error.node: error.reason}) from error
         except UnsupportedError as error:

@@ -105,3 +105,29 @@ def test_results_are_on_the_same_side_of_zero_as_in_eager(dtype: torch.dtype) ->
     same = (x * y - y).sign() == (x.float() * y.float() - y.float()).sign()
     got = torch.compile(signs, backend="pyfuser")(x, y)
     assert torch.equal(got[:, same], expected[:, same])
+
+
+DEVIATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of differences": lambda x: (x - x.mean(0, keepdim=True)).std(1, correction=0),
+    "of sums": lambda x: (x * 1.1 + x.mean(0, keepdim=True)).std(1, correction=0),
+    "of a view": lambda x: (x - x.mean(0, keepdim=True)).mT.reshape(-1, x.shape[1]).std(1),
+    "and a product": lambda x: (y := x - x.mean(0)).std(1, correction=0).sum() + (y.mT @ y).sum(),
+    "of centred rows": lambda x: (y := x - x.mean(0)).sub(y.mean(1, keepdim=True)).norm(dim=1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", DEVIATIONS)
+def test_the_backward_computes_with_the_numbers_of_the_forward(
+    name: str, dtype: torch.dtype
+) -> None:
+    """The gradient of a tiny deviation divides by it; it is bounded by that of two numbers."""
+    torch.manual_seed(0)
+    x = ((torch.randn(31, 2, 300) * 4).round() / 4).to(dtype)
+    compiled = torch.compile(DEVIATIONS[name], backend=BACKEND)
+    largest = []
+    for function, wide in ((compiled, dtype), (DEVIATIONS[name], torch.float64)):
+        given = x.to(wide).requires_grad_()
+        (gradient,) = torch.autograd.grad(function(given).sum(), given)
+        largest.append(float(gradient.abs().max()))
+    assert largest[0] < 2 * largest[1]

@@ -5,9 +5,9 @@ Between AOTAutograd's functional graphs and pyfuser's IR; independent of partiti
 
 from .build import RegionFusion, build_region
 from .checked import check_classes
-from .compared_values import compared_values
 from .decompositions import decompositions
 from .region_builder import NotTranslated
+from .rounded_values import compared_values, returned_values
 from .tables import TRANSLATIONS, cost, refusal
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "build_region",
     "check_classes",
     "compared_values",
+    "returned_values",
     "cost",
     "decompositions",
     "refusal",

@@ -26,8 +26,8 @@ from ...ir.fusion import Fusion
 from ...ir.vals import TensorView, Val
 from ...ops.pointwise import copy
 from ..views import is_getitem
-from .compared_values import compared_values
 from .region_builder import Call, NotTranslated, RegionBuilder
+from .rounded_values import compared_values
 from .sizes import is_one, short_row
 from .tables import translation_of
 from .term import Term
@@ -51,19 +51,20 @@ def build_region(
     nodes: Sequence[Node],
     inputs: Sequence[Node],
     outputs: Sequence[Node],
-    compared: AbstractSet[Node] | None = None,
+    rounded: AbstractSet[Node] | None = None,
 ) -> RegionFusion:
     """The fusion of `nodes`, given in topological order.
 
     `inputs` are the outside nodes whose tensors or sizes are read, `outputs` the nodes whose values
-    are used outside, `compared` the `compared_values` of the whole graph (by default, of `nodes`).
+    are used outside, `rounded` the values that kernels of the whole graph read rounded
+    (`rounded_values.py`; by default, the `compared_values` of `nodes`).
     Raises NotTranslated for a node that can't be included.
     """
     builder = RegionBuilder({row for node in outputs for row in _short_rows(node)})
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
-    stored = (compared_values(nodes) if compared is None else compared) & set(outputs)
+    stored = (compared_values(nodes) if rounded is None else rounded) & set(outputs)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)

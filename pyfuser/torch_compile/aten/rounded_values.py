@@ -1,10 +1,15 @@
-"""Half-precision values whose equality is asked for, and all that they are computed from.
+"""Half-precision values of a graph that its kernels read rounded, as they store them.
 
-The gradient of an extremum, or of a median, goes to the elements that equal it.  The backward
-compares the extremum that the forward has kept with elements that it computes again, from what the
-forward has stored: rounded values.  If the forward's own elements came from the same values held in
-float32, none might equal the extremum, and the gradient would be 0 / 0.  So what is stored on the
-way is read rounded.
+Between the ops of a kernel, half precision is held in float32.  That isn't enough where another
+graph computes with what is stored:
+
+* The gradient of an extremum, or of a median, goes to the elements that equal it.  The backward
+  compares the extremum that the forward has kept with elements that it computes again, from what
+  the forward has stored.  If the forward's own elements came from the same values held in float32,
+  none might equal the extremum, and the gradient would be 0 / 0 (`compared_values`).
+* The gradient of a standard deviation divides by it.  If it is that of numbers less a mean, held in
+  float32, and the backward computes these again from the rounded mean, they deviate by more than
+  the deviation that was kept, and the gradient is any number (`returned_values`).
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from collections.abc import Iterable
 
 import torch
 from torch.fx import Node
+
+from ..views import is_view, viewed
 
 aten = torch.ops.aten
 
@@ -29,7 +36,7 @@ _EQUALITY = frozenset((aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.S
 
 
 def compared_values(nodes: Iterable[Node]) -> set[Node]:
-    """Those among a graph's nodes, in topological order.
+    """What is on the way to a test for equality, of a graph's nodes in topological order.
 
     What compares them may be in another kernel, or a call of torch's library; so may be what is
     between, such as a view.
@@ -38,6 +45,16 @@ def compared_values(nodes: Iterable[Node]) -> set[Node]:
     for node in reversed([*nodes]):
         if any(user in found or _compares(user) for user in node.users):
             found.add(node)
+    return {node for node in found if _is_reduced(node)}
+
+
+def returned_values(results: Iterable[Node]) -> set[Node]:
+    """What a graph returns, to its caller or for its backward, itself or as a view of it."""
+    found: set[Node] = set()
+    for node in results:
+        found.add(node)
+        while is_view(node) and (source := viewed(node)) is not None:
+            found.add(node := source)
     return {node for node in found if _is_reduced(node)}
 
 
