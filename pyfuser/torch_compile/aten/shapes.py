@@ -20,7 +20,7 @@ from ...dtypes import DataType, from_torch, is_integer
 from ...ir.vals import TensorView
 from ...ops.reshape_builders import reshape
 from ...ops.shape_builders import broadcast, expand, iota, permute, shape, squeeze
-from ..views import bytes_of, elements_of
+from ..views import bytes_of, elements_of, is_view
 from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
@@ -176,11 +176,31 @@ def _repeats_outside(node: Node, x: Any, repeats: Any) -> str | None:
     kept = [dim for dim, size in enumerate(meta_of(x).shape) if not is_one(size)]
     counts = list(repeats)[len(repeats) - meta_of(x).dim() :]
     is_inside = bool(kept) and not is_one(meta_of(counts[kept[-1]]))
-    is_large = elements_of(node) > _MOST_REPEATED
     is_of_rows = bool(node.users) and all(
-        bytes_of(user) >= _BYTES_OF_A_ROW * elements_of(node) for user in node.users
+        bytes_of(user) >= _BYTES_OF_A_ROW * elements_of(node) and not _runs_along(node, user)
+        for user in node.users
     )
+    is_large = _most_read(node) > _MOST_REPEATED
     return "a repeat of elements" if is_inside and is_large and not is_of_rows else None
+
+
+def _runs_along(node: Node, user: Node) -> bool:
+    """True if a result has the last axis of what it is computed from."""
+    own, value = meta_of(node), user.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not (own.dim() and value.dim()):
+        return False
+    return not is_one(own.shape[-1]) and size_key(own.shape[-1]) == size_key(value.shape[-1])
+
+
+def _most_read(node: Node) -> int:
+    """The most elements of the tensor, or of what reads it, or views of it, one by one."""
+    found = elements_of(node)
+    for user in node.users:
+        if is_view(user):
+            found = max(found, _most_read(user))
+        elif _runs_along(node, user):
+            found = max(found, elements_of(user))
+    return found
 
 
 # -- copies and conversions

@@ -20,6 +20,7 @@ from .layout_copies import read_layout_copies
 from .linear import join_biases
 from .pooling import spell_out_pooling
 from .random_state import complete_metadata
+from .repeats import expand_repeats
 from .replaced_sources import find_replaced_sources
 from .reshaped_results import move_readers_of_reshapes
 from .reshapes import move_reshapes
@@ -38,6 +39,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     drop_copies,
     read_layout_copies,
     join_biases,
+    expand_repeats,
     move_reshapes,
     move_readers_of_reshapes,
     merge_equal_views,
