@@ -76,7 +76,9 @@ class TracedGraph:
 
     def cut(self) -> None:
         """Makes the fusions and the steps; nodes that don't fit in a kernel stay outside."""
-        rounded = compared_values(self.graph.nodes) | returned_values(self.results)
+        rounded = compared_values(self.graph.nodes)
+        if self._has_backward():
+            rounded |= returned_values(self.results)
         while True:
             found = partition(self.graph, self.outside)
             try:
@@ -86,6 +88,15 @@ class TracedGraph:
                 self.outside |= unusable.reasons
         self.outside = found.outside
         self.steps = steps_of(self.graph, self.fusions, self.views)
+
+    def _has_backward(self) -> bool:
+        """True for the forward of a training step, whose arguments AOTAutograd names primals; a
+        backward has tangents among them."""
+        names = [str(each.target) for each in self.placeholders]
+        has_primals, has_tangents = (
+            any(name.startswith(kind) for name in names) for kind in ("primals", "tangents")
+        )
+        return has_primals and not has_tangents
 
     def _fusion(self, region: Region, rounded: AbstractSet[Node]) -> FusionNode:
         try:
