@@ -57,6 +57,12 @@ def of_a_weight(x: Tensor, b: Tensor) -> Tensor:
     return x * b[0].repeat(4)
 
 
+def of_what_is_kept(x: Tensor, b: Tensor) -> Tensor:
+    """For the backward, from which the forward reads it rounded."""
+    x, kept = x.t().contiguous().t(), b.t().contiguous().t().sigmoid()
+    return torch.stack([kept.repeat(1, 4) * x, x - kept.repeat(1, 4)], 1)
+
+
 def returned(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     repeated = b.repeat(1, 4)
     return repeated, x - repeated
@@ -64,7 +70,7 @@ def returned(x: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 FUNCTIONS: list[Function] = [
     along_rows, both_axes, of_images, several_readers, of_computed, of_a_norm, before_a_norm,
-    of_transposed, of_two_repeats, of_a_weight, returned,
+    of_transposed, of_two_repeats, of_a_weight, of_what_is_kept, returned,
 ]  # fmt: skip
 
 

@@ -181,7 +181,18 @@ def _repeats_outside(node: Node, x: Any, repeats: Any) -> str | None:
         for user in node.users
     )
     is_large = _most_read(node) > _MOST_REPEATED
-    return "a repeat of elements" if is_inside and is_large and not is_of_rows else None
+    is_outside = is_large and not is_of_rows or _is_kept_rounded(x)
+    return "a repeat of elements" if is_inside and is_outside else None
+
+
+def _is_kept_rounded(node: Node) -> bool:
+    """True for half precision that the graph computes and returns (see rounded_values.py).
+
+    A kernel would read what it stores, at the places of other elements.
+    """
+    is_half = meta_of(node).dtype in (torch.float16, torch.bfloat16)
+    is_computed = node.op == "call_function"
+    return is_half and is_computed and any(user.op == "output" for user in node.users)
 
 
 def _runs_along(node: Node, user: Node) -> bool:
