@@ -89,7 +89,7 @@ def results(function: Function, x: Tensor, b: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_what_reads_repeats(function: Function, dtype: torch.dtype, dynamic: bool) -> None:
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
-    for rows, size in ((128, 64), (128, 37), (64, 2), (128, 1)):
+    for rows, size in ((128, 64), (128, 37), (64, 64), (64, 2), (128, 1)):
         torch.manual_seed(0)
         x, b = torch.randn(rows, 4 * size), torch.randn(rows, size)
         x, b = x.to(dtype), b.to(dtype)
