@@ -25,6 +25,7 @@ from .region_builder import Call, meta_of
 from .sizes import is_one, size_key
 from .term import Term
 from .translation import Build, Table, Translation
+from .widening import is_half
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -190,9 +191,8 @@ def _is_kept_rounded(node: Node) -> bool:
 
     A kernel would read what it stores, at the places of other elements.
     """
-    is_half = meta_of(node).dtype in (torch.float16, torch.bfloat16)
-    is_computed = node.op == "call_function"
-    return is_half and is_computed and any(user.op == "output" for user in node.users)
+    is_computed = node.op == "call_function" and is_half(meta_of(node))
+    return is_computed and any(user.op == "output" for user in node.users)
 
 
 def _runs_along(node: Node, user: Node) -> bool:

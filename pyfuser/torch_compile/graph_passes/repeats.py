@@ -26,13 +26,12 @@ from ..sizes import sizes_of
 from ..views import elements_of, tensor_of
 from .reshapes import (
     can_be_reshaped,
-    forget_rank,
+    compute_in_shape,
     is_plain,
     is_pointwise_node,
     move_reshape,
     shape_of,
     view_node,
-    with_layout,
     with_shape,
 )
 
@@ -156,17 +155,9 @@ def _split(graph: Graph, readers: list[Node], splits: Splits) -> None:
     for reader in readers:
         value = tensor_of(reader)
         assert value is not None
-        with graph.inserting_before(reader):
-            moved = graph.node_copy(reader, apart)
-            forget_rank(moved)
-            moved.meta = {
-                **reader.meta,
-                "val": with_layout(value, with_shape(value, _split_shape(value, splits))),
-            }
-            back = view_node(graph, moved, value)
+        like = with_shape(value, _split_shape(value, splits))
+        moved, back = compute_in_shape(graph, reader, apart, like)
         made[back] = moved
-        reader.replace_all_uses_with(back)
-        graph.erase_node(reader)
     for view, operand in views:
         move_reshape(graph, view, operand)
 

@@ -26,7 +26,7 @@ from ..views import tensor_of
 from .reshapes import (
     RESHAPES,
     can_be_reshaped,
-    forget_rank,
+    compute_in_shape,
     is_plain,
     is_pointwise_node,
     move_reshape,
@@ -71,13 +71,7 @@ def _try(graph: Graph, node: Node) -> None:
         return
     views: list[tuple[Node, Node]] = []
 
-    with graph.inserting_before(node):
-        moved = graph.node_copy(node, before)
-        forget_rank(moved)
-        moved.meta = {**node.meta, "val": with_layout(value, like)}
-        back = view_node(graph, moved, value)
-    node.replace_all_uses_with(back)
-    graph.erase_node(node)
+    compute_in_shape(graph, node, before, like)
     for view, operand in views:
         move_reshape(graph, view, operand)
 

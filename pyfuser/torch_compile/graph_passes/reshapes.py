@@ -10,7 +10,7 @@ of a library call's result, which costs nothing, or it meets its inverse and van
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,6 +214,24 @@ def _replace_users(
                 shape, stride = list(value.shape), list(value.stride())
                 back = view_node(graph, new, _strided(fresh, shape, stride))
         user.replace_input_with(old, back)
+
+
+def compute_in_shape(
+    graph: Graph, node: Node, operand: Callable[[Node], Node], like: torch.Tensor
+) -> tuple[Node, Node]:
+    """Puts a pointwise op on reshaped operands, with a result shaped as `like`, and a view of that
+    in the place of one; returns the two.  `operand` finds or makes what it reads.
+    """
+    value = tensor_of(node)
+    assert value is not None
+    with graph.inserting_before(node):
+        moved = graph.node_copy(node, operand)
+        forget_rank(moved)
+        moved.meta = {**node.meta, "val": with_layout(value, like)}
+        back = view_node(graph, moved, value)
+    node.replace_all_uses_with(back)
+    graph.erase_node(node)
+    return moved, back
 
 
 def shape_of(node: Node) -> tuple[Size, ...]:
