@@ -120,3 +120,18 @@ def test_repeats_of_what_the_forward_keeps_for_the_backward(dynamic: bool) -> No
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
     for got, wanted in zip(results(compiled, x, b), results(function, x, b), strict=True):
         torch.testing.assert_close(got, wanted, rtol=2e-2, atol=0.1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_repeated_axis_is_as_long_as_the_one_that_it_is_stored_in(dynamic: bool) -> None:
+    """A kernel that only repeats knows that, too."""
+
+    def function(x: Tensor, b: Tensor) -> Tensor:
+        copy = x.clone()
+        copy[1:] = b.repeat(1, 4)[:-1] * 2
+        return copy
+
+    compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+    for rows, size in ((16, 8), (37, 7), (1, 3), (16, 1)):
+        x, b = torch.randn(rows, 4 * size), torch.randn(rows, size)
+        assert torch.equal(compiled(x, b), function(x, b))
