@@ -30,9 +30,19 @@ def _backwards(x: Tensor) -> Tensor:
     return state
 
 
+def _gated(x: Tensor) -> Tensor:
+    state = torch.zeros_like(x[:, 0])
+    for step in range(x.shape[1]):
+        gate = torch.sigmoid(x[:, step])
+        state = (1 - gate) * state + gate * torch.tanh(x[:, step]) + x[:, step] * 0.1
+    return state
+
+
 FUNCTIONS: dict[str, Function] = {
     "recurrence": _recurrence,
     "backwards": _backwards,
+    "several times a step": _gated,
+    "several times, with another gradient": lambda x: x.exp().sum(1) * _gated(x),
     "with another gradient": lambda x: _recurrence(x) + x.exp().sum(1),
     "with gaps": lambda x: x[:, 1].exp() * x[:, 3].sin() * x[:, 4].cos(),
     "twice the same": lambda x: x[:, 1].exp() * x[:, 2].sin() * x[:, 1].cos() * x[:, 0],
@@ -42,6 +52,8 @@ FUNCTIONS: dict[str, Function] = {
     "turns": lambda x: (x[:, ::2].exp() * x[:, 1::2].sin()).sum(1),
     "turns and another gradient": lambda x: (x[:, ::2] * x[:, 1::2] + x[:, 1:4]).sum(1) * x[:, 0],
     "turns in other order": lambda x: (x[:, 2::3].exp() * x[:, ::3] * x[:, 1::3]).sum(1),
+    "turns, twice": lambda x: (x[:, ::2].exp() * x[:, 1::2].sin() * x[:, ::2]).sum(1),
+    "parts of two lengths": lambda x: x[:, 1].exp() * x[:, 1:3].sum(1) * x[:, 1:2].sin()[:, 0],
     "not all turns": lambda x: (x[:, ::3].exp() * x[:, 1::3].sin()).sum(1),
     "turns that end early": lambda x: (x[:, :4:2].exp() * x[:, 1:4:2].sin()).sum(1),
     "pairs": lambda x: x.flatten(1)[:, :4].unflatten(1, (2, 2)).unbind(-1)[0].exp() * x[:, :2, 1],
@@ -60,7 +72,7 @@ def _gradient(function: Function, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("name", "sizes", "dtype"),
-    pairwise(FUNCTIONS, [(9,), (6,), (6, 9)], [torch.bfloat16, torch.float32], count=26),
+    pairwise(FUNCTIONS, [(9,), (6,), (6, 9)], [torch.bfloat16, torch.float32], count=32),
 )
 def test_gradients_are_those_of_eager(
     name: str, sizes: tuple[int, ...], dtype: torch.dtype
@@ -77,11 +89,16 @@ def test_gradients_are_those_of_eager(
         assert (got.double() - exact).abs().max() <= bound * max(1.0, float(exact.abs().max()))
 
 
-def test_a_recurrence_makes_its_gradient_once(sources: list[str]) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_recurrence_makes_its_gradient_once(times: int, sources: list[str]) -> None:
+    """Also if it reads each step several times."""
+
     def function(x: Tensor, weight: Tensor) -> Tensor:
         state = torch.zeros_like(x[:, 0])
         for step in range(8):
             state = torch.tanh(x[:, step] + state @ weight)
+            for _ in range(1, times):
+                state = state * x[:, step].sigmoid()
         return state
 
     x = torch.randn(16, 8, 12, requires_grad=True)

@@ -30,6 +30,7 @@ Binary = tuple[CompiledModule, Launch]  # the machine code and its launch functi
 # Waking another thread takes some 5 us; with less than this many element operations, one thread is
 # done by then (about 4 simple operations a nanosecond from the caches).
 _WORK_FOR_THREADS = 32 << 10
+_STATEMENTS_OF_WORK = 16  # that take as long as moving an element (measured on a Granite Rapids)
 
 _ALIGNMENT = 64  # of scratch buffers, and of outputs that are stored past the caches; in bytes
 
@@ -69,12 +70,14 @@ class FusedKernelCPU(LoadedKernel):
         """As many threads as have tasks; one if it is done before others have woken up."""
         cores = self.target.processor.cores
         tasks = _largest(phase.task_count() for phase in self.kernel.phases)
-        each = 1 + EXPENSIVE * min(self.code.expensive, 4)
+        runs = [runs.count for runs in self.kernel.runs]
+        alike = max(Counter(runs).values(), default=0)  # statements on the same elements
+        each = 1 + EXPENSIVE * min(self.code.expensive, 4) + alike // _STATEMENTS_OF_WORK
         few = _WORK_FOR_THREADS // each  # elements
         if cores == 1 or tasks is ONE:
             return "1"
         counts = [product(tensor.sizes) for tensor in self.kernel.tensors]
-        counts += [runs.count for runs in self.kernel.runs]  # more for what is only added up
+        counts += runs  # more for what is only added up
         elements = self._number(writer, _largest(_not_in_others(counts)))
         text = self._number(writer, tasks)
         most = f"{cores} if {text} > {cores} else {text}"

@@ -7,19 +7,23 @@ with one part in them.  Added up step by step, each step would read and write th
              b = a + select_scatter(zeros, z, 1, 2) + c
     After:   b = cat([unsqueeze(x, 1), unsqueeze(y, 1), unsqueeze(z, 1)], 1) + c
 
+A part that is read several times has several gradients, which are added up where it is.
+
 Parts that take turns, as the gradients of x[:, ::2] and x[:, 1::2] do, are put together as rows:
 
     Before:  a = slice_scatter(zeros, x, 1, 0, n, 2) + slice_scatter(zeros, y, 1, 1, n, 2)
     After:   a = view(cat([unsqueeze(x, 2), unsqueeze(y, 2)], 2), [..., n, ...])
 
-At most one other tensor is added, so no order of additions changes.  Runs early, because what is
-dropped then needs no other pass.
+At most one other tensor is added, last.  Runs early, because what is dropped then needs no other
+pass.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,15 +43,22 @@ _ZEROS = (aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor in zeros: along `dim`, its elements are every `step`-th of [start, stop) there."""
+    """Tensors in zeros, added up: along `dim`, their elements are every `step`-th of [start, stop)
+    there.
+    """
 
     zeros: Node
-    source: Node
+    sources: tuple[Node, ...]
     dim: int
     start: int
     stop: int
     step: int
     has_dim: bool
+
+    def added(self, other: _Part) -> _Part | None:
+        """The sum of both, if they are in the same place."""
+        alone = replace(other, zeros=self.zeros, sources=self.sources)
+        return replace(self, sources=self.sources + other.sources) if alone == self else None
 
 
 def join_scattered_sums(graph: Graph) -> None:
@@ -68,9 +79,9 @@ def _join(graph: Graph, last: Node) -> None:
             others.append(operand)
         else:
             parts.append(part)
+    parts = _in_order(parts)
     if len(parts) < 2 or len(others) > 1 or len({part.dim for part in parts}) > 1:
         return
-    parts.sort(key=lambda part: part.start)
     size = _size(last, parts[0].dim)
     takes_turns = _take_turns(parts, last)
     if size is None or not (takes_turns or _are_apart(parts, size)):
@@ -85,6 +96,18 @@ def _join(graph: Graph, last: Node) -> None:
     result.meta = dict(last.meta)
     last.replace_all_uses_with(result)
     graph.erase_node(last)
+
+
+def _in_order(parts: list[_Part]) -> list[_Part]:
+    """One part for each place, from the first to the last."""
+    found: list[_Part] = []
+    for part in sorted(parts, key=lambda part: part.start):
+        both = found[-1].added(part) if found else None
+        if both is None:
+            found.append(part)
+        else:
+            found[-1] = both
+    return found
 
 
 def _are_apart(parts: list[_Part], size: int) -> bool:
@@ -113,7 +136,8 @@ def _rows(graph: Graph, parts: list[_Part], last: Node) -> Node:
     """The parts' elements in turns."""
     dim, value = parts[0].dim, tensor_of(last)
     assert value is not None
-    rows = [call_traced(graph, aten.unsqueeze.default, p.source, dim + 1) for p in parts]
+    sources = [_source(graph, part) for part in parts]
+    rows = [call_traced(graph, aten.unsqueeze.default, source, dim + 1) for source in sources]
     joined = call_traced(graph, aten.cat.default, rows, dim + 1)
     return call_traced(graph, aten.view.default, joined, list(value.shape))
 
@@ -124,14 +148,18 @@ def _pieces(graph: Graph, parts: list[_Part], size: int) -> Iterator[Node]:
     for part in parts:
         if part.start > end:
             yield call_traced(graph, aten.slice.Tensor, part.zeros, dim, end, part.start)
-        yield (
-            part.source
-            if part.has_dim
-            else call_traced(graph, aten.unsqueeze.default, part.source, dim)
-        )
+        source = _source(graph, part)
+        if not part.has_dim:
+            source = call_traced(graph, aten.unsqueeze.default, source, dim)
+        yield source
         end = part.stop
     if end < size:
         yield call_traced(graph, aten.slice.Tensor, parts[-1].zeros, dim, end, size)
+
+
+def _source(graph: Graph, part: _Part) -> Node:
+    """The sum of a part's tensors."""
+    return functools.reduce(partial(call_traced, graph, aten.add.Tensor), part.sources)
 
 
 def _operands(last: Node) -> Iterator[Node]:
@@ -191,7 +219,7 @@ def _part_of(node: Node, last: Node) -> _Part | None:
     own = tensor_of(source)
     if bounds is None or own is None or own.dtype != value.dtype:
         return None
-    return _Part(zeros, source, dim, *bounds, not is_select)
+    return _Part(zeros, (source,), dim, *bounds, not is_select)
 
 
 def _bounds(is_select: bool, given: list[Any], size: int) -> tuple[int, int, int] | None:

@@ -48,6 +48,19 @@ def test_blocks_of_columns_end_with_a_row(rows: int, columns: int, block: int, p
     assert (made.block, made.parts) == (block, parts)
 
 
+@pytest.mark.parametrize(("work", "block"), [(1, 512), (50, 256), (100, 128), (1000, 128)])
+def test_much_work_on_few_rows_is_for_all_workers(work: int, block: int) -> None:
+    facts = replace(column_sums(1, 512, 8), work=work)
+    made = heuristics.reduction(PROCESSOR, facts, {})
+    assert (made.block, made.parts) == (block, 1)
+
+
+@pytest.mark.parametrize(("work", "parts"), [(1, 1), (10, 1), (40, 8)])
+def test_much_work_on_one_row_is_for_all_workers(work: int, parts: int) -> None:
+    facts = replace(column_sums(1, 1, 16384), inner=True, work=work)
+    assert heuristics.reduction(PROCESSOR, facts, {}).parts == parts
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 4096])
 def test_a_step_of_columns_has_no_more_rows_than_there_are(rows: int) -> None:
     made = heuristics.reduction(PROCESSOR, column_sums(64, 256, rows), {})
