@@ -83,7 +83,9 @@ class GraphSizes:
 
     `sources` has for every symbol the text that finds it among the arguments `args` of a call;
     `expressions` the expressions that will be needed; `opaque` the expressions that only sympy
-    understands, by the names that they have as symbols.
+    understands, by the names that they have as symbols.  `layouts` are the symbols that arguments
+    have as strides, offsets and elements in memory, with the text that finds each: they become
+    sources once required.
     """
 
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
@@ -93,12 +95,15 @@ class GraphSizes:
     """The lower bound of every symbol of `sources`, as far as torch guarantees it."""
     hints: tuple[int | float, ...] = ()
     """The value in tracing of each symbol of `sources`."""
+    layouts: dict[sympy.Symbol, tuple[Any, str]] = field(default_factory=dict)
 
     def add_placeholder(self, position: int, value: Any) -> None:
         """Registers the symbols that an argument defines."""
         if isinstance(value, torch.Tensor):
             for dim, size in enumerate(value.shape):
                 self._add_source(size, f"args[{position}].shape[{dim}]")
+            if value.layout is torch.strided:
+                self._add_layout(value, f"args[{position}]")
         elif isinstance(value, (torch.SymInt, torch.SymFloat)):
             self._add_source(value, f"args[{position}]", first=True)
 
@@ -112,6 +117,16 @@ class GraphSizes:
             lower = 0 if known is None or not known.lower.is_Integer else int(known.lower)
             self.least = max(0, min(self.least, lower))
 
+    def _add_layout(self, tensor: torch.Tensor, text: str) -> None:
+        found: dict[str, Any] = {f"{text}.stride({d})": s for d, s in enumerate(tensor.stride())}
+        found[f"{text}.storage_offset()"] = tensor.storage_offset()
+        memory = tensor.untyped_storage().nbytes() // tensor.element_size()
+        found[f"{text}.untyped_storage().nbytes() // {tensor.element_size()}"] = memory
+        for source, value in found.items():
+            size = size_of(value)
+            if isinstance(size, sympy.Symbol):
+                self.layouts.setdefault(size, (value, source))
+
     def require(self, size: Size) -> None:
         """Notes an expression that will be needed.
 
@@ -120,6 +135,9 @@ class GraphSizes:
         if isinstance(size, (int, float)) or size in self.expressions:
             return
         unknown = symbols_of(size) - self.sources.keys()
+        for symbol in sorted(unknown & self.layouts.keys(), key=str):
+            self._add_source(*self.layouts[symbol])
+        unknown -= self.sources.keys()
         if unknown:
             what = "sizes that follow from the arguments"
             raise UnsupportedError(expected("torch.compile", what, sorted(map(str, unknown))))

@@ -84,3 +84,15 @@ def test_a_cat_of_hundreds_of_parts() -> None:
     x = torch.randn(600, 5)
     compiled = torch.compile(reversed_parts, backend="pyfuser")
     torch.testing.assert_close(compiled(x), reversed_parts(x))
+
+
+def test_a_tangent_is_as_large_as_the_memory_of_its_tensor() -> None:
+    """The size of an argument's memory changes, although its shape doesn't."""
+
+    def derivative(x: Tensor) -> Tensor:
+        found: Tensor = torch.func.jacfwd(torch.tanh)(x)
+        return found
+
+    compiled = torch.compile(derivative, backend="pyfuser")
+    for x in (torch.randn(12)[::2], torch.randn(8)[2:8], torch.randn(9)[1:-2]):
+        torch.testing.assert_close(compiled(x), derivative(x))
