@@ -23,6 +23,7 @@ from . import (
     attention,
     channels_last,
     checked,
+    diagonals,
     extrema,
     group_norm,
     image_columns,
@@ -213,6 +214,7 @@ def _either(first: Callable[..., Any], second: Callable[..., Any] | None) -> Cal
 _OWN: dict[OpOverload, Callable[..., Any]] = {
     **attention.DECOMPOSITIONS,
     **checked.DECOMPOSITIONS,
+    **diagonals.DECOMPOSITIONS,
     **extrema.DECOMPOSITIONS,
     **losses.DECOMPOSITIONS,
     **true_metadata.DECOMPOSITIONS,
