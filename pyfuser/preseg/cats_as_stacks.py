@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from ..analysis.costs import is_copy, is_expensive, is_narrowing
 from ..analysis.part_axes import MOST_PARTS
 from ..dtypes import DataType
-from ..ir.exprs import BroadcastOp, ExpandOp, Expr, ReshapeOp, SqueezeOp, WindowOp
+from ..ir.exprs import BroadcastOp, ExpandOp, Expr, FullOp, ReshapeOp, SqueezeOp, WindowOp
 from ..ir.fusion import Fusion
 from ..ir.scalars import ONE, Integer
 from ..ir.vals import TensorView, Val
@@ -109,7 +109,7 @@ def _is_shared_work(fusion: Fusion, parts: Sequence[TensorView]) -> bool:
         expr = tensor.expr
         if expr is None or _rank(tensor) < rank:
             continue
-        is_moving = isinstance(expr, BroadcastOp | ExpandOp | SqueezeOp)
+        is_moving = isinstance(expr, BroadcastOp | ExpandOp | SqueezeOp | FullOp)
         if not is_moving and not is_movable(expr):
             return False
         is_shared |= len(tensor.uses_list) + (tensor in fusion.outputs) > 1

@@ -92,9 +92,18 @@ def joined_twice(x: Tensor, dim: int) -> Tensor:
     return torch.cat([torch.sin(twice), torch.sin(twice) * twice], dim)
 
 
+def states(x: Tensor, dim: int) -> Tensor:
+    """Each step of a recurrence, which begins with a constant."""
+    state, found = torch.zeros_like(x), []
+    for step in range(16):
+        state = torch.sigmoid(x + step) * state + x
+        found.append(state)
+    return torch.stack(found, dim)
+
+
 JOINED = [
     powers, stacked, with_their_sum, with_a_part, rounded, cut_again, of_a_norm, of_rows,
-    transposed_too, joined_twice,
+    transposed_too, joined_twice, states,
 ]  # fmt: skip
 
 
@@ -191,6 +200,13 @@ def test_everything_is_read_once_and_nothing_stored_twice() -> None:
     x = given((64, 256))
     compiled = torch.compile(powers, backend=BACKEND, dynamic=False)
     assert moved(lambda: compiled(x, 1)) == [(x.nbytes, 5 * x.nbytes)]
+
+
+@pytest.mark.cpu
+def test_the_states_of_a_recurrence_are_stored_once() -> None:
+    x = given((64, 256))
+    compiled = torch.compile(states, backend=BACKEND, dynamic=False)
+    assert moved(lambda: compiled(x, 1)) == [(x.nbytes, 16 * x.nbytes)]
 
 
 @pytest.mark.cpu
