@@ -50,3 +50,12 @@ def test_the_gradient_of_a_diagonal_is_part_of_a_kernel(sources: list[str]) -> N
     x = torch.randn(4, 9, 9, requires_grad=True)
     torch.compile(_read, backend="pyfuser")(x, 0, 1, 2).backward()
     assert sources[-1].count("_launch") == 1 and "diagonal" not in sources[-1]
+
+
+def test_a_source_of_another_size_is_an_error() -> None:
+    def function(x: Tensor, source: Tensor) -> Tensor:
+        return torch.diagonal_scatter(x * 2, source)
+
+    compiled = torch.compile(function, backend="pyfuser")
+    with pytest.raises(Exception, match="diagonal_scatter|expected src"):
+        compiled(torch.randn(4, 4), torch.randn(1))

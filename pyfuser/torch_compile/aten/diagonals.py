@@ -16,6 +16,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ..sizes import sizes_of
+
 aten = torch.ops.aten
 
 
@@ -51,7 +53,9 @@ def _diagonal_scatter(
 ) -> Tensor | Any:
     if x.is_complex() or x.dtype != source.dtype or not x.is_contiguous():
         return NotImplemented
-    source = source.expand(aten.diagonal.default(x, offset, dim1, dim2).shape)
+    diagonal = aten.diagonal.default(x, offset, dim1, dim2)
+    if sizes_of(source.shape) != sizes_of(diagonal.shape):  # eager raises an error
+        return NotImplemented
     mask, values = _spread(source, x.shape, offset, dim1, dim2)
     return torch.where(mask, values, x).contiguous()
 
