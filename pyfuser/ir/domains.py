@@ -266,6 +266,10 @@ class TensorDomain(Statement):
         return self.logical if self.root is None else self.root
 
     @property
+    def root_and_logical(self) -> list[IterDomain]:
+        return [*self.root_or_logical, *self.logical]
+
+    @property
     def allocated(self) -> list[IterDomain]:
         """The axes that define the memory layout, outermost first, without reductions."""
         if self.allocation is not None:

@@ -96,7 +96,7 @@ def segment_fusion(whole: Fusion, segment: Segment) -> tuple[Fusion, Cloner]:
     known = {
         symbol
         for tensor in target.tensors
-        for axis in (*tensor.domain.root_or_logical, *tensor.domain.logical)
+        for axis in tensor.domain.root_and_logical
         for symbol in axis.size.symbols
     }
     target.equal_extents = [

@@ -97,8 +97,8 @@ def _is_stack(fusion: Fusion, joined: Val, output: Val, parts: Parts) -> bool:
 
 
 def _is_shared_work(fusion: Fusion, parts: Sequence[TensorView]) -> bool:
-    """True if the parts are computed from inputs, element by element, and what is read several
-    times on the way is too much to be computed again.
+    """True if the parts are computed from inputs and constants, element by element, and what is
+    read several times on the way is too much to be computed again.
     """
     rank = max(map(_rank, parts))
     shared: set[Expr] = set()
@@ -109,14 +109,14 @@ def _is_shared_work(fusion: Fusion, parts: Sequence[TensorView]) -> bool:
         expr = tensor.expr
         if expr is None or _rank(tensor) < rank:
             continue
-        is_moving = isinstance(expr, BroadcastOp | ExpandOp | SqueezeOp | FullOp)
-        if not is_moving and not is_movable(expr):
+        is_free = isinstance(expr, BroadcastOp | ExpandOp | SqueezeOp | FullOp)
+        if not is_free and not is_movable(expr):
             return False
         is_shared |= len(tensor.uses_list) + (tensor in fusion.outputs) > 1
         if expr in (shared if is_shared else found):
             continue
         found.add(expr)
-        if is_shared and not is_moving:
+        if is_shared and not is_free:
             shared.add(expr)
         pending += [(source, is_shared) for source in expr.tensor_inputs]
     return any(map(is_expensive, shared)) or sum(map(_work_of, shared)) > _MOST_RECOMPUTED

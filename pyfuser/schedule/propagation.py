@@ -156,8 +156,7 @@ class Correspondence:
 
     def of(self, tensor: TensorView) -> dict[int, IterDomain]:
         """The axes of a tensor by number; the logical one where the root has the same number."""
-        domain = tensor.domain
-        axes = (*domain.root_or_logical, *domain.logical)
+        axes = tensor.domain.root_and_logical
         return {n: axis for axis in axes if (n := self.number(axis)) is not None}
 
 

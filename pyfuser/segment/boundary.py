@@ -89,8 +89,7 @@ def _scalar_inputs(fusion: Fusion, exprs: list[Expr]) -> list[Scalar]:
 
 
 def _axes_of(tensor: TensorView) -> list[IterDomain]:
-    domain = tensor.domain
-    return [*domain.root_or_logical, *domain.logical, *(domain.allocation or ())]
+    return [*tensor.domain.root_and_logical, *(tensor.domain.allocation or ())]
 
 
 def _symbols(exprs: list[Expr], tensors: list[TensorView]) -> dict[Symbol, None]:

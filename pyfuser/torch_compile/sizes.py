@@ -83,9 +83,8 @@ class GraphSizes:
 
     `sources` has for every symbol the text that finds it among the arguments `args` of a call;
     `expressions` the expressions that will be needed; `opaque` the expressions that only sympy
-    understands, by the names that they have as symbols.  `layouts` are the symbols that arguments
-    have as strides, offsets and elements in memory, with the text that finds each: they become
-    sources once required.
+    understands, by the names that they have as symbols.  `arguments` are the tensors among the
+    arguments, by their text: the symbols of their layouts are sources only once required.
     """
 
     sources: dict[sympy.Symbol, str] = field(default_factory=dict)
@@ -95,15 +94,14 @@ class GraphSizes:
     """The lower bound of every symbol of `sources`, as far as torch guarantees it."""
     hints: tuple[int | float, ...] = ()
     """The value in tracing of each symbol of `sources`."""
-    layouts: dict[sympy.Symbol, tuple[Any, str]] = field(default_factory=dict)
+    arguments: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def add_placeholder(self, position: int, value: Any) -> None:
         """Registers the symbols that an argument defines."""
         if isinstance(value, torch.Tensor):
             for dim, size in enumerate(value.shape):
                 self._add_source(size, f"args[{position}].shape[{dim}]")
-            if value.layout is torch.strided:
-                self._add_layout(value, f"args[{position}]")
+            self.arguments[f"args[{position}]"] = value
         elif isinstance(value, (torch.SymInt, torch.SymFloat)):
             self._add_source(value, f"args[{position}]", first=True)
 
@@ -117,15 +115,20 @@ class GraphSizes:
             lower = 0 if known is None or not known.lower.is_Integer else int(known.lower)
             self.least = max(0, min(self.least, lower))
 
-    def _add_layout(self, tensor: torch.Tensor, text: str) -> None:
-        found: dict[str, Any] = {f"{text}.stride({d})": s for d, s in enumerate(tensor.stride())}
-        found[f"{text}.storage_offset()"] = tensor.storage_offset()
-        memory = tensor.untyped_storage().nbytes() // tensor.element_size()
-        found[f"{text}.untyped_storage().nbytes() // {tensor.element_size()}"] = memory
-        for source, value in found.items():
-            size = size_of(value)
-            if isinstance(size, sympy.Symbol):
-                self.layouts.setdefault(size, (value, source))
+    def _add_layouts(self, unknown: frozenset[sympy.Symbol]) -> None:
+        """Finds symbols that are an argument's strides, offset, or elements in memory."""
+        for name, tensor in self.arguments.items():
+            if tensor.layout is not torch.strided:
+                continue
+            memory, each = tensor.untyped_storage().nbytes(), tensor.element_size()
+            found: list[tuple[Any, str]] = [
+                *((stride, f"{name}.stride({d})") for d, stride in enumerate(tensor.stride())),
+                (tensor.storage_offset(), f"{name}.storage_offset()"),
+                (memory // each, f"{name}.untyped_storage().nbytes() // {each}"),
+            ]
+            for value, text in found:
+                if size_of(value) in unknown:
+                    self._add_source(value, text)
 
     def require(self, size: Size) -> None:
         """Notes an expression that will be needed.
@@ -135,9 +138,9 @@ class GraphSizes:
         if isinstance(size, (int, float)) or size in self.expressions:
             return
         unknown = symbols_of(size) - self.sources.keys()
-        for symbol in sorted(unknown & self.layouts.keys(), key=str):
-            self._add_source(*self.layouts[symbol])
-        unknown -= self.sources.keys()
+        if unknown:
+            self._add_layouts(unknown)
+            unknown -= self.sources.keys()
         if unknown:
             what = "sizes that follow from the arguments"
             raise UnsupportedError(expected("torch.compile", what, sorted(map(str, unknown))))

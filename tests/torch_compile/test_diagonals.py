@@ -57,5 +57,5 @@ def test_a_source_of_another_size_is_an_error() -> None:
         return torch.diagonal_scatter(x * 2, source)
 
     compiled = torch.compile(function, backend="pyfuser")
-    with pytest.raises(Exception, match="diagonal_scatter|expected src"):
+    with pytest.raises(RuntimeError, match="expected src"):
         compiled(torch.randn(4, 4), torch.randn(1))

@@ -70,12 +70,12 @@ class FusedKernelCPU(LoadedKernel):
         """As many threads as have tasks; one if it is done before others have woken up."""
         cores = self.target.processor.cores
         tasks = _largest(phase.task_count() for phase in self.kernel.phases)
-        runs = [runs.count for runs in self.kernel.runs]
-        alike = max(Counter(runs).values(), default=0)  # statements on the same elements
-        each = 1 + EXPENSIVE * min(self.code.expensive, 4) + alike // _STATEMENTS_OF_WORK
-        few = _WORK_FOR_THREADS // each  # elements
         if cores == 1 or tasks is ONE:
             return "1"
+        runs = [each.count for each in self.kernel.runs]
+        alike = max(Counter(runs).values(), default=0)  # statements on the same elements
+        work = 1 + EXPENSIVE * min(self.code.expensive, 4) + alike // _STATEMENTS_OF_WORK
+        few = _WORK_FOR_THREADS // work  # elements
         counts = [product(tensor.sizes) for tensor in self.kernel.tensors]
         counts += runs  # more for what is only added up
         elements = self._number(writer, _largest(_not_in_others(counts)))

@@ -154,17 +154,6 @@ def _log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor
     return result.to(x.dtype).contiguous()
 
 
-def _eye(n: int, m: int | None = None, **options: Any) -> torch.Tensor | Any:
-    """One where the indices are equal.  Torch's decomposition compares ranges of a type for which
-    eager has no ranges."""
-    columns = n if m is None else m
-    layout, dtype = options.get("layout"), options.get("dtype") or torch.get_default_dtype()
-    if layout not in (None, torch.strided) or n < 0 or columns < 0:
-        return NotImplemented
-    down, along = (torch.arange(count, device=options.get("device")) for count in (n, columns))
-    return (down.unsqueeze(-1) == along).to(dtype)
-
-
 def _cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
     sizes = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
     (a, b, c), (d, e, f) = (each.expand(sizes).unbind(dim) for each in (x, y))
@@ -223,8 +212,6 @@ _OWN: dict[OpOverload, Callable[..., Any]] = {
     **image_columns.DECOMPOSITIONS,
     **pooling.DECOMPOSITIONS,
     **upsampling.DECOMPOSITIONS,
-    aten.eye.default: _eye,
-    aten.eye.m: _eye,
     aten.linalg_cross.default: _cross,
     aten.nansum.default: _nansum,
     aten.pixel_unshuffle.default: _pixel_unshuffle,

@@ -55,10 +55,9 @@ class _Part:
     step: int
     has_dim: bool
 
-    def added(self, other: _Part) -> _Part | None:
-        """The sum of both, if they are in the same place."""
-        alone = replace(other, zeros=self.zeros, sources=self.sources)
-        return replace(self, sources=self.sources + other.sources) if alone == self else None
+    @property
+    def place(self) -> tuple[int, ...]:
+        return self.dim, self.start, self.stop, self.step, self.has_dim
 
 
 def join_scattered_sums(graph: Graph) -> None:
@@ -100,14 +99,12 @@ def _join(graph: Graph, last: Node) -> None:
 
 def _in_order(parts: list[_Part]) -> list[_Part]:
     """One part for each place, from the first to the last."""
-    found: list[_Part] = []
+    found: dict[tuple[int, ...], _Part] = {}
     for part in sorted(parts, key=lambda part: part.start):
-        both = found[-1].added(part) if found else None
-        if both is None:
-            found.append(part)
-        else:
-            found[-1] = both
-    return found
+        first = found.setdefault(part.place, part)
+        if first is not part:
+            found[part.place] = replace(first, sources=first.sources + part.sources)
+    return list(found.values())
 
 
 def _are_apart(parts: list[_Part], size: int) -> bool:
