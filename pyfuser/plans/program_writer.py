@@ -12,6 +12,7 @@ import ast
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
 import torch
@@ -32,6 +33,7 @@ from ..parts import LibraryPart, Part, ViewPart
 from .launches import Launch
 from .library_calls import LibraryCalls
 from .library_parts import TorchPart
+from .shared_memory import MOST_BYTES, Lifetime, places
 from .text import Sizes, Writer, is_number, tuple_text
 
 
@@ -96,10 +98,13 @@ class ProgramWriter:
         self.library = LibraryCalls(writer)
         self.tensors: dict[int, TensorView] = {}
         self.scalars: dict[int, str] = {}
+        self.places: dict[TensorView, int] = {}
+        """The offsets of tensors in the common memory of small ones."""
 
     def write(self, clock: Clock | None = None) -> None:
         """Writes everything until the outputs exist; `write_scalars` comes first."""
         last_use = self._last_uses()
+        self._share_memory(last_use)
         for number, (part, built) in enumerate(zip(self.program.parts, self.kernels, strict=True)):
             if all(map(self.has, part.segment.outputs)):  # they show what is in their memory
                 del self.local[part.segment.inputs[0]]
@@ -115,7 +120,7 @@ class ProgramWriter:
             dead = [
                 self.local[t].tensor()
                 for t, at in last_use.items()
-                if at == number and t in self.local
+                if at == number and t in self.local and t not in self.places
             ]
             if dead:
                 self.writer.line(f"del {', '.join(dead)}")
@@ -133,6 +138,37 @@ class ProgramWriter:
                 if isinstance(tensor, TensorView) and not is_input and tensor not in outputs:
                     last[tensor] = number
         return last
+
+    def _share_memory(self, last_use: Mapping[Val, int]) -> None:
+        """Allocates the common memory of the small tensors that only kernels use."""
+        lifetimes: dict[TensorView, Lifetime] = {}
+        others: set[Val] = set(self.given)
+        for part, built in zip(self.program.parts, self.kernels, strict=True):
+            if built is None:
+                others.update(part.segment.inputs, part.segment.outputs)
+            for expr in part.segment.exprs:
+                if isinstance(expr, ScatterOp):  # its result may be in the memory of its base
+                    others.update((expr.base, *expr.outputs))
+        for number, part in enumerate(self.program.parts):
+            for tensor in part.segment.outputs:
+                size = None
+                if tensor in last_use and tensor not in others:
+                    size = self._known_bytes(tensor)
+                if size is not None and size <= MOST_BYTES:
+                    lifetimes[tensor] = Lifetime(size, number, last_use[tensor])
+        if len(lifetimes) < 2:
+            return
+        found, size = places(lifetimes)
+        self.places |= found
+        name = f"{self.prefix}memory"
+        self.library.allocate(self.program.runtime, name, f"({size},)", "(1,)", torch.uint8)
+        self.writer.line(f"{name}_begin = {name}.data_ptr()")
+
+    def _known_bytes(self, tensor: TensorView) -> int | None:
+        """The bytes of a tensor between parts, if its sizes never change."""
+        texts = [self.sizes.text(axis.extent) for axis in tensor.axes]
+        is_known = all(map(is_number, texts))
+        return prod(map(int, texts)) * to_torch(tensor.dtype).itemsize if is_known else None
 
     # -- scalars
 
@@ -247,6 +283,9 @@ class ProgramWriter:
         if tensor in self.given:
             self.local[tensor] = self.given[tensor]
             return
+        if tensor in self.places:
+            self.local[tensor] = self._in_shared_memory(tensor)
+            return
         name = self._name(tensor)
         # A tensor that only other parts read has one element along an expanded axis.
         is_output = tensor in self.program.fusion.outputs
@@ -256,6 +295,22 @@ class ProgramWriter:
         dtype = to_torch(tensor.dtype)
         self.library.allocate(self.program.runtime, name, shape, stride, dtype)
         self.local[tensor] = PlanValue.of(name)
+
+    def _in_shared_memory(self, tensor: TensorView) -> PlanValue:
+        """A tensor in the common memory of small ones."""
+        begin = self.places[tensor]
+        name, dtype = f"{self.prefix}memory", to_torch(tensor.dtype)
+        extents = {axis: axis.extent for axis in tensor.axes}
+        shape = tuple_text([self.sizes.text(axis.extent) for axis in tensor.axes])
+        stride = tuple_text(self._dense_strides(tensor, extents))
+        offset = begin // dtype.itemsize
+
+        def view() -> str:
+            memory = f"{name}.view({self.writer.dtype(dtype)})"
+            return self.library.view(memory, shape, stride, str(offset))
+
+        pointer = f"{name}_begin + {begin}" if begin else f"{name}_begin"
+        return PlanValue(view, lambda: pointer, view)
 
     def _shown_as(self, tensor: TensorView) -> TensorView | None:
         """The tensor that shows all of this one in another shape, if nothing else reads it."""
