@@ -167,7 +167,8 @@ def product(m: Maker) -> Made:
     return m.choice((
         f"{x}[..., :1, :] @ {x}.transpose(-1, -2)", f"{x} @ {x}[..., :1, :].transpose(-1, -2)",
         f"{x} @ {x}.transpose(-1, -2)", f"torch.einsum('...ij,...kj->...ik', {x}, {x})",
-        f"({x}.transpose(-1, -2) @ {x}).softmax(-1)",
+        f"({x}.transpose(-1, -2) @ {x}).softmax(-1)", f"{x}[..., :1] @ {x}[..., -1:, :]",
+        f"torch.einsum('...ij,...j->...i', {x}, {x}[..., 0, :])",
     ))  # fmt: skip
 
 

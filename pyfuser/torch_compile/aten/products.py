@@ -15,7 +15,7 @@ from torch import ops
 from torch.fx import Node
 
 from ...ops.shape_builders import permute
-from ..sizes import size_of
+from ..sizes import size_of, sizes_of
 from .region_builder import Call, meta_of
 from .sizes import is_one
 from .term import Term
@@ -70,6 +70,14 @@ def _check_product(node: Node, a: Any, b: Any) -> str | None:
     return None if any(map(is_one, extents)) else _BY_LIBRARY
 
 
+def _check_batches(node: Node, a: Any, b: Any) -> str | None:
+    """Batches are given with all axes, as `graph_passes/batches_of_products.py` does."""
+    left, right = sizes_of(meta_of(a).shape), sizes_of(meta_of(b).shape)
+    if min(len(left), len(right)) < 2 or left[:-2] != right[:-2]:
+        return "a product that repeats matrices"
+    return _check_product(node, a, b)
+
+
 def _check_added(node: Node, bias: Any, a: Any, b: Any, beta: Any, alpha: Any) -> str | None:
     """The library refuses a bias that can't be expanded to the product; the metadata may not."""
     given, shape = meta_of(bias).shape, (*meta_of(a).shape[:-1], meta_of(b).shape[-1])
@@ -86,6 +94,7 @@ def _fits(given: Any, wanted: Any) -> bool:
 TRANSLATIONS: Table = {
     aten.mm.default: Translation(_product, "product", _check_product),
     aten.bmm.default: Translation(_product, "product", _check_product),
+    aten.matmul.default: Translation(_product, "product", _check_batches),
     aten.mv.default: Translation(_of_vector, "product"),
     aten.dot.default: Translation(_of_vectors, "product"),
     aten.addmm.default: Translation(_added, "product", _check_added),

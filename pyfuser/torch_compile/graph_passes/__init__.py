@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch.fx import Graph
 
 from .attention import use_library_attention
+from .batches_of_products import split_batches_of_products
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
 from .equal_views import merge_equal_views
@@ -36,6 +37,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     spell_out_pooling,
     use_library_attention,
     widen_sizes,
+    split_batches_of_products,
     drop_copies,
     read_layout_copies,
     join_biases,
