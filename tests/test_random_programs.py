@@ -20,6 +20,7 @@ from tests.programs.shrink import shrunk
 from tests.programs.traced import TracedLayouts
 from tests.programs.workers import Worker
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import first
 
 # Statements at most: tracing takes most of the time, and grows with their number.
 MOST = 12
@@ -33,7 +34,7 @@ TORCH_FAILS = {
 }
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", first(125, range(200)))
 def test_random_programs(seed: int) -> None:
     program = generate(seed, MOST)
     outcome = check(program)

@@ -16,6 +16,7 @@ import torch
 from pyfuser import DataType, FusionDefinition
 from pyfuser.errors import InputError
 from pyfuser.frontend.executors import stage_texts
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -134,9 +135,14 @@ def defined(
     return fd, shapes
 
 
-@pytest.mark.parametrize("sizes", [(2, 3, 5, 8), (2, 4, 33, 32), (1, 2, 7, 2), (3, 1, 16, 64)])
-@pytest.mark.parametrize("is_static", [True, False], ids=["static", "symbolic"])
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "is_static", "sizes"),
+    pairwise(
+        PROGRAMS,
+        [pytest.param(True, id="static"), pytest.param(False, id="symbolic")],
+        [(2, 3, 5, 8), (2, 4, 33, 32), (1, 2, 7, 2), (3, 1, 16, 64)],
+    ),
+)
 def test_a_program(program: Program, is_static: bool, sizes: Shape) -> None:
     """Contiguous inputs, parts of longer rows, and transposed ones."""
     fd, shapes = defined(program, sizes, is_static)

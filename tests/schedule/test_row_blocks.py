@@ -17,6 +17,7 @@ from pyfuser.ir.scalars import Integer
 from pyfuser.target.parameters import ReductionFacts
 from tests.support.compiled import BACKEND
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import pairwise
 from tests.support.targets import PRETENDED
 
 pytestmark = [pytest.mark.cpu, pytest.mark.usefixtures("poison")]
@@ -120,8 +121,7 @@ def assert_right(function: Callable[[Tensor], Any], compiled: Any, x: Tensor) ->
 
 
 @pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(("function", "dtype"), pairwise(FUNCTIONS, DTYPES, count=20))
 def test_results(function: Callable[[Tensor], Any], dtype: torch.dtype) -> None:
     compiled = torch.compile(function, backend=BACKEND, dynamic=True)
     for rows in ROWS:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import pairwise
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -33,9 +34,14 @@ def check(function: Callable[..., Tensor], *inputs: Tensor, dynamic: bool | None
     found.require_as_precise(8 * found.rounding * found.scale)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 4, 4, 9), (2, 6, 2, 33), (3, 4, 1, 1)], ids=str)
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "dynamic"),
+    pairwise(
+        [(1, 4, 4, 9), (2, 6, 2, 33), (3, 4, 1, 1)],
+        [torch.float32, torch.bfloat16, torch.float16],
+        [None, True],
+    ),
+)
 def test_values(shape: tuple[int, int, int, int], dtype: torch.dtype, dynamic: bool | None) -> None:
     batch, heads, shared, length = shape
     given = operands(*shape, dtype)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from pyfuser.profiling import Recorder, recording
 from tests.support.compiled import BACKEND
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import pairwise
 
 from .calls import flat
 
@@ -122,9 +123,10 @@ def assert_right(found: Any, eager: Any, exact: Any) -> None:
             assert error <= 4 * allowed + 1e-6 * right.abs().amax()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(6, 40), (3, 34, 5), (2, 8, 3, 3), (64, 256), (0, 32)], ids=str)
-@pytest.mark.parametrize("function", GATED)
+@pytest.mark.parametrize(
+    ("function", "shape", "dtype"),
+    pairwise(GATED, [(6, 40), (3, 34, 5), (2, 8, 3, 3), (64, 256), (0, 32)], DTYPES, count=30),
+)
 def test_gradients_of_gated_units(
     function: Made, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
@@ -141,8 +143,10 @@ def test_gradients_of_gated_units(
     assert_right(gradient(compiled, x), gradient(function, x), exact)
 
 
-@pytest.mark.parametrize("shape", [(6, 40), (3, 17, 5), (5, 1), (4, 2, 3, 16), (1, 0)], ids=str)
-@pytest.mark.parametrize("function", JOINED)
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    pairwise(JOINED, [(6, 40), (3, 17, 5), (5, 1), (4, 2, 3, 16), (1, 0)], count=27),
+)
 def test_joined_along_any_axis(function: Made, shape: tuple[int, ...]) -> None:
     for dim in range(len(shape)):
         for dtype in (torch.float32, torch.bfloat16):

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 
 from tests.support.compiled import BACKEND, Result, assert_as_close_as_eager, in_float64
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import long
 from tests.torch_compile.model_blocks import BLOCKS, Block
 
 # Sizes of batch and length (or half an image's side); blocks see the second only where shapes move.
 SIZES = ((2, 12), (3, 16))
+# Those that take longest; test_training has them all.
+LONG_DYNAMIC = ("vit", "unet", "bert", "gpt2_sdpa")
 HALVES = [block for block in BLOCKS if block.name in ("gpt2", "llama", "bert", "resnet", "unet")]
 
 
@@ -92,7 +95,11 @@ def test_training(block: Block) -> None:
     check_steps(block, torch.float32, SIZES[:1])
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.name)
+@pytest.mark.parametrize(
+    "block",
+    [long(block) if block.name in LONG_DYNAMIC else block for block in BLOCKS],
+    ids=lambda block: block.name,
+)
 def test_training_with_dynamic_shapes(block: Block) -> None:
     check_steps(block, torch.float32, SIZES, dynamic=True)
 

@@ -38,9 +38,14 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.usefixtures("poison")
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize(
+    ("function", "layout", "dynamic"),
+    pairwise(
+        (pytest.param(function, id=name) for name, function in FUNCTIONS.items()),
+        (pytest.param(layout, id=name) for name, layout in LAYOUTS.items()),
+        [False, True],
+    ),
+)
 def test_elements_in_other_places(
     function: Callable[[Tensor], Tensor], layout: Callable[[Tensor], Tensor], dynamic: bool
 ) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyfuser.torch_compile.explain import explain
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -78,9 +79,10 @@ def results(function: Function, x: Tensor, b: Tensor) -> list[Tensor]:
     return [each.detach() for each in (*outputs, *gradients) if each is not None]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("function", "dtype", "dynamic"),
+    pairwise(FUNCTIONS, [torch.float32, torch.bfloat16], [False, True]),
+)
 def test_what_reads_repeats(function: Function, dtype: torch.dtype, dynamic: bool) -> None:
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
     for rows, size in ((128, 64), (128, 37), (64, 2), (128, 1)):

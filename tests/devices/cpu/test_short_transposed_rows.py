@@ -60,7 +60,7 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "length"), pairwise(FUNCTIONS, DTYPES, LENGTHS, strength=3, count=50)
+    ("name", "dtype", "length"), pairwise(FUNCTIONS, DTYPES, LENGTHS, count=30)
 )
 def test_results(name: str, dtype: torch.dtype, length: int) -> None:
     for count in (1, 8, 67):
