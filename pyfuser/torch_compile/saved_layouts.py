@@ -26,6 +26,12 @@ def note_saved(forward: GraphModule, first: int) -> None:
     forward.__dict__[_NAME] = first
 
 
+def is_saved(graph_module: GraphModule, number: int) -> bool:
+    """True if the result with this number is for the backward only."""
+    first = graph_module.__dict__.get(_NAME)
+    return first is not None and number >= first
+
+
 def orders_of_saved(graph_module: GraphModule) -> dict[int, list[int]]:
     """The dimensions of each saved tensor, outermost in memory first, by its number as a result.
 

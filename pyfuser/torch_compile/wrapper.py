@@ -35,6 +35,7 @@ from ..plans.text import Sizes, Writer, condition_texts, is_number, span_text, t
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
+from .saved_layouts import is_saved
 from .sizes import Size, size_of, size_text
 from .steps import Step, last_reads
 from .views import is_getitem, tensor_of, viewed
@@ -179,16 +180,19 @@ class GraphWriter:
         sharing = Counter(map(views.base, nodes))
         texts: list[str] = []
         owners: dict[str, Any] = {}
-        for result in self.traced.outputs:
+        for number, result in enumerate(self.traced.outputs):
             is_shared = isinstance(result, Node) and sharing[views.base(result)] > 1
-            text = self._result(result, is_shared)
+            text = self._result(result, is_shared, is_saved(self.traced.graph_module, number))
             if owners.setdefault(text, result) is not result and result in nodes:
                 text = self._alias_text(result)
             texts.append(text)
         self.writer.line(f"return ({''.join(f'{text}, ' for text in texts)})")
 
-    def _result(self, result: Any, is_shared: bool) -> str:
+    def _result(self, result: Any, is_shared: bool, for_backward: bool) -> str:
         """The text of a result, which `is_shared` if others are in its memory.
+
+        What the backward reads may be a view of an argument. That mustn't change until then, so
+        autograd has to see a view.
 
         A view of an argument is made by the graph's own operations if sizes are symbolic: autograd
         then has no other record of them than the tensor itself, and derives the gradient of a view
@@ -198,10 +202,11 @@ class GraphWriter:
         if not isinstance(result, Node) or result not in views:
             return self._argument(result)
         base = views.base(result)
-        if base.op == "placeholder":
-            is_static = self.traced.sizes.is_static
-            return self._argument(result) if is_static else self._replayed(result)
-        if is_shared and not views[result].is_whole(views[base]):
+        is_whole = views[result].is_whole(views[base])
+        if base.op == "placeholder" and not self.traced.sizes.is_static:
+            return self._replayed(result)
+        is_counted = for_backward if base.op == "placeholder" else is_shared
+        if is_counted and not is_whole:
             return self._alias_text(result)
         return self._argument(result)
 

@@ -233,6 +233,25 @@ def test_a_saved_tensor_may_not_change() -> None:
         result.sum().backward()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x @ y[:, :1],
+        lambda x, y: x.t() * x.t() * y.sum(),
+        lambda x, y: x[1:] * x[:-1] * y[0].mean(),
+    ],
+    ids=["product", "transposed", "parts"],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_tensor_with_a_saved_view_may_not_change(function: Any, dynamic: bool) -> None:
+    x, y = torch.randn(6, 6, requires_grad=True), torch.randn(6, 6, requires_grad=True)
+    result = torch.compile(function, backend="pyfuser", dynamic=dynamic)(x, y)
+    with torch.no_grad():
+        x.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
 def test_a_backward_knows_that_only_its_forward_was_not_deterministic() -> None:
     compiled, (x, y) = _trained(of_rows), _leaves()
     result = compiled(x, y)

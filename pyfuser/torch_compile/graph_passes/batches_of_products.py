@@ -37,7 +37,9 @@ _SWAPS = ((aten.permute.default, [0, 2, 1]), (aten.transpose.int, 1, 2))
 def split_batches_of_products(graph: Graph) -> None:
     """Replaces the products of matrices with one batch axis whose readers have several."""
     for node in list(graph.nodes):
-        if node.target is aten.bmm.default and refusal(node) is None:
+        if node.target is not aten.bmm.default or refusal(node) is not None:
+            continue
+        if all(user.op != "output" for user in node.users):  # a result is no view of another tensor
             _try(graph, node)
 
 
