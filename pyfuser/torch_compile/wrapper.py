@@ -179,7 +179,10 @@ class GraphWriter:
         nodes = {each for each in self.traced.outputs if isinstance(each, Node) and each in views}
         sharing = Counter(map(views.base, nodes))
         texts: list[str] = []
-        owners: dict[str, Any] = {}
+        # What has memory of its own is returned as such, also after a view of all of it.
+        owners: dict[str, Any] = {
+            self._argument(node): node for node in nodes if views.base(node) is node
+        }
         for number, result in enumerate(self.traced.outputs):
             is_shared = isinstance(result, Node) and sharing[views.base(result)] > 1
             text = self._result(result, is_shared, is_saved(self.traced.graph_module, number))

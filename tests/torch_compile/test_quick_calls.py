@@ -252,6 +252,22 @@ def test_a_tensor_with_a_saved_view_may_not_change(function: Any, dynamic: bool)
         result.sum().backward()
 
 
+@pytest.mark.parametrize("shape", [(), (3,)], ids=str)
+def test_a_result_may_change_beside_a_view_of_it(shape: tuple[int, ...]) -> None:
+    """The view is returned first, and is the whole."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        doubled = x * 2
+        return doubled.expand_as(doubled), doubled
+
+    compiled, x = torch.compile(function, backend="pyfuser"), torch.randn(shape, requires_grad=True)
+    for which in (0, 1):
+        results = compiled(x)
+        assert [each._is_view() for each in results] == [True, False]
+        results[which].unsqueeze(0).mul_(3)
+        torch.testing.assert_close(results, (x * 6, x * 6))
+
+
 def test_a_backward_knows_that_only_its_forward_was_not_deterministic() -> None:
     compiled, (x, y) = _trained(of_rows), _leaves()
     result = compiled(x, y)
