@@ -132,7 +132,8 @@ def _is_stored(node: Node) -> bool:
 
 def _can_be_asked_for(shape: list[Any]) -> bool:
     """True for the sizes of a view if torch can find the only one that isn't known."""
-    return sum(not isinstance(size, int) for size in shape) <= 1
+    known = [size for size in shape if isinstance(size, int)]
+    return len(known) == len(shape) or (len(known) == len(shape) - 1 and 0 not in known)
 
 
 def _replace(graph: Graph, node: Node, product: Node, batch: list[Any]) -> None:
