@@ -84,6 +84,7 @@ SAMPLES: dict[OpOverload, Callable[[Make, int], Sample]] = {
     aten.amax.default: lambda t, n: ((t(n, 6), [0]), {}),
     aten.mm.default: lambda t, n: ((t(1, 6), t(6, n)), {}),
     aten.bmm.default: lambda t, n: ((t(3, n, 6), t(3, 6, 1)), {}),
+    aten.matmul.default: lambda t, n: ((t(2, 3, n, 6), t(2, 3, 6, 1)), {}),
     aten.mv.default: lambda t, n: ((t(n, 6), t(6)), {}),
     aten.dot.default: lambda t, n: ((t(n), t(n)), {}),
     aten.addmm.default: lambda t, n: ((t(n), t(1, 6), t(6, n)), {"beta": 3, "alpha": 2}),
