@@ -26,7 +26,7 @@ from ..op_facts import facts
 from ..sizes import Size, size_of, sizes_of
 from ..views import is_updated, is_view, tensor_of, viewed
 from .metadata import call_traced
-from .reshapes import RESHAPES, shape_of, view_node, with_shape, with_strides
+from .reshapes import RESHAPES, shape_of, view_node, with_shape, with_sizes_and_strides
 
 aten = torch.ops.aten
 
@@ -110,7 +110,7 @@ def _in_batches(graph: Graph, operand: Any, batch: list[Any]) -> Callable[[], No
         return None
     steps = with_shape(value, batch).stride()
     strides = [*(step * value.stride(0) for step in steps), *value.stride()[1:]]
-    return lambda: view_node(graph, operand, with_strides(value, shape, strides))
+    return lambda: view_node(graph, operand, with_sizes_and_strides(value, shape, strides))
 
 
 def _copied(node: Node) -> Node:

@@ -182,7 +182,7 @@ def _operand(graph: Graph, node: Node, shapes: _Shapes) -> Node:
         return node
     kept = list(value.shape)[len(shape) - shapes.suffix :]
     strides = list(value.stride())[len(shape) - shapes.suffix :]
-    return view_node(graph, node, with_strides(value, kept, strides))
+    return view_node(graph, node, with_sizes_and_strides(value, kept, strides))
 
 
 def view_node(graph: Graph, node: Node, value: torch.Tensor) -> Node:
@@ -212,7 +212,7 @@ def _replace_users(
             assert fresh is not None
             with graph.inserting_after(new):
                 shape, stride = list(value.shape), list(value.stride())
-                back = view_node(graph, new, with_strides(fresh, shape, stride))
+                back = view_node(graph, new, with_sizes_and_strides(fresh, shape, stride))
         user.replace_input_with(old, back)
 
 
@@ -266,7 +266,7 @@ def is_pointwise_node(node: Node) -> bool:
 
 def with_layout(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Metadata of a tensor's memory in the shape of another."""
-    return with_strides(value, list(like.shape), list(like.stride()))
+    return with_sizes_and_strides(value, list(like.shape), list(like.stride()))
 
 
 def with_shape(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
@@ -276,10 +276,12 @@ def with_shape(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
     for size in reversed(shape):
         strides.insert(0, elements)
         elements = elements * size
-    return with_strides(value, list(shape), strides)
+    return with_sizes_and_strides(value, list(shape), strides)
 
 
-def with_strides(value: torch.Tensor, shape: list[Any], stride: list[Any]) -> torch.Tensor:
+def with_sizes_and_strides(
+    value: torch.Tensor, shape: list[Any], stride: list[Any]
+) -> torch.Tensor:
     """Metadata of a tensor's memory with other sizes and strides."""
     assert isinstance(value, FakeTensor)
     with value.fake_mode:
