@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +34,7 @@ from ..plans.text import Sizes, Writer, condition_texts, is_number, span_text, t
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
+from .result_memory import owners_of_results
 from .saved_layouts import is_saved
 from .sizes import Size, size_of, size_text
 from .steps import Step, last_reads
@@ -175,24 +175,20 @@ class GraphWriter:
         What the caller changes in one is changed in all that are in the same memory.  Autograd has
         to know, so they count their changes together.
         """
-        views = self.traced.views
-        nodes = {each for each in self.traced.outputs if isinstance(each, Node) and each in views}
-        sharing = Counter(map(views.base, nodes))
+        owners = owners_of_results(self.traced)
+        returned: dict[str, Any] = {}
         texts: list[str] = []
-        # What has memory of its own is returned as such, also after a view of all of it.
-        owners: dict[str, Any] = {
-            self._argument(node): node for node in nodes if views.base(node) is node
-        }
         for number, result in enumerate(self.traced.outputs):
-            is_shared = isinstance(result, Node) and sharing[views.base(result)] > 1
-            text = self._result(result, is_shared, is_saved(self.traced.graph_module, number))
-            if owners.setdefault(text, result) is not result and result in nodes:
-                text = self._alias_text(result)
+            for_backward = is_saved(self.traced.graph_module, number)
+            text = self._result(result, owners, for_backward)
+            is_tensor = isinstance(result, Node) and result in self.traced.views
+            if returned.setdefault(text, result) is not result and is_tensor:
+                text = self._alias_text(result, owners)
             texts.append(text)
         self.writer.line(f"return ({''.join(f'{text}, ' for text in texts)})")
 
-    def _result(self, result: Any, is_shared: bool, for_backward: bool) -> str:
-        """The text of a result, which `is_shared` if others are in its memory.
+    def _result(self, result: Any, owners: Mapping[Node, Node], for_backward: bool) -> str:
+        """The text of a result.
 
         What the backward reads may be a view of an argument. That mustn't change until then, so
         autograd has to see a view.
@@ -205,17 +201,17 @@ class GraphWriter:
         if not isinstance(result, Node) or result not in views:
             return self._argument(result)
         base = views.base(result)
-        is_whole = views[result].is_whole(views[base])
-        if base.op == "placeholder" and not self.traced.sizes.is_static:
-            return self._replayed(result)
-        is_counted = for_backward if base.op == "placeholder" else is_shared
-        if is_counted and not is_whole:
-            return self._alias_text(result)
-        return self._argument(result)
+        if base.op == "placeholder":
+            if not self.traced.sizes.is_static:
+                return self._replayed(result)
+            is_alias = for_backward and not views[result].is_whole(views[base])
+        else:
+            is_alias = result is not owners[base]
+        return self._alias_text(result, owners) if is_alias else self._argument(result)
 
-    def _alias_text(self, result: Node) -> str:
+    def _alias_text(self, result: Node, owners: Mapping[Node, Node]) -> str:
         """An expression for a result in the memory of another, whose changes it counts."""
-        text = self._view_text(result, is_alias=True)
+        text = self._view_text(result, owners[self.traced.views.base(result)])
         return f"{text}.detach()" if result.target is aten.detach.default else text
 
     def _replayed(self, node: Node) -> str:
@@ -270,12 +266,16 @@ class GraphWriter:
             return self._tensor(node)
         return self._view_text(node)
 
-    def _view_text(self, node: Node, is_alias: bool = False) -> str:
-        """An expression for a new tensor that is a view of the node's base."""
+    def _view_text(self, node: Node, owner: Node | None = None) -> str:
+        """An expression for a new tensor in the memory of the node's base.
+
+        It counts its changes with those of `owner`, another view of that memory.
+        """
         view = self.traced.views[node]
+        of = owner or view.base
         shape, stride = self._sizes(view.shape), self._sizes(view.stride)
-        base, offset = self._tensor(view.base), self._size(view.offset)
-        return self.library.view(base, shape, stride, offset, is_alias)
+        offset = self._size(view.offset - self.traced.views[of].offset)
+        return self.library.view(self._tensor(of), shape, stride, offset, owner is not None)
 
     def _pointer(self, node: Node) -> str:
         """The address of a node's first element, without a tensor for it."""

@@ -268,6 +268,27 @@ def test_a_result_may_change_beside_a_view_of_it(shape: tuple[int, ...]) -> None
         torch.testing.assert_close(results, (x * 6, x * 6))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_result_computed_in_another_shape_is_no_view(dynamic: bool) -> None:
+    """A kernel writes the product with its batches as one axis, which no result has."""
+
+    def views_first(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        doubled = (x @ y) * 2
+        return doubled.view_as(doubled), doubled, doubled.unsqueeze(0)
+
+    def saved(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return ((x @ y).exp(),)
+
+    leaves = [torch.randn(size, requires_grad=True) for size in ((2, 3, 4, 5), (2, 3, 5, 1))]
+    for function, are_views in ((views_first, [True, False, True]), (saved, [False])):
+        compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
+        for which in range(len(are_views)):
+            results = compiled(*leaves)
+            assert [each._is_view() for each in results] == are_views
+            results[which].squeeze().mul_(3)
+            torch.testing.assert_close(results, tuple(each * 3 for each in function(*leaves)))
+
+
 def test_a_backward_knows_that_only_its_forward_was_not_deterministic() -> None:
     compiled, (x, y) = _trained(of_rows), _leaves()
     result = compiled(x, y)
