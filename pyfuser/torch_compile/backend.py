@@ -39,6 +39,7 @@ with no_collection():  # some hundred modules load
     from .input_aliases import note_input_aliases
     from .overlapping_results import distinct_gradients
     from .rematerialisation import partition_joint_graph
+    from .result_memory import note_bases
     from .upsampling import keep_upsampling_whole
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -118,6 +119,7 @@ class _Compilers:
     def forward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
         """Of a graph without a backward, too."""
         note_input_aliases(traced)
+        note_bases(traced)
         _backward_may_run_again()
         made = self._compiled(traced)
         if isinstance(made, CachedGraph):

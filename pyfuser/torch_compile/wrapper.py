@@ -34,7 +34,7 @@ from ..plans.text import Sizes, Writer, condition_texts, is_number, span_text, t
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
-from .result_memory import owners_of_results
+from .result_memory import is_detached, owners_of_results
 from .saved_layouts import is_saved
 from .sizes import Size, size_of, size_text
 from .steps import Step, last_reads
@@ -212,7 +212,7 @@ class GraphWriter:
     def _alias_text(self, result: Node, owners: Mapping[Node, Node]) -> str:
         """An expression for a result in the memory of another, whose changes it counts."""
         text = self._view_text(result, owners[self.traced.views.base(result)])
-        return f"{text}.detach()" if result.target is aten.detach.default else text
+        return f"{text}.detach()" if is_detached(result, self.traced.views) else text
 
     def _replayed(self, node: Node) -> str:
         """An expression for a view, by the operations that lead from its base to it."""
