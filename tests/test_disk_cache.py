@@ -142,6 +142,13 @@ def test_oldest_entries_are_trimmed(tmp_path: Path) -> None:
     assert 5 <= len(left) <= 7  # three quarters of 10,000 bytes
 
 
+def test_the_cache_trims_itself(tmp_path: Path) -> None:
+    """Whoever stores: one entry each from as many processes are one process's entries."""
+    for i in range(2000):
+        DiskCache(tmp_path, most_bytes=10_000).store(f"key {i}", bytes(1000))
+    assert len(entries(tmp_path)) < 1990
+
+
 def test_trimming_removes_stale_temporary_files_only(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path)
     cache.store("key", b"payload")
