@@ -21,6 +21,7 @@ from benchmarks.limits import Limits
 from benchmarks.peers import available
 from benchmarks.peers.peer import Peer, Work
 from benchmarks.products import PRODUCTS
+from tests.support.long_cases import pairwise
 
 LIMITS = Limits(copy=10e9, triad=8e9, multiply_adds=100e9)
 
@@ -32,8 +33,10 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "measure_limits", lambda: LIMITS)
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
+CASES = [pytest.param(case, id=case.name) for case in ALL_CASES]
+
+
+@pytest.mark.parametrize(("case", "training"), pairwise(CASES, [False, True], strength=1))
 def test_pyfuser_computes_what_is_measured(case: functions.Case, training: bool) -> None:
     peers = [each for each in available() if each.name in ("eager", "pyfuser", "definition")]
     selection = Selection(case, 128, 192, "float32", training)

@@ -46,6 +46,7 @@ def assert_like_eager(function: Any, *inputs: Tensor) -> None:
         WINDOWS,
         [torch.float64, torch.bfloat16],
         [torch.contiguous_format, torch.channels_last],
+        strength=1,
     ),
 )
 def test_average_pooling(
@@ -57,8 +58,14 @@ def test_average_pooling(
     assert_like_eager(lambda x: F.avg_pool2d(x * 2, **window) + 1, torch.randn(3, 8, 8))
 
 
-@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    pairwise(
+        [torch.float64, torch.bfloat16],
+        [torch.contiguous_format, torch.channels_last],
+        strength=1,
+    ),
+)
 def test_adaptive_average_pooling(dtype: torch.dtype, form: torch.memory_format) -> None:
     for shape, size in [((2, 3, 8, 9), (4, 3)), ((1, 8, 6, 6), (6, 2)), ((2, 3, 8, 9), (3, 9))]:
         x = torch.randn(shape).to(dtype).contiguous(memory_format=form).requires_grad_()
@@ -79,8 +86,9 @@ VOLUMES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("window", VOLUMES, ids=str)
+@pytest.mark.parametrize(
+    ("window", "dtype"), pairwise(VOLUMES, [torch.float64, torch.float32], strength=1)
+)
 def test_average_pooling_of_volumes(window: dict[str, Any], dtype: torch.dtype) -> None:
     for shape in [(2, 3, 6, 8, 9), (1, 2, 5, 5, 5), (3, 7, 6, 5)]:
         x = torch.randn(shape).to(dtype).requires_grad_()

@@ -81,7 +81,7 @@ def results(function: Function, x: Tensor, b: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("function", "dtype", "dynamic"),
-    pairwise(FUNCTIONS, [torch.float32, torch.bfloat16], [False, True]),
+    pairwise(FUNCTIONS, [torch.float32, torch.bfloat16], [False, True], strength=1),
 )
 def test_what_reads_repeats(function: Function, dtype: torch.dtype, dynamic: bool) -> None:
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)
