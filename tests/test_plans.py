@@ -11,6 +11,7 @@ import torch
 from pyfuser import DataType, FusionDefinition, compiled_kernel_count
 from pyfuser.errors import InputError
 from pyfuser.executor import Executor
+from pyfuser.plans.library_calls import with_strides
 from pyfuser.torch_compile import compiled_graph
 from pyfuser.torch_compile.compiled_graph import CompiledGraph
 
@@ -178,3 +179,22 @@ def test_a_size_that_a_scalar_computes_is_compared_at_each_call() -> None:
     torch.testing.assert_close(fd.execute([a, b, 4])[0], a[:, :5] + b)
     with pytest.raises(InputError, match="to be equal"):
         fd.execute([a, b, 5])
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ((4, 3), (0, 2)),
+        ((4, 3), (1, 4)),
+        ((1, 3), (7, 1)),
+        ((0, 3), (0, 1)),
+        ((2, 1, 3), (0, 0, 5)),
+    ],
+)
+def test_strides_of_the_metadata(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    """Of repeated elements, one is copied; where single elements' strides differ, none is."""
+    tensor = torch.randn(1 if stride[0] == 0 else shape[0], *shape[1:]).expand(shape)
+    made = with_strides(tensor, stride)
+    assert made.stride() == stride
+    assert torch.equal(made, tensor)
+    assert (made.data_ptr() == tensor.data_ptr()) == (shape[0] == 1 or not made.numel())

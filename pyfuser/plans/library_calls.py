@@ -52,9 +52,16 @@ def alias_of(
 
 
 def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a tensor with the strides of the metadata."""
-    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
-    return copy.copy_(tensor)
+    """The tensor with the strides of the metadata: a copy, unless only those of single elements
+    differ."""
+    shape = tensor.shape
+    steps = zip(shape, tensor.stride(), stride, strict=True)
+    if all(size == 1 or step == wanted for size, step, wanted in steps):
+        return view_of(tensor, shape, stride, 0)
+    once = [min(size, 1) if step == 0 else size for size, step in zip(shape, stride, strict=True)]
+    copy = torch.empty_strided(once, stride, dtype=tensor.dtype, device=tensor.device)
+    copy.copy_(tensor[tuple(slice(size) for size in once)])
+    return copy if list(shape) == once else view_of(copy, shape, stride, 0)
 
 
 def writes_into_memory(target: object) -> bool:

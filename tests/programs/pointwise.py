@@ -30,6 +30,13 @@ BINARY = (
     "torch.heaviside({x}, {y})", "{x}.clamp(min={y})", "{x} ** 2 - {y}",
     "torch.xlogy({x}, {y}.abs() + 1)",
 )  # fmt: skip
+# Of a complex number z, with real results.
+COMPLEX = (
+    "(z * (1 + 2j)).abs()", "(z * z.conj() + z).real", "(z * z - z).imag", "(z.sgn() + z).real",
+    "torch.view_as_real(z * 2j).sum(-1)", "(z * z.abs() + z.mean()).imag", "z.conj().imag * z.real",
+    "torch.view_as_real(z * {x}).flatten(-2)", "(z.unsqueeze(-1) * z.flatten()[:2]).sum(-1).real",
+    "(z * torch.polar({x}, {x})).real", "torch.view_as_real(z.flip(-1) * z)[..., 0]",
+)  # fmt: skip
 COMPARISONS = (">", "<", ">=", "<=", "==", "!=")
 INTEGER_OPS = (
     "{x} + {y}", "{x} - {y}", "{x} * {y}", "torch.maximum({x}, {y})", "{x} & {y}", "{x} | {y}",
@@ -75,6 +82,15 @@ def repeated(m: Maker) -> Made:
     """Arithmetic of a reshaped value with a column of another, which repeats it."""
     x, y, operator = m.floating(), m.floating(), m.choice(("+", "-", "*"))
     return f"{x}.flatten() {operator} {y}.flatten()[:3].unsqueeze(1)"
+
+
+def of_complex(m: Maker) -> Made:
+    """Arithmetic of complex numbers made of two values that broadcast."""
+    x = m.floating(1)
+    y = m.beside(x, lambda t: t.is_floating_point())
+    parts = [f"{each}.to(torch.float32)" for each in (x, y)]
+    made = m.choice(COMPLEX).format(x=parts[0])
+    return f"(lambda z: {made})(torch.complex({', '.join(parts)}))"
 
 
 def remainder(m: Maker) -> Made:
@@ -132,6 +148,6 @@ def several(m: Maker) -> Made:
 
 
 TEMPLATES = {
-    unary: 6, guarded: 3, with_number: 4, binary: 8, repeated: 2, remainder: 1, integers: 3,
-    comparison: 3, booleans: 1, where: 4, masked_fill: 2, cast: 4, several: 1,
+    unary: 6, guarded: 3, with_number: 4, binary: 8, repeated: 2, of_complex: 1, remainder: 1,
+    integers: 3, comparison: 3, booleans: 1, where: 4, masked_fill: 2, cast: 4, several: 1,
 }  # fmt: skip

@@ -12,6 +12,7 @@ from torch.fx import Graph
 
 from .attention import use_library_attention
 from .batches_of_products import split_batches_of_products
+from .complex_numbers import compute_in_parts
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
 from .equal_views import merge_equal_views
@@ -36,6 +37,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     join_reversed_scans,
     spell_out_pooling,
     use_library_attention,
+    compute_in_parts,
     widen_sizes,
     split_batches_of_products,
     drop_copies,
