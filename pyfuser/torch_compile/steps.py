@@ -26,13 +26,14 @@ aten = torch.ops.aten
 class Step:
     """A fusion node, a library call (`node`), or the update of an input by it (`copy_`).
 
-    `reads` are the nodes whose memory it may read (the first operand's base is the first), `makes`
-    the nodes whose memory it allocates.
+    `reads` are the nodes whose memory it may read (the first operand's base is the first), each
+    with the place in the graph of the last node that does; `makes` the nodes whose memory it
+    allocates; `place` is that of its last node.
     """
 
     node: Node
     fusion: FusionNode | None
-    reads: list[Node]
+    reads: dict[Node, int]
     makes: list[Node]
     place: int
     waits_for: set[int] = field(default_factory=set)
@@ -61,13 +62,17 @@ def steps_of(graph: Graph, fusions: Sequence[FusionNode], views: Views) -> list[
 
 
 def _fusion_step(fusion: FusionNode, views: Views, place: dict[Node, int]) -> Step:
-    reads = list(dict.fromkeys(m for node in fusion.inputs for m in views.memory(node)))
-    last = fusion.region.nodes[-1]
+    last, inside = fusion.region.nodes[-1], set(fusion.region.nodes)
+    reads: dict[Node, int] = {}
+    for node in fusion.inputs:
+        at = max((place[user] for user in node.users if user in inside), default=place[last])
+        for memory in views.memory(node):
+            reads[memory] = max(reads.get(memory, at), at)
     return Step(last, fusion, reads, list(fusion.outputs), place[last])
 
 
 def _library_step(node: Node, views: Views, place: dict[Node, int]) -> Step:
-    reads = list(dict.fromkeys(m for n in node.all_input_nodes for m in views.memory(n)))
+    reads = {m: place[node] for n in node.all_input_nodes for m in views.memory(n)}
     made = [node, *(user for user in node.users if is_getitem(user))]
     return Step(node, None, reads, [m for m in made if views.base(m) is m], place[node])
 
@@ -78,11 +83,11 @@ def _wait_for_producers(steps: Sequence[Step]) -> None:
     for i, step in enumerate(steps):
         step.waits_for.update(maker[n] for n in step.reads if n in maker and maker[n] != i)
         if step.is_update:
-            updated.setdefault(step.reads[0], []).append(i)
+            updated.setdefault(next(iter(step.reads)), []).append(i)
     for i, step in enumerate(steps):  # readers of an input read it before it is updated
-        for node in step.reads:
+        for node, at in step.reads.items():
             for update in updated.get(node, ()):
-                if update != i and steps[update].place > step.place:
+                if update != i and steps[update].place > at:
                     steps[update].waits_for.add(i)
                 elif update != i and not step.is_update:
                     step.waits_for.add(update)

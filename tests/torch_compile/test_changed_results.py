@@ -171,3 +171,17 @@ def test_what_is_read_for_several_results_is_written_afterwards(shape: tuple[int
         wanted = step(expected, other)
         torch.testing.assert_close(compiled(x, other), wanted)
         torch.testing.assert_close(x, expected)
+
+
+def test_a_kernel_reads_an_argument_before_its_update_and_converts_after_it() -> None:
+    """The update is in the middle of the graph, and reads what the kernel computes."""
+
+    def function(x: Tensor) -> Tensor:
+        viewed = x.expand_as(x)
+        viewed.mul_(2)
+        return viewed.expand(2)
+
+    ours, eagers = torch.tensor(3, dtype=torch.uint8), torch.tensor(3, dtype=torch.uint8)
+    compiled = torch.compile(function, backend="pyfuser")
+    assert torch.equal(compiled(ours), function(eagers))
+    assert torch.equal(ours, eagers)
