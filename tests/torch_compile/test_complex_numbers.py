@@ -77,6 +77,13 @@ def chosen(z: Tensor, x: Tensor) -> Tensor:
     return torch.where(x > 0, z * z + x, z * 3).abs()
 
 
+def viewed_parts(z: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    """Views of a part that is no longer two numbers apart, beside views of what it is made of."""
+    y = z * z.conj() + z
+    made = torch.complex(x, x + 1)
+    return y.real[..., :2] * 2, y.imag.t().reshape(-1).exp(), made.real.view(-1) + x.view(-1), x[1:]
+
+
 CASES: dict[str, tuple[Function, list[Callable[[], Tensor]]]] = {
     "rotated": (rotated, [lambda: reals(2, 5, 3, 8), lambda: complexes(5, 1, 4)]),
     "rotated by angles": (rotated_by_angles, [lambda: reals(2, 5, 3, 8), lambda: reals(5, 1, 4)]),
@@ -92,6 +99,7 @@ CASES: dict[str, tuple[Function, list[Callable[[], Tensor]]]] = {
     "written": (written, [lambda: complexes(4, 5), lambda: complexes(4, 5)]),
     "of library calls": (of_library_calls, [lambda: complexes(3, 8), lambda: complexes(3, 8)]),
     "normalised": (normalised, [lambda: complexes(3, 7)]),
+    "viewed parts": (viewed_parts, [lambda: complexes(3, 5), lambda: reals(3, 5)]),
     "chosen": (chosen, [lambda: complexes(3, 5), lambda: reals(3, 5)]),
     "of other types": (
         lambda z, a, b, c: (z * a + b).abs() * (z * c).imag,

@@ -19,7 +19,7 @@ It runs before the passes that look for what kernels compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -159,14 +159,14 @@ def _has_known_views(node: Node) -> bool:
     return all(each.target in _FREE | _RESHAPES and _has_known_views(each) for each in views)
 
 
-def _view_again(node: Node) -> None:
-    """Views get the layout of what they view now."""
-    for user in list(node.users):
-        if user.target in _FREE | _RESHAPES:
-            if user.target in _RESHAPES:
-                user.target = aten.reshape.default
-            set_metadata(user, user.target, user.args)
-            _view_again(user)
+def _view_again(nodes: Iterable[Node]) -> None:
+    """Those of some nodes that are views get the layout of what they view now."""
+    for node in nodes:
+        if node.target in _FREE | _RESHAPES:
+            if node.target in _RESHAPES:
+                node.target = aten.reshape.default
+            set_metadata(node, node.target, node.args)
+            _view_again(node.users)
 
 
 def _has_parts(node: Node) -> bool:
@@ -185,7 +185,8 @@ def _fits(node: Node) -> bool:
     """True for operands of which parts make the result's parts, in its shape and type."""
     value = tensor_of(node)
     assert value is not None
-    if node.kwargs or any(isinstance(a, (list, tuple)) for a in node.args):
+    most = _ARGUMENTS.get(node.target, 2)  # further ones are factors
+    if node.kwargs or len(node.args) > most or any(isinstance(a, (list, tuple)) for a in node.args):
         return False
     tensors = [each for n in node.all_input_nodes if (each := tensor_of(n)) is not None]
     real = _REAL.get(value.dtype, value.dtype)
@@ -316,8 +317,9 @@ class _Rewriter:
             for user in list(node.users):
                 if _is_half(user):
                     part = self.parts[source][int(user.args[2])]  # type: ignore[arg-type]
+                    readers = list(user.users)
                     self._replace(user, part)
-                    _view_again(part)
+                    _view_again(readers)
             if any(user.users or user.op == "output" for user in node.users):
                 self._replace(node, self._stacked(source))
             return
@@ -436,6 +438,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.copy.default: lambda w, a, source: w.of(source),
     aten.where.self: _chosen_parts,
 }
+_ARGUMENTS: dict[Any, int] = {aten.where.self: 3, aten.slice_scatter.default: 6}
 # A part of an operand may be one of the result, so it must have its shape.
 _AS_THEY_ARE = {
     *(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar),
