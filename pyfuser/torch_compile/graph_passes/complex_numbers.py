@@ -289,8 +289,12 @@ class _Rewriter:
         return self.complete(_RULES[node.target](self, *node.args))
 
     def _whole(self, node: Node) -> Node:
-        """A complex tensor in memory, with the strides of the node's metadata."""
-        return self.call(aten.view_as_complex.default, self._stacked(node))
+        """A complex tensor in memory, with the strides of the node's metadata.
+
+        A result may be changed in place, so it is no view that autograd knows of.
+        """
+        viewed = self.call(aten.view_as_complex.default, self._stacked(node))
+        return self.call(aten.detach.default, viewed) if leaves_graph(node) else viewed
 
     def _stacked(self, node: Node) -> Node:
         """The parts in one tensor, the same one for the complex result and for what views it."""
