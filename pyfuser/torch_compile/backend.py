@@ -22,12 +22,12 @@ with no_collection():  # some hundred modules load
     from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
     from torch._dynamo.utils import flatten_graph_inputs
     from torch._functorch.aot_autograd import aot_module_simplified
-    from torch._guards import TracingContext
     from torch.fx import GraphModule
 
     from .. import fallback
     from ..errors import InputError, PyfuserError, UnsupportedError, expected
     from . import quick_calls
+    from .aot_metadata import metadata
     from .aten import check_classes, decompositions
     from .cached_graphs import CachedGraph, cached, may_cache, serializable, unwrapped
     from .compiled_graph import (
@@ -129,7 +129,7 @@ class _Compilers:
     def inference(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
         """A graph without gradients."""
         made = self.forward(traced, inputs)
-        self.inferring = made, _metadata()
+        self.inferring = made, metadata()
         return made
 
     def backward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
@@ -237,15 +237,9 @@ def _backward_may_run_again() -> None:
     """Notes that the backward overwrites none of the tensors saved for it, while the forward is
     compiled.  AOTAutograd assumes that it does, and refuses `backward(retain_graph=True)`.
     """
-    metadata = _metadata()
-    if metadata is not None:
-        metadata.bw_donated_idxs = []
-
-
-def _metadata() -> Any:
-    """What AOTAutograd knows about the graph that is being compiled; None if it doesn't say."""
-    context = TracingContext.try_get()
-    return None if context is None else context.fw_metadata
+    known = metadata()
+    if known is not None:
+        known.bw_donated_idxs = []
 
 
 def _without_storage(example_inputs: Sequence[Any]) -> torch.layout | None:

@@ -18,10 +18,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._guards import TracingContext
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
+from .aot_metadata import metadata_of_results
 from .views import is_getitem, shares_memory, tensor_of, viewed
 
 aten = torch.ops.aten
@@ -31,9 +31,8 @@ _NAME = "pyfuser_input_aliases"  # an attribute, since a graph in a cache keeps 
 
 def note_input_aliases(graph_module: GraphModule) -> None:
     """Notes in a forward graph which results are views of which arguments, by their numbers."""
-    context = TracingContext.try_get()
-    known = None if context is None else context.fw_metadata
-    if known is None or known.tokens:
+    known = metadata_of_results()
+    if known is None:
         return
     start = known.num_mutated_inp_runtime_indices
     graph_module.__dict__[_NAME] = {

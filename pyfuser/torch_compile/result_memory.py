@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from .aot_metadata import metadata_of_results
 from .graph import TracedGraph
 from .saved_layouts import is_saved
 from .views import Views, viewed
@@ -29,9 +29,8 @@ _NAME = "pyfuser_bases"  # an attribute, since a graph in a cache keeps these
 
 def note_bases(graph_module: GraphModule) -> None:
     """Notes which results of a forward graph autograd differentiates and are views of no other."""
-    context = TracingContext.try_get()
-    known = None if context is None else context.fw_metadata
-    if known is None or known.tokens:
+    known = metadata_of_results()
+    if known is None:
         return
     start = known.num_mutated_inp_runtime_indices
     end = start + len(known.output_info)

@@ -49,11 +49,14 @@ def compute_in_parts(graph: Graph) -> None:
 
 # -- which operations
 
-# Of one complex tensor: applied to each part.
-_ON_EACH = {
+_VIEWS = {
     *(aten.expand.default, aten.permute.default, aten.transpose.int, aten.t.default),
     *(aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
     *(aten.slice.Tensor, aten.select.int, aten.alias.default, aten.detach.default),
+}
+# Of one complex tensor: applied to each part.
+_ON_EACH = {
+    *_VIEWS,
     *(aten.flip.default, aten.clone.default, aten.neg.default),
     *(aten.sum.default, aten.sum.dim_IntList, aten.mean.dim),
 }
@@ -61,11 +64,9 @@ _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _CONJUGATES = {aten._conj.default, aten._conj_physical.default, aten.conj_physical.default}
 # Calls that torch makes without computing anything.
 _FREE = {
-    *(aten.expand.default, aten.permute.default, aten.transpose.int, aten.t.default),
-    *(aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims),
-    *(aten.slice.Tensor, aten.select.int, aten.alias.default, aten.detach.default),
-    *(aten.view.default, aten._unsafe_view.default, aten._conj.default),
-    aten.view_as_complex.default,
+    *_VIEWS,
+    *(aten.view.default, aten._unsafe_view.default),
+    *(aten._conj.default, aten.view_as_complex.default),
 }
 
 
@@ -134,8 +135,10 @@ def _is_able(node: Node) -> bool:
     complexes = [each for each in node.all_input_nodes if _is_complex(each)]
     if any(not _has_parts(each) for each in complexes):
         return False
+    if node.target in _CONJUGATES and isinstance(node.args[0], complex):
+        return True
     if node.target in _ON_EACH | _RESHAPES | _CONJUGATES:
-        return len(complexes) == len(node.all_input_nodes[:1]) and not node.kwargs.get("dtype")
+        return bool(complexes) and not node.kwargs.get("dtype")
     if node.target is aten.new_zeros.default:
         return value.is_complex() and bool(complexes)
     if node.target is aten.view_as_real.default and complexes and complexes[0].target in _FREE:
@@ -176,7 +179,7 @@ def _has_parts(node: Node) -> bool:
 
 
 def _viewed_by_torch(node: Node) -> Node:
-    while node.target in _FREE:
+    while node.target in _FREE and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
 
@@ -271,7 +274,8 @@ class _Rewriter:
     def halves(self, pairs: Node) -> Parts:
         """The first and the second of each two numbers along the last axis."""
         last = pairs.meta["val"].dim() - 1
-        return tuple(self.call(aten.select.int, pairs, last, i) for i in (0, 1))  # type: ignore[return-value]
+        real, imaginary = (self.call(aten.select.int, pairs, last, i) for i in (0, 1))
+        return real, imaginary
 
     def _made(self, node: Node) -> Parts:
         first = node.args[0]
@@ -280,13 +284,17 @@ class _Rewriter:
             return re, self.neg(im)
         if node.target in _ON_EACH | _RESHAPES:
             op = aten.reshape.default if node.target in _RESHAPES else node.target
-            re, im = self.of(first)
-            rest = node.args[1:]
-            return self.call(op, re, *rest, **node.kwargs), self.call(op, im, *rest, **node.kwargs)
+            return self.on_each(op, *node.args, **node.kwargs)
         if node.target is aten.new_zeros.default:
             part = self.call(node.target, self.of(first)[0], *node.args[1:])
             return part, part
         return self.complete(_RULES[node.target](self, *node.args))
+
+    def on_each(self, op: Any, *operands: Any, **keywords: Any) -> Parts:
+        """An operation on the real parts, and one on the imaginary ones; the rest is for both."""
+        parts = [self.of(each) if _is_complex(each) else (each, each) for each in operands]
+        real, imaginary = zip(*parts, strict=True)
+        return self.call(op, *real, **keywords), self.call(op, *imaginary, **keywords)
 
     def _whole(self, node: Node) -> Node:
         """A complex tensor in memory, with the strides of the node's metadata.
@@ -360,10 +368,11 @@ class _Rewriter:
     def complete(self, parts: Parts) -> Parts:
         """The parts as tensors."""
         (tensor, *_) = (part for part in parts if isinstance(part, Node))
-        return tuple(  # type: ignore[return-value]
+        real, imaginary = (
             part if isinstance(part, Node) else self.call(aten.full_like.default, tensor, part or 0)
             for part in parts
         )
+        return real, imaginary
 
 
 def _product(w: _Rewriter, a: Any, b: Any) -> Parts:
@@ -379,11 +388,6 @@ def _sum(w: _Rewriter, a: Any, b: Any) -> Parts:
 def _difference(w: _Rewriter, a: Any, b: Any) -> Parts:
     (ar, ai), (br, bi) = w.of(a), w.of(b)
     return w.sub(ar, br), w.sub(ai, bi)
-
-
-def _quotient(w: _Rewriter, a: Any, b: Any) -> Parts:
-    re, im = w.of(a)
-    return w.call(aten.div.Tensor, re, b), w.call(aten.div.Tensor, im, b)
 
 
 def _absolute(w: _Rewriter, a: Any) -> Node:
@@ -405,20 +409,12 @@ def _angle(w: _Rewriter, a: Any) -> Node:
 
 
 def _of_angle(w: _Rewriter, size: Any, angle: Any) -> Parts:
-    return tuple(  # type: ignore[return-value]
-        w.call(aten.mul.Tensor, size, w.call(op, angle))
-        for op in (aten.cos.default, aten.sin.default)
-    )
+    cos, sin = (w.call(op, angle) for op in (aten.cos.default, aten.sin.default))
+    return w.call(aten.mul.Tensor, size, cos), w.call(aten.mul.Tensor, size, sin)
 
 
-def _scattered(w: _Rewriter, a: Any, source: Any, *place: Any) -> Parts:
-    pairs = zip(w.of(a), w.of(source), strict=True)
-    return tuple(w.call(aten.slice_scatter.default, *each, *place) for each in pairs)  # type: ignore[return-value]
-
-
-def _chosen_parts(w: _Rewriter, condition: Any, a: Any, b: Any) -> Parts:
-    pairs = zip(w.of(a), w.of(b), strict=True)
-    return tuple(w.call(aten.where.self, condition, *each) for each in pairs)  # type: ignore[return-value]
+def _on_each(op: Any) -> Callable[..., Parts]:
+    return lambda w, *operands: w.on_each(op, *operands)
 
 
 # The parts of a result, or a result that is real, from operands.
@@ -429,8 +425,8 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.add.Scalar: _sum,
     aten.sub.Tensor: _difference,
     aten.sub.Scalar: _difference,
-    aten.div.Tensor: _quotient,
-    aten.div.Scalar: _quotient,
+    aten.div.Tensor: _on_each(aten.div.Tensor),
+    aten.div.Scalar: _on_each(aten.div.Tensor),
     aten.abs.default: _absolute,
     aten.sgn.default: _sign,
     aten.angle.default: _angle,
@@ -438,9 +434,9 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.complex.default: lambda w, re, im: (re, im),
     aten.view_as_complex.default: lambda w, pairs: w.halves(pairs),
     aten.view_as_real.default: lambda w, a: None,
-    aten.slice_scatter.default: _scattered,
+    aten.slice_scatter.default: _on_each(aten.slice_scatter.default),
     aten.copy.default: lambda w, a, source: w.of(source),
-    aten.where.self: _chosen_parts,
+    aten.where.self: _on_each(aten.where.self),
 }
 _ARGUMENTS: dict[Any, int] = {aten.where.self: 3, aten.slice_scatter.default: 6}
 # A part of an operand may be one of the result, so it must have its shape.
