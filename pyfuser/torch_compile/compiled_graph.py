@@ -27,6 +27,7 @@ from ..devices.switches import switched_off
 from ..executor import Resolved
 from ..locks import ForkSafeLock
 from ..trace import graph_trace
+from .control_flow import compile_bodies
 from .graph import prepare
 from .graph_passes.cpu_scalars import devices
 from .graph_script import graph_script
@@ -47,15 +48,21 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, graph_module: GraphModule, by_torch: Call | None = None, tunes: bool = False
+        self,
+        graph_module: GraphModule,
+        by_torch: Call | None = None,
+        tunes: bool = False,
+        compiler: Callable[[GraphModule], Call] | None = None,
     ) -> None:
         """`by_torch` is the result of `interpreted` for the graph, if already known.
 
-        With `tunes`, the kernels are those that measurements find best.
+        With `tunes`, the kernels are those that measurements find best.  `compiler` compiles the
+        bodies of branches and loops; by default, as this graph is compiled.
         """
         self.by_torch = by_torch or interpreted(graph_module)
         trace = graph_trace()
         self.traced = prepare(graph_module, trace)
+        compile_bodies(self.traced.attributes, compiler or partial(compile_graph, tunes=tunes))
         if tunes:
             from ..tuning.session import current
 

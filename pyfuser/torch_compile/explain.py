@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 from ..errors import UnsupportedError
 from .backend import BackendOptions, compile_with
 from .compiled_graph import Call, CompiledGraph, boxed, interpreted
+from .control_flow import is_control_flow
 from .graph_text import op_name
 from .views import bytes_of
 
@@ -67,6 +68,11 @@ class Explanation:
 
     graphs: list[GraphReport] = field(default_factory=list)
     graph_breaks: list[str] = field(default_factory=list)
+
+    @property
+    def next_name(self) -> str:
+        """The name of the graph whose report will be the next; bodies precede their graph."""
+        return f"graph {len(self.graphs)}"
 
     @property
     def region_count(self) -> int:
@@ -121,13 +127,13 @@ def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explana
     seen: set[int] = set()
 
     def compiler(graph_module: GraphModule) -> Call:
-        name, by_torch = f"graph {len(found.graphs)}", interpreted(graph_module)
+        by_torch = interpreted(graph_module)
         try:
-            compiled = CompiledGraph(graph_module, by_torch)
+            compiled = CompiledGraph(graph_module, by_torch, compiler=compiler)
         except UnsupportedError as error:
-            found.graphs.append(_report_of_torch(name, graph_module, str(error)))
+            found.graphs.append(_report_of_torch(found.next_name, graph_module, str(error)))
             return by_torch
-        found.graphs.append(_graph_report(name, compiled, seen))
+        found.graphs.append(_graph_report(found.next_name, compiled, seen))
         return boxed(compiled.call)
 
     def backend(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -196,7 +202,9 @@ def _graph_report(name: str, compiled: CompiledGraph, seen: set[int]) -> GraphRe
         op_name(step.node) for step in traced.steps if step.fusion is None and not step.is_update
     )
     outside = Counter(
-        (op_name(node), reason) for node, reason in traced.outside.items() if node not in inside
+        (op_name(node), "its bodies are graphs of their own" if is_control_flow(node) else reason)
+        for node, reason in traced.outside.items()
+        if node not in inside
     )
     return GraphReport(name, tuple(regions), dict(calls), dict(outside), compiled.source)
 

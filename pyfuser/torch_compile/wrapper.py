@@ -31,6 +31,7 @@ from ..plans.clock import clock_for
 from ..plans.library_calls import LibraryCalls, writes_into_memory
 from ..plans.program_writer import PlanValue, ProgramWriter
 from ..plans.text import Sizes, Writer, condition_texts, is_number, span_text, tuple_text
+from .control_flow import CONTROL_FLOW, is_control_flow
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
@@ -404,7 +405,9 @@ class GraphWriter:
         self._write_picks(node)
 
     def _library_function(self, node: Node) -> Any:
-        """What computes a node: torch's overload, or a function of the runtime."""
+        """What computes a node: torch's op, or a function of the runtime or for control flow."""
+        if is_control_flow(node):
+            return CONTROL_FLOW[node.target]
         meta = tensor_of(node)
         runtime = None if meta is None else self.traced.runtimes.get(meta.device)
         functions = {} if runtime is None else runtime.library_functions

@@ -15,6 +15,7 @@ from .batches_of_products import split_batches_of_products
 from .complex_numbers import compute_in_parts
 from .copies import drop_copies
 from .dead_nodes import drop_dead_nodes
+from .effects import call_effects_directly
 from .equal_views import merge_equal_views
 from .exact_sizes import widen_sizes
 from .foreach import flatten_foreach
@@ -30,6 +31,7 @@ from .reversed_scans import join_reversed_scans
 from .scattered_sums import join_scattered_sums
 
 GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
+    call_effects_directly,
     complete_metadata,
     find_replaced_sources,
     flatten_foreach,
