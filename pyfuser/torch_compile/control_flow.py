@@ -67,7 +67,8 @@ def compile_bodies(attributes: dict[Node, Any], compiler: Callable[[GraphModule]
     """Replaces the bodies among the attributes of a graph by compiled ones, each once."""
     bodies: dict[GraphModule, Any] = {}
     for node, value in attributes.items():
-        if isinstance(value, GraphModule) and all(map(is_control_flow, node.users)):
+        users = list(node.users)
+        if isinstance(value, GraphModule) and users and all(map(is_control_flow, users)):
             if value not in bodies:
                 strides = _strides_of_operands(value)
                 bodies[value] = value if strides is None else Body(value, strides, compiler)

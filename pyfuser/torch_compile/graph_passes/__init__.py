@@ -18,6 +18,7 @@ from .dead_nodes import drop_dead_nodes
 from .effects import call_effects_directly
 from .equal_views import merge_equal_views
 from .exact_sizes import widen_sizes
+from .flex_attention import spell_out_flex_attention
 from .foreach import flatten_foreach
 from .layout_copies import read_layout_copies
 from .linear import join_biases
@@ -34,6 +35,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     call_effects_directly,
     complete_metadata,
     find_replaced_sources,
+    spell_out_flex_attention,
     flatten_foreach,
     join_scattered_sums,
     join_reversed_scans,
