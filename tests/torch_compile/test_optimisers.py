@@ -49,6 +49,7 @@ class Lion(torch.optim.Optimizer):
 Maker = Callable[[list[Tensor]], torch.optim.Optimizer]
 OPTIMISERS: dict[str, Maker] = {
     "adamw": lambda given: torch.optim.AdamW(given, lr=1e-2, weight_decay=0.1, foreach=True),
+    "asgd": lambda given: torch.optim.ASGD(given, lr=1e-2, foreach=True),
     "adamw_amsgrad": lambda given: torch.optim.AdamW(given, lr=1e-2, amsgrad=True, foreach=True),
     "sgd": lambda given: torch.optim.SGD(
         given, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.01, foreach=True

@@ -28,6 +28,7 @@ _RENAMED: dict[tuple[str, str], Any] = {
     ("clamp_max", "tensor"): aten.minimum.default,
     ("clamp_min", "number"): aten.clamp_min.default,
     ("clamp_max", "number"): aten.clamp_max.default,
+    ("copy", "tensor"): aten.copy.default,
     ("pow", "tensor"): aten.pow.Tensor_Tensor,
     ("pow", "number"): aten.pow.Tensor_Scalar,
     ("lerp", "tensor"): aten.lerp.Tensor,
