@@ -7,6 +7,8 @@ before it does: another result of the old value may have loops of its own, after
 raises because of the values of its tensors must leave its inputs unchanged: neither the kernel nor
 anything after it may refuse values.
 
+A custom op that changes the input (`mutating_calls.py`) does so itself.
+
 A scatter whose base is the input writes only where its index says, so nothing is copied at all.  If
 it refuses an index itself, the elements of valid indices are written, as in eager.
 """
@@ -25,6 +27,7 @@ from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from ..parts import Part
 from .fusion_nodes import FusionNode, is_dense
+from .mutating_calls import mutating_call
 from .op_facts import facts
 from .steps import Step
 from .views import Views, tensor_of
@@ -39,7 +42,9 @@ def updates_in_place(
     returned = {each for node in results for each in views.memory(node)}
     fusions = [number for number, step in enumerate(steps) if step.fusion is not None]
     resolved_at = dict(zip(fusions, resolved, strict=True))
-    maker = {node: number for number in fusions for node in steps[number].makes}
+    calls = {number: mutating_call(step.node) for number, step in enumerate(steps)}
+    makers = (number for number in calls if number in resolved_at or calls[number] is not None)
+    maker = {node: number for number in makers for node in steps[number].makes}
     refusing = _last_refusing(steps, resolved_at)
     found: dict[Node, Node] = {}
     for update in (step for step in steps if step.is_update):
@@ -54,8 +59,13 @@ def updates_in_place(
         later = (step for step in steps[number + 1 :] if step is not update)
         if any(target in step.reads for step in later):
             continue
-        fusion = steps[number].fusion
-        assert fusion is not None
+        fusion, call = steps[number].fusion, calls[number]
+        if fusion is None:
+            assert call is not None
+            node = steps[number].node
+            if number >= refusing[0] and call.gives(node, value, target, views):
+                found[value] = target
+            continue
         place = number, _writing_part(fusion, resolved_at[number], value)
         if place < refusing:
             continue

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import keyword
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import sympy
@@ -35,6 +35,7 @@ from .control_flow import CONTROL_FLOW, is_control_flow
 from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .in_place import updates_in_place
+from .mutating_calls import MutatingCall, mutating_call, operand_texts
 from .result_memory import is_detached, owners_of_results
 from .saved_layouts import is_saved
 from .sizes import Size, size_of, size_text
@@ -83,6 +84,7 @@ class GraphWriter:
         self.tensors: set[Node] = set()
         self.owned: dict[Node, list[str]] = {}
         self.counter = 0
+        self.returned = {traced.views.base(node) for node in traced.results}
         self.in_place = updates_in_place(traced.steps, resolved, traced.views, traced.results)
 
     def write(self) -> tuple[str, Callable[..., Any]]:
@@ -93,9 +95,8 @@ class GraphWriter:
         off = [self.writer.constant("switched_off", switched_off(each)) for each in types]
         self.writer.line(f"if {' or '.join(off)}: return by_torch(args)")
         self._write_arguments()
-        steps = self.traced.steps
+        steps, views = self.traced.steps, self.traced.views
         last = last_reads(steps)
-        returned = {self.traced.views.base(n) for n in self.traced.results}
         number_of_fusion = 0
         for number, step in enumerate(steps):
             if step.fusion is not None:
@@ -103,10 +104,14 @@ class GraphWriter:
                 number_of_fusion += 1
             elif step.is_update:
                 self._write_update(step)
+            elif (call := mutating_call(step.node)) is not None:
+                free = {n for n in step.reads if last[n] == number} & self.owned.keys()
+                free -= {*self.traced.placeholders, *self.in_place, *self.returned}
+                self._write_mutating_call(step, call, call.read_once(step.node, views) & free)
             else:
                 self._write_library_call(step)
             dead = [n for n in (*step.makes, *step.reads) if last[n] == number]
-            self._delete([n for n in dict.fromkeys(dead) if n not in returned])
+            self._delete([n for n in dict.fromkeys(dead) if n not in self.returned])
         self._write_results()
         return self.writer.build("call(args)", "graph")
 
@@ -404,6 +409,28 @@ class GraphWriter:
             self._check_metadata(node)
         self._write_picks(node)
 
+    def _write_mutating_call(self, step: Step, call: MutatingCall, dead: Set[Node]) -> None:
+        """Calls an op on copies of the tensors that it changes, or on those that nobody reads."""
+        node = step.node
+        values, others = call.picks(node)
+        names = [self.names[values[i]] if i in values else self._fresh("base") for i in call.places]
+        for i, base in enumerate(call.bases):
+            given = self._tensor(base)
+            is_input = i in values and self.in_place.get(values[i]) is base
+            if not is_input and base not in dead:
+                given = f"{self.library.function(aten.clone.default)}({given})"
+            self.writer.line(f"{names[i]} = {given}")
+        arguments = operand_texts(call, names, self._argument, self.library)
+        self.library.call(self.names[node], call.op, arguments)
+        for pick in (*values.values(), node):
+            self._own(pick)
+        if call.results == 1:
+            for pick in others:
+                self.writer.line(f"{self.names[pick]} = {self.names[node]}")
+                self._take_pick(pick)
+        elif call.results:
+            self._write_picks(node)
+
     def _library_function(self, node: Node) -> Any:
         """What computes a node: torch's op, or a function of the runtime or for control flow."""
         if is_control_flow(node):
@@ -426,12 +453,15 @@ class GraphWriter:
                 if self.traced.views.base(user) is not user:
                     continue
                 self.writer.line(f"{self.names[user]} = {self.names[node]}[{user.args[1]}]")
-                self._own(user)
-                if tensor_of(user) is not None:
-                    self._check_metadata(user)
+                self._take_pick(user)
         if isinstance(node.meta.get("val"), (list, tuple)):
             self.writer.line(f"del {self.names[node]}")
             self.owned.pop(node, None)
+
+    def _take_pick(self, pick: Node) -> None:
+        self._own(pick)
+        if tensor_of(pick) is not None:
+            self._check_metadata(pick)
 
     def _check_metadata(self, node: Node) -> None:
         """Kernels and views rely on the metadata's strides and dtype; a call may return others."""
