@@ -153,11 +153,11 @@ class _Writer:
 
     def __init__(self, call: _Call, builder: Builder) -> None:
         self._call, self._builder = call, builder
-        query, key, value = map(_tensor, (call.queries, call.keys, call.values))
+        query = _tensor(call.queries)
         self.dtype, self.device = query.dtype, query.device
         self.held = torch.float64 if query.dtype is torch.float64 else torch.float32
-        self._batch, self._heads, self._rows, self._width = query.shape
-        self._length, self._value_width = key.shape[2], value.shape[3]
+        self._batch, self._heads, self._rows, self._width = builder.sizes(call.queries)
+        self._length = builder.sizes(call.keys)[2]
         sizes = (self._batch, self._heads, self._rows, self._length)
         self.indices = [self._index(size, axis) for axis, size in enumerate(sizes)]
 
@@ -172,7 +172,7 @@ class _Writer:
         """True if torch's attention computes what is read."""
         if self._call.wants_statistics or self.device.type != "cpu":
             return False
-        return bool(self._width == self._value_width)
+        return bool(_tensor(self._call.values).shape[3] == _tensor(self._call.queries).shape[3])
 
     def attention(self, changed: Sum) -> Node:
         """The output, by torch's attention."""
@@ -213,7 +213,7 @@ class _Writer:
             mask = call(aten.where.self, changed.condition, zero if mask is None else mask, lowest)
         if mask is None:
             return None
-        shape = (1, 1, 1, 1, *_tensor(mask).shape)[-4:]
+        shape = [1, 1, 1, 1, *self._builder.sizes(mask)][-4:]
         whole = [*shape[:2], self._rows, self._length]
         return self._contiguous(call(aten.expand.default, mask, whole))
 
@@ -232,7 +232,7 @@ class _Writer:
         shares = call(aten._safe_softmax.default, scores, -1)
         values = self._flat(self._repeated(self._call.values), self.dtype)
         product = call(aten.bmm.default, self._flat(shares, self.dtype), values)
-        shape = [self._batch, self._heads, self._rows, self._value_width]
+        shape = [self._batch, self._heads, self._rows, self._builder.sizes(self._call.values)[3]]
         result = call(aten.view.default, product, shape)
         if not self._call.wants_statistics:
             return [result, None, None]
@@ -244,11 +244,13 @@ class _Writer:
 
     def _repeated(self, node: Node) -> Node:
         """Keys or values for each batch and head of the queries."""
-        call, (batch, heads, length, width) = self._builder.call, _tensor(node).shape
-        if batch == self._batch and heads == self._heads:
+        call, queries = self._builder.call, _tensor(self._call.queries)
+        if _tensor(node).shape[:2] == queries.shape[:2]:
             return node
-        groups = self._heads // heads
-        shape = [self._batch, heads, groups, length, width]
+        _, heads, length, width = self._builder.sizes(node)
+        if not isinstance(heads, int) or not isinstance(self._heads, int):
+            raise NotEvaluated
+        shape = [self._batch, heads, self._heads // heads, length, width]
         grouped = call(aten.expand.default, call(aten.unsqueeze.default, node, 2), shape)
         whole = [self._batch, self._heads, length, width]
         return call(aten.view.default, self._contiguous(grouped), whole)
@@ -257,8 +259,7 @@ class _Writer:
         """An operand of a product of matrices."""
         if _tensor(node).dtype is not dtype:
             node = self._builder.call(aten._to_copy.default, node, dtype=dtype)
-        batch, heads, rows, columns = _tensor(node).shape
-        shape = [batch * heads, rows, columns]
+        shape = [-1, *self._builder.sizes(node)[2:]]
         return self._builder.call(aten.view.default, self._contiguous(node), shape)
 
     def _contiguous(self, node: Node) -> Node:

@@ -54,6 +54,14 @@ class Builder:
             node.meta["val"] = op(*given, **named)
         return node
 
+    def sizes(self, node: Node) -> list[Any]:
+        """The sizes of a tensor: numbers, and nodes for those that may change."""
+        value = _tensor(node)
+        return [
+            size if isinstance(size, int) else self.call(aten.sym_size.int, node, axis)
+            for axis, size in enumerate(value.shape)
+        ]
+
     def number(self, value: float, dtype: torch.dtype, device: torch.device) -> Node:
         """A tensor without axes."""
         return self.call(aten.full.default, [], value, dtype=dtype, device=device)
