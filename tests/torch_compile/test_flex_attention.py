@@ -125,6 +125,7 @@ def test_half_precision(name: str, sources: list[str]) -> None:
     torch.testing.assert_close(got.double(), definition(program, *inputs), rtol=0.02, atol=0.02)
 
 
+@pytest.mark.filterwarnings("error:Raw SymInt")
 @pytest.mark.parametrize("name", ("causal score", "distances", "squares"))
 def test_changing_lengths(name: str) -> None:
     program = Program(PROGRAMS[name].score, None, PROGRAMS[name].adds)
