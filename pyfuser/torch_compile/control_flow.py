@@ -20,8 +20,6 @@ from .views import tensor_of
 
 Call = Callable[[list[Any]], Sequence[Any]]
 Function = Callable[..., Any]
-
-
 Strides = tuple[int, ...] | None  # None: those of a contiguous tensor, whatever its sizes
 
 

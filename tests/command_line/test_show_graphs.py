@@ -90,7 +90,7 @@ def test_the_fusions_of_a_graph_for_another_device(
 def test_a_pass_that_there_is_not(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", script, "--after", "nothing"]) == 1
     assert (
-        "expected one of the passes return_views_of_arguments, complete_metadata, "
+        "expected one of the passes return_views_of_arguments, call_effects_directly, "
         in capsys.readouterr().err
     )
 

@@ -94,30 +94,20 @@ class _Call:
 
 def _parsed(graph: Graph, node: Node) -> _Call | None:
     """The call, if its tensors have sizes above 0."""
-    queries, keys, values, score_program, block_mask, scale, _options, *tables = node.args
+    arguments: tuple[Any, ...] = node.args
+    queries, keys, values, score_program, block_mask, scale, _options, *tables = arguments
     score_tables, mask_tables = (*tables, (), ())[:2]
-    assert isinstance(block_mask, tuple) and isinstance(scale, float)
     owner = graph.owning_module
-    programs = [_program(owner, each) for each in (score_program, block_mask[-1])]
-    tensors = [tensor_of(each) for each in (queries, keys, values) if isinstance(each, Node)]
+    score, mask = (_program(owner, each) for each in (score_program, block_mask[-1]))
+    tensors = [tensor_of(each) for each in (queries, keys, values)]
     fakes = [each for each in tensors if isinstance(each, FakeTensor)]
-    if None in programs or len(fakes) != 3:
+    if score is None or mask is None or len(fakes) != 3:
         return None
     if any(each.dim() != 4 or 0 in each.shape for each in fakes):
         return None
     wants = any(pick.users and pick.args[1] != 0 for pick in node.users)
-    return _Call(
-        queries,  # type: ignore[arg-type]
-        keys,  # type: ignore[arg-type]
-        values,  # type: ignore[arg-type]
-        programs[0],  # type: ignore[arg-type]
-        programs[1],  # type: ignore[arg-type]
-        scale,
-        score_tables,  # type: ignore[arg-type]
-        mask_tables,  # type: ignore[arg-type]
-        wants,
-        fakes[0].fake_mode,
-    )
+    mode = fakes[0].fake_mode
+    return _Call(queries, keys, values, score, mask, scale, score_tables, mask_tables, wants, mode)
 
 
 def _program(owner: GraphModule | None, node: Any) -> Graph | None:
