@@ -23,6 +23,7 @@ Score = Callable[..., Tensor]
 
 _SLOPES = torch.linspace(0.1, 0.4, 4)
 _TABLE = torch.randn(4, 64, generator=torch.Generator().manual_seed(3))
+_HALF = _TABLE[0].bfloat16()
 _DOCUMENTS = torch.arange(64) // 10
 
 
@@ -57,6 +58,7 @@ PROGRAMS = {
     "documents": Program(kept=lambda b, h, i, j: _DOCUMENTS[i] == _DOCUMENTS[j]),
     "slopes": Program(lambda s, b, h, i, j: s + _SLOPES[h] * (j - i), _causal),
     "distances": Program(lambda s, b, h, i, j: s - _TABLE[h, (i - j).abs()], _window),
+    "tables in half precision": Program(lambda s, b, h, i, j: s + _HALF[h] - _HALF[j]),
     "scaled": Program(lambda s, b, h, i, j: (s - 0.1 * h) * 2 / 3 + 1, _causal),
     "by batch": Program(lambda s, b, h, i, j: torch.where(b == 0, s, -float("inf")) + j * 0.01),
     "soft cap": Program(lambda s, b, h, i, j: 2 * torch.tanh(s / 2), _causal, adds=False),

@@ -127,7 +127,7 @@ def _results(call: _Call, builder: Builder) -> Sequence[Node | None]:
     mask = Program(builder, call.mask_program, [*writer.indices, *call.mask_tables]).result
     is_all = number_of(mask) is True
     program = Program(builder, call.score_program, [None, *writer.indices, *call.score_tables])
-    changed = program.sum() if writer.is_for_the_library() else None
+    changed = program.sum(writer.held) if writer.is_for_the_library() else None
     if changed is not None:
         changed = changed if is_all else changed.where(mask, builder)
         return [writer.attention(changed), None, None]
@@ -194,8 +194,6 @@ class _Writer:
     def _mask(self, changed: Sum) -> Node | None:
         """What is added to the scores, at least rows x length; None for nothing."""
         call, mask = self._builder.call, changed.bias
-        if mask is not None and _tensor(mask).dtype is not self.held:
-            mask = call(aten._to_copy.default, mask, dtype=self.held)
         if changed.condition is not None:
             zero, lowest = (
                 self._builder.number(each, self.held, self.device) for each in (0.0, -torch.inf)

@@ -166,20 +166,22 @@ class Program:
 
     # -- programs that add
 
-    def sum(self) -> Sum | None:
+    def sum(self, held: torch.dtype) -> Sum | None:
         """What the program makes of the unknown score, if it only scales it, adds to it, and leaves
         scores out.
+
+        Scores, and so what is added to them, are held in this type.
         """
         known: dict[Any, Sum] = {self._placeholders[0]: Sum()}
         for node in self._calls:
             if node not in self._values:
-                found = self._changed(node, known)
+                found = self._changed(node, known, held)
                 if found is None:
                     return None
                 known[node] = found
         return known.get(self._result)
 
-    def _changed(self, node: Node, known: Mapping[Any, Sum]) -> Sum | None:
+    def _changed(self, node: Node, known: Mapping[Any, Sum], held: torch.dtype) -> Sum | None:
         arguments = _arguments(node)
         if node.kwargs or len(arguments) < 2:
             return None
@@ -192,7 +194,7 @@ class Program:
             return None
         score, other = known[first], self._values.get(second, second)
         if node.target in (aten.add.Tensor, aten.sub.Tensor):
-            return self._plus(score, other, node.target)
+            return self._plus(score, other, node.target, held)
         if isinstance(other, (int, float)) and 0 < other < math.inf:
             if node.target is aten.mul.Tensor:
                 return self._times(score, other)
@@ -200,10 +202,12 @@ class Program:
                 return self._times(score, 1 / other)
         return None
 
-    def _plus(self, score: Sum, other: Any, op: OpOverload) -> Sum | None:
+    def _plus(self, score: Sum, other: Any, op: OpOverload, held: torch.dtype) -> Sum | None:
         """A sum or difference; a number doesn't change the shares of a row."""
         if not isinstance(other, Node):
             return score if math.isfinite(other) else None
+        if _tensor(other).dtype is not held:
+            other = self._builder.call(aten._to_copy.default, other, dtype=held)
         if score.bias is not None:
             return replace(score, bias=self._builder.call(op, score.bias, other))
         if op is aten.sub.Tensor:
