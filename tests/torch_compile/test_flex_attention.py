@@ -58,6 +58,7 @@ PROGRAMS = {
     "documents": Program(kept=lambda b, h, i, j: _DOCUMENTS[i] == _DOCUMENTS[j]),
     "slopes": Program(lambda s, b, h, i, j: s + _SLOPES[h] * (j - i), _causal),
     "distances": Program(lambda s, b, h, i, j: s - _TABLE[h, (i - j).abs()], _window),
+    "large numbers": Program(lambda s, b, h, i, j: s + (i * 123_456_789 + j) % 7 * 0.1, _causal),
     "tables in half precision": Program(lambda s, b, h, i, j: s + _HALF[h] - _HALF[j]),
     "scaled": Program(lambda s, b, h, i, j: (s - 0.1 * h) * 2 / 3 + 1, _causal),
     "by batch": Program(lambda s, b, h, i, j: torch.where(b == 0, s, -float("inf")) + j * 0.01),

@@ -152,10 +152,12 @@ class _Writer:
         self.indices = [self._index(size, axis) for axis, size in enumerate(sizes)]
 
     def _index(self, size: Any, axis: int) -> Node:
-        """The positions along an axis of the scores, in the type that Dynamo traces them with."""
+        """The positions along an axis of the scores, as torch counts them: in 64 bits, though
+        Dynamo traces a program with 32.
+        """
         call, shape = self._builder.call, [1, 1, 1, 1]
         shape[axis] = size
-        numbers = call(aten.arange.default, size, dtype=torch.int32, device=self.device)
+        numbers = call(aten.arange.default, size, dtype=torch.int64, device=self.device)
         return call(aten.view.default, numbers, shape)
 
     def is_for_the_library(self) -> bool:
