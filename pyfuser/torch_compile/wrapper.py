@@ -124,7 +124,9 @@ class GraphWriter:
         arguments = self.traced.placeholders
         if not arguments:
             return
-        used = self.returned.union(last_reads(self.traced.steps))
+        used = set(last_reads(self.traced.steps)) | {
+            self.traced.views.base(n) for n in self.traced.results
+        }
         names = [self.names[n] if n in used else "_" for n in arguments]
         self.writer.line(f"{', '.join(names)}, = args")
         self._write_symbols()
