@@ -70,9 +70,11 @@ class Gpt(nn.Module):
         self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
         self.norm = Norm()
         self.head = nn.Linear(WIDTH, BYTES, bias=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+        # The embedding keeps its unit variance: the gradient of a norm grows with the inverse of
+        # its input, and with small vectors some batches would amplify rounding errors 10,000 times.
+        for each in self.modules():
+            if isinstance(each, nn.Linear):
+                nn.init.normal_(each.weight, std=0.02)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Tokens [batch, length] -> scores, or with targets the mean loss in nats per byte."""
