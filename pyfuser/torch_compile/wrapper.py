@@ -124,9 +124,7 @@ class GraphWriter:
         arguments = self.traced.placeholders
         if not arguments:
             return
-        used = set(last_reads(self.traced.steps)) | {
-            self.traced.views.base(n) for n in self.traced.results
-        }
+        used = self.returned.union(last_reads(self.traced.steps))
         names = [self.names[n] if n in used else "_" for n in arguments]
         self.writer.line(f"{', '.join(names)}, = args")
         self._write_symbols()

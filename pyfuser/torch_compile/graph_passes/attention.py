@@ -17,7 +17,6 @@ the operands themselves.
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 
 import torch
@@ -25,14 +24,14 @@ from torch.fx import Graph, Node
 
 from ..views import tensor_of
 from .dead_nodes import drop_dead_nodes
-from .metadata import call_traced, set_metadata
+from .metadata import call_traced, contiguous, item_of, set_metadata
 from .reshapes import RESHAPES
 
 aten = torch.ops.aten
 
 _FEWEST_KEYS = 192
 _KEEPING_ORDER = (*RESHAPES, aten.expand.default)  # if there are as many elements as before
-_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,12 @@ def _replace(graph: Graph, product: Node, found: _Attention) -> None:
             call_traced(graph, aten.transpose.int, keys, -2, -1),
             _viewed(graph, found.values, (*outer, found.length, found.width)),
         ]
-        rowwise = (_in_rows(graph, each) for each in operands)
-        attention = call_traced(graph, _ATTENTION, *rowwise, scale=found.scale)
-        result = graph.call_function(operator.getitem, (attention, 0))
-        result.meta["val"] = attention.meta["val"][0]
+        rowwise = (in_rows(graph, each) for each in operands)
+        attention = call_traced(graph, ATTENTION, *rowwise, scale=found.scale)
+        result = item_of(graph, attention, 0)
         merged = _merged_heads(product, (*outer, rows, found.width))
         if merged is None:
-            whole = _contiguous(graph, result)
+            whole = contiguous(graph, result)
             shape = [found.batch * found.heads, rows, found.width]
             replaced = call_traced(graph, aten.view.default, whole, shape)
             product.replace_all_uses_with(replaced)
@@ -191,12 +189,8 @@ def _viewed(graph: Graph, node: Node, shape: tuple[int, ...]) -> Node:
     return call_traced(graph, aten.view.default, node, list(shape))
 
 
-def _in_rows(graph: Graph, node: Node) -> Node:
+def in_rows(graph: Graph, node: Node) -> Node:
     """An operand whose last axis is contiguous."""
     value = tensor_of(node)
     assert value is not None
-    return node if value.stride(-1) == 1 else _contiguous(graph, node)
-
-
-def _contiguous(graph: Graph, node: Node) -> Node:
-    return call_traced(graph, aten.clone.default, node, memory_format=torch.contiguous_format)
+    return node if value.stride(-1) == 1 else contiguous(graph, node)

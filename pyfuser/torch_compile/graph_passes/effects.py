@@ -12,13 +12,12 @@ Its place: before anything that reads a call's operands, which the wrapper hides
 
 from __future__ import annotations
 
-import operator
-
 import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from ..views import is_getitem
+from .metadata import item_of
 
 _WITH_EFFECTS = getattr(getattr(torch.ops, "higher_order", None), "with_effects", None)
 
@@ -46,8 +45,7 @@ def _replace(graph: Graph, node: Node) -> None:
             elif has_one:
                 replacement = call
             else:
-                replacement = graph.call_function(operator.getitem, (call, number - 1))
-                replacement.meta["val"] = results[number - 1]
+                replacement = item_of(graph, call, number - 1)
             pick.replace_all_uses_with(replacement)
             graph.erase_node(pick)
     graph.erase_node(node)

@@ -17,7 +17,6 @@ a causal one.  Its place: before the passes over products and attention.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,13 +28,14 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..sizes import hints, sizes_of
 from ..views import is_getitem, tensor_of
+from .attention import ATTENTION, in_rows
+from .metadata import contiguous, item_of
 from .score_programs import Builder, NotEvaluated, Program, Sum, number_of
 
 aten = torch.ops.aten
 
 _FLEX_ATTENTION = getattr(getattr(torch.ops, "higher_order", None), "flex_attention", None)
 _AND = (aten.logical_and.default, aten.bitwise_and.Tensor)
-_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 def spell_out_flex_attention(graph: Graph) -> None:
@@ -69,7 +69,7 @@ def _laid_out_as(builder: Builder, result: Node, wanted: Node) -> Node:
     order = sorted(range(len(steps)), key=lambda axis: -steps[axis])
     back = sorted(range(len(steps)), key=lambda place: order[place])
     permuted = call(aten.permute.default, result, order)
-    copy = call(aten.clone.default, permuted, memory_format=torch.contiguous_format)
+    copy = contiguous(builder.graph, permuted)
     return copy if order == back == sorted(order) else call(aten.permute.default, copy, back)
 
 
@@ -169,17 +169,17 @@ class _Writer:
     def attention(self, changed: Sum) -> Node:
         """The output, by torch's attention."""
         operands = [self._call.queries, *map(self._repeated, (self._call.keys, self._call.values))]
-        rowwise = [n if _tensor(n).stride(-1) == 1 else self._contiguous(n) for n in operands]
+        rowwise = [in_rows(self._builder.graph, n) for n in operands]
         is_only_causal = changed.bias is None and self._is_causal(changed.condition)
         result = self._builder.call(
-            _ATTENTION,
+            ATTENTION,
             *rowwise,
             0.0,
             self._implies_causal(changed.condition),
             attn_mask=None if is_only_causal else self._mask(changed),
             scale=self._call.scale * changed.factor,
         )
-        return self._item(result, 0)
+        return item_of(self._builder.graph, result, 0)
 
     def _is_causal(self, condition: Any) -> bool:
         """True for the condition that a row is at or behind a column."""
@@ -253,15 +253,8 @@ class _Writer:
         return self._builder.call(aten.view.default, self._contiguous(node), shape)
 
     def _contiguous(self, node: Node) -> Node:
-        if _tensor(node).is_contiguous():
-            return node
-        contiguous = torch.contiguous_format
-        return self._builder.call(aten.clone.default, node, memory_format=contiguous)
-
-    def _item(self, node: Node, number: int) -> Node:
-        item = self._builder.graph.call_function(operator.getitem, (node, number))
-        item.meta["val"] = node.meta["val"][number]
-        return item
+        is_contiguous = _tensor(node).is_contiguous()
+        return node if is_contiguous else contiguous(self._builder.graph, node)
 
 
 def _tensor(node: Node) -> torch.Tensor:

@@ -22,6 +22,7 @@ from torch.fx.node import map_arg
 from ..aten.checked import ops
 from ..op_facts import is_pointwise, is_random
 from ..views import tensor_of
+from .metadata import set_metadata
 
 aten = torch.ops.aten
 
@@ -49,9 +50,7 @@ class Builder:
     def call(self, op: Any, *arguments: Any, **keywords: Any) -> Node:
         """A new call."""
         node: Node = self.graph.call_function(op, arguments, keywords)
-        with self.mode:
-            given, named = map_arg((arguments, keywords), lambda n: n.meta["val"])
-            node.meta["val"] = op(*given, **named)
+        set_metadata(node, op, arguments, self.mode)
         return node
 
     def sizes(self, node: Node) -> list[Any]:
