@@ -128,6 +128,25 @@ def test_sizes_that_only_one_definition_knows(other: Any, op: str, lowerings: li
         torch.testing.assert_close(found, x * 2 if op == "mul" else x.exp())
 
 
+def test_equal_definitions_whose_scalars_have_other_numbers(lowerings: list[Any]) -> None:
+    """Sizes are printed as sizes, whatever their numbers."""
+
+    def scaled(order: tuple[int, int]) -> Define:
+        def define(fd: Any, x: Any) -> list[Any]:
+            sizes = {axis: fd.ops.size(x, axis) for axis in order}
+            return [fd.ops.add(fd.ops.mul(x, sizes[0]), sizes[1])]
+
+        return define
+
+    x = torch.rand(40, 52)
+    counts = []
+    for order in ((0, 1), (1, 0)):
+        _, (found,) = run(scaled(order), x)
+        torch.testing.assert_close(found, x * 40 + 52)
+        counts.append(len(lowerings))
+    assert counts[0] == counts[1] == 1
+
+
 def test_machine_code_may_be_missing(lowerings: list[Any], monkeypatch: Any) -> None:
     """It is made from the text."""
     x = torch.randn(4, 6)

@@ -14,18 +14,15 @@ from __future__ import annotations
 import io
 import pickle
 import zlib
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from ..ir.fusion import Fusion
 from ..ir.keys import kept_structure_key
-from ..ir.vals import Scalar, TensorView, Val
+from ..ir.vals import Val
 from ..target.target import Code, Target
 from .disk_cache import disk_cache
 from .sources import sources
-
-Name = tuple[str, int]
 
 
 def load_code(fusion: Fusion, scheduler: str, parameters: object, target: Target) -> Code | None:
@@ -57,7 +54,9 @@ def _key(fusion: Fusion, scheduler: str, parameters: object, target: Target) -> 
     return "\n".join(facts)
 
 
-# -- entries: the fusion's values are stored as their names
+# -- entries: the fusion's values, which a code refers to by the names that they have in copies of
+#    the fusion, are stored as their positions.  In an equal fusion a scalar may have another name:
+#    of one that is a size the key has only the size.
 
 
 class _Pickler(pickle.Pickler):
@@ -65,16 +64,16 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, fusion: Fusion) -> None:
         super().__init__(file, protocol=5)
-        self.values = _values(fusion)
+        self.positions = {_name(value): number for number, value in enumerate(_values(fusion))}
 
-    def persistent_id(self, obj: Any) -> Name | None:
-        """The name of a value."""
+    def persistent_id(self, obj: Any) -> int | None:
+        """The position of a value."""
         if not isinstance(obj, Val):
             return None
         name = _name(obj)
-        if name not in self.values:
+        if name not in self.positions:
             raise pickle.PicklingError(f"{obj} is a value of a schedule")
-        return name
+        return self.positions[name]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -84,8 +83,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(entry))
         self.values = _values(fusion)
 
-    def persistent_load(self, pid: Name) -> Val:
-        """The value of a name."""
+    def persistent_load(self, pid: int) -> Val:
+        """The value at a position."""
         return self.values[pid]
 
 
@@ -95,13 +94,13 @@ def _dumped(code: Code, fusion: Fusion) -> bytes:
     return file.getvalue()
 
 
-def _values(fusion: Fusion) -> Mapping[Name, TensorView | Scalar]:
-    """The values of a fusion by name."""
+def _values(fusion: Fusion) -> list[Val]:
+    """The values of a fusion in order; equal fusions have as many."""
     found = [*fusion.inputs]
     for expr in fusion.exprs:
         found += [*expr.inputs, *expr.outputs]
-    return {_name(value): value for value in found if isinstance(value, TensorView | Scalar)}
+    return list(dict.fromkeys(found))
 
 
-def _name(value: Val) -> Name:
+def _name(value: Val) -> tuple[str, int]:
     return type(value).__name__, value.name
