@@ -100,7 +100,8 @@ def rough_sizes(prepared: Fusion, sizes: Mapping[str, int], target: Target) -> S
             continue
         count, length = evaluate(each.count, sizes), evaluate(each.length, sizes)
         if each.are_columns:
-            splits_columns |= target.splits_columns(length, count * length, each.bytes_each)
+            groups = evaluate(each.groups, sizes)
+            splits_columns |= target.splits_columns(length, count, groups, each.bytes_each)
         if each.are_rows:
             splits_rows |= target.row_refusal(count, length, each.bytes_each, True) is not None
     nests_rows = any(_is_one_kernel(each, sizes, target) for each in nested(prepared))

@@ -26,12 +26,14 @@ from ..ir.vals import TensorView, Val
 class Normalised:
     """`length` elements of each of so many rows or columns are reduced, of some bytes each.
 
-    `are_columns` if an axis that is kept lies inside one that is reduced, `are_rows` if several
-    axes are reduced and the innermost one is among them.  Both may be true.
+    `groups` is the product of the kept axes outside the first reduced one: a task can take columns
+    of one group.  `are_columns` if an axis that is kept lies inside one that is reduced, `are_rows`
+    if several axes are reduced and the innermost one is among them.  Both may be true.
     """
 
     count: IntExpr
     length: IntExpr
+    groups: IntExpr
     bytes_each: int
     are_columns: bool
     are_rows: bool
@@ -128,10 +130,12 @@ def _size(reduction: Expr, is_reduced: bool) -> IntExpr:
 
 
 def _normalised(reduction: Expr) -> Normalised:
-    kinds = [axis.is_reduction for axis in _axes(reduction)]
+    axes = _axes(reduction)
+    kinds = [axis.is_reduction for axis in axes]
     return Normalised(
         _size(reduction, is_reduced=False),
         _size(reduction, is_reduced=True),
+        product(axis.size for axis in axes[: kinds.index(True)]),
         size_in_bytes(reduction.inputs[0].dtype),
         are_columns=True in kinds and not all(kinds[kinds.index(True) :]),
         are_rows=sum(kinds) > 1 and kinds[-1],

@@ -171,10 +171,10 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
+    def splits_columns(self, length: int, columns: int, groups: int, bytes_each: int) -> bool:
         """True if kernels for each pass normalise columns faster than one that reads them twice.
 
-        The columns have `length` elements of `bytes_each` bytes, all together `elements`.
+        The columns have `length` elements of `bytes_each` bytes, and lie side by side in `groups`.
         """
 
     @abstractmethod

@@ -28,6 +28,7 @@ from .aten import TRANSLATIONS, compared_values
 from .common_subexpressions import without_common_subexpressions
 from .fusion_nodes import is_dense
 from .graph_passes.batches_of_products import split_batches_of_products
+from .graph_passes.image_formats import keep_images_channels_last
 from .norms_of_gradients import drop_unread_statistics, write_out_norms
 from .saved_layouts import note_saved
 from .views import base_of, is_updated, tensor_of
@@ -47,6 +48,7 @@ def partition_joint_graph(rematerialise: bool) -> Partitioner:
     def partition(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[Any, Any]:
         drop_unread_statistics(joint.graph)
         split_batches_of_products(joint.graph)
+        keep_images_channels_last(joint.graph)
         forward, backward = partitioner(joint, inputs, **keywords)
         save_old_values(forward, keywords["num_fwd_outputs"])
         note_saved(forward, keywords["num_fwd_outputs"])

@@ -36,8 +36,8 @@ def _schedulers(
     ("sizes", "expected"),
     [
         ((511, 4096), ["outer_persistent"]),
-        ((512, 511), ["outer_persistent"]),
-        ((512, 512), ["reduction", "pointwise"]),
+        ((512, 255), ["outer_persistent"]),
+        ((512, 256), ["reduction", "pointwise"]),
         ((65536, 4), ["reduction", "pointwise"]),
     ],
 )

@@ -155,3 +155,80 @@ def test_maxima_are_the_first_of_equal_elements_and_of_nans() -> None:
     for mine, theirs in zip(got, function(x), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
         assert mine.stride() == theirs.stride()
+
+
+def trained(network: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """Result and gradients are as precise as eager's, with eager's strides."""
+    compiled = torch.compile(network, backend="pyfuser")
+    found: list[list[Tensor]] = []
+    for function, dtype in ((compiled, torch.float32), (network, torch.float64)):
+        given = [each.to(dtype, copy=True).requires_grad_() for each in inputs]
+        result = function(*given)
+        (result.sin() * torch.arange(result.shape[-1])).sum().backward()
+        gradients = [each.grad for each in given if each.grad is not None]
+        assert len(gradients) == len(given)
+        found.append([result.detach(), *gradients])
+    for got, want in zip(*found, strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4 * want.abs().max())
+
+
+def normed(x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """A convolution, a batch norm and relu."""
+    images = F.conv2d(x, weight, padding=1)
+    return F.relu(F.batch_norm(images, None, None, scale, shift, training=True))
+
+
+def blocks(x: Tensor, weights: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Two residual blocks; their input isn't an argument's memory."""
+    x = F.relu(x)
+    for weight in weights.unbind():
+        x = F.relu(x + normed(x, weight, scale, shift))
+    return x
+
+
+def parameters() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    weights = made((2, 16, 16, 3, 3), torch.float32) / 12
+    return made(IMAGES, torch.float32), weights, torch.rand(16) + 0.5, torch.rand(16)
+
+
+def test_training_stores_images_channels_last(sources: list[str]) -> None:
+    trained(lambda *given: blocks(*given).mean((2, 3)), *parameters())
+    forward, backward = sources
+    assert forward.count("call_aten__convolution(") == 2
+    assert backward.count("call_aten__convolution_backward(") == 2
+    # x is an argument, and so is its gradient.
+    assert allocation(IMAGES, torch.contiguous_format) not in forward
+    assert backward.count(allocation(IMAGES, torch.contiguous_format)) == 1
+    assert allocation(IMAGES, LAST) in forward and allocation(IMAGES, LAST) in backward
+
+
+READERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda x: x,
+    "view": lambda x: x.flatten(1),
+    "transposed": lambda x: x.transpose(1, 3),
+    "reduced": lambda x: x.sum(1),
+    "reshaped": lambda x: x.reshape(-1, 8, x.shape[-1]).softmax(1),
+    "parts": lambda x: torch.cat([x[:, 3:], 2 * x[:, :3]], 1),
+    "as columns": lambda x: x.permute(0, 2, 3, 1) @ x.mean((0, 2, 3)),
+    "pooled": lambda x: F.max_pool2d(x, 2),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_reads_the_images_of_training_is_right(name: str) -> None:
+    trained(lambda *given: READERS[name](blocks(*given)), *parameters())
+    trained(lambda x, *rest: READERS[name](blocks(x, *rest) * x.exp().clamp(max=2)), *parameters())
+
+
+def test_operands_of_either_format_in_training() -> None:
+    def network(x: Tensor, mask: Tensor, weights: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        inner = normed(x, weights[0], scale, shift)
+        joined = torch.cat([torch.where(mask > 0, inner, -inner), mask * x], 1)
+        return F.conv2d(joined, torch.cat(weights.unbind(), 1), padding=1)
+
+    x, *rest = parameters()
+    mask = made(IMAGES, torch.float32)
+    for first in (x, x.contiguous(memory_format=LAST)):
+        for second in (mask, mask.contiguous(memory_format=LAST), mask[:1].expand(IMAGES)):
+            trained(network, first, second.detach(), *rest)

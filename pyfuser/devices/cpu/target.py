@@ -40,6 +40,10 @@ from .short_rows import MOST_PLACES
 # rows that don't fit in the second cache: a norm by one kernel takes 1.2 to 4 times as long, a
 # softmax 0.8 to 2.3 times.
 _SPLIT_COLUMNS = 512
+# In the second cache it is the other way round, 0.7 to 1.0 times, except for fewer groups of
+# columns than cores: from so many elements on, a batch norm of 16 to 256 channels takes 1.0 to 1.6
+# times as long by one kernel, and its gradient 1.2 to 2.3 times (bfloat16: 0.8 to 1.0, 0.9 to 1.4).
+_LEAST_SPLIT = 1 << 17
 
 # From so many elements of a row that an idle core could take, kernels for each pass on all cores
 # are faster than one that keeps the row.  Measured on two cores of a Granite Rapids, one row: a
@@ -134,8 +138,11 @@ class CpuTarget(Target):
             return f"a row of {row} elements or more doesn't fit in {cache} bytes of cache"
         return None
 
-    def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
-        return length >= _SPLIT_COLUMNS and elements * bytes_each >= self.processor.l2_bytes
+    def splits_columns(self, length: int, columns: int, groups: int, bytes_each: int) -> bool:
+        elements = length * columns
+        is_cached = elements * bytes_each < self.processor.l2_bytes
+        is_for_few = groups < self.processor.cores and elements >= _LEAST_SPLIT
+        return length >= _SPLIT_COLUMNS and (is_for_few or not is_cached)
 
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         # Each task walks along its sums of columns with every row, beside the row itself.

@@ -157,8 +157,8 @@ class CudaTarget(Target):
     def nested_refusal(self, rows: int, row: int, part: int, bytes_each: int) -> str | None:
         return "no schedule for threads reduces parts of rows and then their results"
 
-    def splits_columns(self, length: int, elements: int, bytes_each: int) -> bool:
-        return self._column_refusal(elements // max(length, 1), length, bytes_each) is not None
+    def splits_columns(self, length: int, columns: int, groups: int, bytes_each: int) -> bool:
+        return self._column_refusal(columns, length, bytes_each) is not None
 
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         # Each block walks along its sums of columns with every row, beside the row itself.

@@ -5,14 +5,14 @@
 
 The library's loops are vectorised over channels that are next to each other.  The copies are parts
 of the kernels around the call: the one before it writes the images as they are wanted, the one
-after it reads them so, and the rest of the graph has eager's strides.
+after it reads them so, and the rest of the graph has eager's strides.  With gradients, what lies
+between the calls gets the format, too (graph_passes/image_formats.py).
 
 Measured on a Granite Rapids with oneDNN, two threads, part of the time of contiguous images: 3x3
 convolutions 0.2 to 0.9 (8 images of 64 channels, 56 x 56, bfloat16: 5.8 ms and 0.9 ms), 1x1 and
-depthwise ones down to 0.1; pooling 0.04 to 0.8; bilinear upsampling 0.1 to 0.3.  A weight is copied
-at every call, so each of its elements must be used often.  With gradients, convolutions stay as
-they are: theirs take 0.3 to 0.9 of the time, but the reductions of a batch norm's backward would
-read some tensors along their memory and others across it.
+depthwise ones down to 0.1; pooling 0.04 to 0.8; bilinear upsampling 0.1 to 0.3; gradients of
+convolutions 0.3 to 0.9.  A weight is copied at every call, so each of its elements must be used
+often.
 """
 
 from __future__ import annotations
@@ -72,11 +72,10 @@ def _is_ambiguous(images: Tensor) -> bool:
 
 
 def _contiguous(result: Any) -> Any:
-    """Copies of the tensors of a result."""
-    if isinstance(result, tuple):
-        return tuple(map(_contiguous, result))
-    is_image = isinstance(result, Tensor) and result.dim() == 4
-    return result.clone(memory_format=torch.contiguous_format) if is_image else result
+    """A copy of a result that is a tensor of images, unless this is contiguous already."""
+    if not isinstance(result, Tensor) or result.dim() != 4 or _is_ambiguous(result):
+        return result
+    return result.clone(memory_format=torch.contiguous_format)
 
 
 @lru_cache
@@ -115,7 +114,8 @@ def in_channels_last(
         for each in places:
             if not _is_ambiguous(arguments[each]):
                 copied[each] = arguments[each].clone(memory_format=torch.channels_last)
-        return _contiguous(op(*copied, **keywords))
+        found = op(*copied, **keywords)
+        return tuple(map(_contiguous, found)) if isinstance(found, tuple) else _contiguous(found)
 
     return decomposed
 
@@ -134,8 +134,9 @@ _IMAGES: dict[OpOverload, tuple[int, ...]] = {
 }
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     op: in_channels_last(op, images) for op, images in _IMAGES.items()
-}
-# For graphs without gradients.
-INFERENCE: dict[OpOverload, Callable[..., Any]] = {
-    aten.convolution.default: in_channels_last(aten.convolution.default, (0,), 1)
+} | {
+    aten.convolution.default: in_channels_last(aten.convolution.default, (0,), 1),
+    aten.convolution_backward.default: in_channels_last(
+        aten.convolution_backward.default, (0, 1), 2
+    ),
 }

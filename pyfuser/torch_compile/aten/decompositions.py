@@ -277,8 +277,6 @@ def decompositions(
     It is a copy, so that a caller may change it.
     """
     further = _FUSED_RANDOM if fused_random else {}
-    if not has_gradients:
-        further = {**further, **channels_last.INFERENCE}
     chosen = _table() | {op: _or_whole(op, function) for op, function in further.items()}
     # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
     fma = getattr(prims, "fma", None)
