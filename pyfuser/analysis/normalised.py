@@ -132,11 +132,12 @@ def _size(reduction: Expr, is_reduced: bool) -> IntExpr:
 def _normalised(reduction: Expr) -> Normalised:
     axes = _axes(reduction)
     kinds = [axis.is_reduction for axis in axes]
+    first = kinds.index(True)  # a reduction of nothing but axes of one element is a squeeze
     return Normalised(
         _size(reduction, is_reduced=False),
         _size(reduction, is_reduced=True),
-        product(axis.size for axis in axes[: kinds.index(True)]),
+        product(axis.size for axis in axes[:first]),
         size_in_bytes(reduction.inputs[0].dtype),
-        are_columns=True in kinds and not all(kinds[kinds.index(True) :]),
+        are_columns=not all(kinds[first:]),
         are_rows=sum(kinds) > 1 and kinds[-1],
     )

@@ -167,7 +167,7 @@ def compile_with(
     keeps = compiler is None and is_plain and may_cache(graph_module, has_gradients)
     compilers = _Compilers(compiler, options, keeps)
     try:
-        compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers, has_gradients)
+        compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers)
     except _MEANT_FOR_DYNAMO:
         raise
     except Exception as error:
@@ -188,7 +188,6 @@ def _by_aot_autograd(
     example_inputs: Sequence[Any],
     options: BackendOptions,
     compilers: _Compilers,
-    has_gradients: bool,
 ) -> Callable[..., Any]:
     """As torch._dynamo.backends.common.aot_autograd does it, without importing Inductor."""
     aot: Any = aot_module_simplified
@@ -202,7 +201,7 @@ def _by_aot_autograd(
             bw_compiler=compilers.backward,
             inference_compiler=kept(compilers.inference),
             partition_fn=partition_joint_graph(options.rematerialise),
-            decompositions=decompositions(options.fused_random, has_gradients),
+            decompositions=decompositions(options.fused_random),
             keep_inference_input_mutations=True,
         )
     return compiled

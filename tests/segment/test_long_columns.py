@@ -15,9 +15,9 @@ from pyfuser.target.target import Target
 from tests.support.targets import PRETENDED
 
 
-def _centred(*axes: int) -> FusionDefinition:
+def _centred(*axes: int, rank: int = 2) -> FusionDefinition:
     with FusionDefinition() as fd:
-        x = fd.define_tensor(shape=[-1] * max(2, axes[-1] + 1), contiguity=True)
+        x = fd.define_tensor(shape=[-1] * max(rank, axes[-1] + 1), contiguity=True)
         fd.add_output(fd.ops.sub(x, fd.ops.sum(x, list(axes), keepdim=True)))
     return fd
 
@@ -59,6 +59,12 @@ def test_columns_and_rows_of_several_axes_are_asked_for() -> None:
     (both,) = normalised(prepare(_centred(0, 2).fusion.definition))
     assert (str(both.length), str(both.count)) == ("i0*i2", "i1")
     assert (both.are_columns, both.are_rows) == (True, True)
+
+
+def test_groups_of_columns_for_all_cores_are_one_kernel() -> None:
+    middle, workers = _centred(1, rank=3), PRETENDED.workers
+    assert _schedulers(middle, (workers - 1, 1024, 128)) == ["reduction", "pointwise"]
+    assert _schedulers(middle, (workers, 512, 64)) == ["outer_persistent"]
 
 
 @pytest.mark.parametrize(

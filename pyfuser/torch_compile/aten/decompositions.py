@@ -269,15 +269,14 @@ def _multiply_add(a: Any, b: Any, c: torch.Tensor) -> torch.Tensor:
     return a * b + c  # type: ignore[no-any-return]
 
 
-def decompositions(
-    fused_random: bool = False, has_gradients: bool = True
-) -> dict[OpOverload, Callable[..., Any]]:
+def decompositions(fused_random: bool = False) -> dict[OpOverload, Callable[..., Any]]:
     """The table for AOTAutograd, with torch's random numbers or with those that kernels make.
 
     It is a copy, so that a caller may change it.
     """
-    further = _FUSED_RANDOM if fused_random else {}
-    chosen = _table() | {op: _or_whole(op, function) for op, function in further.items()}
+    chosen = dict(_table())
+    if fused_random:
+        chosen |= {op: _or_whole(op, function) for op, function in _FUSED_RANDOM.items()}
     # Dynamo defines `fma` when it first writes x.addcmul_(a, b, value=c) with it.
     fma = getattr(prims, "fma", None)
     return chosen if fma is None else {**chosen, fma.default: _multiply_add}
