@@ -34,7 +34,7 @@ TORCH_FAILS = {
 }
 
 
-@pytest.mark.parametrize("seed", first(100, range(200)))
+@pytest.mark.parametrize("seed", first(60, range(200)))
 def test_random_programs(seed: int) -> None:
     program = generate(seed, MOST)
     outcome = check(program)

@@ -217,7 +217,6 @@ READERS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_what_reads_the_images_of_training_is_right(name: str) -> None:
-    trained(lambda *given: READERS[name](blocks(*given)), *parameters())
     trained(lambda x, *rest: READERS[name](blocks(x, *rest) * x.exp().clamp(max=2)), *parameters())
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tests.programs.networks import Network
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import first
 
 pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
 
@@ -53,12 +54,6 @@ def check(seed: int) -> None:
         assert all(size == 1 or own == other for size, own, other in pairs), f"{network}, {number}"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", first(8, range(200)))
 def test_random_networks(seed: int) -> None:
-    check(seed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(8, 200))
-def test_more_random_networks(seed: int) -> None:
     check(seed)
