@@ -171,6 +171,7 @@ def test_a_failure_shrinks_to_what_fails() -> None:
     assert small.outputs == ("v2",)
 
 
+@pytest.mark.long
 def test_a_process_that_dies_or_hangs_is_an_outcome() -> None:
     worker = Worker(timeout=60)
     try:

@@ -52,6 +52,7 @@ FUNCTIONS = {
         FUNCTIONS,
         [pytest.param(True, id="dynamic"), pytest.param(False, id="static")],
         [torch.bfloat16, torch.float32],
+        strength=1,
     ),
 )
 def test_parts_of_any_size(name: str, dynamic: bool, dtype: torch.dtype) -> None:

@@ -123,7 +123,7 @@ def results(function: Function, inputs: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "dynamic"), pairwise([pytest.param(n, id=n) for n in CASES], [False, True])
+    ("name", "dynamic"), pairwise([pytest.param(n, id=n) for n in CASES], [False, True], strength=1)
 )
 def test_results_and_gradients(name: str, dynamic: bool) -> None:
     function, makers = CASES[name]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.support.compiled import sources as sources
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import first as short
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -27,7 +28,7 @@ def _written(x: Tensor, offset: int, first: int, second: int) -> Tensor:
     return doubled.tanh()
 
 
-@pytest.mark.parametrize(("place", "dynamic"), CASES)
+@pytest.mark.parametrize(("place", "dynamic"), short(3, CASES))
 def test_diagonals(place: tuple[int, int, int], dynamic: bool) -> None:
     read = torch.compile(_read, backend="pyfuser", dynamic=dynamic)
     written = torch.compile(_written, backend="pyfuser", dynamic=dynamic)
