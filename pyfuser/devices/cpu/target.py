@@ -141,8 +141,8 @@ class CpuTarget(Target):
     def splits_columns(self, length: int, columns: int, groups: int, bytes_each: int) -> bool:
         elements = length * columns
         is_cached = elements * bytes_each < self.processor.l2_bytes
-        is_for_few = groups < self.processor.cores and elements >= _LEAST_SPLIT
-        return length >= _SPLIT_COLUMNS and (is_for_few or not is_cached)
+        leaves_cores_idle = groups < self.processor.cores and elements >= _LEAST_SPLIT
+        return length >= _SPLIT_COLUMNS and (leaves_cores_idle or not is_cached)
 
     def inner_outer_refusal(self, rows: int, columns: int, bytes_each: int) -> str | None:
         # Each task walks along its sums of columns with every row, beside the row itself.

@@ -58,14 +58,14 @@ def _pays(images: Sequence[Tensor]) -> bool:
         return False
     if torch.channels_last in map(suggest_memory_format, images):
         return False
-    return not _is_ambiguous(largest) and sum(map(_elements, images)) >= _LEAST_ELEMENTS
+    return not is_ambiguous(largest) and sum(map(_elements, images)) >= _LEAST_ELEMENTS
 
 
 def _channels(x: Tensor) -> int:
     return hints(x.shape[1:2])[0]
 
 
-def _is_ambiguous(images: Tensor) -> bool:
+def is_ambiguous(images: Tensor) -> bool:
     """True if contiguous images have the same elements in the same places in either format."""
     _, channels, height, width = hints(images.shape)
     return channels == 1 or height * width == 1
@@ -73,7 +73,7 @@ def _is_ambiguous(images: Tensor) -> bool:
 
 def _contiguous(result: Any) -> Any:
     """A copy of a result that is a tensor of images, unless this is contiguous already."""
-    if not isinstance(result, Tensor) or result.dim() != 4 or _is_ambiguous(result):
+    if not isinstance(result, Tensor) or result.dim() != 4 or is_ambiguous(result):
         return result
     return result.clone(memory_format=torch.contiguous_format)
 
@@ -93,7 +93,7 @@ def _computes(dtype: torch.dtype) -> bool:
 def _pays_for_weight(x: Tensor, weight: Tensor) -> bool:
     """True if the images are worth a copy of the weight, and oneDNN computes the convolution."""
     places = _elements(x) // max(_channels(x), 1)
-    return _computes(x.dtype) and (_is_ambiguous(weight) or places >= _LEAST_PLACES)
+    return _computes(x.dtype) and (is_ambiguous(weight) or places >= _LEAST_PLACES)
 
 
 def in_channels_last(
@@ -112,7 +112,7 @@ def in_channels_last(
             return NotImplemented
         copied = list(arguments)
         for each in places:
-            if not _is_ambiguous(arguments[each]):
+            if not is_ambiguous(arguments[each]):
                 copied[each] = arguments[each].clone(memory_format=torch.channels_last)
         found = op(*copied, **keywords)
         return tuple(map(_contiguous, found)) if isinstance(found, tuple) else _contiguous(found)

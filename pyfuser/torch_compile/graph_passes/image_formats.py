@@ -28,15 +28,26 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from ...ir.disjoint_sets import DisjointSets
+from ...ir.strides import is_dense
 from ..aten import refusal
+from ..aten.channels_last import is_ambiguous
 from ..op_facts import facts, is_pointwise
 from ..sizes import hints
-from ..views import is_getitem, is_updated, is_view, leaves_graph, note_storages, tensor_of
+from ..views import (
+    elements_of,
+    is_getitem,
+    is_updated,
+    is_view,
+    leaves_graph,
+    note_storages,
+    tensor_of,
+)
 from .copies import drop_copies
 from .metadata import call_traced, contiguous
 
 aten = torch.ops.aten
-_LAST = torch.channels_last
+# The axes in memory, outermost first, of contiguous and of channels-last images.
+_FIRST, _LAST = (0, 1, 2, 3), (0, 2, 3, 1)
 # The operands of a norm whose first result is an image that are images.
 _NORMS: dict[Any, int] = {
     aten._native_batch_norm_legit_functional.default: 1,
@@ -79,49 +90,40 @@ def _moved(node: Node) -> Any:
 
     def given(operand: Node) -> Any:
         known = operand.meta["val"]
-        return known.contiguous(memory_format=_LAST) if operand in operands else known
+        return known.contiguous(memory_format=torch.channels_last) if operand in operands else known
 
     with value.fake_mode:
         arguments, keywords = map_arg((call.args, call.kwargs), given)
         made = call.target(*arguments, **keywords)  # type: ignore[operator]
         found = made if call is node else made[0]
-        wanted = value.contiguous(memory_format=_LAST)
+        wanted = value.contiguous(memory_format=torch.channels_last)
     return made if hints(found.stride()) == hints(wanted.stride()) else None
 
 
 def _is_movable(node: Node) -> bool:
     """True for contiguous images that a kernel can as well store channels-last."""
-    if node.op != "call_function" or not _is_image(node, torch.contiguous_format):
+    if node.op != "call_function" or not _is_image(node, _FIRST):
         return False
     if is_updated(node) or refusal(node) is not None:
         return False
     if is_getitem(node):
         return _call(node).target in _NORMS and node.args[1:] == (0,)
     if facts(node).copies:
-        return _is_copy_from(node, _LAST)
+        return any(_is_image(source, _LAST) for source in node.all_input_nodes)
     if node.kwargs.get("memory_format") not in (None, torch.preserve_format):
         return False
     return is_pointwise(node) or node.target is aten.cat.default
 
 
-def _is_image(node: Node, memory_format: torch.memory_format) -> bool:
-    """True for images in a memory format, and in no other."""
+def _is_image(node: Node, order: Sequence[int]) -> bool:
+    """True for images whose axes have this order in memory, outermost first, and in no other."""
     value = tensor_of(node)
     if value is None or value.dim() != 4:
         return False
     shape = hints(value.shape)
-    _, channels, height, width = shape
-    if prod(shape) == 0 or channels == 1 or height * width == 1:
+    if prod(shape) == 0 or is_ambiguous(value):
         return False
-    example = torch.empty(shape, device="meta").to(memory_format=memory_format)
-    pairs = zip(shape, hints(value.stride()), example.stride(), strict=True)
-    return all(size == 1 or stride == wanted for size, stride, wanted in pairs)
-
-
-def _is_copy_from(node: Node, memory_format: torch.memory_format) -> bool:
-    """True for a copy of images in a format, of the same dtype."""
-    source = node.args[0] if facts(node).copies else None
-    return isinstance(source, Node) and _is_image(source, memory_format)
+    return is_dense(shape, hints(value.stride()), order)
 
 
 def _call(node: Node) -> Node:
@@ -145,7 +147,7 @@ def _operands(node: Node) -> Iterator[Node]:
         value = tensor_of(operand)
         if value is None or value.dim() != 4 or hints(value.shape[2:]) != hints(own.shape[2:]):
             continue
-        if _is_image(operand, torch.contiguous_format) or _is_image(operand, _LAST):
+        if _is_image(operand, _FIRST) or _is_image(operand, _LAST):
             yield operand
 
 
@@ -154,24 +156,19 @@ def _saved_elements(group: Sequence[Node]) -> int:
     members, saved = set(group), 0
     foreign: dict[Node, None] = {}
     for node in group:
-        size = _elements(node)
+        size = elements_of(node)
         if facts(node).copies or any(_is_wanted_copy(user) for user in node.users):
             saved += size
         if any(_needs_contiguous(user) for user in node.users if user not in members):
             saved -= size
         others = (each for each in _operands(node) if each not in members)
         foreign |= dict.fromkeys(each for each in others if _is_read_across(each))
-    return saved - sum(map(_elements, foreign))
+    return saved - sum(map(elements_of, foreign))
 
 
 def _is_read_across(operand: Node) -> bool:
     """True for contiguous images that no kernel computes."""
-    return _is_image(operand, torch.contiguous_format) and refusal(operand) is not None
-
-
-def _elements(node: Node) -> int:
-    value = tensor_of(node)
-    return 0 if value is None else prod(hints(value.shape))
+    return _is_image(operand, _FIRST) and refusal(operand) is not None
 
 
 def _is_wanted_copy(node: Node) -> bool:
@@ -181,9 +178,7 @@ def _is_wanted_copy(node: Node) -> bool:
 
 def _needs_contiguous(user: Node) -> bool:
     """True for a reader that isn't part of a kernel, or may not be."""
-    if user.op == "call_function" and _is_wanted_copy(user):
-        return False
-    return is_view(user) or refusal(user) is not None
+    return not _is_wanted_copy(user) and (is_view(user) or refusal(user) is not None)
 
 
 def _move(graph: Graph, group: Sequence[Node], moved: Mapping[Node, Any]) -> None:
@@ -225,6 +220,6 @@ def _lay_out_operands(graph: Graph, node: Node, copies: dict[Node, Node]) -> Non
         if operand not in copies:
             with graph.inserting_before(call):
                 copies[operand] = call_traced(
-                    graph, aten.clone.default, operand, memory_format=_LAST
+                    graph, aten.clone.default, operand, memory_format=torch.channels_last
                 )
         call.replace_input_with(operand, copies[operand])
