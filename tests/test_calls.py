@@ -287,6 +287,23 @@ def test_a_reduction_that_is_expanded_an_output_and_read(
         assert ours.is_contiguous()
 
 
+def test_an_axis_found_to_have_one_element_beside_an_expanded_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The squeeze says that the slice has one element; in the first output its axis is real."""
+    monkeypatch.setenv("PYFUSER_STRICT", "1")
+    with FusionDefinition() as fd:
+        row = fd.ops.slice(float_tensor(fd, 1), [2], [3])
+        column = fd.define_tensor([1, 1], contiguity=[None, None])
+        wide = fd.ops.expand(column, [3, 1])
+        fd.add_output(fd.ops.add(fd.ops.broadcast(row, [True, False]), wide))
+        fd.add_output(fd.ops.exp(fd.ops.squeeze(row, [0])))
+    x, y = torch.randn(5), torch.randn(1, 1)
+    total, single = fd.execute([x, y])
+    assert torch.equal(total, (x[2] + y).expand(3, 1))
+    torch.testing.assert_close(single, x[2].exp())
+
+
 @pytest.mark.parametrize("is_symbolic", [False, True])
 @pytest.mark.parametrize(
     ("old", "new"),

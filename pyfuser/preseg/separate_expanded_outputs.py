@@ -26,7 +26,7 @@ from ..ir.domains import TensorDomain
 from ..ir.exprs import Expr, FullOp, PointwiseOp
 from ..ir.fusion import Fusion, plain_domain
 from ..ir.vals import TensorView, Val
-from ..ops.pointwise import constant, new_tensor
+from ..ops.pointwise import constant, copy_axis, new_tensor
 from ..ops.shape_builders import new_axis
 from .rewriting import Rewriter, rewrite
 
@@ -61,8 +61,11 @@ def separate_expanded_outputs(fusion: Fusion) -> Fusion:
 def _store_in_full(rewriter: Rewriter, output: TensorView, value: TensorView) -> None:
     """Makes an output a copy of an expanded tensor, with an axis of its own for each."""
     fusion, domain = rewriter.fusion, output.domain
-    axes = [new_axis(fusion, axis.size) for axis in output.axes]
-    everywhere = new_tensor(fusion, [new_axis(fusion, axis.size) for axis in axes], DataType.Bool)
+    axes = [
+        new_axis(fusion, axis.size) if axis.is_expanded else copy_axis(fusion, axis)
+        for axis in output.axes
+    ]
+    everywhere = new_tensor(fusion, [copy_axis(fusion, axis) for axis in axes], DataType.Bool)
     rewriter.emit(FullOp((constant(fusion, True, DataType.Bool),), (everywhere,)))
     allocation = None
     if domain.allocation is not None:
