@@ -30,6 +30,7 @@ from .aten import NotTranslated, compared_values, returned_values
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
 from .graph_passes.cpu_scalars import devices, move_numbers
+from .graph_passes.equal_results import merge_equal_results
 from .graph_script import graph_script
 from .graph_text import GraphText
 from .input_aliases import return_views_of_arguments
@@ -205,6 +206,8 @@ def _traced(graph_module: GraphModule, trace: Trace) -> TracedGraph:
     runtimes = _runtimes(graph.nodes)
     outside = move_numbers(graph, runtimes)
     trace.after(move_numbers.__name__, GraphText(graph))
+    merge_equal_results(graph, outside)
+    trace.after(merge_equal_results.__name__, GraphText(graph))
     nodes = list(graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     sizes = GraphSizes()

@@ -1,7 +1,8 @@
 """The passes over a traced graph, in order, before it is cut into regions.
 
 Each changes the graph in place without changing its results; its file explains its place in the
-order.  `cpu_scalars`, which needs to know which devices have kernels, runs after them.
+order.  `cpu_scalars` and `equal_results`, which need to know which devices and calls have kernels,
+run after them.
 """
 
 from __future__ import annotations
