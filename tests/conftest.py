@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import os
 import shutil
 import tempfile
@@ -31,6 +32,8 @@ pytest.register_assert_rewrite(
 
 _FOLDER = Path(__file__).parent / "golden"
 _CUBINS = pytest.StashKey[str]()
+_TESTS_PER_COLLECTION = 100
+_tests_so_far = itertools.count(1)
 
 
 def pytest_configure() -> None:
@@ -130,6 +133,17 @@ def pytest_collection_finish() -> None:
 
     The garbage collector needn't go through it again, which took a tenth of the tests' time.
     """
+    _keep_out_of_collections()
+    gc.set_threshold(*gc.get_threshold()[:2], 1 << 30)  # no collection of everything by itself
+
+
+def pytest_runtest_teardown() -> None:
+    """From time to time, the same for what stays of the tests: the kernels in the caches."""
+    if next(_tests_so_far) % _TESTS_PER_COLLECTION == 0:
+        _keep_out_of_collections()
+
+
+def _keep_out_of_collections() -> None:
     gc.collect()
     gc.freeze()
 

@@ -29,6 +29,7 @@ with no_collection():  # some hundred modules load
     from . import quick_calls
     from .aot_metadata import metadata
     from .aten import check_classes, decompositions
+    from .attention_layers import write_out_attention_layers
     from .cached_graphs import CachedGraph, cached, may_cache, serializable, unwrapped
     from .compiled_graph import (
         Call,
@@ -161,6 +162,7 @@ def compile_with(
         return flattened
     check_classes(graph_module)
     keep_upsampling_whole(graph_module)
+    write_out_attention_layers(graph_module)
     # A cached graph is compiled later, without measuring.
     is_plain = not options.async_compile and not options.autotune
     has_gradients = _has_gradients(graph_module, example_inputs)
