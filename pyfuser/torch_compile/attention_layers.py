@@ -10,8 +10,10 @@ Written out, the products read the input as it lies, and attention reads the pro
              z = linear(joined(scaled_dot_product_attention(heads(q), heads(k), heads(v))), ...)
 
 Layers with additional keys (`bias_k`, `add_zero_attn`, static ones), without a batch, or whose
-weights are read stay.  A mask decides what a query without any key gets, so with one the layer must
-have been told that the weights aren't needed.
+weights are read stay.  If the layer hasn't been told that the weights aren't needed, it also stays
+with a mask, which decides what a query without any key gets, and with gradients, which attention
+computes from rounded logarithms of sums: measured, with scores in the hundreds, to a tenth of the
+precision.
 
 In inference, torch has one operation for a whole layer of an encoder, which no kernel could be
 joined with: without a mask, it is written out, too.
@@ -113,17 +115,21 @@ def _replace(graph: Graph, output: Node, result: Node, batch_first: bool) -> Non
     if batch_first:
         for reader in list(output.users):
             if _is_transposed(reader) and all(map(_is_contiguous, reader.users)):
+                result.meta = dict(reader.meta)
                 reader.replace_all_uses_with(result)
                 graph.erase_node(reader)
         with graph.inserting_before(output):
             transposed = graph.call_function(torch.transpose, (result, 0, 1))
             result = graph.call_function(torch.clone, (transposed,), _CONTIGUOUS)
+    result.meta = dict(output.meta)
     output.replace_all_uses_with(result)
     graph.erase_node(output)
 
 
 def _is_usual(layer: Node, arguments: dict[str, Any]) -> bool:
-    """True if a layer has no additional keys, and nobody reads its weights."""
+    """True if a layer of a known width has no additional keys, and nobody reads its weights."""
+    if not isinstance(arguments["embed_dim_to_check"], int):
+        return False
     unusual = ("bias_k", "bias_v", "static_k", "static_v")
     if any(arguments[name] is not None for name in unusual) or arguments["add_zero_attn"]:
         return False
@@ -131,7 +137,8 @@ def _is_usual(layer: Node, arguments: dict[str, Any]) -> bool:
         return False
     masks = arguments["attn_mask"], arguments["key_padding_mask"]
     is_random = arguments["training"] and arguments["dropout_p"] != 0
-    return not arguments["need_weights"] or (masks == (None, None) and not is_random)
+    is_free = masks == (None, None) and not is_random and not torch.is_grad_enabled()
+    return is_free or not arguments["need_weights"]
 
 
 def _value(argument: Any) -> torch.Tensor | None:
@@ -198,7 +205,7 @@ class _Writer:
     def attention(self, query: Node, key: Node, value: Node) -> Node:
         """The result of an attention."""
         heads = [self._heads(rows) for rows in self._projections(query, key, value)]
-        mask, is_causal = self._mask(query)
+        mask, is_causal = self._mask()
         dropout = self.arguments["dropout_p"] if self.arguments["training"] else 0.0
         attention = functional.scaled_dot_product_attention
         found = self._call(attention, *heads, mask, dropout, is_causal)
@@ -235,28 +242,29 @@ class _Writer:
             found += [packed] if count == 1 else self._parts(torch.chunk, packed, count, dim=-1)
         return found
 
-    def _mask(self, query: Node) -> tuple[Node | None, bool]:
+    def _mask(self) -> tuple[Node | None, bool]:
         """What is added to the scores, and whether the mask is known to be causal."""
         mask, padding = self.arguments["attn_mask"], self.arguments["key_padding_mask"]
         if self.arguments["is_causal"] and padding is None:
             return None, True
         if mask is not None:
             is_for_heads = _known(mask).dim() == 3
-            mask = self._added(mask, query)
+            mask = self._added(mask)
             if is_for_heads:
                 mask = self._call(torch.unflatten, mask, 0, (-1, self.arguments["num_heads"]))
         if padding is None:
             return mask, False
-        padding = self._added(padding, query)
+        padding = self._added(padding)
         for _ in range(2):
             padding = self._call(torch.unsqueeze, padding, 1)
         return padding if mask is None else self._call(operator.add, mask, padding), False
 
-    def _added(self, mask: Node, query: Node) -> Node:
+    def _added(self, mask: Node) -> Node:
         """A mask as numbers to be added: -inf where one of booleans is true."""
         if _known(mask).dtype is not torch.bool:
             return mask
-        zeros = self._call(torch.zeros_like, mask, dtype=_known(query).dtype)
+        dtype = _known(self.arguments["query"]).dtype
+        zeros = self._call(torch.zeros_like, mask, dtype=dtype)
         return self._call(torch.masked_fill, zeros, mask, float("-inf"))
 
     def _parts(self, split: Any, node: Node, sizes: int | list[int], **keywords: Any) -> list[Node]:

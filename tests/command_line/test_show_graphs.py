@@ -54,7 +54,7 @@ def test_the_passes_are_listed_in_their_order(
 ) -> None:
     _, *names = shown(capsys, script, "--stage", "graph_passes").splitlines()
     passes = (change.__name__ for change in GRAPH_PASSES)
-    assert names == ["return_views_of_arguments", *passes, "move_numbers"]
+    assert names == ["return_views_of_arguments", *passes, "move_numbers", "merge_equal_results"]
 
 
 def test_after_a_graph_pass(script: str, capsys: pytest.CaptureFixture[str]) -> None:

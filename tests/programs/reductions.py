@@ -172,6 +172,25 @@ def product(m: Maker) -> Made:
     ))  # fmt: skip
 
 
+def attention_layer(m: Maker) -> Made:
+    """Multi-head attention of a value with itself or with a part; the batch or the length first."""
+    x = m.pick(lambda t: t.is_floating_point() and t.dim() == 3 and t.numel() <= 4000)
+    width, size = m.extent(x, 2), m.size(x, 2)
+    weights = f"torch.linspace(-1, 1, 4 * {size} ** 2, dtype={x}.dtype).view(-1, {size})"
+    heads = m.choice([count for count in (1, 2, 3) if width % count == 0])
+    batch_first = m.chance(0.5)
+    rows = f"{x}.transpose(0, 1)" if batch_first else x
+    keys = m.choice(("r", "r[:1]"))
+    mask = "" if m.chance(0.6) else ", key_padding_mask=(k[..., 0] > 3).t()"
+    call = (
+        f"torch.nn.functional.multi_head_attention_forward(r, k, k, {size}, {heads}, "
+        f"w[: 3 * {size}], None, None, None, False, 0.0, w[3 * {size} :], None, "
+        f"need_weights={m.chance(0.3) and not mask}{mask})[0]"
+    )
+    back = ".transpose(0, 1)" if batch_first else ""
+    return f"(lambda r, w: (lambda k: {call})({keys}))({rows}, {weights}){back}"
+
+
 def nested(m: Maker) -> Made:
     """Reductions of parts of rows, of their results, and of these."""
     x = m.floating(2)
@@ -205,5 +224,5 @@ def loss(m: Maker) -> Made:
 
 TEMPLATES = {
     reduction: 7, whole: 2, integer_reduction: 2, scan: 3, along: 4, moments: 1, masked_softmax: 2,
-    norm: 3, product: 3, nested: 2, loss: 2,
+    norm: 3, product: 3, nested: 2, loss: 2, attention_layer: 1,
 }  # fmt: skip
