@@ -72,8 +72,7 @@ def test_reads(dims: tuple[int, ...], dtype: torch.dtype, layout: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["set", "sum", "max"])
-@pytest.mark.parametrize("dims", DIMS, ids=str)
+@pytest.mark.parametrize(("how", "dims"), pairwise(["set", "sum", "max"], DIMS))
 def test_writes(dims: tuple[int, ...], how: str) -> None:
     for shape in LAYOUTS.values():
         if 0 in [shape[d] for d in dims]:

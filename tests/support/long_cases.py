@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+_MOST_SHORT = 12
+
 
 def long(*values: Any) -> Any:
     """One case, left out without --long."""
@@ -28,8 +30,9 @@ def pairwise(*lists: Iterable[Any], strength: int = 2, count: int | None = None)
     """All combinations of a value from each list, short if they are needed for the pairs.
 
     Each pair of values from two lists is in a short case; with `strength` 1 each value, with 3
-    each three values of as many lists. `count` is the most short cases there may be: they have
-    each value, and as many pairs as they can. Values that come first in their lists are preferred,
+    each three values of as many lists. `count` is the most short cases there may be, by default a
+    dozen or as many as the longest list has values: they have each value, and as many pairs as they
+    can. Values that come first in their lists are preferred,
     the choice is the same in every run, and the order is that of `itertools.product`.
 
     A value may be a `pytest.param`, with its own id, with several values, or a `long` one, which
@@ -39,7 +42,8 @@ def pairwise(*lists: Iterable[Any], strength: int = 2, count: int | None = None)
     candidates = [
         [place for place, param in enumerate(each) if not _is_long(param)] for each in params
     ]
-    short = _covering(candidates, strength, count)
+    most = max(_MOST_SHORT, *map(len, candidates)) if count is None else count
+    short = _covering(candidates, strength, most)
     cases = []
     for places in itertools.product(*(range(len(each)) for each in params)):
         chosen = [each[place] for each, place in zip(params, places, strict=True)]
@@ -66,9 +70,7 @@ def _param(value: Any) -> Any:
     return pytest.param(*param.values, marks=param.marks, id=name)
 
 
-def _covering(
-    lists: Sequence[Sequence[int]], strength: int, count: int | None
-) -> set[tuple[int, ...]]:
+def _covering(lists: Sequence[Sequence[int]], strength: int, count: int) -> set[tuple[int, ...]]:
     """Combinations that have all that was asked for: each is the one with the most that's new."""
     uses: dict[tuple[tuple[int, int], ...], int] = {}  # by value, pair, ...: of (list, place)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from pyfuser.torch_compile.explain import explain
 from tests.support.compiled import BACKEND
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import pairwise
 
 SHAPES = ((33, 17), (64,), (5, 3, 3, 3), (1,), (), (128, 48))
 STEPS = 6
@@ -95,8 +96,9 @@ def assert_follows(got: list[Tensor], eager: list[Tensor], exact: list[Tensor]) 
         assert error <= 4 * (eagers + STEPS * torch.finfo(ours.dtype).eps * scale)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), pairwise(OPTIMISERS, [torch.float32, torch.float64], strength=1)
+)
 def test_steps_follow_eager(name: str, dtype: torch.dtype) -> None:
     given = parameters(dtype)
     before = copy.deepcopy(given)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from pyfuser.profiling import Recorder, recording
 from tests.support.compiled import BACKEND
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import pairwise
 
 from .calls import flat
 
@@ -98,9 +99,10 @@ def strides(x: Tensor) -> list[int]:
     return [stride for size, stride in pairs if size > 1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("length", [5, 1, 64])
-@pytest.mark.parametrize("function", [*PARTED, *STORED])
+@pytest.mark.parametrize(
+    ("function", "length", "dtype"),
+    pairwise([*PARTED, *STORED], [5, 1, 64], [torch.float32, torch.bfloat16], count=24),
+)
 def test_results_and_layouts_are_eager_s(
     function: Callable[..., Any], length: int, dtype: torch.dtype
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pyfuser.torch_compile.explain import explain
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -73,12 +74,13 @@ def test_a_scan_is_in_the_kernel_of_what_surrounds_it() -> None:
     assert [kernel.scheduler for kernel in region.kernels] == ["greedy"]
 
 
-@pytest.mark.parametrize("op", [torch.cummax, torch.cummin])
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool],
-    ids=str,
+    ("op", "dynamic", "dtype"),
+    pairwise(
+        [torch.cummax, torch.cummin],
+        [False, True],
+        [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool],
+    ),
 )
 def test_values_and_indices_of_extremes(op: Any, dtype: torch.dtype, dynamic: bool) -> None:
     """Of equal elements and of several NaN the last one counts, and NaN stays."""

@@ -7,7 +7,7 @@ special value for each number that an overload takes.  Differences are listed wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyfuser import explain
 from pyfuser.interface import CompiledFusion
 from pyfuser.ops.table import OPS
 from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, refusal
+from tests.support.long_cases import long
 from tests.support.special_values import (
     FLOATS,
     HALVES,
@@ -55,6 +56,9 @@ POINTWISE = sorted(
 )
 NUMBERS = {torch.float32: (0.0, -0.0, 0.1, inf, -inf, nan), torch.bfloat16: (0.0, 0.1)}
 NUMBERS[torch.float16] = (0.1,)
+# A short run has these; the rest compute in one of them, or as one of them does.
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+OTHER_DTYPES = tuple(dtype for dtype in (*FLOATS, *INTEGERS) if dtype not in DTYPES)
 # 1 / keep of a dropout, and an epsilon, can't be just any number.
 MEANINGLESS = (
     (aten.native_dropout_backward.default, "scale"),
@@ -157,9 +161,9 @@ class Sample:
         return self.run(self.overload, lambda a: widened(a, self.dtype, torch.float64))
 
 
-def samples(overload: OpOverload) -> Iterator[Sample]:
+def samples(overload: OpOverload, dtypes: Sequence[torch.dtype]) -> Iterator[Sample]:
     """Each dtype, and for some of them each number replaced."""
-    for dtype in (*FLOATS, *INTEGERS, torch.bool):
+    for dtype in dtypes:
         plain = sample(overload, dtype)
         if plain is None or not is_taken(plain) or not is_translated(plain):
             continue
@@ -264,10 +268,11 @@ def complaint(one: Sample, got: list[torch.Tensor]) -> str:
     return "\n".join(filter(None, found))
 
 
+@pytest.mark.parametrize("dtypes", [long(OTHER_DTYPES), DTYPES], ids=["other dtypes", "dtypes"])
 @pytest.mark.parametrize("overload", POINTWISE, ids=str)
-def test_overload(overload: OpOverload) -> None:
-    found = list(samples(overload))
-    assert found, "no dtype is tested"
+def test_overload(overload: OpOverload, dtypes: Sequence[torch.dtype]) -> None:
+    found = list(samples(overload, dtypes))
+    assert found or dtypes is OTHER_DTYPES, "no dtype is tested"
     complaints = [complaint(one, got) for one, got in kernels(found)]
     assert not any(complaints), "\n".join(filter(None, complaints))
 
