@@ -79,7 +79,7 @@ def test_the_demo_trains_both_copies_alike(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         monkeypatch.setattr(module, name, size)
     torch._dynamo.reset()
-    eager, ours = training.trained(Console(quiet=True), steps=6)
+    eager, ours = training.trained(Console(quiet=True), steps=20)
     assert ours.losses == pytest.approx(eager.losses, rel=1e-5)
     assert ours.losses[-1] < ours.losses[0]
     written = gpt.write(ours.model.eval(), b"def ", 5)

@@ -32,7 +32,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
-_ENCODER: Any = getattr(torch, "_transformer_encoder_layer_fwd", None)
+_ENCODER: Any = torch._transformer_encoder_layer_fwd
 # The arguments before its masks, by the names that `multi_head_attention_forward` has for them.
 _ENCODER_ARGUMENTS = (
     *("rows", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias"),
