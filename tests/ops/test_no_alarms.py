@@ -26,6 +26,7 @@ from tests.ops.checked_cases import (
     numbers,
     require_refusal,
 )
+from tests.support.long_cases import pairwise
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -81,8 +82,10 @@ REDUCED: list[Callable[..., torch.Tensor]] = [
 ]
 
 
-@pytest.mark.parametrize("layout", ["dense", "transposed", "strided"])
-@pytest.mark.parametrize("number", range(len(REDUCED)))
+@pytest.mark.parametrize(
+    ("number", "layout"),
+    pairwise(range(len(REDUCED)), ["dense", "transposed", "strided"], strength=1),
+)
 def test_memory_beside_a_tensor_raises_no_alarm(
     number: int, layout: str, noticed: list[Fusion]
 ) -> None:

@@ -45,7 +45,7 @@ def _numbers(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         FUNCTIONS,
         DTYPES,
         [pytest.param(True, id="dynamic"), pytest.param(False, id="static")],
-        count=36,
+        count=20,
     ),
 )
 def test_the_first_of_equal_elements(name: str, dtype: torch.dtype, dynamic: bool) -> None:

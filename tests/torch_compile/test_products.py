@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tests.support.compiled import BACKEND
 from tests.support.compiled import sources as sources
 from tests.support.compiled import strict as strict
+from tests.support.long_cases import pairwise
 from tests.torch_compile.errors_of_results import compared
 
 pytestmark = pytest.mark.usefixtures("poison")
@@ -29,9 +30,15 @@ def check(function: Callable[..., Tensor], *inputs: Tensor) -> None:
     found.require_as_precise(32 * found.rounding * max(found.scale, 1.0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("extents", [(1, 64, 5), (1, 7, 128), (3, 64, 1), (5, 1, 7), (1, 0, 3)])
-@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(
+    ("is_transposed", "extents", "dtype"),
+    pairwise(
+        [False, True],
+        [(1, 64, 5), (1, 7, 128), (3, 64, 1), (5, 1, 7), (1, 0, 3)],
+        DTYPES,
+        count=20,
+    ),
+)
 def test_values(extents: tuple[int, int, int], is_transposed: bool, dtype: torch.dtype) -> None:
     rows, inner, columns = extents
     a, bias = torch.randn(rows, inner, dtype=dtype), torch.randn(columns, dtype=dtype)

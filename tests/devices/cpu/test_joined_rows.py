@@ -82,7 +82,7 @@ FUNCTIONS = [joined, joined_twice, used_outside, padded, between, reduced, acros
         [(1, 17), (1, 40), (2, 10), (2, 32), (3, 7), (3, 21), (4, 16), (5, 9), (1, 65)],
         [1, 16, 33, 131],
         strength=2,
-        count=18,
+        count=12,
     ),
 )
 def test_every_part_is_in_its_place(

@@ -113,7 +113,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
         [pytest.param(host(), id="host"), pytest.param(AVX2, id="avx2")],
         [pytest.param(True, id="cached"), pytest.param(False, id="uncached")],
         SHAPES,
-        count=24,
+        count=16,
     ),
 )
 def test_results(

@@ -9,6 +9,7 @@ from torch import Tensor
 from pyfuser import DataType, FusionDefinition
 from pyfuser.frontend.executors import stage_texts
 from pyfuser.profiling import Recorder, recording
+from tests.support.long_cases import pairwise
 from tests.support.targets import Pretend
 
 from .test_machines import MACHINES
@@ -43,9 +44,15 @@ def product_of_parts(shape: tuple[int, ...], parts: int, at: int, dtype: torch.d
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(8, 64), (3, 17), (70, 1), (1, 1000), (90, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "at", "dtype"),
+    pairwise(
+        [(8, 64), (3, 17), (70, 1), (1, 1000), (90, 3)],
+        [0, 1, 2],
+        DTYPES,
+        count=20,
+    ),
+)
 def test_a_function_that_lacks_an_axis(shape: tuple[int, ...], at: int, dtype: torch.dtype) -> None:
     for parts in (2, 3, 8):
         product_of_parts(shape, parts, at, dtype)

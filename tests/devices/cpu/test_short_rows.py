@@ -70,7 +70,7 @@ def _compiled(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         [13, 3, 5, 2, 16, 4, 8],
         MOVED,
         strength=3,
-        count=64,
+        count=35,
     ),
 )
 def test_places_of_rows(

@@ -60,7 +60,7 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype", "length"), pairwise(FUNCTIONS, DTYPES, LENGTHS, count=30)
+    ("name", "dtype", "length"), pairwise(FUNCTIONS, DTYPES, LENGTHS, count=16)
 )
 def test_results(name: str, dtype: torch.dtype, length: int) -> None:
     for count in (1, 8, 67):
@@ -69,7 +69,7 @@ def test_results(name: str, dtype: torch.dtype, length: int) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "side", "channels"),
-    pairwise(DTYPES, [7, 2, 8, 14, 16], [3, 1, 6], strength=3, count=30),
+    pairwise(DTYPES, [7, 2, 8, 14, 16], [3, 1, 6], strength=3, count=16),
 )
 def test_patches(dtype: torch.dtype, side: int, channels: int) -> None:
     x = numbers(2, channels, 2 * side, 3 * side, dtype=dtype)
