@@ -273,9 +273,12 @@ class GraphWriter:
             self.texts.owned.pop(node, None)
 
     def _take_pick(self, pick: Node) -> None:
+        """Takes a result of a call, which may be several results in turn."""
         self.texts.own(pick)
         if tensor_of(pick) is not None:
             self._check_metadata(pick)
+        else:
+            self._write_picks(pick)
 
     def _check_metadata(self, node: Node) -> None:
         """Kernels and views rely on the metadata's strides and dtype; a call may return others."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from tests.support.compiled import assert_as_close_as_eager, in_float64
 from tests.support.compiled import sources as sources
@@ -106,6 +107,15 @@ def _without_batch(x: Tensor, layer: nn.MultiheadAttention) -> Tensor:
     return layer(x[0], x[0], x[0])[0]  # type: ignore[no-any-return]
 
 
+def _checkpointed(x: Tensor, layer: nn.MultiheadAttention) -> Tensor:
+    """Attention, which may draw random numbers, has its results beside the generator's state."""
+
+    def attended(x: Tensor) -> Tensor:
+        return layer(x, x, x, need_weights=False)[0] * 2  # type: ignore[no-any-return]
+
+    return checkpoint(attended, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
 def _empty(x: Tensor, layer: nn.MultiheadAttention) -> Tensor:
     return layer(x, x[:, :0], x[:, :0])[0]  # type: ignore[no-any-return]
 
@@ -131,7 +141,10 @@ def _by_hand(x: Tensor, layer: nn.MultiheadAttention) -> Tensor:
     return found.transpose(0, 1)
 
 
-_PROGRAMS = (_rounded, _of_transposed, _read_twice, _without_batch, _empty, _by_hand)
+_PROGRAMS = (
+    *(_rounded, _of_transposed, _read_twice, _without_batch),
+    *(_checkpointed, _empty, _by_hand),
+)
 _ADDED_KEYS = [pytest.param({name: True}, id=name) for name in ("add_bias_kv", "add_zero_attn")]
 
 
