@@ -9,7 +9,7 @@ all of Inductor, which takes longer than compiling a small model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -28,7 +28,7 @@ def without_common_subexpressions(graph: Graph) -> Graph:
     copies: dict[Node, Node] = {}
     known: dict[Hashable, Node] = {}
     for node in graph.nodes:
-        key = call_key(node, copies.__getitem__) if _is_mergeable(node) else None
+        key = call_key(node, copies.__getitem__) if is_pure_inner_call(node) else None
         found = known.get(key) if key is not None else None
         if found is None:
             found = made.node_copy(node, lambda n: copies[n])
@@ -40,7 +40,23 @@ def without_common_subexpressions(graph: Graph) -> Graph:
     return made
 
 
-def _is_mergeable(node: Node) -> bool:
+def merge_equal_calls(graph: Graph, nodes: Iterable[Node]) -> bool:
+    """Replaces those of these calls that are equal to one before them; True if there are any."""
+    known: dict[Hashable, Node] = {}
+    is_changed = False
+    for node in nodes:
+        key = call_key(node, lambda n: n)
+        kept = known.setdefault(key, node) if key is not None else node
+        if kept is not node:
+            note_storages(kept, node)
+            node.replace_all_uses_with(kept)
+            graph.erase_node(node)
+            is_changed = True
+    return is_changed
+
+
+def is_pure_inner_call(node: Node) -> bool:
+    """True for a call without effects or random numbers whose memory doesn't leave the graph."""
     if node.op != "call_function" or has_effects(node):
         return False
     return not leaves_graph(node)

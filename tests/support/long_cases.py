@@ -32,8 +32,8 @@ def pairwise(*lists: Iterable[Any], strength: int = 2, count: int | None = None)
     Each pair of values from two lists is in a short case; with `strength` 1 each value, with 3
     each three values of as many lists. `count` is the most short cases there may be, by default a
     dozen or as many as the longest list has values: they have each value, and as many pairs as they
-    can. Values that come first in their lists are preferred,
-    the choice is the same in every run, and the order is that of `itertools.product`.
+    can. Values that come first in their lists are preferred, the choice is the same in every run,
+    and the order is that of `itertools.product`.
 
     A value may be a `pytest.param`, with its own id, with several values, or a `long` one, which
     is in no short case.

@@ -11,14 +11,13 @@ after the other passes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 from torch.fx import Graph, Node
 
-from ..common_subexpressions import call_key
-from ..op_facts import has_effects
+from ..common_subexpressions import call_key, is_pure_inner_call, merge_equal_calls
 from ..partition import partition
-from ..views import is_updated, leaves_graph, note_storages
+from ..views import is_updated
 from .equal_views import merge_equal_views
 
 
@@ -26,18 +25,9 @@ def merge_equal_results(graph: Graph, outside: Mapping[Node, str]) -> None:
     """Replaces calls by equal ones of the same region; nodes in `outside` are in none."""
     if not _has_equal_calls(graph):
         return
-    is_changed = False
-    for region in partition(graph, outside).regions:
-        known: dict[Hashable, Node] = {}
-        for node in region.nodes:
-            key = call_key(node, lambda n: n) if _is_mergeable(node) else None
-            kept = known.setdefault(key, node) if key is not None else node
-            if kept is not node:
-                note_storages(kept, node)
-                node.replace_all_uses_with(kept)
-                graph.erase_node(node)
-                is_changed = True
-    if is_changed:
+    regions = partition(graph, outside).regions
+    merged = [merge_equal_calls(graph, filter(_is_mergeable, each.nodes)) for each in regions]
+    if any(merged):
         merge_equal_views(graph)
 
 
@@ -48,6 +38,4 @@ def _has_equal_calls(graph: Graph) -> bool:
 
 
 def _is_mergeable(node: Node) -> bool:
-    """True for a call without effects whose result neither leaves the graph nor is updated."""
-    is_pure = node.op == "call_function" and not has_effects(node)
-    return is_pure and not leaves_graph(node) and not is_updated(node)
+    return is_pure_inner_call(node) and not is_updated(node)

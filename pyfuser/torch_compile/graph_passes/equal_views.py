@@ -9,26 +9,15 @@ Other calls stay: a merged result would have to be kept from its first reader to
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from torch.fx import Graph, Node
 
-from ..common_subexpressions import call_key
-from ..views import is_getitem, is_updated, is_view, leaves_graph, note_storages
+from ..common_subexpressions import merge_equal_calls
+from ..views import is_getitem, is_updated, is_view, leaves_graph
 
 
 def merge_equal_views(graph: Graph) -> None:
     """Replaces views by equal ones before them."""
-    known: dict[Hashable, Node] = {}
-    for node in list(graph.nodes):
-        if not _is_mergeable(node):
-            continue
-        key = call_key(node, lambda n: n)
-        kept = known.setdefault(key, node) if key is not None else node
-        if kept is not node:
-            note_storages(kept, node)
-            node.replace_all_uses_with(kept)
-            graph.erase_node(node)
+    merge_equal_calls(graph, filter(_is_mergeable, list(graph.nodes)))
 
 
 def _is_mergeable(node: Node) -> bool:
