@@ -13,6 +13,7 @@ On hardware threads: threaded_rows.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from ..ir.fusion import Fusion
 from ..ir.schedule import ScheduledFusion
@@ -39,6 +40,7 @@ def candidates(
     return target.candidates(_facts(fusion), chosen, sizes, is_persistent=True)
 
 
+@lru_cache(maxsize=256)
 def _facts(fusion: Fusion) -> ReductionFacts:
     return nested_facts(fusion) if is_nested(fusion) else reduction_facts(fusion)
 

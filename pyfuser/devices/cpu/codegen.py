@@ -47,6 +47,7 @@ from .conversions import storage_type
 from .counters import CountingLoop
 from .jit import function_attributes
 from .kernel_code import CpuKernelCode, expensive_operations, slot_names
+from .lane_loops import LaneLoops
 from .lanes import Lanes
 from .llvm_writer import I64, PTR, FunctionWriter, Value
 from .pairs import Pairs, Uses, may_pair
@@ -54,12 +55,11 @@ from .processor import Processor
 from .row_copies import RowCopies, copied_buffers, row_copy
 from .scopes import Scopes, flatten
 from .short_rows import MOST_PLACES, split_evenly, whole_rows
-from .statement_facts import has_short_nans, register_buffers, widest
+from .statement_facts import has_short_nans, register_buffers
 from .statements import StatementEmitter
 from .written_once import WrittenOnce
 
 STACK_BYTES = 16 << 10  # larger buffers go to the workspace: threads may have small stacks
-MAXIMUM_LANES = 64
 _SERIAL = (ParallelType.serial, ParallelType.unswitch, ParallelType.block_y, ParallelType.block_z)
 
 
@@ -107,6 +107,7 @@ class PhaseGenerator:
         self.entry: list[str] = []
         self.workspace: IntExpr = ZERO
         self.statements = StatementEmitter(self.writer, self.scopes, self)
+        self.lane_loops = LaneLoops(self)
         self.pointers: dict[Buffer, Value] = {}
         self.lanes: Lanes | None = None
         self.grid_index: dict[ParallelType, Value] = {}
@@ -329,13 +330,13 @@ class PhaseGenerator:
         elif kind is ParallelType.unroll:
             if not self._over_places(loop):
                 self._unrolled(loop, self._known_range(loop))
-        elif self._runs_in_lanes(loop):
+        elif self.lane_loops.runs_in_lanes(loop):
             around = self.serial_loops[-1] if self.serial_loops else None
             copy = row_copy(loop, around) if self.open_grid.issuperset(self.phase.grid) else None
             if copy is not None:
                 RowCopies(self).emit(copy)
             else:
-                self._lane_loop(loop)
+                self.lane_loops.emit(loop)
         else:
             self._serial(loop)
 
@@ -381,17 +382,18 @@ class PhaseGenerator:
     def _may_pair(self, loop: For) -> bool:
         """Pairs are for unconditional stores."""
         are_open = self.open_grid.issuperset(self.phase.grid)
-        return self.has_bfloat16 and are_open and may_pair(loop, self.uses, self._lane_count)
+        return self.has_bfloat16 and are_open and may_pair(loop, self.uses, self.lane_loops.count)
 
     def _over_places(self, loop: For) -> bool:
         """Writes out a loop over places of rows that lanes have, some at a time; False if it isn't
         one."""
-        lane_loops = [s for s in loop.body if isinstance(s, For) and self._runs_in_lanes(s)]
+        in_lanes = self.lane_loops.runs_in_lanes
+        lane_loops = [s for s in loop.body if isinstance(s, For) and in_lanes(s)]
         has_masks = not self.statements.has_slow_masks
         is_over_rows, whole = whole_rows(loop, lane_loops, has_masks=has_masks)
         if is_over_rows:
             assert isinstance(loop.start, Integer) and isinstance(loop.stop, Integer)
-            most = min(MOST_PLACES, *map(self._lane_count, lane_loops))
+            most = min(MOST_PLACES, *map(self.lane_loops.count, lane_loops))
             for places in split_evenly(loop.start.value, loop.stop.value, most):
                 with self.statements.rows.over_places(loop, places, whole):
                     self._unrolled(loop, places)
@@ -426,78 +428,6 @@ class PhaseGenerator:
         self.serial_loops.append(loop)
         self._written_out(loop, [loop.start])
         self.serial_loops.pop()
-
-    # -- lanes
-
-    def _runs_in_lanes(self, loop: For) -> bool:
-        if self.lanes is not None:
-            return False
-        if loop.parallel_type is ParallelType.vectorize:
-            return True
-        return loop.parallel_type is ParallelType.block_x and not any(
-            isinstance(s, For) and s.parallel_type is ParallelType.vectorize
-            for s in walk(loop.body)
-        )
-
-    def _lane_count(self, loop: For) -> int:
-        """As many lanes as a vector of the widest type has, or as the loop has iterations.
-
-        A power of two of iterations takes up to four such vectors at once.  Measured on a Zen 4,
-        where a row's positions (Int) are added to float32 or bfloat16: 0.8 of the time of one.
-        """
-        most = max((widest(s) for s in walk(loop.body)), default=4)
-        native = max(self.vector_bytes // most, 2)
-        extent = loop.stop
-        if isinstance(extent, Integer):
-            size = extent.value
-            if size and size & (size - 1) == 0:
-                return min(size, 4 * native, MAXIMUM_LANES)
-            while native > 2 and native // 2 >= size:
-                native //= 2
-        return native
-
-    def _lane_loop(self, loop: For) -> None:
-        count = self._lane_count(loop)
-        extent = loop.stop
-        if isinstance(extent, Integer) and extent.value == count:
-            self._in_lanes(loop, count, ZERO, None)
-            return
-        whole = floor_div(extent, Integer.of(count)) * count
-        base = Symbol.of(f"{loop.index}_base", extent)
-
-        def full(index: Value) -> None:
-            self.scopes.define(base, index)
-            self._in_lanes(loop, count, base, None)
-
-        if whole is not ZERO:
-            self.loop_between(self.writer.constant(0, I64), self.scopes.integer(whole), count, full)
-        if whole is not extent:
-            self._lane_tail(loop, count, whole)
-
-    def _lane_tail(self, loop: For, count: int, whole: IntExpr) -> None:
-        w = self.writer
-        rest = self.scopes.integer(loop.stop - whole)
-
-        def tail() -> None:
-            mask = w.icmp(
-                "slt",
-                w.lane_numbers(I64.with_lanes(count)),
-                w.splat(rest, count),
-            )
-            self._in_lanes(loop, count, whole, mask)
-
-        if isinstance(loop.stop, Integer):
-            tail()
-        else:
-            self.branch_on(w.icmp("sgt", rest, w.constant(0, I64)), tail)
-
-    def _in_lanes(self, loop: For, count: int, base: IntExpr, mask: Value | None) -> None:
-        if count == 1:
-            raise InternalError(expected("cpu codegen", "two or more lanes", count))
-        self.lanes = Lanes(loop.index, count, base, mask)
-        self.statements.lanes = self.lanes
-        self.body(loop.body)
-        self.lanes = self.statements.lanes = None
 
 
 def _runs_at_most_once(loop: For) -> bool:
