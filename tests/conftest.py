@@ -41,10 +41,12 @@ def pytest_configure() -> None:
 
     Dynamo's work for its own logs is switched off.  A function that has been compiled too often
     fails, instead of running as eager does from then on, which would compare eager with itself.
+    What test modules draw while they are imported is the same in every run.
     """
     from tests.support.dynamo_overheads import switch_off
 
     switch_off()
+    torch.manual_seed(0)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     for cache in ("TORCHINDUCTOR_CACHE_DIR", "PYFUSER_CACHE_DIR"):
         if cache not in os.environ:

@@ -32,6 +32,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional
 
+from .dynamo_graphs import graphs_in
+
 _ENCODER: Any = torch._transformer_encoder_layer_fwd
 # The arguments before its masks, by the names that `multi_head_attention_forward` has for them.
 _ENCODER_ARGUMENTS = (
@@ -49,9 +51,7 @@ _CONTIGUOUS: dict[str, Any] = {"memory_format": torch.contiguous_format}
 
 def write_out_attention_layers(graph_module: GraphModule) -> None:
     """Changes the layers of a Dynamo graph, and of the graphs in it."""
-    for module in graph_module.modules():
-        if not isinstance(module, GraphModule):
-            continue
+    for module in graphs_in(graph_module):
         found = module.graph.find_nodes
         attentions = found(op="call_function", target=functional.multi_head_attention_forward)
         changed = [_write_out_attention(module.graph, layer) for layer in attentions]

@@ -2,14 +2,14 @@
 
 Dynamo passes a graph.  AOTAutograd makes it functional, differentiates it, applies pyfuser's choice
 of decompositions, and cuts it into forward and backward; each of them becomes a `CompiledGraph`.
-torch's configuration is left unchanged; cached_graphs.py and torch_digest.py say what they replace
-in torch to keep graphs on disk.
+torch's configuration is left unchanged; cached_graphs.py, keys_of_graphs.py and torch_digest.py say
+what they replace in torch to keep graphs on disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -30,14 +30,16 @@ with no_collection():  # some hundred modules load
     from .aot_metadata import metadata
     from .aten import check_classes, decompositions
     from .attention_layers import write_out_attention_layers
-    from .cached_graphs import CachedGraph, cached, may_cache, serializable, unwrapped
+    from .cached_graphs import CachedGraph, cached, may_cache, serializable
     from .compiled_graph import (
         Call,
         compile_graph,
         compile_in_background,
         undisturbed,
     )
+    from .dynamo_graphs import unwrapped
     from .input_aliases import note_input_aliases
+    from .overlapping_inputs import all_inputs, asking_for_overlaps, updated_inputs
     from .overlapping_results import distinct_gradients
     from .rematerialisation import partition_joint_graph
     from .result_memory import note_bases
@@ -108,20 +110,25 @@ class _Compilers:
     compiler    for each graph; None for pyfuser's
     keeps       True if compiled graphs are kept on disk
     inferring   the compiled graph of an inference, and its metadata, once it is there
+    updated     the inputs that the graph updates; None if AOTAutograd gave it others
     """
 
-    def __init__(self, compiler: Compiler | None, options: BackendOptions, keeps: bool) -> None:
+    def __init__(
+        self, compiler: Compiler | None, options: BackendOptions, keeps: bool, count: int
+    ) -> None:
         compile_now = partial(compile_graph, tunes=options.autotune)
         in_background = partial(compile_in_background, tunes=options.autotune)
         self._compiler = in_background if options.async_compile else compiler or compile_now
-        self.keeps = keeps
+        self.keeps, self._count = keeps, count
         self.inferring: tuple[Call, Any] | None = None
+        self.updated: frozenset[int] | None = frozenset()
 
     def forward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
         """Of a graph without a backward, too."""
         note_input_aliases(traced)
         note_bases(traced)
         _backward_may_run_again()
+        self.updated = updated_inputs(metadata(), self._count)
         made = self._compiled(traced)
         if isinstance(made, CachedGraph):
             made.compiled()
@@ -141,7 +148,9 @@ class _Compilers:
         return made
 
     def _compiled(self, traced: GraphModule) -> Call:
-        return CachedGraph(traced) if self.keeps else undisturbed(self._compiler, traced)
+        if self.keeps:
+            return CachedGraph(traced, self.updated)
+        return undisturbed(self._compiler, traced)
 
 
 def compile_with(
@@ -166,8 +175,9 @@ def compile_with(
     # A cached graph is compiled later, without measuring.
     is_plain = not options.async_compile and not options.autotune
     has_gradients = _has_gradients(graph_module, example_inputs)
-    keeps = compiler is None and is_plain and may_cache(graph_module, has_gradients)
-    compilers = _Compilers(compiler, options, keeps)
+    keeps = compiler is None and is_plain and may_cache(graph_module, example_inputs)
+    inputs = all_inputs(graph_module, example_inputs)
+    compilers = _Compilers(compiler, options, keeps, len(inputs))
     try:
         compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers)
     except _MEANT_FOR_DYNAMO:
@@ -176,12 +186,17 @@ def compile_with(
         untraceable = expected("torch.compile", "a graph that AOTAutograd can trace", _name(error))
         fallback.warn(UnsupportedError(untraceable), "a graph")
         return _without_compiling(graph_module)
-    if unwrapped(graph_module) is graph_module:  # otherwise a call has one list of arguments
+    is_boxed = unwrapped(graph_module) is not graph_module  # a call has one list of arguments
+    if not is_boxed:
         if compilers.inferring is not None:
             compiled = quick_calls.inference(compiled, *compilers.inferring)
         elif has_gradients:
             compiled = quick_calls.training(compiled)
-    made: Callable[..., Any] = _untraced(compiled)
+    by_torch = _without_compiling(graph_module)
+    asking = asking_for_overlaps(
+        compiled, by_torch, inputs, len(example_inputs), compilers.updated, is_boxed=is_boxed
+    )
+    made: Callable[..., Any] = _untraced(asking)
     return made
 
 
@@ -194,8 +209,10 @@ def _by_aot_autograd(
     """As torch._dynamo.backends.common.aot_autograd does it, without importing Inductor."""
     aot: Any = aot_module_simplified
     kept = serializable if compilers.keeps else lambda compiler: compiler
-    keeping = cached(graph_module, options) if compilers.keeps else nullcontext()
-    with no_collection(), keeping, distinct_gradients(unwrapped(graph_module)):
+    keeping: AbstractContextManager[list[CachedGraph]] = nullcontext([])
+    if compilers.keeps:
+        keeping = cached(graph_module, example_inputs, options)
+    with no_collection(), keeping as found, distinct_gradients(unwrapped(graph_module)):
         compiled: Callable[..., Any] = aot(
             graph_module,
             example_inputs,
@@ -206,6 +223,8 @@ def _by_aot_autograd(
             decompositions=decompositions(options.fused_random),
             keep_inference_input_mutations=True,
         )
+    for graph in found:
+        compilers.updated = graph.updated
     return compiled
 
 

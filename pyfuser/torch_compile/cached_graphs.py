@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo.utils import GmWrapper
+from torch import Tensor
 from torch._functorch import config as functorch_config
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_map_only
 
 from .. import options as settings
 from ..caches.disk_cache import disk_cache, untrusted
@@ -32,12 +32,16 @@ from ..caches.sources import sources
 from ..locks import ForkSafeLock
 from ..nvfuser_direct_version import __version__
 from .compiled_graph import Call, compile_graph, undisturbed
+from .dynamo_graphs import graphs_in, unwrapped
+from .keys_of_graphs import without_code_generators
+from .overlapping_inputs import overlap
 from .torch_digest import set_digest
+from .upsampling import interpolate
 
 try:
     from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-    from torch._inductor import codecache
+    from torch._inductor import config as inductor_config
     from torch._inductor.output_code import OutputCode
     from torch._inductor.runtime.cache_dir_utils import cache_dir
     from torch.fx._graph_pickler import GraphPickler, Options
@@ -48,20 +52,27 @@ except ImportError:  # this torch has no such cache for other compilers than its
     IS_KNOWN = False
     OutputCode = object  # type: ignore[assignment, misc]
 
-# Graphs with fewer calls are traced again.  Measured: the first key of a process takes 0.1 s, most
-# of it torch's imports.  Tracing takes 2.5 ms for each call that Dynamo records, 9 with gradients.
-LEAST_CALLS = 40
-LEAST_CALLS_WITH_GRADIENTS = 16
+# A setting: functions that torch need not know for a graph that calls them to have a key.
+_OTHERS_FUNCTIONS = "unsafe_marked_cacheable_functions"
+# Those that pyfuser puts into Dynamo's graphs; its sources are part of each key.
+_OWN_FUNCTIONS = (f"{interpolate.__module__}.{interpolate.__qualname__}",)
+_found: ContextVar[list[CachedGraph]] = ContextVar("_found")
 # The only metadata of a node that is read: its value, with the layout and the sizes.
 _METADATA = frozenset({"val"})
 
 
 class CachedGraph(OutputCode):
-    """A graph that can be stored, and is compiled when it is first called or earlier."""
+    """A graph that can be stored, and is compiled when it is first called or earlier.
 
-    def __init__(self, graph_module: GraphModule) -> None:
+    `updated` are the inputs that a forward updates (overlapping_inputs.py).
+    """
+
+    def __init__(
+        self, graph_module: GraphModule, updated: frozenset[int] | None = frozenset()
+    ) -> None:
         super().__init__()
         self._boxed_call = True
+        self.updated = updated
         self._text: bytes | str = _dumped(graph_module)
         self._graph: GraphModule | None = graph_module
         self._call: Call | None = None
@@ -95,6 +106,7 @@ class CachedGraph(OutputCode):
         self._lock = ForkSafeLock()
         self._graph = _loaded(self._text)
         if not graph_kwargs["is_backward"]:
+            _found.get().append(self)
             self.compiled()
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:
@@ -103,11 +115,19 @@ class CachedGraph(OutputCode):
 
 def _dumped(graph_module: GraphModule) -> bytes | str:
     """The graph, or why it can't be stored."""
+    for node in (node for graph in graphs_in(graph_module) for node in graph.graph.nodes):
+        if "val" in node.meta:
+            node.meta["val"] = tree_map_only(Tensor, _without_base, node.meta["val"])
     chosen = Options(ops_filter=None, node_metadata_key_filter=_METADATA.__contains__)
     try:
         return GraphPickler.dumps(graph_module, chosen)
     except Exception as error:  # an object that can't be pickled; the graph itself is fine
         return f"a graph that can't be stored: {type(error).__name__}: {error}"
+
+
+def _without_base(value: Tensor) -> Tensor:
+    """As what torch traces is: its pickler can't describe a view of a tensor, which passes make."""
+    return value.detach() if value._is_view() else value
 
 
 def _loaded(text: bytes) -> GraphModule:
@@ -121,20 +141,20 @@ def _loaded(text: bytes) -> GraphModule:
     return made
 
 
-def may_cache(graph_module: torch.nn.Module, has_gradients: bool) -> bool:
-    """True if a graph is worth keeping, this torch can, nobody has switched that off, and only this
-    user (or root) can have written what would be loaded.
+def may_cache(graph_module: torch.nn.Module, example_inputs: Sequence[Any]) -> bool:
+    """True if this torch can keep a graph, nobody has switched that off, and only this user (or
+    root) can have written what would be loaded.
 
-    A graph with a float among its arguments isn't kept: where tracing needs its value (`alpha=lr`),
-    this is part of the graph, but neither of the key nor of the guards that torch keeps.
+    What isn't part of torch's key must not decide what is kept.  A graph with a float among its
+    arguments isn't kept: where tracing needs its value (`alpha=lr`), this is part of the graph, but
+    neither of the key nor of the guards that torch keeps.  Nor is one of inputs that overlap.
     """
     if not IS_KNOWN or settings.cache_directory() is None or sources() is None:
         return False
     inner = unwrapped(graph_module)
     if not isinstance(inner, GraphModule) or any(map(_is_float_argument, inner.graph.nodes)):
         return False
-    least = LEAST_CALLS_WITH_GRADIENTS if has_gradients else LEAST_CALLS
-    if sum(node.op.startswith("call") for node in inner.graph.nodes) < least:
+    if overlap(example_inputs, range(len(example_inputs))):
         return False
     return untrusted(Path(cache_dir())) is None
 
@@ -147,52 +167,36 @@ def _is_float_argument(node: Node) -> bool:
 
 
 @contextmanager
-def cached(graph_module: torch.nn.Module, chosen: object) -> Iterator[None]:
-    """While AOTAutograd runs: its cache takes pyfuser's graphs.
+def cached(
+    graph_module: torch.nn.Module, example_inputs: Sequence[Any], chosen: object
+) -> Iterator[list[CachedGraph]]:
+    """While AOTAutograd runs: its cache takes pyfuser's graphs.  Gives those that it finds there.
 
     The backward is cut at once, for an entry has both graphs; it is compiled when it is needed.
+    torch's key doesn't say which inputs have a history: a graph without a gradient for such an
+    input keeps it out of its own.
     """
-    unwrapped(graph_module).__dict__["pyfuser"] = f"{__version__} {sources()} {chosen}"
-    _let_backends_be_left_out()
+    leaves = [isinstance(each, Tensor) and each.is_leaf for each in example_inputs]
+    own = f"{__version__} {sources()} {chosen} {leaves}"
+    unwrapped(graph_module).__dict__["pyfuser"] = own
     kept = disk_cache()
     if kept is not None:
         set_digest(kept)
-    token = _leaves_out_backends.set(True)
+    needed = dict.fromkeys(_NEEDED, True)
+    known = getattr(inductor_config, _OTHERS_FUNCTIONS) | dict.fromkeys(_OWN_FUNCTIONS, "")
+    found: list[CachedGraph] = []
+    token = _found.set(found)
     try:
-        with functorch_config.patch(
-            bundled_autograd_cache=True, force_non_lazy_backward_lowering=True
+        with (
+            without_code_generators(),
+            functorch_config.patch(needed),
+            inductor_config.patch(_OTHERS_FUNCTIONS, known),
         ):
-            yield
+            yield found
     finally:
-        _leaves_out_backends.reset(token)
-
-
-_REGISTRATION = "init_backend_registration"
-_leaves_out_backends: ContextVar[bool] = ContextVar("_leaves_out_backends", default=False)
-
-
-@cache
-def _let_backends_be_left_out() -> None:
-    """Lets torch make keys without importing Inductor's code generators, which takes 0.6 s.
-
-    It does so to find passes that are registered with them; none of them runs on pyfuser's graphs.
-    """
-    register: Callable[[], None] | None = getattr(codecache, _REGISTRATION, None)
-    if register is None:
-        return
-
-    def register_for_inductor() -> None:
-        if not _leaves_out_backends.get():
-            register()
-
-    setattr(codecache, _REGISTRATION, register_for_inductor)
+        _found.reset(token)
 
 
 def serializable(compiler: Callable[[GraphModule, Sequence[Any]], Any]) -> Any:
     """A compiler of a graph as AOTAutograd wants it, if its cache may be used."""
     return SerializableAOTDispatchCompiler(CachedGraph, compiler)
-
-
-def unwrapped(graph_module: torch.nn.Module) -> Any:
-    """The graph itself, a GraphModule; it is wrapped if its inputs are lists."""
-    return graph_module.gm if isinstance(graph_module, GmWrapper) else graph_module

@@ -21,6 +21,8 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule
 from torch.nn import functional
 
+from .dynamo_graphs import graphs_in
+
 aten = torch.ops.aten
 
 # By mode and by the rank of the operand.
@@ -43,9 +45,7 @@ _OPERATIONS = _NEAREST | _BETWEEN_POINTS
 
 def keep_upsampling_whole(graph_module: GraphModule) -> None:
     """Changes each `interpolate` of a Dynamo graph, and of the graphs in it."""
-    for module in graph_module.modules():
-        if not isinstance(module, GraphModule):
-            continue
+    for module in graphs_in(graph_module):
         nodes = module.graph.find_nodes(op="call_function", target=functional.interpolate)
         for node in nodes:
             node.target = interpolate

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from pyfuser.torch_compile import cached_graphs
+from pyfuser.torch_compile import cached_graphs, keys_of_graphs
 
 pytestmark = pytest.mark.skipif(not cached_graphs.IS_KNOWN, reason="this torch has no such cache")
 
@@ -23,8 +23,6 @@ pytestmark = pytest.mark.skipif(not cached_graphs.IS_KNOWN, reason="this torch h
 @pytest.fixture(autouse=True)
 def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 1)
-    monkeypatch.setattr(cached_graphs, "LEAST_CALLS_WITH_GRADIENTS", 1)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -74,9 +72,15 @@ def _attention(x: Tensor, y: Tensor) -> Tensor:
     return scores.softmax(-1).bfloat16() @ y.bfloat16()
 
 
+def _rows(matrices: Tensor, rows: Tensor) -> Tensor:
+    """Products of which a pass makes views."""
+    return torch.einsum("bhij,bhj->bhi", matrices, rows).softmax(-1)
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
     "layer norm of a product": (_mlp, [torch.randn(6, 8), torch.randn(8, 5), torch.randn(5)]),
     "views of inputs and results": (_views, [torch.randn(4, 3), torch.tensor([7, 0, -1])]),
+    "rows times matrices": (_rows, [torch.randn(2, 3, 4, 5), torch.randn(2, 3, 5)]),
     "masked attention": (_attention, [torch.randn(2, 8, 4), torch.randn(2, 8, 4)]),
 }
 
@@ -221,20 +225,63 @@ def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> Non
     assert events() == {}
 
 
-def test_small_graphs_are_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 2)
+def test_a_graph_of_one_call_is_kept() -> None:
     x = torch.randn(5)
-    torch.testing.assert_close(again(torch.cos)(x), x.cos())
-    assert events() == {}
-    torch.testing.assert_close(again(lambda t: t.cos().exp())(x), x.cos().exp())
-    assert events() == MISS
+    for expected in (MISS, HIT):
+        torch.testing.assert_close(again(torch.cos)(x), x.cos())
+        assert events() == expected
 
 
-def test_smaller_graphs_are_kept_if_they_have_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_graphs, "LEAST_CALLS", 2)
-    x = torch.randn(5)
-    torch.testing.assert_close(step(again(torch.cos), [x]), step(torch.cos, [x]))
-    assert events() == MISS
+def test_a_graph_with_upsampling_is_kept() -> None:
+    """It has a function of pyfuser's, which torch doesn't know."""
+
+    def twice(x: Tensor) -> Tensor:
+        return functional.interpolate(x.sin(), scale_factor=2.0, mode="bilinear").cos()
+
+    x = torch.randn(2, 3, 5, 7)
+    for wanted in (MISS, HIT):
+        torch.testing.assert_close(step(again(twice), [x]), step(twice, [x]))
+        assert events() == wanted
+
+
+def test_keys_need_no_code_generator(tmp_path: Path) -> None:
+    """Importing Inductor's takes longer than tracing a small graph; it can be imported later."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\nimport torch\n"
+        "from torch._dynamo.utils import counters\n"
+        "torch.compile(lambda x: x.cos().sin(), backend='pyfuser')(torch.ones(5))\n"
+        "print(counters['aot_autograd']['autograd_cache_saved'])\n"
+        "print('torch._inductor.codegen.wrapper' in sys.modules)\n"
+        "print('torch._inductor.scheduler' in sys.modules)\n"
+        "from torch._inductor.codegen.wrapper import PythonWrapperCodegen\n"
+        "print(isinstance(PythonWrapperCodegen, type))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.stdout.split() == ["1", "False", "False", "True"]
+
+
+def test_a_module_whose_import_is_deferred_is_there_when_it_is_needed() -> None:
+    """What asks for another name of it while a key is made gets it from the module."""
+    name = keys_of_graphs._GENERATOR
+    known = sys.modules.pop(name, None)
+    try:
+        with keys_of_graphs.without_code_generators():
+            assert type(sys.modules[name]) is not type(sys)
+            from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+
+            assert isinstance(PythonWrapperCodegen, type)
+            assert type(sys.modules[name]) is type(sys)
+        assert type(sys.modules[name]) is type(sys)
+    finally:
+        if known is not None:
+            sys.modules[name] = known
 
 
 def test_a_float_that_changes_is_not_that_of_an_earlier_call() -> None:
