@@ -175,8 +175,8 @@ def compile_with(
     # A cached graph is compiled later, without measuring.
     is_plain = not options.async_compile and not options.autotune
     has_gradients = _has_gradients(graph_module, example_inputs)
-    keeps = compiler is None and is_plain and may_cache(graph_module, example_inputs)
     inputs = all_inputs(graph_module, example_inputs)
+    keeps = compiler is None and is_plain and may_cache(graph_module, inputs)
     compilers = _Compilers(compiler, options, keeps, len(inputs))
     try:
         compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers)
@@ -211,7 +211,7 @@ def _by_aot_autograd(
     kept = serializable if compilers.keeps else lambda compiler: compiler
     keeping: AbstractContextManager[list[CachedGraph]] = nullcontext([])
     if compilers.keeps:
-        keeping = cached(graph_module, example_inputs, options)
+        keeping = cached(graph_module, all_inputs(graph_module, example_inputs), options)
     with no_collection(), keeping as found, distinct_gradients(unwrapped(graph_module)):
         compiled: Callable[..., Any] = aot(
             graph_module,

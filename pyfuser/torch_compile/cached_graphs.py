@@ -141,7 +141,7 @@ def _loaded(text: bytes) -> GraphModule:
     return made
 
 
-def may_cache(graph_module: torch.nn.Module, example_inputs: Sequence[Any]) -> bool:
+def may_cache(graph_module: torch.nn.Module, inputs: Sequence[Any]) -> bool:
     """True if this torch can keep a graph, nobody has switched that off, and only this user (or
     root) can have written what would be loaded.
 
@@ -154,7 +154,7 @@ def may_cache(graph_module: torch.nn.Module, example_inputs: Sequence[Any]) -> b
     inner = unwrapped(graph_module)
     if not isinstance(inner, GraphModule) or any(map(_is_float_argument, inner.graph.nodes)):
         return False
-    if overlap(example_inputs, range(len(example_inputs))):
+    if overlap(inputs, range(len(inputs))):
         return False
     return untrusted(Path(cache_dir())) is None
 
@@ -168,7 +168,7 @@ def _is_float_argument(node: Node) -> bool:
 
 @contextmanager
 def cached(
-    graph_module: torch.nn.Module, example_inputs: Sequence[Any], chosen: object
+    graph_module: torch.nn.Module, inputs: Sequence[Any], chosen: object
 ) -> Iterator[list[CachedGraph]]:
     """While AOTAutograd runs: its cache takes pyfuser's graphs.  Gives those that it finds there.
 
@@ -176,7 +176,7 @@ def cached(
     torch's key doesn't say which inputs have a history: a graph without a gradient for such an
     input keeps it out of its own.
     """
-    leaves = [isinstance(each, Tensor) and each.is_leaf for each in example_inputs]
+    leaves = [isinstance(each, Tensor) and each.is_leaf for each in inputs]
     own = f"{__version__} {sources()} {chosen} {leaves}"
     unwrapped(graph_module).__dict__["pyfuser"] = own
     kept = disk_cache()
