@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..devices.tensor_memory import span_bytes
-from .sizes import hints
+from .sizes import hint, hints
 
 try:
     from torch._C._dynamo.guards import compute_overlapping_tensors
@@ -67,14 +68,14 @@ def asking_for_overlaps(
     """
     if updated is None or overlap(inputs, updated):
         return by_torch
-    tensors = [each for each in inputs if isinstance(each, Tensor)]
+    tensors = [each for each in inputs if _has_memory(each)]
     own_count = len(inputs) - argument_count
-    places = [n for n in range(argument_count) if isinstance(inputs[own_count + n], Tensor)]
+    places = [n for n in range(argument_count) if _has_memory(inputs[own_count + n])]
     if not updated or len(tensors) < 2 or not places:
         return compiled
     if any(map(is_traceable_wrapper_subclass, tensors)):
         return compiled
-    own = inputs[:own_count]
+    own = [each for each in inputs[:own_count] if _has_memory(each)]
     ranges = [(each.data_ptr(), _bytes(each)) for each in own]
     spans = _fixed_spans(tensors[len(own) :])
     takes_all = len(places) == argument_count
@@ -87,7 +88,7 @@ def asking_for_overlaps(
         starts = list(map(Tensor.data_ptr, tensors))
         if starts != known:
             called = zip(starts, spans or map(_bytes, tensors), strict=True)
-            if _meet([*ranges, *called]) and overlap([*own, *given], updated):
+            if _meet([*ranges, *called]) and overlap([*inputs[:own_count], *given], updated):
                 return by_torch(*arguments)
             known = starts if spans else None
         return compiled(*arguments)
@@ -111,30 +112,39 @@ def overlap(inputs: Sequence[Any], chosen: Collection[int]) -> bool:
 
     The tensors may be fakes; of sizes that change, the current ones count.
     """
-    storages: dict[int, int] = {}
     ranges = []
     for number, each in enumerate(inputs):
-        if isinstance(each, Tensor) and each.layout is torch.strided and each.numel() != 0:
-            storage = each.untyped_storage()
-            base = storages.setdefault(storage._cdata, len(storages))
-            (offset,) = hints([each.storage_offset()])
-            ranges.append((base, offset * each.element_size(), number))
+        if _has_memory(each) and each.numel() != 0:
+            ranges.append((*_start(each), number))
     ranges.sort()
-    active: list[tuple[int, int, int]] = []  # storage, end, number
-    for base, start, number in ranges:
-        active = [a for a in active if a[0] == base and a[1] > start]
+    active: list[tuple[str, int, int]] = []  # memory, end, number
+    for memory, start, number in ranges:
+        active = [a for a in active if a[0] == memory and a[1] > start]
         for _, _, other in active:
             if (number in chosen or other in chosen) and _share(inputs[number], inputs[other]):
                 return True
-        active.append((base, start + _bytes(inputs[number]), number))
+        active.append((memory, start + _bytes(inputs[number]), number))
     return False
 
 
+def _has_memory(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _start(tensor: Tensor) -> tuple[str, int]:
+    """The first byte of a tensor, and in which memory: a fake one is known by its storage only."""
+    if isinstance(tensor, FakeTensor):
+        offset = hint(tensor.storage_offset()) * tensor.element_size()
+        return f"storage {tensor.untyped_storage()._cdata}", offset
+    return str(tensor.device), tensor.data_ptr()
+
+
 def _share(a: Tensor, b: Tensor) -> bool:
-    """True if two tensors in one storage, whose ranges overlap, may share an element."""
+    """True if two tensors whose ranges of memory overlap may share an element."""
     numbers = (*a.shape, *b.shape, *a.stride(), *b.stride(), a.storage_offset(), b.storage_offset())
     is_known = all(isinstance(number, int) for number in numbers) and a.dtype == b.dtype
-    if compute_overlapping_tensors is None or not is_known:
+    is_one = a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    if compute_overlapping_tensors is None or not (is_known and is_one):
         return True
     return bool(compute_overlapping_tensors([a, b], symbolic=False))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -87,6 +88,18 @@ def test_every_call_is_eager_s_whatever_the_first_was(function: _Function, dynam
         for arrangement in (first_call, *ARRANGEMENTS):
             expected = _results(function, arrangement)
             torch.testing.assert_close(_results(compiled, arrangement), expected)
+
+
+def test_memory_of_numpy_s() -> None:
+    """Two storages with common memory."""
+    compiled = torch.compile(_scaled, backend="pyfuser")
+    for start in (4, 2, 0):
+        results = []
+        for function in (compiled, _scaled):
+            memory = np.linspace(-1, 1, 48, dtype=np.float32).reshape(8, 6)
+            x, y = torch.from_numpy(memory[:4]), torch.from_numpy(memory[start : start + 4])
+            results.append([function(x, y), torch.from_numpy(memory)])
+        torch.testing.assert_close(*results)
 
 
 def test_overlaps_with_a_chosen_tensor() -> None:
