@@ -56,7 +56,7 @@ except ImportError:  # this torch has no such cache for other compilers than its
 _OTHERS_FUNCTIONS = "unsafe_marked_cacheable_functions"
 # Those that pyfuser puts into Dynamo's graphs; its sources are part of each key.
 _OWN_FUNCTIONS = (f"{interpolate.__module__}.{interpolate.__qualname__}",)
-_found: ContextVar[list[CachedGraph]] = ContextVar("_found")
+_found: ContextVar[list[CachedGraph] | None] = ContextVar("_found", default=None)
 # The only metadata of a node that is read: its value, with the layout and the sizes.
 _METADATA = frozenset({"val"})
 
@@ -106,7 +106,9 @@ class CachedGraph(OutputCode):
         self._lock = ForkSafeLock()
         self._graph = _loaded(self._text)
         if not graph_kwargs["is_backward"]:
-            _found.get().append(self)
+            found = _found.get()
+            if found is not None:  # torch may load what was compiled ahead without the backend
+                found.append(self)
             self.compiled()
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:

@@ -205,9 +205,38 @@ print(isinstance(PythonWrapperCodegen, type))
 """
 
 
-def test_another_process_finds_the_graphs(tmp_path: Path) -> None:
+AHEAD = """
+import pathlib
+import torch
+from torch._dynamo.utils import counters
+import pyfuser
+
+torch._dynamo.config.caching_precompile = True
+kept = pathlib.Path(__file__).with_name("kept")
+if kept.exists():
+    torch.compiler.load_cache_artifacts(kept.read_bytes())
+x = torch.ones(3, 8)
+torch.compile(lambda x: x.mul_(2).softmax(-1), backend="pyfuser")(x)
+print(counters["dynamo_cache"]["dynamo_cache_hit"], float(x.sum()))
+if not kept.exists():
+    kept.write_bytes(torch.compiler.save_cache_artifacts()[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SCRIPT, [["1", "0", "False", "True"], ["0", "1", "False", "True"]]),
+        (AHEAD, [["0", "48.0"], ["1", "48.0"]]),
+    ],
+    ids=["traced by Dynamo", "compiled ahead"],
+)
+def test_another_process_finds_the_graphs(
+    text: str, expected: list[list[str]], tmp_path: Path
+) -> None:
+    """Where torch finds what was compiled ahead, it doesn't call the backend."""
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     seen = []
     for _ in range(2):
         done = subprocess.run(
@@ -218,7 +247,7 @@ def test_another_process_finds_the_graphs(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         seen.append(done.stdout.split())
-    assert seen == [["1", "0", "False", "True"], ["0", "1", "False", "True"]]
+    assert seen == expected
 
 
 def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
