@@ -179,7 +179,7 @@ def compile_with(
     keeps = compiler is None and is_plain and may_cache(graph_module, inputs)
     compilers = _Compilers(compiler, options, keeps, len(inputs))
     try:
-        compiled = _by_aot_autograd(graph_module, example_inputs, options, compilers)
+        compiled = _by_aot_autograd(graph_module, example_inputs, inputs, options, compilers)
     except _MEANT_FOR_DYNAMO:
         raise
     except Exception as error:
@@ -203,6 +203,7 @@ def compile_with(
 def _by_aot_autograd(
     graph_module: GraphModule,
     example_inputs: Sequence[Any],
+    inputs: Sequence[Any],
     options: BackendOptions,
     compilers: _Compilers,
 ) -> Callable[..., Any]:
@@ -211,7 +212,7 @@ def _by_aot_autograd(
     kept = serializable if compilers.keeps else lambda compiler: compiler
     keeping: AbstractContextManager[list[CachedGraph]] = nullcontext([])
     if compilers.keeps:
-        keeping = cached(graph_module, all_inputs(graph_module, example_inputs), options)
+        keeping = cached(graph_module, inputs, options)
     with no_collection(), keeping as found, distinct_gradients(unwrapped(graph_module)):
         compiled: Callable[..., Any] = aot(
             graph_module,

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..devices.tensor_memory import span_bytes
+from .quick_calls import with_attributes
 from .sizes import hint, hints
 
 try:
@@ -68,16 +69,16 @@ def asking_for_overlaps(
     """
     if updated is None or overlap(inputs, updated):
         return by_torch
-    tensors = [each for each in inputs if _has_memory(each)]
     own_count = len(inputs) - argument_count
-    places = [n for n in range(argument_count) if _has_memory(inputs[own_count + n])]
+    own, example = list(inputs[:own_count]), inputs[own_count:]  # a call needs no example
+    places = [n for n, each in enumerate(example) if _has_memory(each)]
+    tensors = [each for each in (*own, *example) if _has_memory(each)]
     if not updated or len(tensors) < 2 or not places:
         return compiled
     if any(map(is_traceable_wrapper_subclass, tensors)):
         return compiled
-    own = [each for each in inputs[:own_count] if _has_memory(each)]
-    ranges = [(each.data_ptr(), _bytes(each)) for each in own]
-    spans = _fixed_spans(tensors[len(own) :])
+    ranges = [(each.data_ptr(), _bytes(each)) for each in own if _has_memory(each)]
+    spans = _fixed_spans([example[n] for n in places])
     takes_all = len(places) == argument_count
     known: list[int] | None = None  # the addresses of the last call, if sizes don't change
 
@@ -88,13 +89,12 @@ def asking_for_overlaps(
         starts = list(map(Tensor.data_ptr, tensors))
         if starts != known:
             called = zip(starts, spans or map(_bytes, tensors), strict=True)
-            if _meet([*ranges, *called]) and overlap([*inputs[:own_count], *given], updated):
+            if _meet([*ranges, *called]) and overlap([*own, *given], updated):
                 return by_torch(*arguments)
             known = starts if spans else None
         return compiled(*arguments)
 
-    call.__dict__.update(vars(compiled))
-    return call
+    return with_attributes(call, compiled)
 
 
 def _meet(ranges: list[tuple[int, int]]) -> bool:

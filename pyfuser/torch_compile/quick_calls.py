@@ -88,7 +88,7 @@ def inference(compiled: _Call, run: Call, metadata: Any) -> _Call:
         finally:
             torch._C._set_grad_enabled(True)
 
-    return _with_attributes(call, compiled)
+    return with_attributes(call, compiled)
 
 
 def training(compiled: _Call) -> _Call:
@@ -110,10 +110,11 @@ def training(compiled: _Call) -> _Call:
             is_first, derive = False, _derivation(arguments, results)
         return results
 
-    return _with_attributes(call, compiled)
+    return with_attributes(call, compiled)
 
 
-def _with_attributes(call: _Call, compiled: _Call) -> _Call:
+def with_attributes(call: _Call, compiled: _Call) -> _Call:
+    """`call`, with what AOTAutograd's callable says about itself."""
     call.__dict__.update(vars(compiled))
     return call
 

@@ -6,6 +6,8 @@ the graphs of all others on disk.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -88,6 +90,19 @@ def test_every_call_is_eager_s_whatever_the_first_was(function: _Function, dynam
         for arrangement in (first_call, *ARRANGEMENTS):
             expected = _results(function, arrangement)
             torch.testing.assert_close(_results(compiled, arrangement), expected)
+
+
+def test_gradients_of_the_first_step_are_not_kept() -> None:
+    parameters = [torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)]
+    step = torch.compile(torch.optim.SGD(parameters, 0.1).step, backend="pyfuser")
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    first = weakref.ref(parameters[0].grad.untyped_storage())
+    step()
+    for parameter in parameters:
+        parameter.grad = None
+    gc.collect()
+    assert first() is None
 
 
 def test_memory_of_numpy_s() -> None:

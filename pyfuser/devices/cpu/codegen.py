@@ -388,12 +388,12 @@ class PhaseGenerator:
         """Writes out a loop over places of rows that lanes have, some at a time; False if it isn't
         one."""
         in_lanes = self.lane_loops.runs_in_lanes
-        lane_loops = [s for s in loop.body if isinstance(s, For) and in_lanes(s)]
+        inner = [s for s in loop.body if isinstance(s, For) and in_lanes(s)]
         has_masks = not self.statements.has_slow_masks
-        is_over_rows, whole = whole_rows(loop, lane_loops, has_masks=has_masks)
+        is_over_rows, whole = whole_rows(loop, inner, has_masks=has_masks)
         if is_over_rows:
             assert isinstance(loop.start, Integer) and isinstance(loop.stop, Integer)
-            most = min(MOST_PLACES, *map(self.lane_loops.count, lane_loops))
+            most = min(MOST_PLACES, *map(self.lane_loops.count, inner))
             for places in split_evenly(loop.start.value, loop.stop.value, most):
                 with self.statements.rows.over_places(loop, places, whole):
                     self._unrolled(loop, places)
