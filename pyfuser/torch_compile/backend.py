@@ -109,7 +109,7 @@ class _Compilers:
 
     compiler    for each graph; None for pyfuser's
     keeps       True if compiled graphs are kept on disk
-    inferring   the compiled graph of an inference, and its metadata, once it is there
+    inferring   the compiled graph of an inference whose calls are plain, once it is there
     updated     the inputs that the graph updates; None if AOTAutograd gave it others
     """
 
@@ -120,7 +120,7 @@ class _Compilers:
         in_background = partial(compile_in_background, tunes=options.autotune)
         self._compiler = in_background if options.async_compile else compiler or compile_now
         self.keeps, self._count = keeps, count
-        self.inferring: tuple[Call, Any] | None = None
+        self.inferring: tuple[Call, quick_calls.PlainCall] | None = None
         self.updated: frozenset[int] | None = frozenset()
 
     def forward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
@@ -137,7 +137,11 @@ class _Compilers:
     def inference(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
         """A graph without gradients."""
         made = self.forward(traced, inputs)
-        self.inferring = made, metadata()
+        plain = quick_calls.plain_call(metadata())
+        if plain is not None:
+            self.inferring = made, plain
+        if isinstance(made, CachedGraph):
+            made.plain = plain
         return made
 
     def backward(self, traced: GraphModule, inputs: Sequence[Any]) -> Call:
@@ -226,6 +230,8 @@ def _by_aot_autograd(
         )
     for graph in found:
         compilers.updated = graph.updated
+        if graph.plain is not None:
+            compilers.inferring = graph, graph.plain
     return compiled
 
 

@@ -35,6 +35,7 @@ from .compiled_graph import Call, compile_graph, undisturbed
 from .dynamo_graphs import graphs_in, unwrapped
 from .keys_of_graphs import without_code_generators
 from .overlapping_inputs import overlap
+from .quick_calls import PlainCall
 from .torch_digest import set_digest
 from .upsampling import interpolate
 
@@ -64,7 +65,8 @@ _METADATA = frozenset({"val"})
 class CachedGraph(OutputCode):
     """A graph that can be stored, and is compiled when it is first called or earlier.
 
-    `updated` are the inputs that a forward updates (overlapping_inputs.py).
+    With a forward, what its calls need is kept: `updated` are the inputs that it updates
+    (overlapping_inputs.py), `plain` says how an inference is called (quick_calls.py).
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class CachedGraph(OutputCode):
         super().__init__()
         self._boxed_call = True
         self.updated = updated
+        self.plain: PlainCall | None = None
         self._text: bytes | str = _dumped(graph_module)
         self._graph: GraphModule | None = graph_module
         self._call: Call | None = None

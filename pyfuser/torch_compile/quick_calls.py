@@ -17,6 +17,7 @@ function and 90 with this one; eager takes 33, and Dynamo's part is 23.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,15 +66,34 @@ _Call = Callable[..., Any]
 _NEEDED = ("compiled_fw", "compiled_bw", "metadata", "maybe_subclass_metadata", "boxed_grads_call")
 
 
-def inference(compiled: _Call, run: Call, metadata: Any) -> _Call:
-    """`compiled`, AOTAutograd's callable of a graph without gradients, or its quick form if it can.
+@dataclass(frozen=True)
+class PlainCall:
+    """What a call of a graph without gradients needs, which is kept with the graph on disk.
 
-    `run` is the compiled graph itself, and `metadata` what AOTAutograd knows about it.
+    count     of its arguments
+    changing  the results whose size changes from call to call, and along which axes
     """
-    if not (IS_KNOWN and _is_plain(metadata)) or _has_context():
+
+    count: int
+    changing: tuple[tuple[int, set[int]], ...]
+
+
+def plain_call(metadata: Any) -> PlainCall | None:
+    """Of a graph that AOTAutograd has this metadata of; None if its calls need more."""
+    if not (IS_KNOWN and _is_plain(metadata)):
+        return None
+    return PlainCall(len(metadata.input_info), _changing(metadata))
+
+
+def inference(compiled: _Call, run: Call, plain: PlainCall) -> _Call:
+    """The quick form of `compiled`, AOTAutograd's callable of a graph without gradients.
+
+    `run` is the compiled graph itself.
+    """
+    if _has_context():
         return compiled
-    is_first, count = True, len(metadata.input_info)
-    run = _noting_sizes(run, metadata)
+    is_first, count = True, plain.count
+    run = _noting_sizes(run, plain.changing)
 
     def call(*arguments: Any) -> Any:
         nonlocal is_first
@@ -119,10 +139,14 @@ def with_attributes(call: _Call, compiled: _Call) -> _Call:
     return call
 
 
-def _noting_sizes(call: _Call, metadata: Any) -> _Call:
-    """`call`, whose results say on which axes their size may change."""
+def _changing(metadata: Any) -> tuple[tuple[int, set[int]], ...]:
+    """The results whose size changes, and along which axes."""
     infos = enumerate(metadata.output_info)
-    changing = [(number, info.dynamic_dims) for number, info in infos if info.dynamic_dims]
+    return tuple((n, info.dynamic_dims) for n, info in infos if info.dynamic_dims)
+
+
+def _noting_sizes(call: _Call, changing: Sequence[tuple[int, set[int]]]) -> _Call:
+    """`call`, whose results say on which axes their size may change."""
     if not changing:
         return call
 
@@ -163,7 +187,7 @@ def _derivation(
     def derive() -> _Call | None:
         if original.compiled_bw is None:
             return None
-        apply = _noting_sizes(_derived(original).apply, original.metadata)
+        apply = _noting_sizes(_derived(original).apply, _changing(original.metadata))
         return _detaching(apply, frozenset(detached)) if detached else apply
 
     return derive

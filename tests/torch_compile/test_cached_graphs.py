@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
-from pyfuser.torch_compile import cached_graphs, keys_of_graphs
+from pyfuser.torch_compile import cached_graphs, keys_of_graphs, quick_calls
 
 pytestmark = pytest.mark.skipif(not cached_graphs.IS_KNOWN, reason="this torch has no such cache")
 
@@ -261,6 +261,28 @@ def test_a_graph_of_one_call_is_kept() -> None:
     x = torch.randn(5)
     for expected in (MISS, HIT):
         torch.testing.assert_close(again(torch.cos)(x), x.cos())
+        assert events() == expected
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_later_calls_of_a_graph_from_the_cache_are_quick(
+    dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    make = quick_calls.inference
+
+    def recording(*given: Any) -> Any:
+        made.append(make(*given))
+        return made[-1]
+
+    monkeypatch.setattr(quick_calls, "inference", recording)
+    for expected in (MISS, HIT):
+        compiled = again(torch.cos, dynamic=dynamic)
+        for rows in (5, 5, 3 if dynamic else 5):
+            x = torch.randn(rows, 4)
+            torch.testing.assert_close(compiled(x), x.cos())
+        assert made.pop().__module__ == quick_calls.__name__
+        assert not made
         assert events() == expected
 
 
