@@ -11,6 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -46,12 +47,21 @@ def run_views(fusion: Fusion, inputs: Sequence[Input]) -> list[torch.Tensor]:
     return evaluate(fusion, inputs, views=True)
 
 
-def refused(fusion: Fusion, inputs: Sequence[Input]) -> None:
-    """Raises torch's error, after a kernel of this fusion has refused these inputs.
+class HasFusion(Protocol):
+    """A part of a program, or what finds one when it is needed."""
+
+    @property
+    def fusion(self) -> Fusion:
+        """What it computes."""
+
+
+def refused(part: HasFusion, inputs: Sequence[Input]) -> None:
+    """Raises torch's error, after the kernel of this part has refused these inputs.
 
     If torch accepts them, that is a bug in pyfuser.  A kernel that refuses by mistake has computed
     its results nonetheless, so the call continues, with a warning.
     """
+    fusion = part.fusion
     raise_refused(fusion, inputs)
     names = ", ".join(dict.fromkeys(expr.name for expr in fusion.exprs))
     error = InternalError(expected("kernel", "values that torch refuses", f"others, by {names}"))

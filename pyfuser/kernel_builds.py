@@ -12,7 +12,7 @@ from typing import Any
 from . import options
 from .caches.code_cache import load_code
 from .caches.disk_cache import DiskCache, disk_cache
-from .devices.runtime import LoadedKernel, Runtime
+from .devices.runtime import LaunchCode, LoadedKernel, Runtime
 from .ir.fusion import Fusion
 from .ir.kernel import Kernel, Predicate, all_hold
 from .ir.schedule import ScheduledFusion
@@ -57,9 +57,17 @@ def kept_code(fusion: Fusion, scheduler: str, parameters: object, target: Target
 
 def build_kernel(code: Code, runtime: Runtime) -> LoadedKernel:
     """A kernel that can be launched; equal texts share their machine code."""
+    return runtime.load(code, _binary(code, runtime))
+
+
+def launch_function(code: LaunchCode, runtime: Runtime) -> object:
+    """The launch function of a kernel of which nothing else is needed."""
+    return runtime.launch_function(_binary(code, runtime))
+
+
+def _binary(code: Code | LaunchCode, runtime: Runtime) -> Any:
     share_objects(runtime)
-    binary = _binaries.get_or_create((runtime, code.text), lambda: runtime.compile(code))
-    return runtime.load(code, binary)
+    return _binaries.get_or_create((runtime, code.text), lambda: runtime.compile(code))
 
 
 def compiled_kernel_count() -> int:

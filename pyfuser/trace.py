@@ -69,6 +69,11 @@ class Texts:
 _watchers: list[Callable[[], Trace]] = []
 
 
+def is_watched() -> bool:
+    """True if some stage of a compilation is observed, so that it has to happen."""
+    return bool(_watchers or options.dump_stages())
+
+
 def graph_trace() -> Trace:
     """The observer of the next graph's compilation."""
     return _watchers[-1]() if _watchers else DUMP

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 
+from ..errors import InternalError, expected
 from ..ir.kernel import Kernel, ScalarParameter, TensorParameter
 from ..ir.scalars import IntExpr
 from ..target.target import Code, Target
@@ -61,6 +63,14 @@ class LaunchWriter(Protocol):
         """Adds the call whose value is true if the kernel refuses the call's tensors."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchCode:
+    """What the launch function of a kernel is made from: a text, and the names of its functions."""
+
+    text: str
+    functions: tuple[str, ...]
+
+
 class LoadedKernel(ABC):
     """A kernel that can be launched; `code` is the text it was made from."""
 
@@ -74,6 +84,12 @@ class LoadedKernel(ABC):
     def shared_bytes(self, sizes: Mapping[str, int]) -> int:
         """The most bytes of shared memory that a block of one of its launches has; 0 if none."""
         return 0
+
+    def launch_code(self) -> tuple[object, LaunchCode] | None:
+        """(the function that its launches call, what that is made from); None if there is none, or
+        if they need more of the kernel than this function.
+        """
+        return None
 
     @abstractmethod
     def write_launch(self, writer: LaunchWriter) -> None:
@@ -154,6 +170,10 @@ class Runtime(ABC):
         """Compiles code in this process; the caller shares the result between equal texts.
         CompilationError if the text doesn't compile.
         """
+
+    def launch_function(self, binary: Any) -> object:
+        """The function that launches call whose kernel has this machine code (`launch_code`)."""
+        raise InternalError(expected("launch function", "a kernel with one", self))
 
     @abstractmethod
     def load(self, code: Any, binary: Any) -> LoadedKernel:

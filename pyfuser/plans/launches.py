@@ -108,10 +108,10 @@ class Launch:
         if not self.built.kernel.may_refuse:
             self.line(text)
             return
-        fusion = self.constant("fusion", self.part.fusion)
+        part = self.constant("part", self.part)
         refused = self.program.writer.constant("refused", fallback.refused)
         inputs = ", ".join(self.program.described(value) for value in self.part.segment.inputs)
-        self.line(f"if {text}: {refused}({fusion}, [{inputs}])")
+        self.line(f"if {text}: {refused}({part}, [{inputs}])")
 
     def finish(self) -> None:
         """Releases the scratch memory."""

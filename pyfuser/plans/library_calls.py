@@ -24,6 +24,12 @@ aten = torch.ops.aten
 _native_view = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 _native_view = getattr(_native_view, "_reinterpret_tensor", None)
 
+# The modules of native functions that calls run: these don't say where they are from.
+NATIVE_FUNCTIONS = ("torch", "torch._C._dynamo.guards")
+
+# The overloads by their bindings, of those that plans call.
+_overloads: dict[Callable[..., Any], OpOverload] = {}
+
 # What is written into the runtime's memory, by bindings in `torch`, which are faster than those of
 # the overloads: matrix products, and what copies much and computes nothing.
 _INTO_MEMORY: dict[Any, tuple[str, Callable[..., Any]]] = {
@@ -64,6 +70,11 @@ def with_strides(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return copy if list(shape) == once else view_of(copy, shape, stride, 0)
 
 
+def overload_of(binding: Any) -> OpOverload | None:
+    """The overload of which a plan calls this binding."""
+    return _overloads.get(binding) if callable(binding) else None
+
+
 def writes_into_memory(target: object) -> bool:
     """True for calls whose result is written into the runtime's memory."""
     return target in _INTO_MEMORY
@@ -100,7 +111,11 @@ class LibraryCalls:
         label = getattr(target, "_name", getattr(target, "__name__", "function"))
         name = "".join(c if c.isalnum() else "_" for c in f"call_{label}")
         # The operator's own binding: the overload's __call__ would add a Python frame.
-        return self.writer.constant(name, getattr(target, "_op", target))
+        binding = getattr(target, "_op", None)
+        if binding is None:
+            return self.writer.constant(name, target)
+        _overloads[binding] = target
+        return self.writer.constant(name, binding)
 
     def call(self, name: str, target: Any, arguments: Sequence[str]) -> None:
         """Assigns torch's result to `name`."""

@@ -6,7 +6,7 @@ source contains the number; an expression that is needed twice is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -87,10 +87,17 @@ class Writer:
         """(source, the function): `function` is its head, such as `plan(inputs)`."""
         lines = "\n".join(f"    {line}" for line in self.body) or "    pass"
         source = f"def {function}:\n{lines}\n"
-        namespace = dict(self.constants)
-        exec(compile(source, f"<pyfuser {title}>", "exec"), namespace)  # names and numbers only
-        made: Callable[..., Any] = namespace[function.partition("(")[0]]  # type: ignore[assignment]
-        return source, made
+        return source, function_of(source, function.partition("(")[0], title, self.constants)
+
+
+def function_of(
+    source: str, name: str, title: str, constants: Mapping[str, object]
+) -> Callable[..., Any]:
+    """The function of this name in a source."""
+    namespace = dict(constants)
+    exec(compile(source, f"<pyfuser {title}>", "exec"), namespace)  # names and numbers only
+    made: Callable[..., Any] = namespace[name]  # type: ignore[assignment]
+    return made
 
 
 def _is_same(a: object, b: object) -> bool:

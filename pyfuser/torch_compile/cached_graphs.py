@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,19 @@ from torch.utils._pytree import tree_map_only
 from .. import options as settings
 from ..caches.disk_cache import disk_cache, untrusted
 from ..caches.sources import sources
+from ..executor import Resolved
 from ..locks import ForkSafeLock
 from ..nvfuser_direct_version import __version__
-from .compiled_graph import Call, compile_graph, undisturbed
+from . import kept_functions
+from .compiled_graph import (
+    Call,
+    CompiledGraph,
+    Function,
+    boxed,
+    compile_graph,
+    interpreted,
+    undisturbed,
+)
 from .dynamo_graphs import graphs_in, unwrapped
 from .keys_of_graphs import without_code_generators
 from .overlapping_inputs import overlap
@@ -79,6 +90,7 @@ class CachedGraph(OutputCode):
         self._text: bytes | str = _dumped(graph_module)
         self._graph: GraphModule | None = graph_module
         self._call: Call | None = None
+        self._by_torch: Call | None = None
         self._lock: Any = ForkSafeLock()
 
     def __call__(self, inputs: Any) -> Any:
@@ -87,13 +99,57 @@ class CachedGraph(OutputCode):
         return (self.compiled() if call is None else call)(inputs)
 
     def compiled(self) -> Call:
-        """The compiled graph."""
+        """The compiled graph: the function that a process has kept of it, or a new one."""
         with self._lock:
             if self._call is None:
-                assert self._graph is not None
-                self._call = undisturbed(compile_graph, self._graph)
+                kept = None
+                if isinstance(self._text, bytes):
+                    kept = undisturbed(partial(kept_functions.load, later=self), self._text)
+                self._call = self._compile() if kept is None else self._calling(kept)
                 self._graph = None
             return self._call
+
+    def _compile(self) -> Call:
+        def keep(compiled: CompiledGraph) -> None:
+            if isinstance(self._text, bytes):
+                kept_functions.store(self._text, compiled)
+
+        return undisturbed(partial(compile_graph, then=keep), self._loaded())
+
+    def _calling(self, function: Function) -> Call:
+        """A kept function; the graph is compiled for calls with sizes that it isn't for."""
+        others: list[Call] = []
+
+        def call(args: list[Any]) -> Sequence[Any]:
+            results = function(args)
+            if results is not None:
+                return results
+            if not others:
+                with self._lock:
+                    if not others:
+                        others.append(self._compile())
+            return others[0](args)
+
+        return boxed(call)
+
+    def _loaded(self) -> GraphModule:
+        """The graph, to be compiled once."""
+        if self._graph is not None:
+            return self._graph
+        assert isinstance(self._text, bytes)
+        return _loaded(self._text)
+
+    # -- what a kept function seldom needs
+
+    def by_torch(self, args: list[Any]) -> Sequence[Any]:
+        """Runs the graph by torch."""
+        if self._by_torch is None:
+            self._by_torch = undisturbed(interpreted, self._loaded())
+        return self._by_torch(args)
+
+    def resolved(self) -> Sequence[Resolved]:
+        """The kernels of the graph, compiled again."""
+        return undisturbed(CompiledGraph, self._loaded()).resolved
 
     # -- what torch's cache calls
 
@@ -101,13 +157,12 @@ class CachedGraph(OutputCode):
         """Leaves only what can be stored."""
         if isinstance(self._text, str):
             raise BypassAOTAutogradCache(self._text)
-        self._graph = self._call = self._lock = None
+        self._graph = self._call = self._by_torch = self._lock = None
 
     def post_compile(self, example_inputs: Any, constants: Any, graph_kwargs: Any) -> None:
         """Makes a graph from the cache callable; a backward is compiled when it is needed."""
         assert isinstance(self._text, bytes)
         self._lock = ForkSafeLock()
-        self._graph = _loaded(self._text)
         if not graph_kwargs["is_backward"]:
             found = _found.get()
             if found is not None:  # torch may load what was compiled ahead without the backend

@@ -9,12 +9,12 @@ calls until the kernels are ready.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
@@ -35,6 +35,8 @@ from .saved_layouts import orders_of_saved, with_orders
 from .wrapper import GraphWriter
 
 Call = Callable[[list[Any]], Sequence[Any]]
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 Function = Callable[[list[Any]], "Sequence[Any] | None"]  # None: not for these sizes
 
 MOST_FUNCTIONS = 64  # per graph: one for each combination of layout classes
@@ -43,8 +45,8 @@ MOST_FUNCTIONS = 64  # per graph: one for each combination of layout classes
 class CompiledGraph:
     """A graph as a callable, `call`.
 
-    `source` is the text that it runs and `resolved` its kernels in the order of the steps; if sizes
-    change, those written last.
+    `source` is the text that it runs, `constants` are the values that this reads by name, and
+    `resolved` its kernels in the order of the steps; if sizes change, those written last.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class CompiledGraph:
 
             self.traced.tune(current())
         self.source = ""
+        self.constants: Mapping[str, object] = {}
         self.resolved: Sequence[Resolved] = ()
         self.functions: tuple[Function, ...] = ()
         self.symbols = _function_of_arguments(self.traced.sizes.sources.values())
@@ -97,6 +100,7 @@ class CompiledGraph:
         self.resolved = self.traced.resolve(values, conditions)
         writer = GraphWriter(self.traced, self.resolved, conditions, self.by_torch)
         self.source, function = writer.write()
+        self.constants = writer.writer.constants
         self.functions = (function, *self.functions[: MOST_FUNCTIONS - 1])
         return function, bool(conditions.needed())
 
@@ -108,15 +112,23 @@ def _function_of_arguments(texts: Iterable[str]) -> Callable[[list[Any]], tuple[
     return made
 
 
-def compile_graph(graph_module: GraphModule, tunes: bool = False) -> Call:
-    """The compiled graph (see CompiledGraph); or itself, run by torch, if that isn't possible."""
+def compile_graph(
+    graph_module: GraphModule,
+    tunes: bool = False,
+    then: Callable[[CompiledGraph], None] = lambda compiled: None,
+) -> Call:
+    """The compiled graph (see CompiledGraph), after `then`; or itself, run by torch, if that isn't
+    possible.
+    """
     by_torch = interpreted(graph_module)
     try:
         types = sorted({device.type for device in devices(graph_module.graph.nodes)})
         off = [switched_off(each) for each in types if has_runtime(each)]
         if off and all(off):
             return _compiled_when_on(graph_module, by_torch, off)
-        return boxed(CompiledGraph(graph_module, by_torch, tunes).call)
+        compiled = CompiledGraph(graph_module, by_torch, tunes)
+        then(compiled)
+        return boxed(compiled.call)
     except Exception as error:  # nothing that torch can run may fail
         fallback.warn(error, "a graph", partial(graph_script, graph_module))
         return by_torch
@@ -126,10 +138,10 @@ def _raise(error: Exception, args: list[Any]) -> NoReturn:
     raise error
 
 
-def undisturbed(compiler: Callable[[GraphModule], Call], graph_module: GraphModule) -> Call:
-    """The graph by this compiler, whatever is being traced or dispatched around this call."""
+def undisturbed(compiler: Callable[[Given], Made], given: Given) -> Made:
+    """A compiler's result, whatever is being traced or dispatched around this call."""
     with _disable_current_modes(), no_collection():
-        return compiler(graph_module)
+        return compiler(given)
 
 
 def _compiled_when_on(

@@ -14,7 +14,7 @@ from ...ir.scalar_functions import maximum
 from ...ir.scalar_queries import substitute
 from ...ir.scalars import ONE, ZERO, IntExpr, as_expr, ceil_div, mod, product, terms_of
 from ...ops.op import EXPENSIVE
-from ..runtime import LaunchWriter, LoadedKernel, ObjectCache, Runtime
+from ..runtime import LaunchCode, LaunchWriter, LoadedKernel, ObjectCache, Runtime
 from ..tensor_memory import EmptyStrided, RequireMemory
 from . import torch_generator
 from .host import host
@@ -43,6 +43,10 @@ class FusedKernelCPU(LoadedKernel):
     target: CpuTarget
     module: CompiledModule
     launch: Launch
+
+    def launch_code(self) -> tuple[object, LaunchCode]:
+        """`launch`, which has the addresses of the kernel's functions and nothing else of it."""
+        return self.launch, LaunchCode(self.code.text, self.code.functions)
 
     def write_launch(self, writer: LaunchWriter) -> None:
         """One call: as many threads as pay off, addresses, scratch memory, numbers, scalars."""
@@ -207,6 +211,10 @@ class CpuRuntime(Runtime):
         """Machine code in memory."""
         module = compile_module(code.text, processor=self.target.processor)
         return module, launcher(module, code.functions)
+
+    def launch_function(self, binary: Binary) -> Launch:
+        """Made with the machine code."""
+        return binary[1]
 
     def load(self, code: Any, binary: Any) -> FusedKernelCPU:
         """A kernel with its launch function."""
