@@ -12,7 +12,7 @@ public source.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ..analysis.costs import is_narrowing
 from ..ir.fusion import Fusion
@@ -123,9 +123,11 @@ def _merge_reduction_producers(groups: Groups) -> None:
 
 
 def _pull_producers(groups: Groups, unit: Unit) -> None:
-    """Merges a unit's group with the producers that only it reads, back to reductions."""
+    """Merges a unit's group with the producers that only it reads, back to reductions; the last
+    ones first.
+    """
     group = groups.of[unit]
-    waiting = list(group.producers)
+    waiting = _in_order(group.producers)
     while waiting:
         producer = waiting.pop()
         if producer.is_output or producer.summary.signatures or len(producer.consumers) > 1:
@@ -135,7 +137,11 @@ def _pull_producers(groups: Groups, unit: Unit) -> None:
             continue
         if groups.try_merge(producer, group):
             group = groups.of[unit]
-            waiting += [p for p in group.producers if p not in waiting]
+            waiting += _in_order(p for p in group.producers if p not in waiting)
+
+
+def _in_order(groups: Iterable[Group]) -> list[Group]:
+    return sorted(groups, key=lambda group: group.order)
 
 
 def _merge_epilogues(groups: Groups) -> None:

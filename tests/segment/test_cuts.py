@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from pyfuser.dtypes import DataType
@@ -23,6 +25,7 @@ from tests.segment.fusions import (
     schedulers,
     softmax,
     tensor,
+    tensor_of,
 )
 from tests.support.targets import SINGLE, segment, size_info
 
@@ -219,6 +222,35 @@ def test_in_place_output_is_computed_once_an_element() -> None:
     fusion.add_output(builders.mul(fusion, x, updated))
     assert "in place" in str(scheduler("pointwise").can_schedule(fusion, size_info()))
     assert schedulers(segment(fusion)) == ["pointwise", "pointwise"]
+
+
+def test_a_cut_does_not_depend_on_the_addresses_of_objects() -> None:
+    """The gradient of a normalised vector: of two tensors that the sum reads, one is across the
+    memory of the other, and which is merged with it first decides about the second.
+    """
+    fusion = Fusion()
+    batch, rows, columns = (fusion.new_extent() for _ in range(3))
+    length = tensor_of(fusion, [batch, rows])
+    slope, other = (tensor_of(fusion, [batch, rows, columns]) for _ in range(2))
+    across = builders.permute(fusion, tensor_of(fusion, [batch, columns, rows]), [0, 2, 1])
+    least = builders.broadcast(
+        fusion, builders.maximum(fusion, length, 1e-12), [False, False, True]
+    )
+    unit = builders.div(fusion, builders.div(fusion, across, least), least)
+    product = builders.mul(fusion, builders.neg(fusion, slope), unit)
+    total = builders.mul(fusion, builders.sum(fusion, product, [2], True), other)
+    fusion.add_output(builders.add(fusion, builders.div(fusion, slope, least), total))
+    sizes = size_info(
+        dict(zip([str(s) for s in (batch, rows, columns)], (16, 32, 64), strict=True))
+    )
+    found, choice = [], random.Random(0)
+    for _ in range(40):
+        kept = [bytes(choice.randrange(16, 480)) for _ in range(choice.randrange(100, 3000))]
+        choice.shuffle(kept)
+        del kept[::2]  # the next objects fill the gaps
+        copy, _ = fusion.clone()
+        found.append(schedulers(segment(copy, sizes)))
+    assert found == [["transpose", "inner_persistent"]] * 40
 
 
 # -- random graphs
