@@ -73,10 +73,10 @@ SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-
 	ASAN_OPTIONS=detect_leaks=0:alloc_dealloc_mismatch=0
 
 emulate: $(STAMP) ## device-independent tests on emulated CUDA kernels, under AddressSanitizer and UBSan (g++; half an hour)
-	$(if $(SANITIZE),$(SANITIZERS)) $(BIN)/python -m pytest -q -n $(WORKERS) --long --emulate $(EMULATED) $(PYTEST_ARGS)
+	$(if $(SANITIZE),$(SANITIZERS)) $(PYTEST) --long --emulate $(EMULATED) $(PYTEST_ARGS)
 
 cubins: $(STAMP) ## the kernels of the same tests, and of the CUDA device's, to cubins by NVRTC for four architectures
-	$(BIN)/python -m pytest -q -n $(WORKERS) --long --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
+	$(PYTEST) --long --emulate --nvrtc $(EMULATED) tests/test_emulated.py tests/devices/cuda \
 		$(PYTEST_ARGS)
 
 gpu: $(STAMP) ## the tests that need an NVIDIA GPU; they are skipped without one
@@ -89,7 +89,7 @@ gpu-kernels: $(STAMP) ## the device-independent tests, their kernels launched on
 		-k "not fork and not needs_the_memory" $(PYTEST_ARGS)
 
 opdb: $(STAMP) ## torch's operator database, all dtypes and samples (hours; resumes where it stopped)
-	$(BIN)/python -m pytest -q -n $(WORKERS) tests/torch_compile/opdb/all_samples.py \
+	$(PYTEST) tests/torch_compile/opdb/all_samples.py \
 		--tb=short --show-capture=no -W ignore \
 		--opdb-record=build/opdb.jsonl --opdb-summary=benchmarks/results/opdb.txt $(PYTEST_ARGS)
 

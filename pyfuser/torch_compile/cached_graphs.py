@@ -37,13 +37,13 @@ from . import kept_functions
 from .compiled_graph import (
     Call,
     CompiledGraph,
-    Function,
     boxed,
     compile_graph,
     interpreted,
     undisturbed,
 )
 from .dynamo_graphs import graphs_in, unwrapped
+from .kept_functions import Kept
 from .keys_of_graphs import without_code_generators
 from .overlapping_inputs import overlap
 from .quick_calls import PlainCall
@@ -114,11 +114,13 @@ class CachedGraph(OutputCode):
             if isinstance(self._text, bytes):
                 kept_functions.store(self._text, compiled)
 
-        return undisturbed(partial(compile_graph, then=keep), self._loaded())
+        return undisturbed(partial(compile_graph, then=keep), self._graph_module())
 
-    def _calling(self, function: Function) -> Call:
+    def _calling(self, kept: Kept) -> Call:
         """A kept function; the graph is compiled for calls with sizes that it isn't for."""
-        others: list[Call] = []
+        function, others = kept.function, list[Call]()
+        if kept.for_all:
+            return boxed(function)  # type: ignore[arg-type]
 
         def call(args: list[Any]) -> Sequence[Any]:
             results = function(args)
@@ -132,7 +134,7 @@ class CachedGraph(OutputCode):
 
         return boxed(call)
 
-    def _loaded(self) -> GraphModule:
+    def _graph_module(self) -> GraphModule:
         """The graph, to be compiled once."""
         if self._graph is not None:
             return self._graph
@@ -144,12 +146,12 @@ class CachedGraph(OutputCode):
     def by_torch(self, args: list[Any]) -> Sequence[Any]:
         """Runs the graph by torch."""
         if self._by_torch is None:
-            self._by_torch = undisturbed(interpreted, self._loaded())
+            self._by_torch = undisturbed(interpreted, self._graph_module())
         return self._by_torch(args)
 
     def resolved(self) -> Sequence[Resolved]:
         """The kernels of the graph, compiled again."""
-        return undisturbed(CompiledGraph, self._loaded()).resolved
+        return undisturbed(CompiledGraph, self._graph_module()).resolved
 
     # -- what torch's cache calls
 

@@ -46,7 +46,8 @@ class CompiledGraph:
     """A graph as a callable, `call`.
 
     `source` is the text that it runs, `constants` are the values that this reads by name, and
-    `resolved` its kernels in the order of the steps; if sizes change, those written last.
+    `resolved` its kernels in the order of the steps; if it `has_others` for other sizes, those
+    written last.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class CompiledGraph:
         self.resolved: Sequence[Resolved] = ()
         self.functions: tuple[Function, ...] = ()
         self.symbols = _function_of_arguments(self.traced.sizes.sources.values())
-        function, has_others = self._write(self.traced.sizes.hints)
+        function, self.has_others = self._write(self.traced.sizes.hints)
         trace.stage("call", self.source)
-        self.call = self._chooser() if has_others else function
+        self.call = self._chooser() if self.has_others else function
 
     def _chooser(self) -> Call:
         """A call that looks up the function for the sizes of its arguments."""

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -62,6 +63,14 @@ class Later(Protocol):
 
     def resolved(self) -> Sequence[Resolved]:
         """The programs of the graph, in the order of its steps."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A function that was found; if it isn't `for_all` sizes, it returns None for others."""
+
+    function: Function
+    for_all: bool
 
 
 class _NotKeptError(Exception):
@@ -184,7 +193,7 @@ class _LaterPart:
     def __init__(self, place: _FusionOfPart, later: Later) -> None:
         self._place, self._later = place, later
 
-    @property
+    @cached_property
     def fusion(self) -> Fusion:
         """The fusion of the part."""
         program = self._later.resolved()[self._place.program].program
@@ -250,19 +259,19 @@ def _tensor(value: torch.Tensor) -> _Tensor | None:
 # -- entries
 
 
-def load(text: bytes, later: Later) -> Function | None:
+def load(text: bytes, later: Later) -> Kept | None:
     """The function that a process kept for a graph; None if there is none."""
     cache, key = disk_cache(), _key(text)
     entry = None if cache is None or key is None else cache.load(key)
     if entry is None:
         return None
     try:
-        source, descriptions = pickle.loads(zlib.decompress(entry))
+        source, for_all, descriptions = pickle.loads(zlib.decompress(entry))
         runtime = runtime_of(_CPU)
         constants = {
             name: description.constant(runtime, later) for name, description in descriptions.items()
         }
-        return function_of(source, "call", "graph", constants)
+        return Kept(function_of(source, "call", "graph", constants), for_all)
     except Exception:  # then it is made again
         return None
 
@@ -275,7 +284,8 @@ def store(text: bytes, graph: CompiledGraph) -> None:
     describe = _Descriptions(graph, runtime_of(_CPU)).of
     with suppress(_NotKeptError):
         constants = {name: describe(each) for name, each in graph.constants.items()}
-        cache.store(key, zlib.compress(pickle.dumps((graph.source, constants), 5), 1))
+        entry = graph.source, not graph.has_others, constants
+        cache.store(key, zlib.compress(pickle.dumps(entry, 5), 1))
 
 
 def _key(text: bytes) -> str | None:

@@ -100,7 +100,8 @@ def test_sizes_that_a_function_is_not_for(
     """It returns None, and the graph is compiled, once."""
     again(torch.cos)(torch.randn(6))
     compiled.clear()
-    monkeypatch.setattr(kept_functions, "load", lambda text, later: lambda args: None)
+    refusing = kept_functions.Kept(lambda args: None, for_all=False)
+    monkeypatch.setattr(kept_functions, "load", lambda text, later: refusing)
     function = again(torch.cos)
     for _ in range(3):
         x = torch.randn(6)
