@@ -6,6 +6,7 @@ Masked lanes, padding, memory beside a tensor, and guarded and ignored indices r
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,12 +196,13 @@ def test_kernels_without_checks_have_no_status_test() -> None:
 def test_a_kernel_that_refuses_by_mistake_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its results are right; strictly it is an error."""
     graph = fused_graph(lambda o, a, b: o.div(a, b), [numbers(4), numbers(4)])
+    part = SimpleNamespace(fusion=graph)
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
     with pytest.warns(RuntimeWarning, match="expected values that torch refuses"):
-        fallback.refused(graph, [numbers(4), numbers(4)])
+        fallback.refused(part, [numbers(4), numbers(4)])
     monkeypatch.setenv("PYFUSER_STRICT", "1")
     with pytest.raises(InternalError, match="others, by div"):
-        fallback.refused(graph, [numbers(4), numbers(4)])
+        fallback.refused(part, [numbers(4), numbers(4)])
 
 
 @pytest.mark.filterwarnings("error")
