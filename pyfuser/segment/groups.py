@@ -120,7 +120,7 @@ class Groups:
 
     def in_order(self) -> list[Group]:
         """The groups, each after those it reads from."""
-        return sorted(set(self.of.values()), key=lambda group: group.order)
+        return in_order(set(self.of.values()))
 
     # -- judging a merge
 
@@ -362,10 +362,6 @@ class Groups:
             before.update(fresh)
             stack += fresh
         before.discard(a)
-
-        def in_order(groups: Iterable[Group]) -> list[Group]:
-            return sorted(groups, key=lambda group: group.order)
-
         sequence = [*in_order(before), a, *in_order(after)]
         places = sorted([g.order for g in sequence] + [b.order])
         for group, place in zip(sequence, places[:-1], strict=True):
@@ -404,6 +400,11 @@ class Groups:
         for neighbours in (keep.producers, keep.consumers):
             neighbours.discard(keep)
             neighbours.discard(gone)
+
+
+def in_order(groups: Iterable[Group]) -> list[Group]:
+    """These groups, each after those it reads from; a set of them has no order of its own."""
+    return sorted(groups, key=lambda group: group.order)
 
 
 def _reduced(group: Group) -> set[int]:

@@ -12,7 +12,7 @@ public source.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from ..analysis.costs import is_narrowing
 from ..ir.fusion import Fusion
@@ -23,7 +23,7 @@ from ..schedule.registry import BY_LIBRARY, AutomaticScheduler, closest, find
 from ..schedule.size_info import SizeInfo
 from .boundary import make_segment
 from .drafts import Cut, SegmentDraft, with_free
-from .groups import Group, Groups
+from .groups import Group, Groups, in_order
 from .memory_directions import has_crossing
 from .memory_orders import set_memory_orders
 from .recomputation import recompute_across_cuts
@@ -127,7 +127,7 @@ def _pull_producers(groups: Groups, unit: Unit) -> None:
     ones first.
     """
     group = groups.of[unit]
-    waiting = _in_order(group.producers)
+    waiting = in_order(group.producers)
     while waiting:
         producer = waiting.pop()
         if producer.is_output or producer.summary.signatures or len(producer.consumers) > 1:
@@ -137,11 +137,7 @@ def _pull_producers(groups: Groups, unit: Unit) -> None:
             continue
         if groups.try_merge(producer, group):
             group = groups.of[unit]
-            waiting += _in_order(p for p in group.producers if p not in waiting)
-
-
-def _in_order(groups: Iterable[Group]) -> list[Group]:
-    return sorted(groups, key=lambda group: group.order)
+            waiting += in_order(p for p in group.producers if p not in waiting)
 
 
 def _merge_epilogues(groups: Groups) -> None:
@@ -183,7 +179,7 @@ def _merge_siblings(groups: Groups) -> bool:
     changed = False
     axes = groups.graph.space.axes
     for tensor, readers in groups.graph.readers.items():
-        sharing = sorted(dict.fromkeys(groups.of[r] for r in readers), key=lambda g: g.order)
+        sharing = in_order(dict.fromkeys(groups.of[r] for r in readers))
         if len(sharing) < 2 or not axes(tensor):
             continue
         fitting = [g.units[0] for g in sharing if g.summary.axes <= axes(tensor)]

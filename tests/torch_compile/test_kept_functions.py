@@ -17,7 +17,7 @@ from pyfuser.caches.disk_cache import DiskCache
 from pyfuser.devices.switches import override_can_fuse_on
 from pyfuser.profiling import Recorder, recording
 from pyfuser.torch_compile import cached_graphs, kept_functions
-from pyfuser.torch_compile.compiled_graph import CompiledGraph
+from tests.support.compiled import sources as sources
 
 from .later_processes import PROGRAMS, again, own_directory, step  # noqa: F401
 
@@ -32,20 +32,6 @@ def usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing has been kept.  Under PYFUSER_STRICT, nothing would be."""
     monkeypatch.setenv("PYFUSER_CACHE_DIR", str(tmp_path / "pyfuser"))
     monkeypatch.delenv("PYFUSER_STRICT", raising=False)
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[CompiledGraph]:
-    """The graphs that are compiled, instead of found."""
-    found: list[CompiledGraph] = []
-    make = CompiledGraph.__init__
-
-    def noted(self: CompiledGraph, *given: Any, **named: Any) -> None:
-        make(self, *given, **named)
-        found.append(self)
-
-    monkeypatch.setattr(CompiledGraph, "__init__", noted)
-    return found
 
 
 def _looked_up(table: Tensor, places: Tensor) -> Tensor:
@@ -79,15 +65,13 @@ MORE: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", [*PROGRAMS, *MORE])
-def test_another_process_compiles_nothing(
-    name: str, dynamic: bool, compiled: list[CompiledGraph]
-) -> None:
+def test_another_process_compiles_nothing(name: str, dynamic: bool, sources: list[str]) -> None:
     function, given = (PROGRAMS | MORE)[name]
     first = step(again(function, dynamic=dynamic), given)
-    assert compiled
-    compiled.clear()
+    assert sources
+    sources.clear()
     second = step(again(function, dynamic=dynamic), given)
-    assert not compiled
+    assert not sources
     for got, before, eager in zip(second, first, step(function, given), strict=True):
         torch.testing.assert_close(got, before, rtol=0, atol=0, equal_nan=True)
         assert got.stride() == before.stride()
@@ -95,28 +79,28 @@ def test_another_process_compiles_nothing(
 
 
 def test_sizes_that_a_function_is_not_for(
-    compiled: list[CompiledGraph], monkeypatch: pytest.MonkeyPatch
+    sources: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It returns None, and the graph is compiled, once."""
     again(torch.cos)(torch.randn(6))
-    compiled.clear()
+    sources.clear()
     refusing = kept_functions.Kept(lambda args: None, for_all=False)
     monkeypatch.setattr(kept_functions, "load", lambda text, later: refusing)
     function = again(torch.cos)
     for _ in range(3):
         x = torch.randn(6)
         torch.testing.assert_close(function(x), x.cos())
-    assert len(compiled) == 1
+    assert len(sources) == 1
 
 
-def test_a_refusal_raises_the_error_of_torch(compiled: list[CompiledGraph]) -> None:
+def test_a_refusal_raises_the_error_of_torch(sources: list[str]) -> None:
     table = torch.randn(7, 4)
     messages = []
     for number in (1, 0):
         function = again(_looked_up)
-        compiled.clear()
+        sources.clear()
         function(table, torch.tensor([1, 2]))
-        assert len(compiled) == number
+        assert len(sources) == number
         with pytest.raises(IndexError) as refused:
             function(table, torch.tensor([1, 7]))
         messages.append(str(refused.value))
@@ -137,47 +121,37 @@ def test_a_function_that_was_found_can_be_switched_off() -> None:
     torch.testing.assert_close(function(x), x.cos())
 
 
-def _recorded() -> Any:
-    return recording(Recorder())
+SURROUNDINGS: dict[str, Callable[[], Any]] = {
+    "recorded": lambda: recording(Recorder()),
+    "a scheduler less": lambda: options.overridden({"PYFUSER_DISABLE_SCHEDULERS": "greedy"}),
+    "strict": lambda: options.overridden({"PYFUSER_STRICT": "1"}),
+    "shown": lambda: options.overridden({"PYFUSER_DUMP": "call"}),
+}
 
 
-def _without_greedy() -> Any:
-    return options.overridden({"PYFUSER_DISABLE_SCHEDULERS": "greedy"})
-
-
-def _strict() -> Any:
-    return options.overridden({"PYFUSER_STRICT": "1"})
-
-
-def _dumping() -> Any:
-    return options.overridden({"PYFUSER_DUMP": "call"})
-
-
-@pytest.mark.parametrize("surroundings", [_recorded, _without_greedy, _strict, _dumping])
-def test_what_else_decides_about_a_function(
-    surroundings: Callable[[], Any], compiled: list[CompiledGraph]
-) -> None:
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_else_decides_about_a_function(name: str, sources: list[str]) -> None:
     x = torch.randn(6, 3)
     again(torch.cumsum)(x, 0)
-    compiled.clear()
-    with surroundings():
+    sources.clear()
+    with SURROUNDINGS[name]():
         torch.testing.assert_close(again(torch.cumsum)(x, 0), x.cumsum(0))
-    assert compiled
+    assert sources
 
 
-def test_a_number_of_threads_has_its_own_function(compiled: list[CompiledGraph]) -> None:
+def test_a_number_of_threads_has_its_own_function(sources: list[str]) -> None:
     x, threads = torch.randn(6), torch.get_num_threads()
     again(torch.cos)(x)
-    compiled.clear()
+    sources.clear()
     torch.set_num_threads(threads + 1)
     try:
         torch.testing.assert_close(again(torch.cos)(x), x.cos())
     finally:
         torch.set_num_threads(threads)
-    assert compiled
+    assert sources
 
 
-def test_a_loop_is_compiled_again(compiled: list[CompiledGraph]) -> None:
+def test_a_loop_is_compiled_again(sources: list[str]) -> None:
     """Its bodies are functions of their own."""
 
     def halved(x: Tensor) -> Tensor:
@@ -185,13 +159,13 @@ def test_a_loop_is_compiled_again(compiled: list[CompiledGraph]) -> None:
 
     x = torch.rand(5)
     for _ in range(2):
-        compiled.clear()
+        sources.clear()
         torch.testing.assert_close(again(halved)(x), halved(x))
-        assert compiled
+        assert sources
 
 
 def test_a_damaged_entry_counts_as_none(
-    compiled: list[CompiledGraph], monkeypatch: pytest.MonkeyPatch
+    sources: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(6)
     again(torch.cos)(x)
@@ -202,6 +176,6 @@ def test_a_damaged_entry_counts_as_none(
         return found[:-1] if found and key.startswith("function of a graph") else found
 
     monkeypatch.setattr(DiskCache, "load", shortened)
-    compiled.clear()
+    sources.clear()
     torch.testing.assert_close(again(torch.cos)(x), x.cos())
-    assert compiled
+    assert sources
