@@ -17,9 +17,7 @@ often.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -27,8 +25,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
-from torch.utils._python_dispatch import _disable_current_modes
 
+from ..library_dtypes import has_onednn
 from ..sizes import hints
 
 aten = torch.ops.aten
@@ -78,22 +76,10 @@ def _contiguous(result: Any) -> Any:
     return result.clone(memory_format=torch.contiguous_format)
 
 
-@lru_cache
-def _computes(dtype: torch.dtype) -> bool:
-    """True if oneDNN has convolutions of a dtype for this processor."""
-    if platform.machine() != "x86_64" or not torch._C._has_mkldnn:
-        return False
-    mkldnn = torch.ops.mkldnn
-    with _disable_current_modes():
-        if dtype == torch.bfloat16:
-            return bool(mkldnn._is_mkldnn_bf16_supported())
-        return dtype == torch.float32 or bool(mkldnn._is_mkldnn_fp16_supported())
-
-
 def _pays_for_weight(x: Tensor, weight: Tensor) -> bool:
-    """True if the images are worth a copy of the weight, and oneDNN computes the convolution."""
+    """True if the images are worth a copy of the weight, and oneDNN can compute the convolution."""
     places = _elements(x) // max(_channels(x), 1)
-    return _computes(x.dtype) and (is_ambiguous(weight) or places >= _LEAST_PLACES)
+    return has_onednn() and (is_ambiguous(weight) or places >= _LEAST_PLACES)
 
 
 def in_channels_last(

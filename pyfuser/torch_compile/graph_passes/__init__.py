@@ -21,6 +21,7 @@ from .equal_views import merge_equal_views
 from .exact_sizes import widen_sizes
 from .flex_attention import spell_out_flex_attention
 from .foreach import flatten_foreach
+from .half_products import widen_half_products
 from .layout_copies import read_layout_copies
 from .linear import join_biases
 from .pooling import spell_out_pooling
@@ -45,6 +46,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], object], ...] = (
     compute_in_parts,
     widen_sizes,
     split_batches_of_products,
+    widen_half_products,
     drop_copies,
     read_layout_copies,
     join_biases,
