@@ -16,6 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
+import torch
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -140,8 +141,8 @@ def _raise(error: Exception, args: list[Any]) -> NoReturn:
 
 
 def undisturbed(compiler: Callable[[Given], Made], given: Given) -> Made:
-    """A compiler's result, whatever is being traced or dispatched around this call."""
-    with _disable_current_modes(), no_collection():
+    """A compiler's result, whatever is being traced, dispatched or cast around this call."""
+    with _disable_current_modes(), torch._C._DisableAutocast(), no_collection():
         return compiler(given)
 
 
@@ -156,9 +157,9 @@ def _compiled_when_on(
         if not made:
             if all(off):
                 return by_torch(args)
-            with lock, _disable_current_modes():
+            with lock:
                 if not made:
-                    made.append(compile_graph(graph_module))
+                    made.append(undisturbed(compile_graph, graph_module))
         return made[0](args)
 
     return boxed(call)
