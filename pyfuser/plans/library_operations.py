@@ -3,17 +3,22 @@
 Products and top-k are written into the runtime's memory, by the overload that makes no copy
 for these ranks: `mm`, `bmm`, `addmm` with a bias, for linear on any rank.  A permuted operand is
 passed by its strides.  The other operations call the reference of their row
-(pyfuser/ops/library_ops.py), and its results get the strides that the plan promises.
+(pyfuser/ops/library_ops.py), and its results get the strides that the plan promises.  So do
+operations in half precision that the processor has no instructions for, with operands in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
+from ..devices.library_dtypes import MOST_ROWS_READ_ONCE, is_faster_in_float32
+from ..dtypes import to_torch
 from ..ir.exprs import LibraryOp
-from ..ops.library_ops import LIBRARY_OPS
+from ..ops.library_ops import LIBRARY_OPS, Results
 from .library_calls import LibraryCalls
 
 aten = torch.ops.aten
@@ -35,12 +40,45 @@ def write_into(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequ
     _INTO[expr.op](library, expr, texts, names)
 
 
-def call_text(library: LibraryCalls, expr: LibraryOp, texts: Texts) -> str:
+def is_widened(expr: LibraryOp, device: torch.device) -> bool:
+    """True if an operation takes less time with operands in float32."""
+    if device.type != "cpu" or expr.op not in _WIDENED:
+        return False
+    operands = expr.tensor_inputs[:2]
+    is_of_vector = min(operand.ndim for operand in operands) == 1
+    return not is_of_vector and is_faster_in_float32(to_torch(operands[0].dtype))
+
+
+def call_text(library: LibraryCalls, expr: LibraryOp, texts: Texts, widened: bool = False) -> str:
     """An expression for the results: a tensor, or a tuple if there are several."""
-    function = library.writer.constant(f"library_{expr.op}", LIBRARY_OPS[expr.op].reference)
+    reference = LIBRARY_OPS[expr.op].reference
+    if widened:
+        dtypes = [to_torch(output.dtype) for output in expr.tensor_outputs]
+        reference = partial(_in_float32, expr.op, dtypes)
+    function = library.writer.constant(f"library_{expr.op}", reference)
     arguments = [f"{name}={text}" for name, text in texts.items()]
     arguments += [f"{name}={option!r}" for name, option in expr.options]
     return f"{function}({', '.join(arguments)})"
+
+
+def _in_float32(op: str, dtypes: Sequence[torch.dtype], **arguments: Any) -> Results:
+    """An operation whose operands are converted to float32, and its results to these dtypes."""
+    reference = LIBRARY_OPS[op].reference
+    if op in _SUMMED and _is_read_once(arguments["arg1"], arguments["arg2"], _SUMMED[op]):
+        return reference(**arguments)
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and is_faster_in_float32(value.dtype):
+            arguments[name] = value.float()
+    results = reference(**arguments)
+    if isinstance(results, torch.Tensor):
+        return results.to(dtypes[0])
+    return tuple(each.to(dtype) for each, dtype in zip(results, dtypes, strict=True))
+
+
+def _is_read_once(rows: torch.Tensor, matrix: torch.Tensor, summed: int) -> bool:
+    """True if the library reads a matrix, which is summed along a dimension, once."""
+    is_along = matrix.dim() == 2 and matrix.stride(summed) == 1 == rows.stride(-1)
+    return is_along and rows.shape[:-1].numel() <= MOST_ROWS_READ_ONCE
 
 
 def _matmul(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
@@ -88,6 +126,10 @@ def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[
     values, indices = names
     library.writer.line(f"{function}({', '.join(arguments)}, values={values}, indices={indices})")
 
+
+_WIDENED = ("linear", "matmul", "grouped_mm", "sdpfa_fwd", "sdpfa_bwd")
+# The dimension of the second operand that a product sums over.
+_SUMMED = {"linear": -1, "matmul": -2}
 
 _INTO: dict[str, _Into] = {
     "linear": _linear,

@@ -48,7 +48,7 @@ from ..ops.op import Op
 from ..ops.pointwise import resolve_expr
 from ..ops.table import OPS, SCANS
 from .library_calls import LibraryCalls, overload_into
-from .library_operations import call_text, write_into, writes_into_memory
+from .library_operations import call_text, is_widened, write_into, writes_into_memory
 from .text import Sizes, tuple_text
 
 aten = torch.ops.aten
@@ -318,10 +318,11 @@ class TorchPart:
             else self.values.plain_tensor(value)
             for name, value in zip(expr.names, expr.inputs, strict=True)
         }
-        if writes_into_memory(expr):
+        widened = is_widened(expr, self.values.device)
+        if writes_into_memory(expr) and not widened:
             write_into(library, expr, texts, [self.values.allocate(t) for t in tensors])
             return
-        text = call_text(library, expr, texts)
+        text = call_text(library, expr, texts, widened)
         if len(tensors) == 1:
             names = [self.values.put(tensors[0], text)]
         else:

@@ -9,6 +9,7 @@ import torch
 
 from pyfuser import DataType, FusionDefinition
 from pyfuser.errors import DefinitionError, UnsupportedError
+from pyfuser.plans import library_operations
 from tests.ops.library_definitions import (
     FLOATS,
     LAYOUTS,
@@ -84,7 +85,12 @@ def test_attention_takes_every_layout_and_gives_torchs(layout: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["bias", "mask", "both"])
-def test_attention_with_a_bias_or_a_mask(dtype: torch.dtype, kind: str) -> None:
+def test_attention_with_a_bias_or_a_mask(
+    dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the library's own precision; test_half_library_ops.py has that of other processors."""
+    monkeypatch.setattr(library_operations, "is_faster_in_float32", lambda dtype: False)
+
     def define(fd: Any, q: Any, k: Any, bias: Any, mask: Any) -> Any:
         given = {"bias": None if kind == "mask" else bias, "mask": None if kind == "bias" else mask}
         return fd.ops.sdpfa_fwd(q, k, k, **given)[0]

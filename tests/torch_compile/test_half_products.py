@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Graph
 
+from pyfuser.devices import library_dtypes
 from pyfuser.torch_compile import graph as graph_module
-from pyfuser.torch_compile import library_dtypes
 from pyfuser.torch_compile.graph_passes import half_products
 from tests.support.compiled import assert_as_close_as_eager
 from tests.support.compiled import sources as sources

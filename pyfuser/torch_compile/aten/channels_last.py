@@ -26,7 +26,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
-from ..library_dtypes import has_onednn
+from ...devices.library_dtypes import has_onednn
 from ..sizes import hints
 
 aten = torch.ops.aten

@@ -1,5 +1,5 @@
 """Products, convolutions and attention of half precision in float32, where the library has no
-instructions for it (library_dtypes.py).
+instructions for it (devices/library_dtypes.py).
 
     Before:  c = mm(gelu(x), t(w))             # bfloat16
     After:   c = _to_copy(mm(_to_copy(gelu(x), float32), t(_to_copy(w, float32))), bfloat16)
@@ -27,9 +27,9 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+from ...devices.library_dtypes import MOST_ROWS_READ_ONCE, is_faster_in_float32
 from ..aten import refusal
 from ..fusion_nodes import is_dense
-from ..library_dtypes import is_faster_in_float32
 from ..sizes import hints
 from ..views import elements_of, is_getitem, is_updated, tensor_of
 from .attention import ATTENTION
@@ -49,7 +49,6 @@ WIDENED = (
 )
 # The library computes fewer multiplications in less time than a call takes.
 _FEWEST_MULTIPLICATIONS = 1 << 13
-_MOST_ROWS_READ_ONCE = 8
 # Views of all elements, which are views of the converted elements as well.
 _VIEWS = (
     *RESHAPES,
@@ -85,7 +84,7 @@ def _is_wanted(node: Node) -> bool:
     if prod(batch) * rows * inner * columns < _FEWEST_MULTIPLICATIONS:
         return False
     reads_once = hints(left.stride()[-1:]) == hints(right.stride()[-2:-1]) == [1]
-    return batch != [] or rows > _MOST_ROWS_READ_ONCE or not reads_once
+    return batch != [] or rows > MOST_ROWS_READ_ONCE or not reads_once
 
 
 def dtype_of(node: Node) -> torch.dtype | None:
