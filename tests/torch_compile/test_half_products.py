@@ -159,6 +159,19 @@ def test_autocast_converts_no_weight(sources: list[str]) -> None:
     assert source.count("torch_bfloat16") == 1
 
 
+def test_autocast_around_the_call() -> None:
+    """What the passes ask torch about float32 isn't cast again."""
+
+    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(b, x, w).float() @ x.mT
+
+    x, w, b = torch.randn(64, 48), torch.randn(48, 48) / 8, torch.randn(48)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        made, eager = torch.compile(function, backend="pyfuser")(x, w, b), function(x, w, b)
+    exact = torch.addmm(b.double(), x.double(), w.double()) @ x.double().mT
+    assert_as_close_as_eager({"": made}, {"": eager}, {"": exact}, factor=1)
+
+
 @pytest.mark.parametrize(
     ("rows", "is_transposed", "dtype"),
     [
