@@ -22,6 +22,8 @@ from tests.support.compiled import sources as sources
 from tests.support.compiled import strict as strict
 from tests.support.long_cases import pairwise
 
+from .later_processes import again
+
 pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.cpu]
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -160,16 +162,23 @@ def test_autocast_converts_no_weight(sources: list[str]) -> None:
 
 
 def test_autocast_around_the_call() -> None:
-    """What the passes ask torch about float32 isn't cast again."""
+    """A graph from torch's cache is compiled in it; nothing that a pass asks torch is cast."""
 
-    def function(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return torch.addmm(b, x, w).float() @ x.mT
+    def results(call: Callable[..., Tensor], *inputs: Tensor) -> dict[str, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = call(*inputs)
+        grads = torch.autograd.grad(found, inputs[1:], found.detach())
+        return {"result": found.detach(), "weight": grads[0], "bias": grads[1]}
 
-    x, w, b = torch.randn(64, 48), torch.randn(48, 48) / 8, torch.randn(48)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        made, eager = torch.compile(function, backend="pyfuser")(x, w, b), function(x, w, b)
-    exact = torch.addmm(b.double(), x.double(), w.double()) @ x.double().mT
-    assert_as_close_as_eager({"": made}, {"": eager}, {"": exact}, factor=1)
+    def linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.linear(x, w, b).relu()
+
+    x, w, b = torch.randn(64, 48), torch.randn(32, 48), torch.randn(32)
+    inputs = (x, w.requires_grad_(), b.requires_grad_())
+    exact = results(linear, *(each.detach().double().requires_grad_() for each in inputs))
+    for _ in range(2):
+        got = results(again(linear), *inputs)
+        assert_as_close_as_eager(got, results(linear, *inputs), exact)
 
 
 @pytest.mark.parametrize(
