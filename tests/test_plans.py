@@ -33,13 +33,14 @@ def normalised() -> FusionDefinition:
 
 @pytest.mark.cpu
 def test_a_thousand_sizes_share_a_plan() -> None:
+    """All have the same place in the second cache of any processor."""
     fd = normalised()
-    fd.execute([torch.ones(40, 64), torch.ones(64)])
+    fd.execute([torch.ones(40, 48), torch.ones(48)])
     count, plans = compiled_kernel_count(), executor_of(fd).plans
     for rows in range(33, 1033):
-        x, row = torch.randn(rows, 64), torch.randn(64)
+        x, row = torch.randn(rows, 48), torch.randn(48)
         (y,) = fd.execute([x, row])
-        assert y.shape == (rows, 64) and y.stride() == (64, 1)
+        assert y.shape == (rows, 48) and y.stride() == (48, 1)
         if rows % 100 == 0:
             torch.testing.assert_close(y, torch.softmax(x, 1) * row)
     assert compiled_kernel_count() == count
