@@ -9,6 +9,7 @@ transposed are products as fast as memory allows.
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -16,13 +17,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 # Measured on a Zen 3, a matrix of 4096x4096: up to so many rows take as long as their conversion
 # and product.
-MOST_ROWS_READ_ONCE = 8
+_MOST_ROWS_READ_ONCE = 8
 
 
 @lru_cache
 def has_onednn() -> bool:
     """True if the library is oneDNN's for x86-64."""
     return platform.machine() in ("x86_64", "AMD64") and bool(torch._C._has_mkldnn)
+
+
+def is_read_once(rows: int, steps: Sequence[int]) -> bool:
+    """True for so few rows that the library reads the matrix by which it multiplies them once, if
+    it adds up neighbours in memory: `steps` are the strides of the two along that dimension.
+    """
+    return rows <= _MOST_ROWS_READ_ONCE and list(steps) == [1, 1]
 
 
 @lru_cache

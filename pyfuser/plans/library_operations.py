@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..devices.library_dtypes import MOST_ROWS_READ_ONCE, is_faster_in_float32
+from ..devices.library_dtypes import is_faster_in_float32, is_read_once
 from ..dtypes import to_torch
 from ..ir.exprs import LibraryOp
 from ..ops.library_ops import LIBRARY_OPS, Results
@@ -41,8 +41,8 @@ def write_into(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequ
 
 
 def is_widened(expr: LibraryOp, device: torch.device) -> bool:
-    """True if an operation takes less time with operands in float32."""
-    if device.type != "cpu" or expr.op not in _WIDENED:
+    """True if an operation that adds up products takes less time with operands in float32."""
+    if device.type != "cpu" or not LIBRARY_OPS[expr.op].sums(expr):
         return False
     operands = expr.tensor_inputs[:2]
     is_of_vector = min(operand.ndim for operand in operands) == 1
@@ -64,8 +64,11 @@ def call_text(library: LibraryCalls, expr: LibraryOp, texts: Texts, widened: boo
 def _in_float32(op: str, dtypes: Sequence[torch.dtype], **arguments: Any) -> Results:
     """An operation whose operands are converted to float32, and its results to these dtypes."""
     reference = LIBRARY_OPS[op].reference
-    if op in _SUMMED and _is_read_once(arguments["arg1"], arguments["arg2"], _SUMMED[op]):
-        return reference(**arguments)
+    if op in _SUMMED:
+        left, right = arguments["arg1"], arguments["arg2"]
+        rows, steps = left.shape[:-1].numel(), (left.stride(-1), right.stride(_SUMMED[op]))
+        if right.dim() == 2 and is_read_once(rows, steps):
+            return reference(**arguments)
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor) and is_faster_in_float32(value.dtype):
             arguments[name] = value.float()
@@ -73,12 +76,6 @@ def _in_float32(op: str, dtypes: Sequence[torch.dtype], **arguments: Any) -> Res
     if isinstance(results, torch.Tensor):
         return results.to(dtypes[0])
     return tuple(each.to(dtype) for each, dtype in zip(results, dtypes, strict=True))
-
-
-def _is_read_once(rows: torch.Tensor, matrix: torch.Tensor, summed: int) -> bool:
-    """True if the library reads a matrix, which is summed along a dimension, once."""
-    is_along = matrix.dim() == 2 and matrix.stride(summed) == 1 == rows.stride(-1)
-    return is_along and rows.shape[:-1].numel() <= MOST_ROWS_READ_ONCE
 
 
 def _matmul(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[str]) -> None:
@@ -127,7 +124,6 @@ def _topk(library: LibraryCalls, expr: LibraryOp, texts: Texts, names: Sequence[
     library.writer.line(f"{function}({', '.join(arguments)}, values={values}, indices={indices})")
 
 
-_WIDENED = ("linear", "matmul", "grouped_mm", "sdpfa_fwd", "sdpfa_bwd")
 # The dimension of the second operand that a product sums over.
 _SUMMED = {"linear": -1, "matmul": -2}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pyfuser.torch_compile.graph_passes import half_products
 from tests.support.compiled import assert_as_close_as_eager
 from tests.support.compiled import sources as sources
 from tests.support.compiled import strict as strict
@@ -31,9 +32,15 @@ def _of_random_numbers(x: Tensor, *weights: Tensor) -> Tensor:
     return torch.stack(same)
 
 
-@pytest.mark.parametrize("function", [_with_results, _with_an_update, _of_random_numbers])
+@pytest.mark.parametrize(
+    "function", [_projections, _with_results, _with_an_update, _of_random_numbers]
+)
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_results_are_those_of_eager(function: object, dynamic: bool) -> None:
+def test_results_are_those_of_eager(
+    function: object, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With products in the library's own precision."""
+    monkeypatch.setattr(half_products, "is_faster_in_float32", lambda dtype: False)
     compiled = torch.compile(function, backend="pyfuser", dynamic=dynamic)  # type: ignore[call-overload]
     for rows in (64, 7):
         x, weights = torch.randn(rows, 65) / 8, torch.randn(3, 65, 33)

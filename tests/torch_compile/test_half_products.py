@@ -212,7 +212,7 @@ def test_an_operand_that_is_updated_is_read_before() -> None:
     assert torch.equal(ours, theirs)
 
 
-def test_which_dtypes_are_faster_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_dtypes_are_faster_in_float32() -> None:
     found = {dtype: library_dtypes.is_faster_in_float32(dtype) for dtype in DTYPES}
     if library_dtypes.has_onednn():
         assert found == {

@@ -27,7 +27,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from ...devices.library_dtypes import MOST_ROWS_READ_ONCE, is_faster_in_float32
+from ...devices.library_dtypes import is_faster_in_float32, is_read_once
 from ..aten import refusal
 from ..fusion_nodes import is_dense
 from ..sizes import hints
@@ -83,8 +83,7 @@ def _is_wanted(node: Node) -> bool:
     (columns,) = hints(right.shape[-1:])
     if prod(batch) * rows * inner * columns < _FEWEST_MULTIPLICATIONS:
         return False
-    reads_once = hints(left.stride()[-1:]) == hints(right.stride()[-2:-1]) == [1]
-    return batch != [] or rows > MOST_ROWS_READ_ONCE or not reads_once
+    return batch != [] or not is_read_once(rows, hints((left.stride(-1), right.stride(-2))))
 
 
 def dtype_of(node: Node) -> torch.dtype | None:
