@@ -27,7 +27,7 @@ with no_collection():  # some hundred modules load
     from .. import fallback
     from ..errors import InputError, PyfuserError, UnsupportedError, expected
     from . import quick_calls
-    from .aot_metadata import metadata
+    from .aot_metadata import forget_dangling_views, metadata
     from .aten import check_classes, decompositions
     from .attention_layers import write_out_attention_layers
     from .cached_graphs import CachedGraph, cached, may_cache, serializable
@@ -127,6 +127,7 @@ class _Compilers:
         """Of a graph without a backward, too."""
         note_input_aliases(traced)
         note_bases(traced)
+        forget_dangling_views()
         _backward_may_run_again()
         self.updated = updated_inputs(metadata(), self._count)
         made = self._compiled(traced)

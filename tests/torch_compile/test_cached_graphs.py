@@ -261,3 +261,20 @@ def test_a_float_that_changes_is_not_that_of_an_earlier_call() -> None:
         compiled = again(descend)
         for rate in rates:
             torch.testing.assert_close(compiled(x, rate), descend(x, rate))
+
+
+def test_a_view_of_a_product_of_batches() -> None:
+    """torch keeps no sizes of the `_unsafe_view` between the two."""
+
+    def views(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        y = x.flip(1)[:, ::2] @ weight
+        return y.transpose(1, 2), y[:, :0], y[0], y.amax(-1)
+
+    given = [torch.randn(3, 24, 32), torch.randn(32, 32)]
+    eager = step(views, given)
+    for wanted in (MISS, HIT):
+        made = step(again(views), given)
+        assert events() == wanted
+        for got, other in zip(made, eager, strict=True):
+            assert got.stride() == other.stride()
+            torch.testing.assert_close(got, other)
