@@ -12,8 +12,12 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from pyfuser.dtypes import DataType
 from pyfuser.ops.evaluator import evaluate
-from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, cost, refusal
+from pyfuser.torch_compile.aten import TRANSLATIONS, NotTranslated, cost, refusal, translation
+from pyfuser.torch_compile.aten.pointwise import compares_signs
+from pyfuser.torch_compile.aten.region_builder import Call
+from pyfuser.torch_compile.aten.term import Term
 from pyfuser.torch_compile.views import is_view
 from tests.torch_compile.aten_graphs import OneNode, flat, of_metadata, require_close, tensor_maker
 from tests.torch_compile.aten_samples import arguments
@@ -100,6 +104,31 @@ def test_overload(overload: OpOverload) -> None:
         assert (graph is None) == (dtype in NOT_TRANSLATED.get(overload, ())), dtype
         if graph is not None:
             require_as_eager(graph, made[2], LOOSER.get((overload, dtype), dtype))
+
+
+@pytest.mark.parametrize("overload", OVERLOADS, ids=str)
+def test_exact_arguments_are_declared(
+    overload: OpOverload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a translation reads rounded, the table says: other readers of it read the same."""
+    read: set[Node] = set()
+    exact = Call.exact
+
+    def noted(call: Call, argument: Any, dtype: DataType | None = None) -> Term:
+        read.add(argument)
+        return exact(call, argument, dtype)
+
+    monkeypatch.setattr(Call, "exact", noted)
+    made = sample(overload, torch.bfloat16)
+    graph = one_node(overload, *made[:2]) if made else None
+    if graph is None:
+        return
+    graph.region()
+    given, places = translation.arguments(graph.node), TRANSLATIONS[overload].exact
+    declared = {given[place] for place in places if isinstance(given[place], Node)}
+    halves = {node for node in read if node.meta["val"].dtype is torch.bfloat16}
+    assert halves <= declared
+    assert read or not declared or compares_signs(DataType.BFloat16, *given)
 
 
 @pytest.mark.parametrize("overload", OVERLOADS, ids=str)

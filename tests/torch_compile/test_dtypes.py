@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -74,6 +76,40 @@ def test_comparisons_in_half_precision_see_rounded_values() -> None:
         return (y == y.amax(-1, keepdim=True)).sum(-1), (y > x).sum()
 
     check(function, lambda: [torch.randn(64, 200).bfloat16()])
+
+
+def less_converted(x: Tensor) -> Tensor:
+    y = x * 1.7
+    return y.flatten().float() - y.flatten()
+
+
+def root_of_fraction(x: Tensor) -> Tensor:
+    y = x * 1.7
+    return (y - y.floor()).sqrt()
+
+
+def root_where_it_is_real(x: Tensor) -> Tensor:
+    y = x * 1.7
+    return torch.where(y <= 1, (1 - y).sqrt(), 0.0)
+
+
+def places_of_wholes(x: Tensor) -> Tensor:
+    y = x * 1.7
+    return (y.t() == y.t().round()) & (y.t() % 1 != 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "function", [less_converted, root_of_fraction, root_where_it_is_real, places_of_wholes]
+)
+def test_all_readers_of_a_rounded_value_read_the_same(
+    function: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    """One that asks for the number that torch has, beside one that computes with it."""
+    torch.manual_seed(0)
+    x = torch.rand(64, 100).to(dtype)
+    got = torch.compile(function, backend=BACKEND, fullgraph=True)(x)
+    torch.testing.assert_close(got, function(x), rtol=1e-2, atol=4e-3)
 
 
 def test_dtypes_meet_as_in_eager() -> None:

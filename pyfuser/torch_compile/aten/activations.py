@@ -256,8 +256,13 @@ def _floats(node: Any, *rest: Any) -> str | None:
     return None if first.dtype.is_floating_point else f"a result of {first.dtype}"
 
 
-def _row(build: Build, is_heavy: bool = False, keeps_values: bool = False) -> Translation:
-    return Translation(build, "heavy" if is_heavy else "cheap", _floats, keeps_values)
+def _row(
+    build: Build,
+    is_heavy: bool = False,
+    keeps_values: bool = False,
+    exact: tuple[int, ...] = (),
+) -> Translation:
+    return Translation(build, "heavy" if is_heavy else "cheap", _floats, keeps_values, exact)
 
 
 TRANSLATIONS: Table = {
@@ -266,19 +271,19 @@ TRANSLATIONS: Table = {
     aten.silu_backward.default: _row(_silu_backward, True),
     aten.sigmoid_backward.default: _row(_sigmoid_backward),
     aten.tanh_backward.default: _row(_tanh_backward),
-    aten.threshold.default: _row(_threshold),
-    aten.threshold_backward.default: _row(_threshold_backward, keeps_values=True),
+    aten.threshold.default: _row(_threshold, exact=(0,)),
+    aten.threshold_backward.default: _row(_threshold_backward, keeps_values=True, exact=(1,)),
     aten.hardtanh.default: _row(_hardtanh),
-    aten.hardtanh_backward.default: _row(_hardtanh_backward, keeps_values=True),
+    aten.hardtanh_backward.default: _row(_hardtanh_backward, keeps_values=True, exact=(1,)),
     aten.relu6.default: _row(_relu6),
     aten.hardswish.default: _row(_hardswish),
-    aten.hardswish_backward.default: _row(_hardswish_backward),
+    aten.hardswish_backward.default: _row(_hardswish_backward, exact=(1,)),
     aten.hardsigmoid.default: _row(_hardsigmoid),
-    aten.hardsigmoid_backward.default: _row(_hardsigmoid_backward),
+    aten.hardsigmoid_backward.default: _row(_hardsigmoid_backward, exact=(1,)),
     aten.leaky_relu.default: _row(_leaky_relu),
-    aten.leaky_relu_backward.default: _row(_leaky_relu_backward),
+    aten.leaky_relu_backward.default: _row(_leaky_relu_backward, exact=(1,)),
     aten.elu.default: _row(_elu, True),
-    aten.elu_backward.default: _row(_elu_backward, True),
+    aten.elu_backward.default: _row(_elu_backward, True, exact=(5,)),
     aten.celu.default: _row(_celu, True),
     aten.selu.default: _row(_selu, True),
     aten.softplus.default: _row(_softplus, True),
@@ -286,12 +291,12 @@ TRANSLATIONS: Table = {
     aten.mish.default: _row(_mish, True),
     aten.mish_backward.default: _row(_mish_backward, True),
     aten.log_sigmoid_forward.default: _row(_log_sigmoid_forward, True),
-    aten.log_sigmoid_backward.default: _row(_log_sigmoid_backward, True),
-    aten.hardshrink.default: _row(_hardshrink, keeps_values=True),
-    aten.hardshrink_backward.default: _row(_shrink_backward, keeps_values=True),
+    aten.log_sigmoid_backward.default: _row(_log_sigmoid_backward, True, exact=(1,)),
+    aten.hardshrink.default: _row(_hardshrink, keeps_values=True, exact=(0,)),
+    aten.hardshrink_backward.default: _row(_shrink_backward, keeps_values=True, exact=(1,)),
     aten.softshrink.default: _row(_softshrink),
-    aten.softshrink_backward.default: _row(_shrink_backward, keeps_values=True),
+    aten.softshrink_backward.default: _row(_shrink_backward, keeps_values=True, exact=(1,)),
     aten._prelu_kernel.default: _row(_prelu),
-    aten._prelu_kernel_backward.default: _row(_prelu_backward),
+    aten._prelu_kernel_backward.default: _row(_prelu_backward, exact=(1,)),
     aten.native_dropout_backward.default: _row(_dropout_backward),
 }

@@ -11,7 +11,6 @@ ones, in the metadata's dtypes, each a separate tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ from ...ir.vals import TensorView, Val
 from ...ops.pointwise import copy
 from ..views import is_getitem
 from .region_builder import Call, NotTranslated, RegionBuilder
-from .rounded_values import compared_values
+from .rounded_values import RoundedValues
 from .sizes import is_one, short_row
 from .tables import translation_of
 from .term import Term
@@ -51,24 +50,24 @@ def build_region(
     nodes: Sequence[Node],
     inputs: Sequence[Node],
     outputs: Sequence[Node],
-    rounded: AbstractSet[Node] | None = None,
+    rounded: RoundedValues | None = None,
 ) -> RegionFusion:
     """The fusion of `nodes`, given in topological order.
 
     `inputs` are the outside nodes whose tensors or sizes are read, `outputs` the nodes whose values
     are used outside, `rounded` the values that kernels of the whole graph read rounded
-    (`rounded_values.py`; by default, the `compared_values` of `nodes`).
+    (by default, those of `nodes`).
     Raises NotTranslated for a node that can't be included.
     """
     builder = RegionBuilder({row for node in outputs for row in _short_rows(node)})
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
-    stored = (compared_values(nodes) if rounded is None else rounded) & set(outputs)
+    exact = (rounded or RoundedValues.of(nodes)).within(outputs)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)
-            if node in stored:
+            if node in exact:
                 _round(builder, node)
     for node in outputs:
         _define_output(builder, node)

@@ -7,6 +7,7 @@ for comparisons, of the dtype to which torch promotes the operands.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ...ops.dtype_rules import DtypeRule
 from ...ops.table import OPS
 from .region_builder import Call, meta_of
 from .term import Term
-from .translation import Build, Check, Table, Translation
+from .translation import Build, Check, Cost, Table, Translation
 
 aten = torch.ops.aten
 
@@ -75,20 +76,22 @@ def _exact_binary(row: str) -> Build:
 
 
 def compared(call: Call, a: Any, b: Any) -> tuple[Term, Term]:
-    """Two operands, converted as torch compares them.
-
-    A float on one side of 0 is there in bfloat16 too, unless it rounds to 0, as a float below
-    2**-134 does.
-    """
+    """Two operands, converted as torch compares them."""
     logical = call.compared_dtype(a, b)
     held = compute_dtype(logical)
-    if logical is DataType.BFloat16 and (_is_zero(a) or _is_zero(b)):
+    if compares_signs(logical, a, b):
         return call.operand(a, held), call.operand(b, held)
     return call.exact_operand(a, held, logical), call.exact_operand(b, held, logical)
 
 
-def _is_zero(argument: Any) -> bool:
-    return isinstance(argument, (int, float)) and argument == 0
+def compares_signs(dtype: DataType, *operands: Any) -> bool:
+    """True for a comparison with 0 in bfloat16, which needs no rounding.
+
+    A float on one side of 0 is there in bfloat16 too, unless it rounds to 0, as a float below
+    2**-134 does.
+    """
+    is_zero = any(isinstance(each, (int, float)) and each == 0 for each in operands)
+    return dtype is DataType.BFloat16 and is_zero
 
 
 def _comparison(row: str) -> Build:
@@ -330,20 +333,25 @@ def all_overloads(name: str, names: tuple[str, ...], row: Translation) -> Table:
 _BOTH = ("Tensor", "Scalar", "default", "Scalar_Tensor")
 
 
-def of_row(name: str, build: Build, check: Check | None = None) -> Translation:
+def of_row(
+    name: str, build: Build, check: Check | None = None, exact: tuple[int, ...] = ()
+) -> Translation:
     """The translation to one row of the op table, which gives its cost and properties."""
     row = OPS[name]
-    return Translation(build, "heavy" if row.is_expensive else "cheap", check, row.keeps_values)
+    cost: Cost = "heavy" if row.is_expensive else "cheap"
+    return Translation(build, cost, check, row.keeps_values, exact)
 
 
 def _one_row(name: str, check: Check | None = None) -> Translation:
     """The row, on operands rounded as in torch if it is discontinuous."""
     row = OPS[name]
-    if row.arity == 1:
-        return of_row(name, _discontinuous(name) if row.is_discontinuous else _unary(name), check)
+    operands = tuple(range(row.arity))
     if row.rule is DtypeRule.COMPARE:
-        return of_row(name, _comparison(name), check)
-    return of_row(name, _exact_binary(name) if row.is_discontinuous else _binary(name), check)
+        return of_row(name, _comparison(name), check, operands)
+    if row.is_discontinuous:
+        build = _discontinuous(name) if row.arity == 1 else _exact_binary(name)
+        return of_row(name, build, check, operands)
+    return of_row(name, _unary(name) if row.arity == 1 else _binary(name), check)
 
 
 def _rows() -> Table:
@@ -355,9 +363,12 @@ def _rows() -> Table:
         shift = _one_row(f"bitwise_{name}_shift", _fits)
         table |= all_overloads(f"__{name[0]}shift__", _BOTH, shift)
     for name in _LOGICAL:
-        table[getattr(aten, name).default] = Translation(_logical(name))
+        table[getattr(aten, name).default] = Translation(_logical(name), exact=(0, 1))
     return table
 
+
+# Of whole numbers, by a mode.
+_QUOTIENT = Translation(_div, "heavy", _fits, exact=(0, 1))
 
 TRANSLATIONS: Table = {
     **_rows(),
@@ -367,12 +378,12 @@ TRANSLATIONS: Table = {
     **all_overloads("div", ("Tensor", "Scalar"), Translation(_div, check=_fits)),
     # torch writes numbers that depend on sizes as such quotients of 0-dim tensors.
     aten.true_divide.Tensor: Translation(_div, check=_fits),
-    **all_overloads("div", ("Tensor_mode", "Scalar_mode"), Translation(_div, "heavy", _fits)),
-    **all_overloads("floor_divide", _BOTH, Translation(_floor_divide, "heavy", _fits)),
+    **all_overloads("div", ("Tensor_mode", "Scalar_mode"), _QUOTIENT),
+    **all_overloads("floor_divide", _BOTH, replace(_QUOTIENT, build=_floor_divide)),
     **all_overloads("lerp", ("Tensor", "Scalar"), Translation(_lerp)),
     aten.sgn.default: _one_row("sign"),
     aten.positive.default: Translation(_identity),
-    aten.isfinite.default: Translation(_isfinite),
+    aten.isfinite.default: Translation(_isfinite, exact=(0,)),
     aten.pow.Tensor_Tensor: _one_row("pow"),
     aten.pow.Scalar: of_row("pow", _power_of_number),
     aten.pow.Tensor_Scalar: Translation(_pow_scalar, check=_has_power),
@@ -390,7 +401,7 @@ TRANSLATIONS: Table = {
     aten.masked_fill.Tensor: Translation(_masked_fill),
     aten.addcmul.default: Translation(_addc("mul")),
     aten.addcdiv.default: Translation(_addc("div"), check=_floats_only),
-    aten.nan_to_num.default: Translation(_nan_to_num),
+    aten.nan_to_num.default: Translation(_nan_to_num, exact=(0,)),
     aten.deg2rad.default: Translation(_degrees(math.pi / 180)),
     aten.rad2deg.default: Translation(_degrees(180 / math.pi)),
 }  # fmt: skip

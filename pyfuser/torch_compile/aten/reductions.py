@@ -186,8 +186,10 @@ def _known_order(node: Any, x: Any, order: Any, *rest: Any) -> str | None:
     return _float_input(node, x) if isinstance(order, (int, float)) else "a symbolic order"
 
 
-def _row(build: Build, keeps_values: bool = False, check: Any = None) -> Translation:
-    return Translation(build, "reduction", check, keeps_values)
+def _row(
+    build: Build, keeps_values: bool = False, check: Any = None, exact: tuple[int, ...] = ()
+) -> Translation:
+    return Translation(build, "reduction", check, keeps_values, exact)
 
 
 TRANSLATIONS: Table = {
@@ -201,20 +203,20 @@ TRANSLATIONS: Table = {
     aten.amin.default: _row(_extremum("min"), True, _some_elements),
     aten.max.default: _row(_extremum("max"), True, _some_elements),
     aten.min.default: _row(_extremum("min"), True, _some_elements),
-    aten.any.default: _row(_truths("max")),
-    aten.any.dim: _row(_truths("max")),
-    aten.any.dims: _row(_truths("max")),
-    aten.all.default: _row(_truths("min")),
-    aten.all.dim: _row(_truths("min")),
-    aten.all.dims: _row(_truths("min")),
+    aten.any.default: _row(_truths("max"), exact=(0,)),
+    aten.any.dim: _row(_truths("max"), exact=(0,)),
+    aten.any.dims: _row(_truths("max"), exact=(0,)),
+    aten.all.default: _row(_truths("min"), exact=(0,)),
+    aten.all.dim: _row(_truths("min"), exact=(0,)),
+    aten.all.dims: _row(_truths("min"), exact=(0,)),
     aten.var.correction: _row(_var, check=_known_correction),
     aten.std.correction: _row(_std, check=_known_correction),
     aten.var_mean.correction: _row(_var_mean, check=_known_correction),
     aten.std_mean.correction: _row(_deviation, check=_known_correction),
     aten.logsumexp.default: _row(_logsumexp, check=_some_elements),
     aten.linalg_vector_norm.default: _row(_vector_norm, check=_known_order),
-    aten.count_nonzero.default: _row(_count_nonzero),
-    aten.count_nonzero.dim_IntList: _row(_count_nonzero),
+    aten.count_nonzero.default: _row(_count_nonzero, exact=(0,)),
+    aten.count_nonzero.dim_IntList: _row(_count_nonzero, exact=(0,)),
     aten._softmax.default: _row(_softmax, check=_some_elements),
     aten._safe_softmax.default: _row(_safe_softmax, check=_some_elements),
     aten._log_softmax.default: _row(_log_softmax, check=_some_elements),

@@ -1,7 +1,9 @@
-"""Half-precision values of a graph that its kernels read rounded, as they store them.
+"""Half-precision values of a graph that its kernels read rounded, as torch does.
 
-Between the ops of a kernel, half precision is held in float32.  That isn't enough where another
-graph computes with what is stored:
+Between the ops of a kernel, half precision is held in float32.  That isn't enough where one reader
+needs the number that torch has: a conversion, a comparison, the floor of it.  The others must read
+the same, or `v - v.floor()` were negative where v is rounded up to a whole number, and its root NaN
+(`_exactly_read_values`).  Nor is it enough where another graph computes with what is stored:
 
 * The gradient of an extremum, or of a median, goes to the elements that equal it.  The backward
   compares the extremum that the forward has kept with elements that it computes again, from what
@@ -9,18 +11,23 @@ graph computes with what is stored:
   none might equal the extremum, and the gradient would be 0 / 0 (`compared_values`).
 * The gradient of a standard deviation divides by it.  If it is that of numbers less a mean, held in
   float32, and the backward computes these again from the rounded mean, they deviate by more than
-  the deviation that was kept, and the gradient is any number (`returned_values`).
+  the deviation that was kept, and the gradient is any number (`_returned_values`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
 
+from ...dtypes import from_torch
 from ..views import is_view, viewed
+from .pointwise import compares_signs
+from .tables import translation_of
+from .translation import arguments
 
 aten = torch.ops.aten
 
@@ -33,6 +40,54 @@ _EXTREMA = frozenset(
 _EXTREMA_OF_WRITES = frozenset((aten.scatter_reduce.two, aten.index_reduce.default))
 _EXTREME = frozenset(("amax", "amin"))  # of the reductions that these do
 _EQUALITY = frozenset((aten.eq.Tensor, aten.eq.Scalar, aten.ne.Tensor, aten.ne.Scalar))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedValues:
+    """The values of a graph that its kernels read rounded.
+
+    read     wherever they are computed (`_exactly_read_values`)
+    stored   where a kernel stores them
+    """
+
+    read: frozenset[Node]
+    stored: frozenset[Node]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], returned: Iterable[Node] = ()) -> RoundedValues:
+        """Of a graph's nodes, or a part of them, in topological order.
+
+        `returned` is what the forward of a training step returns.
+        """
+        stored = compared_values(nodes) | _returned_values(returned)
+        return cls(frozenset(_exactly_read_values(nodes)), frozenset(stored))
+
+    def within(self, outputs: Sequence[Node]) -> frozenset[Node]:
+        """What is rounded in a kernel that stores `outputs`."""
+        return self.read | self.stored.intersection(outputs)
+
+
+def _exactly_read_values(nodes: Sequence[Node]) -> set[Node]:
+    """What is read rounded, itself or as a view or a selection of it."""
+    found: set[Node] = set()
+    for node in reversed(nodes):
+        if _is_reduced(node) and any(_reads_exactly(user, node, found) for user in node.users):
+            found.add(node)
+    return found
+
+
+def _reads_exactly(user: Node, node: Node, found: set[Node]) -> bool:
+    """True if a reader, or what reads its result (if it is in `found`), takes a value rounded."""
+    row = translation_of(user)
+    if row is None:
+        return False
+    if row.keeps_values and user in found:
+        return True
+    if not row.exact:
+        return False
+    given = arguments(user)
+    operands = [given[at] for at in row.exact]
+    return node in operands and not compares_signs(from_torch(node.meta["val"].dtype), *operands)
 
 
 def compared_values(nodes: Iterable[Node]) -> set[Node]:
@@ -48,7 +103,7 @@ def compared_values(nodes: Iterable[Node]) -> set[Node]:
     return {node for node in found if _is_reduced(node)}
 
 
-def returned_values(results: Iterable[Node]) -> set[Node]:
+def _returned_values(results: Iterable[Node]) -> set[Node]:
     """What a graph returns, to its caller or for its backward, itself or as a view of it."""
     found: set[Node] = set()
     for node in results:

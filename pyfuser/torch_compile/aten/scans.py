@@ -79,6 +79,6 @@ TRANSLATIONS: Table = {
     aten.cumprod.default: Translation(_scan("cumprod"), "reduction", _numbers),
     REVERSED[aten.cumsum.default]: Translation(_scan("cumsum", True), "reduction", _numbers),
     REVERSED[aten.cumprod.default]: Translation(_scan("cumprod", True), "reduction", _numbers),
-    aten.cummax.default: Translation(_extreme("cummax"), "reduction", _some_elements, True),
-    aten.cummin.default: Translation(_extreme("cummin"), "reduction", _some_elements, True),
+    aten.cummax.default: Translation(_extreme("cummax"), "reduction", _some_elements, True, (0,)),
+    aten.cummin.default: Translation(_extreme("cummin"), "reduction", _some_elements, True, (0,)),
 }

@@ -137,10 +137,10 @@ TRANSLATIONS: Table = {
     aten.logaddexp.default: Translation(_logaddexp("exp"), "heavy"),
     aten.logaddexp2.default: Translation(_logaddexp("exp2"), "heavy"),
     aten.hypot.default: Translation(_hypot),
-    aten.heaviside.default: Translation(_heaviside),
+    aten.heaviside.default: Translation(_heaviside, exact=(0,)),
     aten.logit.default: Translation(_logit, "heavy"),
     aten.logit_backward.default: Translation(_logit_backward),
     aten.special_entr.default: Translation(_entr, "heavy"),
     aten.sinc.default: Translation(_sinc, "heavy"),
-    aten.round.decimals: Translation(_round_decimals, check=_few_decimals),
+    aten.round.decimals: Translation(_round_decimals, check=_few_decimals, exact=(0,)),
 }

@@ -32,12 +32,14 @@ class Translation:
     cost    a "product" may be the library's, depending on its sizes, so its result is always saved
     check   (node, *arguments) -> why this node can't be translated, or None
     keeps_values   every element of the result is an element of an operand, or 0
+    exact   the positions of the arguments that are read rounded, as in torch (`Call.exact`)
     """
 
     build: Build
     cost: Cost = "cheap"
     check: Check | None = None
     keeps_values: bool = False
+    exact: tuple[int, ...] = ()
 
 
 Table = dict[OpOverload, Translation]
