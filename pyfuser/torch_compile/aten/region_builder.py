@@ -3,7 +3,8 @@
 Half-precision values are *held* in Float: a value is either still in its half-precision dtype (an
 input, the result of an explicit conversion, and views of them) or in Float and not rounded; the
 fusion's outputs are cast to the metadata's dtypes.  Discontinuous ops (comparisons, rounding to
-whole numbers) use `exact` operands, which are rounded to the dtype that they have in torch.
+whole numbers) use `exact` operands, which are rounded to the dtype that they have in torch; what
+else reads these values reads them rounded, too (`rounded_values.py`).
 
 Invariant: `rounded` holds only values that the node's half-precision dtype represents exactly.
 """
