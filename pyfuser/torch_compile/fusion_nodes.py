@@ -8,6 +8,7 @@ the fusion and its kernels.  `resolve` finds kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from ..ir.vals import Scalar, TensorView
 from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
 from ..plans.plan import stride_name
-from .aten import RoundedValues, build_region
+from .aten import build_region
 from .partition import Region
 from .sizes import GraphSizes, Size, hints, size_of, sizes_of
 from .views import tensor_of
@@ -137,7 +138,7 @@ def numbers(sizes: tuple[Size, ...] | list[Size], values: Mapping[Size, Any]) ->
     return [size if isinstance(size, (int, float)) else values[size] for size in sizes]
 
 
-def fusion_node(region: Region, sizes: GraphSizes, rounded: RoundedValues) -> FusionNode:
+def fusion_node(region: Region, sizes: GraphSizes, rounded: AbstractSet[Node]) -> FusionNode:
     """Translates and registers a region of a graph whose kernels read these values `rounded`.
 
     NotTranslated if a node has no translation.

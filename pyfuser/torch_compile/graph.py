@@ -8,6 +8,7 @@ left to torch, with the reason; then only the cut is repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from ..executor import Resolved
 from ..ir.fusion import Fusion
 from ..parts import ViewPart
 from ..trace import DUMP, Trace
-from .aten import NotTranslated, RoundedValues
+from .aten import NotTranslated, rounded_values
 from .fusion_nodes import FusionNode, fusion_node
 from .graph_passes import GRAPH_PASSES
 from .graph_passes.cpu_scalars import devices, move_numbers
@@ -77,7 +78,7 @@ class TracedGraph:
     def cut(self) -> None:
         """Makes the fusions and the steps; nodes that don't fit in a kernel stay outside."""
         returned = self.results if self._has_backward() else ()
-        rounded = RoundedValues.of([*self.graph.nodes], returned)
+        rounded = rounded_values([*self.graph.nodes], returned)
         while True:
             found = partition(self.graph, self.outside)
             try:
@@ -97,7 +98,7 @@ class TracedGraph:
         )
         return has_primals and not has_tangents
 
-    def _fusion(self, region: Region, rounded: RoundedValues) -> FusionNode:
+    def _fusion(self, region: Region, rounded: AbstractSet[Node]) -> FusionNode:
         try:
             return fusion_node(region, self.sizes, rounded)
         except NotTranslated as error:

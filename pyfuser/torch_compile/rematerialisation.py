@@ -4,9 +4,9 @@ torch's min-cut partitioner decides by lists of the ops that a compiler fuses an
 it gets the ops that pyfuser translates: a cheap op kept whole isn't a library call whose result has
 to be saved.  Results of vector math or a reduction (tanh, softmax) are saved, as in eager: on a
 CPU, recomputing them takes longer than reading them, and more memory if a product needs them whole.
-Those of silu and gelu aren't: their gradients compute the same function of the same input.  Where
-an element is looked for that equals an extremum, they are: two kernels may compute them to other
-numbers of bits before they round them to half precision.
+Those of silu and gelu aren't: their gradients compute the same function of the same input.  What
+is tested for equality, as by the gradient of an extremum, is never recomputed
+(`save_compared_values`).
 The partitioner takes neither its lists nor its elimination of common subexpressions as arguments,
 so it is run as a copy whose functions see replacements; torch's own stays unchanged.
 
@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 from torch._functorch import partitioners
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
-from .aten import TRANSLATIONS, compared_values
+from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
 from .fusion_nodes import is_dense
 from .graph_passes.batches_of_products import split_batches_of_products
@@ -34,6 +35,8 @@ from .saved_layouts import note_saved
 from .views import base_of, is_updated, tensor_of
 
 aten = torch.ops.aten
+
+_EQUALITY = frozenset((aten.eq.Tensor, aten.ne.Tensor))
 
 # Whose backward kernels compute the result on the way.
 _RECOMPUTED = {aten.silu, aten.gelu}
@@ -85,6 +88,21 @@ def save_old_values(forward: GraphModule, count: int) -> None:
         forward.recompile()
 
 
+def save_compared_values(graph: Graph) -> None:
+    """Lets the forward save what is tested for equality, or the test, if the backward needs it.
+
+    The gradient of an extremum goes to the elements that equal it, divided by their number.  Other
+    kernels than the forward's may compute them to other last bits, and find none: 0 / 0.
+    """
+    for node in graph.nodes:
+        if node.target in _EQUALITY:
+            for operand in map(base_of, node.all_input_nodes):
+                value = tensor_of(operand)
+                is_float = value is not None and value.is_floating_point()
+                if operand.op == "call_function" and is_float:
+                    operand.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+
+
 def _updated_later(output: Node) -> set[Node]:
     """The arguments that AOTAutograd updates when the forward is done, if this torch says which."""
     made = (getattr(each, "mutated_input", None) for each in output.meta.get("desc", ()))
@@ -106,9 +124,7 @@ def _packets(cost: str) -> set[Any]:
 
 def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
     ops = partitioners.get_default_op_list()
-    targets = {node.target for node in compared_values(joint.graph.nodes)}
-    compared = {getattr(target, "overloadpacket", None) for target in targets}
-    cheap = _packets("cheap") | (_RECOMPUTED - compared)
+    cheap = _packets("cheap") | _RECOMPUTED
     heavy = (_packets("heavy") | _packets("reduction")) - cheap
     # Saved tensors pass through detach; a decomposition would turn it into aliases.
     views: list[Any] = [*ops.view_ops, aten.detach]
@@ -123,6 +139,7 @@ def _min_cut(joint: GraphModule, inputs: Any, **keywords: Any) -> tuple[GraphMod
         get_default_op_list=lambda: extended, fx_graph_cse=without_common_subexpressions
     )
     write_out_norms(joint.graph)
+    save_compared_values(joint.graph)
     return partitioner(joint, inputs, compiler="inductor", **keywords)
 
 

@@ -40,6 +40,28 @@ EXTREMA: dict[str, Function] = {
 }
 
 
+def scaled(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """Returned transposed, and the extrema and the means of parts of its rows."""
+    y = a * b + 1
+    y = y / (y.square().mean(-2, keepdim=True) + 1e-3).sqrt()
+    return y.mT, y.amax(-1), F.avg_pool1d(y, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_an_extremum_beside_other_readers(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    leaves = [torch.randn(4, 32, 12).to(dtype).requires_grad_() for _ in range(2)]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    results = [torch.compile(scaled, backend="pyfuser")(*leaves), scaled(*exact)]
+    gradients = [
+        torch.autograd.grad(sum(x.double().sin().sum() for x in each), of[0])
+        for each, of in zip(results, (leaves, exact), strict=True)
+    ]
+    (got,), (want,) = gradients
+    assert got.isfinite().all()
+    assert F.cosine_similarity(got.double().flatten(), want.flatten(), 0) > 0.9
+
+
 def operands(dtype: torch.dtype, shape: tuple[int, int]) -> list[Tensor]:
     torch.manual_seed(0)
     return [torch.randn(shape, dtype=dtype) for _ in range(2)]

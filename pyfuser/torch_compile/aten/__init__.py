@@ -7,18 +7,17 @@ from .build import RegionFusion, build_region
 from .checked import check_classes
 from .decompositions import decompositions
 from .region_builder import NotTranslated
-from .rounded_values import RoundedValues, compared_values
+from .rounded_values import rounded_values
 from .tables import TRANSLATIONS, cost, refusal
 
 __all__ = [
     "TRANSLATIONS",
     "NotTranslated",
-    "RoundedValues",
     "RegionFusion",
     "build_region",
     "check_classes",
-    "compared_values",
     "cost",
     "decompositions",
     "refusal",
+    "rounded_values",
 ]

@@ -11,6 +11,7 @@ ones, in the metadata's dtypes, each a separate tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from ...ir.vals import TensorView, Val
 from ...ops.pointwise import copy
 from ..views import is_getitem
 from .region_builder import Call, NotTranslated, RegionBuilder
-from .rounded_values import RoundedValues
+from .rounded_values import rounded_values
 from .sizes import is_one, short_row
 from .tables import translation_of
 from .term import Term
@@ -50,7 +51,7 @@ def build_region(
     nodes: Sequence[Node],
     inputs: Sequence[Node],
     outputs: Sequence[Node],
-    rounded: RoundedValues | None = None,
+    rounded: AbstractSet[Node] | None = None,
 ) -> RegionFusion:
     """The fusion of `nodes`, given in topological order.
 
@@ -63,7 +64,7 @@ def build_region(
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
-    exact = (rounded or RoundedValues.of(nodes)).within(outputs)
+    exact = rounded_values(nodes) if rounded is None else rounded
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)
