@@ -277,3 +277,16 @@ def test_sums_without_nan(dim: tuple[int, ...] | int | None, dtype: torch.dtype)
 
     x = torch.tensor([[1.0, torch.nan, -3.0], [torch.nan, 0.5, torch.inf]], dtype=dtype)
     torch.testing.assert_close(torch.compile(program, backend=BACKEND)(x), program(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("value", [2.0, torch.tensor(2.0)], ids=["number", "tensor"])
+def test_filled_inputs_with_gaps(value: float | Tensor, dynamic: bool) -> None:
+    def function(x: Tensor, index: Tensor) -> Tensor:
+        return x.index_fill(1, index, value)
+
+    compiled = torch.compile(function, backend=BACKEND, dynamic=dynamic, fullgraph=True)
+    x, index = torch.randn(6, 4, 5), torch.tensor([0, -1])
+    for given in (x, x.mT, x.transpose(0, 2)[::2], x[..., ::2].transpose(0, 1), x[:, :1].mT):
+        got, expected = compiled(given, index), function(given, index)
+        assert torch.equal(got, expected) and got.stride() == expected.stride()

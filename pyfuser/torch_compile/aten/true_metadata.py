@@ -22,7 +22,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...ir.strides import dense_strides, inverse
+from ...ir.strides import dense_strides, inverse, is_dense, memory_order
 from ..sizes import hints
 from .widening import is_half
 
@@ -163,6 +163,18 @@ def _roll(x: Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Tensor 
     return rolled.permute(back)
 
 
+def _index_fill(op: OpOverload) -> Callable[..., Any]:
+    """In the order of the input; traced, an input with gaps gives a contiguous result."""
+
+    def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor | Any:
+        shape, strides = hints(x.shape), hints(x.stride())
+        if is_dense(shape, strides, memory_order(shape, strides)):
+            return NotImplemented
+        return op(x.clone(), dim, index, value)
+
+    return decompose
+
+
 def _channel_shuffle(x: Tensor, groups: Any) -> Tensor | Any:
     """A view, a transposition and a copy, which fuses with what reads it.
 
@@ -280,6 +292,8 @@ def _by_permuted_index(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor | 
 DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     **{op: _pointwise(op) for op in _POINTWISE},
     aten.channel_shuffle.default: _channel_shuffle,
+    aten.index_fill.int_Scalar: _index_fill(aten.index_fill.int_Scalar),
+    aten.index_fill.int_Tensor: _index_fill(aten.index_fill.int_Tensor),
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.native_dropout_backward.default: _dropout_backward,
     aten.poisson.default: _contiguous_first(aten.poisson.default),
