@@ -19,11 +19,9 @@ from ..analysis.size_conditions import SizeConditions
 from ..errors import UnsupportedError, expected
 from ..executor import Executor, Resolved
 from ..interface import register_fusion, registered_fusion
-from ..ir import strides
 from ..ir.fusion import Fusion
 from ..ir.scalar_queries import evaluate
 from ..ir.scalars import Symbol
-from ..ir.strides import memory_order
 from ..ir.vals import Scalar, TensorView
 from ..ops.builders import stride_order
 from ..ops.metadata import TensorMetadata
@@ -221,15 +219,3 @@ def _may_be_updated(node: Node, region: Region) -> bool:
         and user.args[1] in region.outputs
         for user in node.users
     )
-
-
-def lies_in_order(value: torch.Tensor) -> bool:
-    """True if the dimensions are in memory in their own order."""
-    rank = value.dim()
-    return memory_order(hints(value.shape), hints(value.stride())) == list(range(rank))
-
-
-def is_dense(value: torch.Tensor) -> bool:
-    """True if a kernel can write an output with exactly the metadata's layout."""
-    shape, stride = hints(value.shape), hints(value.stride())
-    return strides.is_dense(shape, stride, memory_order(shape, stride))

@@ -26,10 +26,11 @@ from ..ir.exprs import PointwiseOp, ScatterOp
 from ..ir.vals import TensorView
 from ..ops.checking import may_refuse
 from ..parts import Part
-from .fusion_nodes import FusionNode, is_dense
+from .fusion_nodes import FusionNode
 from .mutating_calls import mutating_call
 from .op_facts import facts
 from .steps import Step
+from .traced_layouts import is_dense
 from .views import Views, tensor_of
 
 aten = torch.ops.aten

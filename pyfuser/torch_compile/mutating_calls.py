@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from ..plans.library_calls import LibraryCalls
-from .fusion_nodes import is_dense
+from .traced_layouts import is_dense
 from .views import Views, is_getitem, tensor_of
 
 _FUNCTIONALIZED = getattr(getattr(torch.ops, "higher_order", None), "auto_functionalized_v2", None)

@@ -27,11 +27,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from .aten import TRANSLATIONS
 from .common_subexpressions import without_common_subexpressions
-from .fusion_nodes import is_dense
 from .graph_passes.batches_of_products import split_batches_of_products
 from .graph_passes.image_formats import keep_images_channels_last
 from .norms_of_gradients import drop_unread_statistics, write_out_norms
 from .saved_layouts import note_saved
+from .traced_layouts import is_dense
 from .views import base_of, is_updated, tensor_of
 
 aten = torch.ops.aten

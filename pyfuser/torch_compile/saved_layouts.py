@@ -12,10 +12,9 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from ..ir.strides import dense_strides, memory_order
+from ..ir.strides import dense_strides
 from ..plans.library_calls import with_strides
-from .fusion_nodes import is_dense
-from .sizes import hints
+from .traced_layouts import is_dense, memory_order
 from .views import tensor_of
 
 _NAME = "pyfuser_first_saved"  # an attribute, since a graph in a cache keeps these
@@ -47,7 +46,7 @@ def orders_of_saved(graph_module: GraphModule) -> dict[int, list[int]]:
             continue
         value = tensor_of(node)
         if value is not None and value.dim() >= 2 and is_dense(value):
-            found[number] = memory_order(hints(value.shape), hints(value.stride()))
+            found[number] = memory_order(value)
     return found
 
 

@@ -28,13 +28,13 @@ from ..plans.library_calls import writes_into_memory
 from ..plans.program_writer import PlanValue, ProgramWriter
 from ..plans.text import Writer, condition_texts, span_text
 from .control_flow import CONTROL_FLOW, is_control_flow
-from .fusion_nodes import is_dense
 from .graph import TracedGraph
 from .graph_texts import GraphTexts
 from .in_place import updates_in_place
 from .mutating_calls import MutatingCall, mutating_call, operand_texts
 from .returned_results import ResultsWriter
 from .steps import Step, last_reads
+from .traced_layouts import is_dense
 from .views import is_getitem, tensor_of
 
 aten = torch.ops.aten

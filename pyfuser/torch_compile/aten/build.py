@@ -64,11 +64,12 @@ def build_region(
     tensors = [node for node in inputs if isinstance(node.meta["val"], torch.Tensor)]
     for node in tensors:
         builder.define_input(node)
-    exact = rounded_values(nodes) if rounded is None else rounded
+    if rounded is None:
+        rounded = rounded_values(nodes)
     for node in nodes:
         if not isinstance(node.meta["val"], (torch.SymInt, torch.SymFloat, torch.SymBool, int)):
             _translate(builder, node)
-            if node in exact:
+            if node in rounded:
                 _round(builder, node)
     for node in outputs:
         _define_output(builder, node)
@@ -110,9 +111,9 @@ def _translate(builder: RegionBuilder, node: Node) -> None:
 
 def _round(builder: RegionBuilder, node: Node) -> None:
     """Rounds the value of a node, for all its readers, to the dtype that it has in torch."""
-    value, logical = builder.values[node], from_torch(node.meta["val"].dtype)
-    if value.dtype is not logical and value not in builder.rounded:
-        rounded = builder.cast(value, logical)
+    if not builder.is_rounded(node):
+        logical = from_torch(node.meta["val"].dtype)
+        rounded = builder.cast(builder.values[node], logical)
         builder.values[node] = builder.cast(rounded, compute_dtype(logical))
 
 

@@ -367,7 +367,7 @@ def _rows() -> Table:
     return table
 
 
-# Of whole numbers, by a mode.
+# Quotients that are rounded to whole numbers.
 _QUOTIENT = Translation(_div, "heavy", _fits, exact=(0, 1))
 
 TRANSLATIONS: Table = {

@@ -22,8 +22,9 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...ir.strides import dense_strides, inverse, is_dense, memory_order
+from ...ir.strides import dense_strides, inverse
 from ..sizes import hints
+from ..traced_layouts import is_dense
 from .widening import is_half
 
 aten = torch.ops.aten
@@ -167,10 +168,7 @@ def _index_fill(op: OpOverload) -> Callable[..., Any]:
     """In the order of the input; traced, an input with gaps gives a contiguous result."""
 
     def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor | Any:
-        shape, strides = hints(x.shape), hints(x.stride())
-        if is_dense(shape, strides, memory_order(shape, strides)):
-            return NotImplemented
-        return op(x.clone(), dim, index, value)
+        return NotImplemented if is_dense(x) else op(x.clone(), dim, index, value)
 
     return decompose
 

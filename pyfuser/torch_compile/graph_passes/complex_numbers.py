@@ -26,8 +26,8 @@ import torch
 from torch.fx import Graph, Node
 
 from ...ir.disjoint_sets import DisjointSets
-from ..fusion_nodes import is_dense
 from ..sizes import sizes_of
+from ..traced_layouts import is_dense
 from ..views import is_updated, leaves_graph, note_storages, shares_memory, tensor_of
 from .metadata import call_traced, set_metadata
 from .reshapes import with_sizes_and_strides

@@ -29,8 +29,8 @@ from torch.fx.node import map_arg
 
 from ...devices.library_dtypes import is_faster_in_float32, is_read_once
 from ..aten import refusal
-from ..fusion_nodes import is_dense
 from ..sizes import hints
+from ..traced_layouts import is_dense
 from ..views import elements_of, is_getitem, is_updated, tensor_of
 from .attention import ATTENTION
 from .metadata import call_traced, item_of

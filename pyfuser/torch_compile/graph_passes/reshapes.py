@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 
 from ..aten import cost, refusal
-from ..fusion_nodes import is_dense, lies_in_order
 from ..op_facts import is_pointwise
 from ..sizes import Size, sizes_of
+from ..traced_layouts import is_dense, lies_in_order
 from ..views import is_view, tensor_of
 
 aten = torch.ops.aten
