@@ -287,6 +287,7 @@ def test_filled_inputs_with_gaps(value: float | Tensor, dynamic: bool) -> None:
 
     compiled = torch.compile(function, backend=BACKEND, dynamic=dynamic, fullgraph=True)
     x, index = torch.randn(6, 4, 5), torch.tensor([0, -1])
-    for given in (x, x.mT, x.transpose(0, 2)[::2], x[..., ::2].transpose(0, 1), x[:, :1].mT):
+    steps = x.transpose(0, 2)[::2], x[..., ::2].transpose(0, 1)
+    for given in (x, x.mT, *steps, x[:, :1].mT, x.transpose(0, 1)[..., :0], x[:1].expand(3, 4, 5)):
         got, expected = compiled(given, index), function(given, index)
         assert torch.equal(got, expected) and got.stride() == expected.stride()

@@ -168,7 +168,10 @@ def _index_fill(op: OpOverload) -> Callable[..., Any]:
     """In the order of the input; traced, an input with gaps gives a contiguous result."""
 
     def decompose(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor | Any:
-        return NotImplemented if is_dense(x) else op(x.clone(), dim, index, value)
+        if is_dense(x):
+            return NotImplemented
+        dense = x.clone()  # unless it has no elements
+        return op(dense, dim, index, value) if is_dense(dense) else NotImplemented
 
     return decompose
 
